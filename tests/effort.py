@@ -7,6 +7,6 @@ import os
 SOAK = os.environ.get("SOUNDINGLINE_SOAK") == "1"
 
 
-def cases(full: int, few: int | None = None) -> int:
+def cases(full, few=None):
     """`full` cases where the suite soaks; else `few`, by default a fifth of them, at least ten."""
     return full if SOAK else min(full, few or max(10, full // 5))

@@ -7,7 +7,7 @@ from hydra.core.global_hydra import GlobalHydra
 from soundingline.experiments.__main__ import main
 
 
-def run_entry(command: str, *arguments: str) -> int:
+def run_entry(command, *arguments):
     """Run a command with these arguments; its exit code. What it raises is raised."""
     GlobalHydra.instance().clear()
     try:

@@ -3,48 +3,44 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from soundingline.toolkit.exchange import browsecomp_plus
 from soundingline.toolkit.exchange.transcript import trajectory_of
-from soundingline.toolkit.trajectory import Trajectory
 
 
-def search(query: str, docids: Sequence[str], **extra: Any) -> dict[str, Any]:
+def search(query, docids, **extra):
     hits = [{"docid": docid, "score": 1.5, "snippet": f"text of {docid}"} for docid in docids]
     return call("search", {"query": query}, json.dumps(hits, indent=2)) | extra
 
 
-def read(docid: str) -> dict[str, Any]:
+def read(docid):
     output = json.dumps({"docid": docid, "text": f"text of {docid}"})
     return call("get_document", {"docid": docid}, output)
 
 
-def call(tool: str, arguments: Any, output: Any) -> dict[str, Any]:
+def call(tool, arguments, output):
     written = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return {"type": "tool_call", "tool_name": tool, "arguments": written, "output": output}
 
 
-def thought(text: str) -> dict[str, Any]:
+def thought(text):
     return {"type": "reasoning", "tool_name": None, "arguments": None, "output": [text]}
 
 
-def said(text: str) -> dict[str, Any]:
+def said(text):
     return {"type": "output_text", "tool_name": None, "arguments": None, "output": text}
 
 
-def answer(exact: str, confidence: str = "80%", citing: str = "") -> dict[str, Any]:
+def answer(exact, confidence="80%", citing=""):
     text = f"Explanation: because {citing}\nExact Answer: {exact}\nConfidence: {confidence}"
     return said(text)
 
 
-def browsecomp(qid: str, result: Sequence[dict[str, Any]], **changed: Any) -> dict[str, Any]:
+def browsecomp(qid, result, **changed):
     """A run file whose counts and ids follow from its items, but for what is `changed`."""
     calls = [item for item in result if item["type"] == "tool_call"]
-    counts: dict[str, int] = {}
-    retrieved: dict[str, None] = {}
+    counts = {}
+    retrieved = {}
     for item in calls:
         counts[item["tool_name"]] = counts.get(item["tool_name"], 0) + 1
         output = item["output"]
@@ -61,7 +57,7 @@ def browsecomp(qid: str, result: Sequence[dict[str, Any]], **changed: Any) -> di
     }
 
 
-def pi_serini(qid: str, result: Sequence[dict[str, Any]], **changed: Any) -> dict[str, Any]:
+def pi_serini(qid, result, **changed):
     """A run file of Pi-Serini's runner."""
     return {
         "metadata": {"model": "openai-codex/gpt-5.5", "query": "?", "output_dir": "x"},
@@ -80,13 +76,13 @@ def pi_serini(qid: str, result: Sequence[dict[str, Any]], **changed: Any) -> dic
     }
 
 
-def trajectory(content: dict[str, Any], question: str = "question?") -> Trajectory:
+def trajectory(content, question="question?"):
     """The trajectory of a run file of BrowseComp-Plus."""
     (transcript,) = browsecomp_plus.read([("f", content)])
     return trajectory_of(transcript, question)
 
 
-def write_files(folder: Path, files: Sequence[dict[str, Any]]) -> Path:
+def write_files(folder, files):
     """One file a question, named as their clients name them."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, content in enumerate(files):

@@ -6,13 +6,11 @@ import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Sequence
-from pathlib import Path
 
 HARBOUR = ["the tide at brel rises nine metres", "brel is a harbour town", "an old mill"]
 
 
-def prepare_vaswani(home: Path, texts: Sequence[str] = HARBOUR) -> Path:
+def prepare_vaswani(home, texts=HARBOUR):
     """The NPL collection's archive: text n is document n, and question n asks for its words."""
     rows = list(enumerate(texts, start=1))
     parts = {
@@ -30,9 +28,7 @@ def prepare_vaswani(home: Path, texts: Sequence[str] = HARBOUR) -> Path:
     return home
 
 
-def prepare_beir(
-    home: Path, name: str, splits: Sequence[str], texts: Sequence[str] = HARBOUR
-) -> Path:
+def prepare_beir(home, name, splits, texts=HARBOUR):
     """BEIR's archive of a dataset: document dn has the title Tn, question n asks for its words, and
     the questions are judged in one split after the other."""
     rows = list(enumerate(texts, start=1))

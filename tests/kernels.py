@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 _FOLDER = "SOUNDINGLINE_TEST_KERNELS"
-_held: set[Path] = set()
+_held = set()
 
 
-def share(folder: Path) -> None:
+def share(folder):
     """Processes that start from here on, and `install` this, wait for each other by files there."""
     folder.mkdir()
     os.environ[_FOLDER] = str(folder)
 
 
-def install() -> None:
+def install():
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.dispatcher import Dispatcher
 
     compile_one = Dispatcher.compile
 
-    def compile_alone(dispatcher: Any, signature: Any) -> Any:
+    def compile_alone(dispatcher, signature):
         # Threads of this process first, as numba has them wait: in the other order each could hold
         # what the other needs. Of several kernels the one that calls comes before the one called.
         with global_compiler_lock, _alone(dispatcher.py_func):
@@ -39,7 +37,7 @@ def install() -> None:
 
 
 @contextmanager
-def _alone(function: Any) -> Iterator[None]:
+def _alone(function):
     path = Path(os.environ[_FOLDER], f"{function.__module__}.{function.__qualname__}")
     if path in _held or not path.parent.is_dir():  # it calls itself; or the suite has ended
         yield

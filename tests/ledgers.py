@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from soundingline.toolkit.llm import prices
 from soundingline.toolkit.llm.ledger import read_starts
 
 
-def starts(run: Path | str) -> list[dict[str, Any]]:
+def starts(run):
     """One dictionary for each start in the ledger of the run folder `run`."""
     return [
         {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 _FACTOR = 8
 # Eight times the text: 8 times the time if linear, 64 times if quadratic.
@@ -14,12 +13,12 @@ _ATTEMPTS = 6
 
 
 def assert_linear(
-    read: Callable[[str], object],
-    text_of: Callable[[int], str],
+    read,
+    text_of,
     *,
-    smallest: int = 512,
-    largest: int = 1 << 14,
-) -> None:
+    smallest=512,
+    largest=1 << 14,
+):
     """Fail where `read` takes more than 24 times as long on 8 times the text.
 
     `text_of(n)` gives about n characters; n grows from `smallest` to at most `largest`, so that a
@@ -33,9 +32,7 @@ def assert_linear(
         seconds = _assert_growth(read, short, seconds, text)
 
 
-def _assert_growth(
-    read: Callable[[str], object], short: str, least_short: float, long: str
-) -> float:
+def _assert_growth(read, short, least_short, long):
     """The least time that the long text took."""
     least_long = float("inf")
     for attempt in range(_ATTEMPTS):
@@ -53,7 +50,7 @@ def _assert_growth(
     )
 
 
-def _seconds(read: Callable[[str], object], text: str) -> float:
+def _seconds(read, text):
     began = time.thread_time()
     read(text)
     return time.thread_time() - began

@@ -27,7 +27,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +41,7 @@ COUNT, SEED = 200, 1
 # Seconds after which tests count as failed: a mutant may wait or loop for ever.
 LIMIT = 600
 NAMESPACE = ".namespace"
-_SWAPS: dict[type[ast.AST], str] = {
+_SWAPS = {
     ast.Lt: "<=",
     ast.LtE: "<",
     ast.Gt: ">=",
@@ -72,35 +71,35 @@ class Mutant(NamedTuple):
     end: int
     new: str
 
-    def applied(self, source: str) -> str:
+    def applied(self, source):
         return source[: self.start] + self.new + source[self.end :]
 
-    def described(self, source: str) -> str:
+    def described(self, source):
         """Place and both versions of the line."""
         old = source.splitlines()[self.line - 1].strip()
         new = self.applied(source).splitlines()[self.line - 1].strip()
         return f"{self.path}:{self.line}\n    - {old}\n    + {new}"
 
 
-def mutants_of(path: str, source: str) -> list[Mutant]:
+def mutants_of(path, source):
     """All changes of a file. Annotations, messages of errors and docstrings are left alone."""
     lines = [0]
     for line in source.splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
 
-    def place(line: int, column: int) -> int:
+    def place(line, column):
         start = lines[line - 1]  # columns of ast count bytes
         text = source[start : lines[line]].encode()[:column]
         return start + len(text.decode())
 
-    found: list[Mutant] = []
+    found = []
 
-    def add(node: ast.AST, new: str) -> None:
+    def add(node, new):
         start = place(node.lineno, node.col_offset)  # type: ignore[attr-defined]
         end = place(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
         found.append(Mutant(path, node.lineno, start, end, new))  # type: ignore[attr-defined]
 
-    def between(left: ast.expr, right: ast.expr, new: str) -> None:
+    def between(left, right, new):
         """Swap the operator between two operands, with what is around it."""
         start = place(left.end_lineno or 0, left.end_col_offset or 0)
         end = place(right.lineno, right.col_offset)
@@ -135,7 +134,7 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
     return sorted(set(found))
 
 
-def _code(tree: ast.AST) -> Iterator[ast.AST]:
+def _code(tree):
     """The nodes that compute something."""
     for name, value in ast.iter_fields(tree):
         if name in ("annotation", "returns", "decorator_list") or isinstance(tree, ast.Raise):
@@ -146,7 +145,7 @@ def _code(tree: ast.AST) -> Iterator[ast.AST]:
                 yield from _code(node)
 
 
-def drawn() -> list[Mutant]:
+def drawn():
     """The mutants, the same for the same sources: as many of each folder as it has code."""
     found = []
     for folder in FOLDERS:
@@ -155,7 +154,7 @@ def drawn() -> list[Mutant]:
     return random.Random(SEED).sample(found, COUNT)
 
 
-def copied() -> Path:
+def copied():
     """A copy of the files that git knows, as they are now."""
     folder = Path(tempfile.mkdtemp(prefix="mutants-")) / "tree"
     listed = subprocess.run(
@@ -190,19 +189,19 @@ def copied() -> Path:
     return folder
 
 
-def variables(folder: Path) -> dict[str, str]:
+def variables(folder):
     """The environment in which the tests import the copy."""
     paths = {"PYTHONPATH": str(folder / NAMESPACE), "PYTHONDONTWRITEBYTECODE": "1"}
     return {**os.environ, **paths}
 
 
-def tests_of(mutant: Mutant, folder: Path) -> list[str]:
+def tests_of(mutant, folder):
     """The test files of the mutant's folder, those first that import its module."""
     place = next(tests for code, tests in FOLDERS.items() if mutant.path.startswith(f"{code}/"))
     module = mutant.path.removesuffix(".py").replace("/", ".")
     parent, _, name = module.rpartition(".")
 
-    def imports(path: Path) -> bool:
+    def imports(path):
         text = path.read_text(encoding="utf-8")
         return module in text or f"from {parent} import {name}" in text
 
@@ -210,7 +209,7 @@ def tests_of(mutant: Mutant, folder: Path) -> list[str]:
     return [str(path) for path in sorted(files, key=lambda path: not imports(path))]
 
 
-def outcome(mutant: Mutant, folder: Path) -> str:
+def outcome(mutant, folder):
     """`killed`, `survived` or `timed out`."""
     path = folder / mutant.path
     source = path.read_text(encoding="utf-8")
@@ -221,7 +220,7 @@ def outcome(mutant: Mutant, folder: Path) -> str:
         path.write_text(source, encoding="utf-8")
 
 
-def passed(tests: list[str], folder: Path) -> str:
+def passed(tests, folder):
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:randomly", *tests]
     process = subprocess.Popen(
         command,
@@ -239,12 +238,12 @@ def passed(tests: list[str], folder: Path) -> str:
         return "timed out"
 
 
-def say(text: str) -> None:
+def say(text):
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--from", dest="first", type=int, default=0, help="number of the first one")
     parser.add_argument("--count", type=int, default=COUNT, help="how many")
@@ -260,7 +259,7 @@ def main() -> int:
             say(f"{number} {mutant.described(source)}")
         return 0
     folder = copied()
-    outcomes: Counter[str] = Counter()
+    outcomes = Counter()
     try:
         for code, tests in () if given.unchecked else FOLDERS.items():
             began = time.monotonic()

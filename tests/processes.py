@@ -50,7 +50,7 @@ class Server:
                 env={**os.environ, "PYTHONPATH": str(_TESTS)},
             )
 
-    def close(self) -> None:
+    def close(self):
         self._process.communicate()
 
 
@@ -86,35 +86,35 @@ class CommandProcess:
         client.connect(os.environ[_ADDRESS])
         self._server = Connection(client.detach())
         self._server.send(request)
-        self.pid: int = self._server.recv()
-        self._returncode: int | None = None
+        self.pid = self._server.recv()
+        self._returncode = None
 
     @property
-    def errors(self) -> str:
+    def errors(self):
         """What it has written on standard error so far."""
         return (self._files / "err").read_text(errors="replace")
 
     @property
-    def output(self) -> str:
+    def output(self):
         """What it has written on standard output so far."""
         return (self._files / "out").read_text(errors="replace")
 
-    def poll(self, timeout: float = 0) -> int | None:
+    def poll(self, timeout=0):
         """The exit code; None while the process runs."""
         if self._returncode is None and self._server.poll(timeout):
             self._returncode = self._server.recv()
             self._server.close()
         return self._returncode
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, number):
         os.kill(self.pid, number)
 
-    def kill(self) -> None:
+    def kill(self):
         """Kill -9 of the process, if it has not ended, and of those that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def wait(self, timeout: float = 300) -> Ended:
+    def wait(self, timeout=300):
         """What it leaves when it ends; `TimeoutError` where it does not."""
         code = self.poll(timeout)
         if code is None:
@@ -125,12 +125,12 @@ class CommandProcess:
 
 
 def run_command(
-    command: str,
-    *arguments: str,
-    folder: Path | str = ".",
-    environment: Mapping[str, str] | None = None,
-    stdin: bytes = b"",
-) -> Ended:
+    command,
+    *arguments,
+    folder=".",
+    environment=None,
+    stdin=b"",
+):
     """The command, run to its end."""
     process = CommandProcess(
         command, *arguments, folder=folder, environment=environment, stdin=stdin

@@ -5,10 +5,7 @@ sets, it fails."""
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -16,21 +13,21 @@ REQUIRED = os.environ.get("SOUNDINGLINE_REQUIRE_ALL") == "1"
 COLLECTIONS = ("cacm", "cmuqa", "musique100", "vaswani", "wikimix")
 
 
-def absent(what: str) -> NoReturn:
+def absent(what):
     """End the test that needs it."""
     if REQUIRED:
         pytest.fail(f"{what}. SOUNDINGLINE_REQUIRE_ALL=1 asks for everything that tests need")
     pytest.skip(what)
 
 
-def needs(packages: Sequence[str], extras: str) -> pytest.MarkDecorator:
+def needs(packages, extras):
     """The mark of tests that need optional packages, which the `extras` install."""
     missing = [name for name in packages if find_spec(name) is None]
     reason = f"not installed: {', '.join(missing)} (pip install -e '.[{extras}]')"
     return pytest.mark.skipif(bool(missing) and not REQUIRED, reason=reason)
 
 
-def collections(root: Path) -> Path:
+def collections(root):
     """The folder of the real collections, all of which must lie below it."""
     missing = [name for name in COLLECTIONS if not (root / name / "corpus.jsonl").is_file()]
     if missing:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from scripted_model import ScriptedModel, calling, saying, search, used
 
-from soundingline.toolkit.llm import SamplingParams, Turn
+from soundingline.toolkit.llm import SamplingParams
 from soundingline.toolkit.llm.errors import AuthenticationFailed, ServerGone
 from soundingline.toolkit.llm.prices import Price
 
@@ -58,12 +56,12 @@ class ScriptedLanguageModel:
         self._gate, self._gate_after = gate, gate_after
 
     @contextmanager
-    def running(self, log: Path, servers: Any = None) -> Iterator[Any]:
+    def running(self, log, servers=None):
         model = ScriptedModel(choose=self._choose)
         yield _Slow(model, self._seconds, Path(self._gate or "/"), self._gate_after)
         assert model.closed == 1, "the model was not closed"
 
-    def _choose(self, messages: Any, settings: SamplingParams) -> Turn:
+    def _choose(self, messages, settings):
         asked = messages[-1]["content"]
         if self._log:
             with Path(self._log).open("a") as stream:
@@ -99,7 +97,7 @@ class ScriptedLanguageModel:
         return saying(text, usage=counts)
 
 
-def _scores(asked: str) -> str:
+def _scores(asked):
     """Every requirement is met, by the first passage."""
     passages = re.findall(r"^\[(\S+%p\d+)\]", asked, re.MULTILINE) or [""]
     numbers = re.findall(r"^(\d+)\. ", asked, re.MULTILINE)
@@ -108,7 +106,7 @@ def _scores(asked: str) -> str:
     return json.dumps({"requirements": rows, "relevant": True, "probability": 0.8})
 
 
-def wavers(question: str, seed: int | None) -> bool:
+def wavers(question, seed):
     """Whether a wavering model searches once more: with every other seed, and not for all
     questions with the same ones."""
     return bool((len(question) + (seed or 0)) % 2)
@@ -123,10 +121,10 @@ class _Slow:
         self._model, self._seconds = model, seconds
         self._gate, self._free = gate, free
 
-    def ready(self) -> None:
+    def ready(self):
         pass
 
-    async def respond(self, *arguments: Any) -> Turn:
+    async def respond(self, *arguments):
         self._free -= 1
         held = self._free < 0
         await asyncio.sleep(self._seconds)
@@ -134,11 +132,11 @@ class _Slow:
             await asyncio.sleep(0.005)
         return await self._model.respond(*arguments)
 
-    async def close(self) -> None:
+    async def close(self):
         await self._model.close()
 
 
-def _verdict(asked: str) -> Turn:
+def _verdict(asked):
     from soundingline.toolkit.llm import ToolCall
 
     right = "true" if len(asked) % 2 else "false"

@@ -21,19 +21,19 @@ class SentRequest(NamedTuple):
     settings: SamplingParams
 
 
-def call(name: str = "search", identifier: str = "c1", **arguments: Any) -> ToolCall:
+def call(name="search", identifier="c1", **arguments):
     return ToolCall(identifier, name, json.dumps(arguments))
 
 
-def search(query: str = "Grenholm Mill", identifier: str = "c1") -> ToolCall:
+def search(query="Grenholm Mill", identifier="c1"):
     return call("search", identifier, reason="to find it", query=query)
 
 
-def calling(*calls: ToolCall, **fields: Any) -> Turn:
+def calling(*calls, **fields):
     return Turn(tool_calls=calls or (search(),), finish_reason="tool_calls", **fields)
 
 
-def saying(text: str = ANSWER, **fields: Any) -> Turn:
+def saying(text=ANSWER, **fields):
     return Turn(text=text, **fields)
 
 
@@ -50,29 +50,29 @@ class ScriptedModel:
         last: Step | None = None,
         choose: Callable[[Sequence[Message], SamplingParams], Turn] | None = None,
     ) -> None:
-        self.requests: list[SentRequest] = []
+        self.requests = []
         self.settings = SamplingParams()
         self.closed = 0
         self._steps = list(steps)
         self._last = last
         self._choose = choose
 
-    def ready(self) -> None:
+    def ready(self):
         pass
 
     async def respond(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] = (),
-        settings: SamplingParams | None = None,
-    ) -> Turn:
+        messages,
+        tools=(),
+        settings=None,
+    ):
         settings = settings or self.settings
         copied = json.loads(json.dumps(list(messages)))
         self.requests.append(SentRequest(copied, list(tools), settings))
         await asyncio.sleep(0)
         if self._choose:
             return self._choose(messages, settings)
-        step: Any = self._steps.pop(0) if self._steps else self._last
+        step = self._steps.pop(0) if self._steps else self._last
         while callable(step):
             step = step()
             if asyncio.iscoroutine(step):
@@ -83,9 +83,9 @@ class ScriptedModel:
             raise step
         return step
 
-    async def close(self) -> None:
+    async def close(self):
         self.closed += 1
 
 
-def used(input: int = 100, output: int = 10, cached: int | None = None) -> Usage:
+def used(input=100, output=10, cached=None):
     return Usage(input=input, cached=cached, output=output)

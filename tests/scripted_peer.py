@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -86,9 +86,9 @@ class Peer:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.script: deque[Any] = deque()
-        self.default: Any = Say(text="done")
-        self.requests: list[Request] = []
+        self.script = deque()
+        self.default = Say(text="done")
+        self.requests = []
         self.most_in_flight = 0
         self.gathered = 0  # so many must have been in flight at once before any has a reply
         self._in_flight = 0
@@ -96,14 +96,14 @@ class Peer:
         self._released = threading.Event()
 
     @property
-    def openai_url(self) -> str:
+    def openai_url(self):
         return f"http://127.0.0.1:{self.port}/v1"
 
     @property
-    def anthropic_url(self) -> str:
+    def anthropic_url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    def reset(self) -> None:
+    def reset(self):
         """As at the start, with nothing in flight."""
         self._released.set()
         while self._in_flight:
@@ -114,10 +114,10 @@ class Peer:
         self.default = Say(text="done")
         self.most_in_flight = self.gathered = 0
 
-    def stall(self, seconds: float) -> None:
+    def stall(self, seconds):
         self._released.wait(seconds)
 
-    def enter(self, request: Request) -> Any:
+    def enter(self, request):
         with self._lock:
             self.requests.append(request)
             self._in_flight += 1
@@ -128,13 +128,13 @@ class Peer:
             time.sleep(0.001)
         return step
 
-    def leave(self) -> None:
+    def leave(self):
         with self._lock:
             self._in_flight -= 1
 
 
 @contextmanager
-def running_peer() -> Iterator[Peer]:
+def running_peer():
     server = _Server(("127.0.0.1", 0), _Handler)
     server.peer = Peer(server.server_address[1])
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
@@ -153,7 +153,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
     peer: Peer
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request, client_address):
         """A client that went away is part of the tests."""
 
 
@@ -163,10 +163,10 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: _Server
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format, *args):
         pass
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         length = int(self.headers.get("content-length") or 0)
         body = json.loads(self.rfile.read(length) or b"{}")
         peer = self.server.peer
@@ -180,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         peer.leave()  # Before the answer, after which the client may send its next at once.
         self._answer(step, body)
 
-    def _answer(self, step: Any, body: dict[str, Any]) -> None:
+    def _answer(self, step, body):
         if isinstance(step, Fail):
             text = error_body(self.path, step) if step.raw is None else step.raw
             self._write(step.status, text, "application/json", step.headers)
@@ -196,13 +196,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _write(
         self,
-        status: int,
-        text: str,
-        content_type: str,
-        headers: Mapping[str, str] | None = None,
+        status,
+        text,
+        content_type,
+        headers=None,
         *,
-        cut: bool = False,
-    ) -> None:
+        cut=False,
+    ):
         data = text.encode("utf-8", "surrogatepass")
         self.send_response(status)
         for name, value in {"content-type": content_type, **(headers or {})}.items():
@@ -215,16 +215,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
-def error_body(path: str, step: Fail) -> str:
+def error_body(path, step):
     if path == MESSAGES:
-        error: dict[str, Any] = {"type": step.kind, "message": step.message}
+        error = {"type": step.kind, "message": step.message}
         return json.dumps({"type": "error", "error": error})
     error = {"message": step.message, "type": "error", "param": None, "code": step.kind}
     return json.dumps({"error": error})
 
 
-def chat_body(reply: Say, model: str) -> str:
-    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
+def chat_body(reply, model):
+    message = {"role": "assistant", "content": reply.text or None}
     if reply.reasoning:
         message["reasoning"] = reply.reasoning
     if reply.calls:
@@ -236,7 +236,7 @@ def chat_body(reply: Say, model: str) -> str:
     if finish == "stop" and reply.calls:
         finish = "tool_calls"
     choice = {"index": 0, "message": message, "finish_reason": finish}
-    body: dict[str, Any] = {"id": "c1", "object": "chat.completion", "model": f"{model}-served"}
+    body = {"id": "c1", "object": "chat.completion", "model": f"{model}-served"}
     body["choices"] = [choice]
     if reply.usage is not None:
         body["usage"] = {
@@ -251,7 +251,7 @@ def chat_body(reply: Say, model: str) -> str:
     return json.dumps(body)
 
 
-def with_logprobs(body: str, places: Sequence[Mapping[str, float]]) -> str:
+def with_logprobs(body, places):
     """A chat completion with what OpenAI and vLLM give beside the message."""
     value = json.loads(body)
     content = []
@@ -262,8 +262,8 @@ def with_logprobs(body: str, places: Sequence[Mapping[str, float]]) -> str:
     return json.dumps(value)
 
 
-def responses_body(reply: Say, model: str) -> str:
-    output: list[dict[str, Any]] = []
+def responses_body(reply, model):
+    output = []
     if reply.reasoning:
         summary = [{"type": "summary_text", "text": reply.reasoning}]
         output.append(
@@ -289,7 +289,7 @@ def responses_body(reply: Say, model: str) -> str:
         }
         for one, name, text in reply.calls
     ]
-    body: dict[str, Any] = {"id": "r1", "object": "response", "model": f"{model}-served"}
+    body = {"id": "r1", "object": "response", "model": f"{model}-served"}
     body |= {"output": output, "status": "completed", "error": None, "incomplete_details": None}
     status = {"stop": "completed", "refusal": "completed", "length": "incomplete:max_output_tokens"}
     word, _, reason = status.get(reply.finish, reply.finish).partition(":")
@@ -313,10 +313,10 @@ def responses_body(reply: Say, model: str) -> str:
     return json.dumps(body)
 
 
-def messages_body(reply: Say, model: str) -> str:
+def messages_body(reply, model):
     """The stream's events. `input_tokens` excludes the cached ones, as the API has it."""
-    usage: dict[str, Any] = {"input_tokens": 0, "output_tokens": 1}
-    final: dict[str, Any] = {"output_tokens": 1}
+    usage = {"input_tokens": 0, "output_tokens": 1}
+    final = {"output_tokens": 1}
     if reply.usage is not None:
         cached, written = reply.usage["cached"], reply.usage.get("written", 0)
         written_long = reply.usage.get("written_long", 0)
@@ -343,7 +343,7 @@ def messages_body(reply: Say, model: str) -> str:
         "stop_sequence": None,
         "usage": usage,
     }
-    events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
+    events = [{"type": "message_start", "message": message}]
     for index, (block, deltas) in enumerate(_message_blocks(reply)):
         events.append({"type": "content_block_start", "index": index, "content_block": block})
         events += [
@@ -360,7 +360,7 @@ def messages_body(reply: Say, model: str) -> str:
     return "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
 
 
-def _message_blocks(reply: Say) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def _message_blocks(reply):
     if reply.reasoning:
         yield (
             {"type": "thinking", "thinking": "", "signature": ""},
@@ -381,7 +381,7 @@ def _message_blocks(reply: Say) -> Iterator[tuple[dict[str, Any], list[dict[str,
         )
 
 
-def halves(text: str) -> tuple[str, str]:
+def halves(text):
     return text[: len(text) // 2], text[len(text) // 2 :]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from soundingline.toolkit.llm.errors import ModelError
-from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn
+from soundingline.toolkit.llm.messages import SamplingParams, Turn
 
 
 class ScriptedPrompts:
@@ -16,23 +16,23 @@ class ScriptedPrompts:
     def __init__(self, choose: Callable[[str], str | Exception], **settings: Any) -> None:
         self.name = "fake"
         self.settings = SamplingParams(**settings)
-        self.rounds: list[list[str]] = []
-        self.qids: list[str] = []
+        self.rounds = []
+        self.qids = []
         self._choose = choose
         self._lock = threading.Lock()
 
     @property
-    def prompts(self) -> list[str]:
+    def prompts(self):
         return [prompt for each in self.rounds for prompt in each]
 
     def respond_many(
         self,
-        requests: Sequence[Sequence[Message]],
-        qids: Sequence[str] | None = None,
-        settings: SamplingParams | None = None,
-        concurrency: int | None = None,
-        arrived: Callable[[int, Turn], None] | None = None,
-    ) -> list[Turn | ModelError]:
+        requests,
+        qids=None,
+        settings=None,
+        concurrency=None,
+        arrived=None,
+    ):
         prompts = [messages[0]["content"] for messages in requests]
         with self._lock:
             self.rounds.append(prompts)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 CANARY = "tests' own canary: no benchmark was ever sealed with it"
 VARIABLE = "SOUNDINGLINE_CANARY"
@@ -46,7 +44,7 @@ TEXTS = [*QUESTIONS.values(), *ANSWERS.values(), *SENTENCES, CANARY]
 TEXTS += [" ".join(text.split()[:5]) for text in TEXTS] + [text[-30:] for text in TEXTS]
 
 
-def leaks(*folders: str) -> Iterator[tuple[str, str]]:
+def leaks(*folders):
     """Every file below the folders that holds a text of the benchmark, and the text."""
     for folder in folders:
         for path in Path(folder).rglob("*"):
@@ -56,14 +54,14 @@ def leaks(*folders: str) -> Iterator[tuple[str, str]]:
                     yield str(path), text
 
 
-def obfuscated(text: str, canary: str = CANARY) -> str:
+def obfuscated(text, canary=CANARY):
     """The published scheme, written down again: base64 of the UTF-8 bytes XOR SHA-256(canary)."""
     key = hashlib.sha256(canary.encode()).digest()
     mixed = bytes(byte ^ mask for byte, mask in zip(text.encode(), cycle(key), strict=False))
     return base64.b64encode(mixed).decode()
 
 
-def plain_row(qid: str) -> dict[str, Any]:
+def plain_row(qid):
     """A row of the questions as it is before it is obfuscated."""
     documents = [{"docid": d, "text": DOCUMENTS[d], "url": f"http://{d}"} for d in EVIDENCE[qid]]
     return {
@@ -76,10 +74,10 @@ def plain_row(qid: str) -> dict[str, Any]:
     }
 
 
-def sealed_row(row: dict[str, Any], canary: str = CANARY) -> dict[str, Any]:
+def sealed_row(row, canary=CANARY):
     """The row as it is published: all strings but `query_id` obfuscated."""
 
-    def turn(value: Any) -> Any:
+    def turn(value):
         if isinstance(value, str):
             return obfuscated(value, canary)
         if isinstance(value, list):
@@ -89,7 +87,7 @@ def sealed_row(row: dict[str, Any], canary: str = CANARY) -> dict[str, Any]:
     return {key: value if key == "query_id" else turn(value) for key, value in row.items()}
 
 
-def write_parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
+def write_parquet(path, rows):
     """Rows with the published columns."""
     import pyarrow
     from pyarrow import parquet
@@ -103,14 +101,14 @@ def write_parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+def write_jsonl(path, rows):
     """Rows as JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 
-def write_benchmark(folder: Path) -> tuple[str, ...]:
+def write_benchmark(folder):
     """Questions and corpus as Parquet below `folder`; the overrides that choose them."""
     rows = [sealed_row(plain_row(qid)) for qid in QUESTIONS]
     corpus = [{"docid": d, "text": text, "url": f"http://{d}"} for d, text in DOCUMENTS.items()]

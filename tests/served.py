@@ -7,10 +7,8 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import uvicorn
 from toy_search import WordBackend, store_of
@@ -21,11 +19,9 @@ from soundingline.experiments.serving.pi_serini_rpc import RpcDoor
 from soundingline.experiments.serving.recording import QuestionQueue
 from soundingline.experiments.serving.running import Parts, http_server, listening, make_service
 from soundingline.experiments.serving.service import Service
-from soundingline.toolkit.data import Document, DocumentStore, SearchBackend, Topic
+from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import RankedBrowsing
-from soundingline.toolkit.search.session import SearchTool
 
 DOCUMENTS = {
     "mill": Document("mill", "Mill", "Grenholm Mill was built by Torvald Brekke.\nIt is old."),
@@ -40,7 +36,7 @@ TOPICS = [Topic("q1", "Who built Grenholm Mill?"), Topic("a/b", "What is old?"),
 STORE = store_of(DOCUMENTS)
 
 
-def plain_backend(qid: str = "") -> SearchBackend:
+def plain_backend(qid=""):
     texts = {docid: f"{each.title} {each.text}" for docid, each in DOCUMENTS.items()}
     return WordBackend(texts)
 
@@ -55,12 +51,10 @@ class Served:
     headers: dict[str, str]
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    def request(
-        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
-    ) -> tuple[int, bytes]:
+    def request(self, method, path, body=b"", headers=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(method, path, body, {**self.headers, **(headers or {})})
@@ -69,31 +63,31 @@ class Served:
         finally:
             connection.close()
 
-    def post(self, path: str, **body: Any) -> tuple[int, Any]:
+    def post(self, path, **body):
         status, reply = self.request("POST", path, json.dumps(body).encode())
         return status, json.loads(reply)
 
-    def ask(self, path: str, **body: Any) -> Any:
+    def ask(self, path, **body):
         """The body of a reply that must be a good one."""
         status, reply = self.post(path, **body)
         assert status == 200, reply
         return reply
 
-    def get(self, path: str) -> tuple[int, Any]:
+    def get(self, path):
         status, reply = self.request("GET", path)
         return status, json.loads(reply)
 
 
 @contextmanager
 def serving(
-    interface: SearchTool | None = None,
+    interface=None,
     *,
-    folder: RunFolder | None = None,
-    topics: Sequence[Topic] = TOPICS,
-    backend: Callable[[str], SearchBackend] = plain_backend,
-    store: DocumentStore = STORE,
-    **options: Any,
-) -> Iterator[Served]:
+    folder=None,
+    topics=TOPICS,
+    backend=plain_backend,
+    store=STORE,
+    **options,
+):
     """A server as `soundingline serve` makes it; with a `folder`, one that records a run."""
     given = ServerOptions(**{"port": 0, **options})
     given.check()
@@ -117,7 +111,7 @@ def serving(
             assert not thread.is_alive()
 
 
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+def until(condition, seconds=20.0):
     """Wait for a condition; an error where it does not come."""
     end = time.monotonic() + seconds
     while not condition():
@@ -126,7 +120,7 @@ def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
 
 
 @contextmanager
-def serving_rpc(server: Served, **retriever: float) -> Iterator[tuple[int, str]]:
+def serving_rpc(server, **retriever):
     """The port of Pi-Serini's TCP protocol over the same service, and its ready line."""
     settings = server.service.interfaces["pi_serini"]
     assert isinstance(settings, PiSeriniTools)

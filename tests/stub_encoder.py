@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,16 +23,16 @@ class Stub:
     dimensions: int = 8
     settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def tokenized(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
+    def tokenized(self, texts):
         return list(texts), self.lengths(texts)
 
-    def lengths(self, texts: Sequence[str]) -> list[int]:
+    def lengths(self, texts):
         return [1 + len(text) // 8 for text in texts]
 
-    def encode_tokenized(self, items: Sequence[str]) -> list[Any]:
+    def encode_tokenized(self, items):
         return [rows[0] if self.single else rows.astype(np.float16) for rows in map(_drawn, items)]
 
-    def encode_queries(self, texts: Sequence[str]) -> list[Any]:
+    def encode_queries(self, texts):
         return [rows[0] if self.single else rows for rows in map(_drawn, texts)]
 
 
@@ -42,19 +42,19 @@ class StubSparse(Stub):
     def __init__(self) -> None:
         super().__init__(single=True)
 
-    def encode_tokenized(self, items: Sequence[str]) -> list[Any]:
+    def encode_tokenized(self, items):
         from soundingline.pipelines.learned.encoding import SPARSE
 
         terms = [sorted({len(text) % 50, 50, 51}) for text in items]
         return [np.array([(term, 1.0 + term / 7) for term in each], SPARSE) for each in terms]
 
 
-def _drawn(text: str) -> Any:
+def _drawn(text):
     shape = 1 + len(text) // 8, 8
     return np.random.default_rng(len(text)).normal(size=shape).astype(np.float32)
 
 
-def vector_engine(kind: str) -> Any:
+def vector_engine(kind):
     """The `dense` or the `colbert` engine with such an encoder."""
     if kind == "dense":
         from soundingline.pipelines.learned.dense import DenseEngine

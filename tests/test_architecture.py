@@ -6,7 +6,6 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,17 +66,17 @@ class Import(NamedTuple):
     target: str
 
 
-def module_name(path: Path, root: Path) -> str:
+def module_name(path, root):
     parts = ("soundingline", *path.relative_to(root).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def parts_of(name: str) -> list[str]:
+def parts_of(name):
     """The parts of a dotted name of ours below the namespace; of others', all of them."""
     return name.removeprefix("soundingline.").split(".")
 
 
-def read_sources(root: Path) -> dict[str, tuple[str, bool]]:
+def read_sources(root):
     """Module name -> (source, whether it is a package's `__init__`), of the four packages."""
     return {
         module_name(path, root): (path.read_text(encoding="utf-8"), path.name == "__init__.py")
@@ -86,7 +85,7 @@ def read_sources(root: Path) -> dict[str, tuple[str, bool]]:
     }
 
 
-def imports_of(module: str, source: str, is_package: bool) -> Iterator[Import]:
+def imports_of(module, source, is_package):
     """Every import of a source, those inside functions and `import_module("...")` included."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -100,7 +99,7 @@ def imports_of(module: str, source: str, is_package: bool) -> Iterator[Import]:
             yield Import(module, node.lineno, name)
 
 
-def _absolute(module: str, is_package: bool, node: ast.ImportFrom) -> str:
+def _absolute(module, is_package, node):
     if not node.level:
         return node.module or ""
     parts = module.split(".")
@@ -108,7 +107,7 @@ def _absolute(module: str, is_package: bool, node: ast.ImportFrom) -> str:
     return ".".join([*parts, node.module] if node.module else parts)
 
 
-def _imported_by_call(node: ast.Call) -> str:
+def _imported_by_call(node):
     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
     argument = node.args[0] if node.args else None
     if name in ("import_module", "__import__") and isinstance(argument, ast.Constant):
@@ -116,7 +115,7 @@ def _imported_by_call(node: ast.Call) -> str:
     return ""
 
 
-def check_packages(found: Import) -> str:
+def check_packages(found):
     package, target = parts_of(found.module)[0], parts_of(found.target)[0]
     if target in {*PACKAGES, "conf"} and not found.target.startswith("soundingline."):
         return f"{found.target} is imported without the namespace soundingline"
@@ -128,7 +127,7 @@ def check_packages(found: Import) -> str:
     return ""
 
 
-def check_console(found: Import) -> str:
+def check_console(found):
     if (
         found.target.startswith("rich.console.Console")
         and found.module != "soundingline.toolkit.console"
@@ -139,7 +138,7 @@ def check_console(found: Import) -> str:
     return ""
 
 
-def check_floors(found: Import) -> str:
+def check_floors(found):
     here, there = parts_of(found.module), parts_of(found.target)
     if here[0] != "toolkit" or there[0] != "toolkit" or len(here) < 2 or len(there) < 2:
         return ""
@@ -153,10 +152,10 @@ def check_floors(found: Import) -> str:
     return ""
 
 
-def violations(sources: Mapping[str, tuple[str, bool]]) -> list[str]:
+def violations(sources):
     """One line for each import against the rules, then one for each cycle of files."""
     wrong = []
-    graph: dict[str, set[str]] = {module: set() for module in sources}
+    graph = {module: set() for module in sources}
     for module, (source, is_package) in sources.items():
         for found in imports_of(module, source, is_package):
             wrong += [
@@ -169,7 +168,7 @@ def violations(sources: Mapping[str, tuple[str, bool]]) -> list[str]:
     return wrong + [f"cycle of files: {' -> '.join(cycle)}" for cycle in cycles(graph)]
 
 
-def resolve(target: str, sources: Mapping[str, object]) -> str:
+def resolve(target, sources):
     """The file that a dotted name leads to: `a.b.f` is a name in `a.b` when no file is `a.b.f`."""
     if target in sources:
         return target
@@ -177,9 +176,9 @@ def resolve(target: str, sources: Mapping[str, object]) -> str:
     return head if head in sources else ""
 
 
-def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+def cycles(graph):
     """For each module that reaches itself, one shortest way; each set of modules once."""
-    ways: dict[frozenset[str], list[str]] = {}
+    ways = {}
     for start in sorted(graph):
         frontier, seen = [[start]], {start}
         while frontier:
@@ -193,11 +192,11 @@ def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return list(ways.values())
 
 
-def test_every_import_of_the_four_packages_follows_the_rules() -> None:
+def test_every_import_of_the_four_packages_follows_the_rules():
     assert violations(read_sources(ROOT)) == []
 
 
-def test_the_checker_reads_the_files_of_all_four_packages() -> None:
+def test_the_checker_reads_the_files_of_all_four_packages():
     sources = read_sources(ROOT)
     assert {f"soundingline.{name}" for name in PACKAGES} <= set(sources)
     assert "soundingline.toolkit.data" in sources
@@ -280,7 +279,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("module", "source"), BAD.values(), ids=BAD.keys())
-def test_a_bad_import_is_found(module: str, source: str) -> None:
+def test_a_bad_import_is_found(module, source):
     assert len(violations({module: (source, False)})) == 1
 
 
@@ -311,11 +310,11 @@ GOOD = {
 
 
 @pytest.mark.parametrize(("module", "source"), GOOD.values(), ids=GOOD.keys())
-def test_a_good_import_passes(module: str, source: str) -> None:
+def test_a_good_import_passes(module, source):
     assert violations({module: (source, False)}) == []
 
 
-def test_two_files_that_import_each_other_are_found() -> None:
+def test_two_files_that_import_each_other_are_found():
     sources = {
         "soundingline.agents.a": ("from soundingline.agents.b import f", False),
         "soundingline.agents.b": ("def f():\n    from soundingline.agents import a", False),
@@ -325,7 +324,7 @@ def test_two_files_that_import_each_other_are_found() -> None:
     ]
 
 
-def test_a_longer_cycle_through_a_package_file_is_found_once() -> None:
+def test_a_longer_cycle_through_a_package_file_is_found_once():
     sources = {
         "soundingline.agents": ("from .a import f", True),
         "soundingline.agents.a": ("from .b import g", False),
@@ -337,7 +336,7 @@ def test_a_longer_cycle_through_a_package_file_is_found_once() -> None:
     ]
 
 
-def test_files_that_share_a_third_are_no_cycle() -> None:
+def test_files_that_share_a_third_are_no_cycle():
     sources = {
         "soundingline.agents.a": ("from soundingline.agents import b, c", False),
         "soundingline.agents.b": ("from soundingline.agents.c import f", False),
@@ -346,7 +345,7 @@ def test_files_that_share_a_third_are_no_cycle() -> None:
     assert violations(sources) == []
 
 
-def test_every_data_file_of_a_package_is_installed_with_it() -> None:
+def test_every_data_file_of_a_package_is_installed_with_it():
     """A clone has them all; only the globs of `package-data` bring them into a wheel."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     installed = {
@@ -364,7 +363,7 @@ def test_every_data_file_of_a_package_is_installed_with_it() -> None:
     assert files - installed == set()
 
 
-def test_every_package_is_installed() -> None:
+def test_every_package_is_installed():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     packages = {
         ".".join(("soundingline", *path.parent.relative_to(ROOT).parts))
@@ -374,7 +373,7 @@ def test_every_package_is_installed() -> None:
     assert set(settings["setuptools"]["packages"]) == packages
 
 
-def test_a_real_collection_loads_no_generator() -> None:
+def test_a_real_collection_loads_no_generator():
     program = """
 import sys
 import soundingline.toolkit.benchmarks.beir
@@ -398,7 +397,7 @@ sys.exit("; ".join(wrong) or 0)
 """
 
 
-def import_all(names: list[str], root: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def import_all(names, root, folder):
     """Import the modules in a process of its own, in an empty working folder."""
     working, home = folder / "working", folder / "home"
     working.mkdir()
@@ -420,12 +419,12 @@ def import_all(names: list[str], root: Path, folder: Path) -> subprocess.Complet
 
 
 @pytest.mark.slow
-def test_importing_every_module_has_no_side_effect(tmp_path: Path) -> None:
+def test_importing_every_module_has_no_side_effect(tmp_path):
     done = import_all(sorted(read_sources(ROOT)), ROOT, tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
-def test_a_quiet_module_passes(tmp_path: Path) -> None:
+def test_a_quiet_module_passes(tmp_path):
     (tmp_path / "quiet.py").write_text("VALUE = 1")
     done = import_all(["quiet"], tmp_path, tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
@@ -440,7 +439,7 @@ def test_a_quiet_module_passes(tmp_path: Path) -> None:
         "import sys, types; sys.modules['jnius'] = types.ModuleType('jnius')",
     ],
 )
-def test_a_side_effect_of_importing_is_found(source: str, tmp_path: Path) -> None:
+def test_a_side_effect_of_importing_is_found(source, tmp_path):
     (tmp_path / "noisy.py").write_text(source)
     done = import_all(["noisy"], tmp_path, tmp_path)
     assert (done.stdout, done.stderr, done.returncode) != ("", "", 0)

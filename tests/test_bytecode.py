@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import bytecode
-import pytest
 
 SOURCES = {
     "helper.py": "EXECUTED = open('executed', 'w')\n",
@@ -16,9 +13,7 @@ SOURCES = {
 }
 
 
-def test_every_source_is_compiled_by_one_worker_and_none_is_executed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_source_is_compiled_by_one_worker_and_none_is_executed(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.dont_write_bytecode", False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deeper").mkdir()
@@ -41,9 +36,7 @@ def test_every_source_is_compiled_by_one_worker_and_none_is_executed(
     assert not (tmp_path / "executed").exists()
 
 
-def test_sources_are_named_or_lie_in_a_named_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sources_are_named_or_lie_in_a_named_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.dont_write_bytecode", False)
     for name in ("test_one.py", "test_two.py"):
         (tmp_path / name).write_text(SOURCES[name])

@@ -12,7 +12,6 @@ import dataclasses
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from documented_commands import (
     FLAGS,
     GROUPS,
     TAKES_PATHS,
-    Mention,
     documents,
     mentions,
     named_files,
@@ -48,7 +46,7 @@ SETTINGS = {name for text in OPTIONS.values() for name in re.findall(r"^ *(\w+):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def working(tmp_path_factory):
     """A folder that holds the files which documents give by name."""
     folder = tmp_path_factory.mktemp("documented")
     for path in documents():
@@ -61,12 +59,12 @@ def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mention", MENTIONS, ids=lambda mention: mention.source)
-def test_what_a_document_mentions_composes(mention: Mention) -> None:
+def test_what_a_document_mentions_composes(mention):
     complaint = wrong(mention)
     assert not complaint, f"{mention.source}: {' '.join(mention.arguments)}\n{complaint}"
 
 
-def wrong(mention: Mention) -> str:
+def wrong(mention):
     """What is wrong with a mention; empty where nothing is."""
     if mention.command:
         return wrong_command(mention)
@@ -82,7 +80,7 @@ def wrong(mention: Mention) -> str:
 
 
 @cache
-def roots() -> frozenset[str]:
+def roots():
     """Names that an override may begin with: those of the composed configuration."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -90,7 +88,7 @@ def roots() -> frozenset[str]:
     return frozenset({*re.findall(r"^(\w+):", output.getvalue(), re.M), "experiment", "hydra"})
 
 
-def wrong_command(mention: Mention) -> str:
+def wrong_command(mention):
     if mention.command not in COMMANDS:
         return f"there is no command {mention.command}"
     if mention.command in TAKES_PATHS:
@@ -109,7 +107,7 @@ def wrong_command(mention: Mention) -> str:
     return next(filter(None, complaints), "")
 
 
-def sweeps(mention: Mention) -> bool:
+def sweeps(mention):
     """Whether a command reads a list of options as a sweep."""
     experiments = [item for item in mention.overrides if item.startswith("experiment=")]
     return bool({"-m", "--multirun"} & set(mention.arguments)) or any(
@@ -117,7 +115,7 @@ def sweeps(mention: Mention) -> bool:
     )
 
 
-def wrong_alone(mention: Mention) -> str:
+def wrong_alone(mention):
     # Each option by itself is composed in tests/experiments/test_conf.py.
     cells = [cell for cell in expanded(mention.overrides) if not set(cell) <= OPTIONS.keys()]
     first = ""
@@ -130,7 +128,7 @@ def wrong_alone(mention: Mention) -> str:
     return first
 
 
-def options_with(mention: Mention) -> Iterator[list[str]]:
+def options_with(mention):
     """The option in whose file a mention stands, or none, then those of its first setting's group:
     `llm.key_env=...` composes only where an option of `llm` is chosen."""
     chosen = {override.partition("=")[0] for override in mention.overrides}
@@ -145,11 +143,11 @@ def options_with(mention: Mention) -> Iterator[list[str]]:
         yield [option]
 
 
-def expanded(overrides: Sequence[str]) -> list[list[str]]:
+def expanded(overrides):
     """Overrides without lists of options: the first value of each, then the others in turn. What
     is added (`+a.b=c`) must have a place to go, and is composed with `~a` too, which Hydra refuses
     where there is no `a`."""
-    values: list[list[str]] = []
+    values = []
     for override in OverridesParser.create().parse_overrides(list(overrides)):
         line, key = str(override.input_line), str(override.key_or_group)
         if override.is_sweep_override():
@@ -169,7 +167,7 @@ def expanded(overrides: Sequence[str]) -> list[list[str]]:
 
 
 @cache
-def refusal(command: str, *arguments: str) -> str:
+def refusal(command, *arguments):
     """What an entry point says to a command line that it does not compose; else empty."""
     errors = io.StringIO()
     little = ["--package=paths"] if command in SWEPT else []  # nobody reads what is printed
@@ -181,7 +179,7 @@ def refusal(command: str, *arguments: str) -> str:
 # What is found, so that nothing is passed over in silence.
 
 
-def test_the_documents_mention_every_command_and_nearly_every_group() -> None:
+def test_the_documents_mention_every_command_and_nearly_every_group():
     commands = Counter(mention.command for mention in MENTIONS if mention.command)
     assert sum(commands.values()) >= 40
     assert {"run", "rank", "index", "tune", "evaluate", "compare"} <= set(commands)
@@ -203,7 +201,7 @@ soundingline rank benchmark=cacm runs/<name>
 """
 
 
-def test_what_does_not_compose_is_found_wherever_it_stands() -> None:
+def test_what_does_not_compose_is_found_wherever_it_stands():
     results = mentions(Path("document.md"), DOCUMENT)
     complaints = {" ".join(mention.arguments): wrong(mention) for mention in results}
     assert len(complaints) == 8 and all(complaints.values()), complaints
@@ -213,7 +211,7 @@ def test_what_does_not_compose_is_found_wherever_it_stands() -> None:
     assert "runs/name" in complaints["benchmark=cacm runs/name"]
 
 
-def test_placeholders_are_filled_in_and_what_composes_is_passed() -> None:
+def test_placeholders_are_filled_in_and_what_composes_is_passed():
     text = "`soundingline run benchmark=... llm=... llm.key_env=<variable> ...`, `agent=`"
     command, alone = mentions(Path("document.md"), text)
     assert " ".join(command.arguments) == (

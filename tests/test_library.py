@@ -8,14 +8,13 @@ import runpy
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pyterrier as pt
 import pytest
-from documented_commands import Block, block_commands, code_blocks
+from documented_commands import block_commands, code_blocks
 from entry_points import run_entry
 
 from soundingline.toolkit.runs import RunFolder
@@ -46,7 +45,7 @@ WITHOUT_PAPER = (
 
 
 @pytest.fixture
-def working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def working(tmp_path, monkeypatch):
     """An empty working folder, whose modules are importable and are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -59,10 +58,10 @@ def working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_code_of_a_page_runs(page: str, working: Path) -> None:
+def test_the_code_of_a_page_runs(page, working):
     """In its order: files are written where they say, tests and other code run, and commands of
     `docs/extending.md` end well (those of the README: `test_readme.py`)."""
-    names: dict[str, object] = {}
+    names = {}
     blocks = code_blocks((ROOT / page).read_text(encoding="utf-8"))
     assert any(block.language == "python" for block in blocks)
     for block in blocks:
@@ -78,7 +77,7 @@ def test_the_code_of_a_page_runs(page: str, working: Path) -> None:
             run_commands(block)
 
 
-def run_tests(path: Path) -> None:
+def run_tests(path):
     """Call the test functions of a file as pytest does, with `tmp_path` where they ask for it."""
     functions = runpy.run_path(str(path))
     tests = [name for name in functions if name.startswith("test_")]
@@ -90,7 +89,7 @@ def run_tests(path: Path) -> None:
         functions[name](**({"tmp_path": folder} if "tmp_path" in wanted else {}))
 
 
-def run_commands(block: Block) -> None:
+def run_commands(block):
     for command, arguments in block_commands(block):
         generated = not any(item.startswith("benchmark=") for item in arguments)
         assert run_entry(command, *arguments, *(SMALL if generated else ())) == 0, arguments
@@ -102,7 +101,7 @@ def run_commands(block: Block) -> None:
             assert not RunFolder(report.parent).failures(), arguments
 
 
-def test_every_name_of_the_face_is_importable_and_has_a_docstring() -> None:
+def test_every_name_of_the_face_is_importable_and_has_a_docstring():
     from soundingline import pipelines
 
     for name in pipelines.__all__:
@@ -119,7 +118,7 @@ def test_every_name_of_the_face_is_importable_and_has_a_docstring() -> None:
         _ = pipelines.Monot5
 
 
-def test_importing_the_face_loads_no_library_of_models() -> None:
+def test_importing_the_face_loads_no_library_of_models():
     code = (
         "import sys, pipelines; from soundingline.pipelines import LexicalIndex, Collection; "
         "print(sorted({'torch', 'transformers', 'pyterrier_dr', 'sentence_transformers', 'numba'}"
@@ -145,7 +144,7 @@ def test_importing_the_face_loads_no_library_of_models() -> None:
 
 
 @pytest.fixture
-def tiny_monot5(tmp_path: Path) -> str:
+def tiny_monot5(tmp_path):
     """A folder with weights for `MonoT5`, in the place of those that it downloads."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
@@ -165,13 +164,13 @@ table = pt.Experiment([index.bm25() >> MaxP(), pipe], topics, qrels, ["map", "nd
 
 
 def test_an_experiment_of_two_pipelines_is_four_lines_and_validated_without_a_warning(
-    tiny_monot5: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tiny_monot5, tmp_path, monkeypatch
+):
     from soundingline import pipelines
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pipelines, "MonoT5", partial(pipelines.MonoT5, tiny_monot5), raising=False)
-    names: dict[str, object] = {
+    names = {
         "topics": pd.DataFrame({"qid": ["1"], "query": ["mill"]}),
         "qrels": pd.DataFrame({"qid": ["1"], "docno": ["d1"], "label": [1]}),
     }
@@ -184,7 +183,7 @@ def test_an_experiment_of_two_pipelines_is_four_lines_and_validated_without_a_wa
     assert not [str(item.message) for item in caught if "validated" in str(item.message)]
 
 
-def test_a_reranker_finds_the_texts_that_its_index_keeps(tiny_monot5: str, tmp_path: Path) -> None:
+def test_a_reranker_finds_the_texts_that_its_index_keeps(tiny_monot5, tmp_path):
     from soundingline.pipelines import LexicalIndex, MaxP, MonoT5
 
     rows = [{"docno": f"d{n}%p0", "text": f"the old mill {n}"} for n in range(4)]

@@ -6,7 +6,6 @@ in `READERS` with the pieces that its rules look for; hostile texts are made of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from toy_search import WordBackend, store_of
 
 from soundingline.agents.closed_book import recalled
 from soundingline.agents.keyword.answer_types import KINDS, AnswerType, answer_type, candidates
-from soundingline.agents.keyword.evidence import Reader, Sentence
+from soundingline.agents.keyword.evidence import Reader
 from soundingline.agents.keyword.queries import find_clues
 from soundingline.agents.keyword.vote import count_votes
 from soundingline.agents.keyword.words import words
@@ -66,39 +65,39 @@ class Text(NamedTuple):
     opening: str = ""
     ending: str = ""
 
-    def __call__(self, size: int) -> str:
+    def __call__(self, size):
         runs = (run * (size // (2 * len(run))) for run in (self.first, self.second))
         return self.opening + "".join(runs) + self.ending
 
 
-def votes(text: str) -> None:
-    sentences: list[Sentence] = Reader(CLUES).sentences("d", "", text)
+def votes(text):
+    sentences = Reader(CLUES).sentences("d", "", text)
     for kind in KINDS:
         count_votes(AnswerType(kind, options=("mill", "king")), sentences, CLUES, {"d": 1.0})
 
 
-def every_candidate(text: str) -> None:
+def every_candidate(text):
     for kind in set(KINDS) - {"yes_no", "choice"}:
         candidates(kind, text)
 
 
-def excerpts(text: str) -> None:
+def excerpts(text):
     for cut in METHODS.values():
         cut(QueryTerms("the king of mills"), text, 220)
 
 
-def judged(text: str) -> None:
+def judged(text):
     read_verdict(JudgeCase("q", "", "", ()), Turn(text=text))
     read_verdict(JudgeCase("q", "", "", ()), Turn(text=f"```{text}```"))
 
 
-def rank1(text: str) -> None:
+def rank1(text):
     forced("prompt", text)
     shortened(text, 100)
     closing_token([Token(each, 0.0, {}) for each in text[:2000]])
 
 
-def pages_of_document(text: str) -> None:
+def pages_of_document(text):
     store, backend = store_of({"d": text}), WordBackend({"d": ""})
     whole = TopK(get_document=True).open(backend, store)
     whole.call("get_document", {"docid": "d"})
@@ -106,23 +105,23 @@ def pages_of_document(text: str) -> None:
     RankedBrowsing().open(backend, store).call("read_document", {"reason": "", "docid": "d"})
 
 
-def sent(text: str) -> None:
+def sent(text):
     sendable_arguments(text)
     sendable_name(text)
     escape_qid(text.encode(errors="replace").decode())
 
 
-def whole_number(text: str) -> None:
+def whole_number(text):
     with suppress(ToolError):
         Parameter("limit", "", bounds=(1, 9)).check(text, "tool")
 
 
-def pieces(text: str) -> list[str]:
+def pieces(text):
     """Longer lists on fewer lines."""
     return text.split("·")
 
 
-READERS: dict[str, tuple[Callable[[str], object], Sequence[str]]] = {
+READERS = {
     "answer": (
         lambda text: parse_answer(text, KNOWN),
         pieces("Explanation·exact answer·Confidence·:· ·\t·*·_·#·\n·- ·1.·[·]·,·d1·%·\u200b·a·n/a"),
@@ -204,7 +203,7 @@ READERS: dict[str, tuple[Callable[[str], object], Sequence[str]]] = {
     ),
 }
 # Each was quadratic or worse once.
-HOSTILE: dict[str, tuple[str, Text]] = {
+HOSTILE = {
     "numbers in one pair of brackets": ("answer", Text("1,", "2,", "Explanation: [", "]")),
     "a run of spaces on a line": ("answer", Text(" ", " ", "", "x")),
     "a run of marks": ("answer", Text("*", "_")),
@@ -233,21 +232,21 @@ SMALLEST_HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_text_is_read_in_linear_time(name: str) -> None:
+def test_hostile_text_is_read_in_linear_time(name):
     reader, text = HOSTILE[name]
     smallest = SMALLEST_HOSTILE.get(name, 512)
     assert_linear(READERS[reader][0], text, smallest=smallest, largest=64 * smallest)
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_texts_of_whatever_a_reader_looks_for_are_read_in_linear_time(name: str) -> None:
+def test_texts_of_whatever_a_reader_looks_for_are_read_in_linear_time(name):
     read, pieces = READERS[name]
     piece = st.sampled_from(pieces)
     run = st.lists(piece, min_size=1, max_size=3).map("".join)
 
     @settings(max_examples=12)
     @given(st.builds(Text, run, run, piece | st.just(""), piece | st.just("")))
-    def check(text: Text) -> None:
+    def check(text):
         smallest = SMALLEST.get(name, 512)
         assert_linear(read, text, smallest=smallest, largest=64 * 512)
 
@@ -265,5 +264,5 @@ def test_texts_of_whatever_a_reader_looks_for_are_read_in_linear_time(name: str)
         Text("docid", ",", "[", "]"),
     ],
 )
-def test_an_answer_of_a_megabyte_is_read_in_linear_time(text: Text) -> None:
+def test_an_answer_of_a_megabyte_is_read_in_linear_time(text):
     assert_linear(lambda answer: parse_answer(answer, KNOWN), text, largest=LARGEST_ANSWER)

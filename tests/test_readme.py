@@ -7,10 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from documented_commands import CONF, ROOT, Mention, documents, mentions
+from documented_commands import CONF, ROOT, documents, mentions
 from irds_home import HARBOUR, prepare_beir, prepare_vaswani
 
 from soundingline.toolkit.runs import RunFolder
@@ -38,11 +37,11 @@ for command, *arguments in json.loads(sys.argv[1]):
 """
 
 
-def runs_here(mention: Mention) -> bool:
+def runs_here(mention):
     return not any(item.startswith(tuple(NEEDS)) for item in mention.arguments)
 
 
-def test_the_commands_that_need_nothing_else_run_in_a_clone_alone(tmp_path: Path) -> None:
+def test_the_commands_that_need_nothing_else_run_in_a_clone_alone(tmp_path):
     clone = tmp_path / "clone"
     for package in PACKAGES:  # with their compiled kernels
         shutil.copytree(ROOT / package, clone / "soundingline" / package)
@@ -90,7 +89,7 @@ def test_the_commands_that_need_nothing_else_run_in_a_clone_alone(tmp_path: Path
     ],
     ids=lambda mention: mention.source,
 )
-def test_no_documented_command_reads_a_folder_that_a_clone_lacks(mention: Mention) -> None:
+def test_no_documented_command_reads_a_folder_that_a_clone_lacks(mention):
     """docs/log.md reports what was run where those folders were."""
     chosen = [item.partition("=")[2] for item in mention.arguments if item.startswith("benchmark=")]
     options = {option for value in chosen for option in value.split(",")}

@@ -14,11 +14,11 @@ SKIPPED, FAILED = pytest.skip.Exception, pytest.fail.Exception
 
 @pytest.mark.parametrize(("everything", "outcome"), [(False, SKIPPED), (True, FAILED)])
 def test_absent_collections_are_told_with_where_they_come_from(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    everything: bool,
-    outcome: type[BaseException],
-) -> None:
+    tmp_path,
+    monkeypatch,
+    everything,
+    outcome,
+):
     monkeypatch.setenv("CI", "true")  # which every public service sets
     monkeypatch.setattr(required, "REQUIRED", everything)
     with pytest.raises(outcome, match=r"cacm, .* not below .*docs/collections\.md") as caught:
@@ -35,8 +35,8 @@ def test_absent_collections_are_told_with_where_they_come_from(
 
 
 def test_an_absent_package_skips_unless_everything_must_be_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     for everything, skips in ((False, True), (True, False)):
         monkeypatch.setattr(required, "REQUIRED", everything)
         mark = needs(("json", "no_such_package"), "llm").mark
@@ -44,7 +44,7 @@ def test_an_absent_package_skips_unless_everything_must_be_there(
         assert mark.kwargs["reason"] == "not installed: no_such_package (pip install -e '.[llm]')"
 
 
-def test_the_projects_own_gate_asks_for_everything() -> None:
+def test_the_projects_own_gate_asks_for_everything():
     assert "SOUNDINGLINE_REQUIRE_ALL=1" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     # The gate installs it itself.
     assert "make anserini" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

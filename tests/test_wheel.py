@@ -43,7 +43,7 @@ for module in (sys.modules[Episode.__module__], settings):
 pytestmark = pytest.mark.slow
 
 
-def build(source: Path, folder: Path) -> Path:
+def build(source, folder):
     command = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
@@ -51,7 +51,7 @@ def build(source: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory) -> dict[str, Path]:
+def wheels(tmp_path_factory):
     """Our wheel, and one of a package that has a folder `agents` of its own."""
     # setuptools leaves a folder `build` in the tree that it builds.
     ours = tmp_path_factory.mktemp("project")
@@ -69,7 +69,7 @@ def wheels(tmp_path_factory) -> dict[str, Path]:
     }
 
 
-def test_the_wheel_holds_one_top_level_package(wheels) -> None:
+def test_the_wheel_holds_one_top_level_package(wheels):
     names = zipfile.ZipFile(wheels["ours"]).namelist()
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"soundingline"}
@@ -78,7 +78,7 @@ def test_the_wheel_holds_one_top_level_package(wheels) -> None:
 
 
 @pytest.mark.parametrize("order", [("ours", "openai-agents"), ("openai-agents", "ours")])
-def test_the_wheel_works_next_to_a_package_named_agents(wheels, order, tmp_path) -> None:
+def test_the_wheel_works_next_to_a_package_named_agents(wheels, order, tmp_path):
     for name in order:
         target = ["install", "--no-deps", "--target", str(tmp_path), str(wheels[name])]
         subprocess.run([*PIP, *target], check=True, capture_output=True)

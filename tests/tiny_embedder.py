@@ -3,9 +3,6 @@ RepLLaMA (a Llama and an adapter), a sentence-transformers checkpoint, and a mul
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 END, BEGIN, STOP = "<|endoftext|>", "<s>", "</s>"
 QWEN_PREFIX = (
     "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
@@ -15,7 +12,7 @@ _TEXT = "the old mill stands by river who built a query passage document is of t
 WORDS = tuple(_TEXT.split())
 
 
-def save_qwen(folder: Path, seed: int = 0) -> Path:
+def save_qwen(folder, seed=0):
     """Qwen3 without a head, and a byte-level tokenizer that ends each text with its end token."""
     import torch
     from transformers import Qwen3Config, Qwen3Model
@@ -28,7 +25,7 @@ def save_qwen(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def save_llama(folder: Path, seed: int = 0) -> Path:
+def save_llama(folder, seed=0):
     """Llama with its head, and a tokenizer that begins each text and does not end it."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -43,7 +40,7 @@ def save_llama(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def save_adapter(folder: Path, base: Path, seed: int = 1) -> Path:
+def save_adapter(folder, base, seed=1):
     """A random LoRA adapter of the Llama's body; it has no tokenizer, as RepLLaMA has none."""
     import torch
     from peft import LoraConfig, TaskType, get_peft_model
@@ -64,7 +61,7 @@ def save_adapter(folder: Path, base: Path, seed: int = 1) -> Path:
     return folder
 
 
-def save_bert(folder: Path, seed: int = 0, markers: tuple[str, str] = ("[Q]", "[D]")) -> Path:
+def save_bert(folder, seed=0, markers=("[Q]", "[D]")):
     """BERT without a head, and a tokenizer of whole words."""
     import torch
     from transformers import BertConfig, BertModel
@@ -77,7 +74,7 @@ def save_bert(folder: Path, seed: int = 0, markers: tuple[str, str] = ("[Q]", "[
     return folder
 
 
-def save_sentence_model(folder: Path, seed: int = 0) -> Path:
+def save_sentence_model(folder, seed=0):
     """A sentence-transformers checkpoint: mean pooling, and prompts of its own."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
@@ -93,7 +90,7 @@ def save_sentence_model(folder: Path, seed: int = 0) -> Path:
     return folder / "model"
 
 
-def save_multi_vector(folder: Path, seed: int = 0, dimensions: int = 16) -> Path:
+def save_multi_vector(folder, seed=0, dimensions=16):
     """A multi-vector checkpoint as ColBERT is: markers, queries filled with masks to 12 tokens,
     punctuation of documents left out, vectors of length 1."""
     import torch
@@ -129,7 +126,7 @@ def save_multi_vector(folder: Path, seed: int = 0, dimensions: int = 16) -> Path
     return folder / "model"
 
 
-def _sizes() -> dict[str, Any]:
+def _sizes():
     return {
         "hidden_size": 32,
         "intermediate_size": 48,
@@ -140,7 +137,7 @@ def _sizes() -> dict[str, Any]:
     }
 
 
-def _bytes(special: tuple[str, ...], template: str, **named: str) -> Any:
+def _bytes(special, template, **named):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -156,7 +153,7 @@ def _bytes(special: tuple[str, ...], template: str, **named: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=made, **(named or {"pad_token": END}))
 
 
-def _words(markers: tuple[str, str]) -> Any:
+def _words(markers):
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import gguf
 import tiny_model
 from tiny_model import Vocabulary, weights
@@ -27,7 +24,7 @@ _NAMES = {
 }
 
 
-def save_gguf(path: Path, docids: Sequence[str]) -> Path:
+def save_gguf(path, docids):
     """Write the model; `docids` are those that it can write."""
     vocabulary = Vocabulary(docids)
     writer = gguf.GGUFWriter(path, "qwen3")
@@ -42,7 +39,7 @@ def save_gguf(path: Path, docids: Sequence[str]) -> Path:
     return path
 
 
-def _shape(writer: gguf.GGUFWriter) -> None:
+def _shape(writer):
     writer.add_context_length(tiny_model.CONTEXT)
     writer.add_embedding_length(tiny_model.HIDDEN)
     writer.add_block_count(tiny_model.LAYERS)
@@ -56,7 +53,7 @@ def _shape(writer: gguf.GGUFWriter) -> None:
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
 
 
-def _tokenizer(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
+def _tokenizer(writer, vocabulary):
     types = gguf.TokenType
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
@@ -73,7 +70,7 @@ def _tokenizer(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
     writer.add_chat_template(tiny_model.TEMPLATE)
 
 
-def _name(name: str) -> str:
+def _name(name):
     stem = name.removesuffix(".weight")
     if stem in _NAMES:
         return f"{_NAMES[stem]}.weight"

@@ -3,17 +3,13 @@ words, single bytes for the rest, and `<s>`, `</s>` as Llama's has them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 WORDS = ("query", "document", "the", "old", "mill", "stands", "by", "river", "who", "built")
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 SPACE = "▁"
 TARGETS = ["q_proj", "v_proj", "o_proj", "down_proj", "up_proj", "gate_proj"]
 
 
-def tokenizer(words: Sequence[str] = WORDS) -> Any:
+def tokenizer(words=WORDS):
     """Llama's own class: `▁word` is one token, any other character one or its bytes."""
     from transformers import LlamaTokenizer
 
@@ -30,7 +26,7 @@ def tokenizer(words: Sequence[str] = WORDS) -> Any:
     return LlamaTokenizer(vocab=vocabulary, merges=list(dict.fromkeys(merges)), add_bos_token=True)
 
 
-def configuration(vocabulary: int, **changed: Any) -> Any:
+def configuration(vocabulary, **changed):
     from transformers import LlamaConfig
 
     sizes = {
@@ -49,7 +45,7 @@ def configuration(vocabulary: int, **changed: Any) -> Any:
     return LlamaConfig(**{**sizes, **changed})
 
 
-def save_rankllama(folder: Path, seed: int = 0, **changed: Any) -> Path:
+def save_rankllama(folder, seed=0, **changed):
     """A whole checkpoint with one output, and its tokenizer."""
     import torch
     from transformers import LlamaForSequenceClassification
@@ -63,7 +59,7 @@ def save_rankllama(folder: Path, seed: int = 0, **changed: Any) -> Path:
     return folder
 
 
-def save_base(folder: Path, seed: int = 0) -> Path:
+def save_base(folder, seed=0):
     """A language model, as Llama-2 is published: without an output for scores."""
     import torch
     from transformers import LlamaForCausalLM
@@ -75,7 +71,7 @@ def save_base(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def save_adapter(folder: Path, base: Path, seed: int = 1, head: bool = True) -> Any:
+def save_adapter(folder, base, seed=1, head=True):
     """A random LoRA adapter with its output, as RankLLaMA is published. Returns the adapted model.
     Without `head`, one that lacks the output."""
     import torch

@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -57,7 +55,7 @@ class Vocabulary:
     docids: Sequence[str]
 
     @property
-    def kinds(self) -> list[tuple[str, str]]:
+    def kinds(self):
         """(kind, text) of each token, in the order of their numbers."""
         keys = [(f"key {kind}", text) for kind, texts in KEYS.items() for text in texts]
         return [
@@ -72,7 +70,7 @@ class Vocabulary:
         ]
 
     @property
-    def written(self) -> list[str]:
+    def written(self):
         """Each token as byte-level tokenizers write it, one visible character for each byte."""
         visible = _visible_bytes()
         return [
@@ -80,22 +78,22 @@ class Vocabulary:
             for kind, text in self.kinds
         ]
 
-    def number(self, text: str) -> int:
+    def number(self, text):
         return [each for _, each in self.kinds].index(text)
 
 
-def _visible_bytes() -> list[str]:
+def _visible_bytes():
     """GPT-2's characters for the 256 bytes: printable ones as they are, others from U+0100 on."""
     plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(256, 512))
     return [chr(number if number in plain else next(others)) for number in range(256)]
 
 
-def weights(vocabulary: Vocabulary, seed: int = 0) -> dict[str, np.ndarray]:
+def weights(vocabulary, seed=0):
     """Float32 tensors under the names that Qwen3 checkpoints have, [output, input]."""
     random = np.random.default_rng(seed)
 
-    def normal(*shape: int) -> np.ndarray:
+    def normal(*shape):
         return random.normal(0.0, 1 / np.sqrt(shape[-1]), shape).astype(np.float32)
 
     kinds = vocabulary.kinds
@@ -140,7 +138,7 @@ def weights(vocabulary: Vocabulary, seed: int = 0) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _bias(kind: str, text: str) -> float:
+def _bias(kind, text):
     """How likely a token is by itself, as a logit."""
     if kind == "control":
         return 4.0 if text == END else -14.0
@@ -156,7 +154,7 @@ def _bias(kind: str, text: str) -> float:
     return 0.0 if text.isalpha() and text.islower() else -3.0
 
 
-def _boost(before: str, kind: str, text: str) -> float:
+def _boost(before, kind, text):
     """How much likelier a token is after a token of the kind `before`."""
     follows = {"key search": "word", "key docid": "docid", "key id": "id", "[": "docid"}
     if follows.get(before) == kind:
@@ -168,7 +166,7 @@ def _boost(before: str, kind: str, text: str) -> float:
     return 0.0
 
 
-def save_checkpoint(folder: Path, docids: Sequence[str]) -> Path:
+def save_checkpoint(folder, docids):
     """A folder that transformers and vLLM can load; `docids` are those that it can write."""
     vocabulary = Vocabulary(docids)
     folder.mkdir(parents=True)
@@ -211,7 +209,7 @@ def save_checkpoint(folder: Path, docids: Sequence[str]) -> Path:
     return folder
 
 
-def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
+def _tokenizer(vocabulary):
     """Byte-level BPE without merges: text is read byte by byte, whole words are only written."""
     level = {"add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     numbers = {text: number for number, text in enumerate(vocabulary.written)}
@@ -227,9 +225,9 @@ def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-def _save_tensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+def _save_tensors(path, tensors):
     """The safetensors format: length of the header, header, tensors one after the other."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = tuple(
     f"{onset}{vowel}{end}" for onset in "bdfgklmnprst" for vowel in "aeiou" for end in ("n", "ra")
@@ -13,9 +10,7 @@ PIECES = ("##s", "##ing", ",", ".")
 POSITIONS = 64
 
 
-def write_splade(
-    folder: Path, *, kind: str = "bert", seed: int = 0, words: tuple[str, ...] = WORDS
-) -> Path:
+def write_splade(folder, *, kind="bert", seed=0, words=WORDS):
     """Save a BERT or DistilBERT with its masked-language-model head and a WordPiece tokenizer of
     `words`. Logits are spread enough that about half of the weights are 0."""
     import torch
@@ -37,7 +32,7 @@ def write_splade(
     return folder
 
 
-def _bert(vocabulary: int) -> Any:
+def _bert(vocabulary):
     import transformers
 
     return transformers.BertForMaskedLM(
@@ -52,7 +47,7 @@ def _bert(vocabulary: int) -> Any:
     )
 
 
-def _distilbert(vocabulary: int) -> Any:
+def _distilbert(vocabulary):
     import transformers
 
     return transformers.DistilBertForMaskedLM(

@@ -3,10 +3,6 @@ class with a vocabulary of whole words and single characters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
-
 WORDS = (
     *("Query", "Document", "Relevant", "true", "false"),
     *("the", "old", "mill", "stands", "by", "river", "who", "built", "stone", "bridge", "in"),
@@ -14,7 +10,7 @@ WORDS = (
 SPACE = "▁"
 
 
-def tokenizer(words: Iterable[str] = WORDS) -> Any:
+def tokenizer(words=WORDS):
     """Each of the words is one token, all other words one token a character."""
     from transformers import T5Tokenizer
 
@@ -25,7 +21,7 @@ def tokenizer(words: Iterable[str] = WORDS) -> Any:
     return T5Tokenizer(vocab=pieces, extra_ids=0)
 
 
-def configuration(vocabulary: int, **changed: Any) -> Any:
+def configuration(vocabulary, **changed):
     from transformers import T5Config
 
     sizes = {
@@ -44,9 +40,7 @@ def configuration(vocabulary: int, **changed: Any) -> Any:
     return T5Config(**{**sizes, **changed})
 
 
-def save_t5(
-    folder: Path, seed: int = 0, words: Iterable[str] = WORDS, own: bool = True, **changed: Any
-) -> Path:
+def save_t5(folder, seed=0, words=WORDS, own=True, **changed):
     """A checkpoint with random weights, norms' too, and (`own`) its tokenizer. Scores differ from
     text to text, by some tenths."""
     import torch

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 
-
-def write_tokenizer(path: Path) -> Path:
+def write_tokenizer(path):
     """Byte-level BPE with a truncation and a padding of its own, which counting must ignore."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -20,8 +20,6 @@ import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from processes import Request
-
 SWEEP = (
     *("-m", "name=warm", "unit=document,passage", "benchmark.documents=64"),
     *("benchmark.questions=6", "benchmark.hops=1"),
@@ -29,7 +27,7 @@ SWEEP = (
 _STANDARD_INPUT = 0
 
 
-def serve(descriptor: int) -> None:
+def serve(descriptor):
     """Answer each request on this socket with the number of its process, and with the exit code
     when that has ended. The server ends when its standard input does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -42,7 +40,7 @@ def serve(descriptor: int) -> None:
     wakes.setblocking(False)
     signal.set_wakeup_fd(wakes.fileno())
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    clients: dict[int, Connection] = {}
+    clients = {}
     while True:
         ready, _, _ = select.select([_STANDARD_INPUT, listener, woken], [], [])
         if _STANDARD_INPUT in ready:
@@ -61,7 +59,7 @@ def serve(descriptor: int) -> None:
             clients[pid] = client
 
 
-def _warm_up() -> None:
+def _warm_up():
     gc.disable()
     import composition_memo
     import kernels
@@ -91,7 +89,7 @@ def _warm_up() -> None:
     gc.set_threshold(20_000, 10, 10)  # as in the workers
 
 
-def _send_exit_codes(clients: dict[int, Connection]) -> None:
+def _send_exit_codes(clients):
     """Of all processes that have ended; one signal may tell of several."""
     while clients:
         pid, status = os.waitpid(-1, os.WNOHANG)
@@ -101,7 +99,7 @@ def _send_exit_codes(clients: dict[int, Connection]) -> None:
             client.send(os.waitstatus_to_exitcode(status))
 
 
-def _become(request: Request, client: Connection) -> None:
+def _become(request, client):
     """In the child: become what the console script would have started."""
     code = 1
     try:

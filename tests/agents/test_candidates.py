@@ -7,7 +7,7 @@ from soundingline.agents.keyword.evidence import Reader, coverage
 from soundingline.agents.keyword.vote import count_votes
 
 
-def found(kind: str, text: str) -> list[str]:
+def found(kind, text):
     return [candidate.text for candidate in candidates(kind, text)]
 
 
@@ -33,11 +33,11 @@ def found(kind: str, text: str) -> list[str]:
         ("", "phrase"),
     ],
 )
-def test_the_question_word_gives_the_kind(question: str, kind: str) -> None:
+def test_the_question_word_gives_the_kind(question, kind):
     assert answer_type(question).kind == kind
 
 
-def test_the_noun_asked_for_and_the_alternatives_are_kept() -> None:
+def test_the_noun_asked_for_and_the_alternatives_are_kept():
     assert "county" in answer_type("Which county was he born in?").focus
     assert answer_type("Is the swan black or white?").options == ("black", "white")
 
@@ -71,12 +71,12 @@ def test_the_noun_asked_for_and_the_alternatives_are_kept() -> None:
         ("phrase", "Young swans are known as cygnets.", "Young | Young swans | cygnets"),
     ],
 )
-def test_candidates_of_each_kind_are_found(kind: str, text: str, wanted: str) -> None:
+def test_candidates_of_each_kind_are_found(kind, text, wanted):
     assert " | ".join(found(kind, text)) == wanted
 
 
 @pytest.mark.parametrize("kind", ["name", "place", "number", "measure", "date", "year", "phrase"])
-def test_a_candidate_stands_where_it_says(kind: str) -> None:
+def test_a_candidate_stands_where_it_says(kind):
     text = "On 3 May 1871 the Duke of York saw 12 young swans in Oslo, near a very old stone mill."
     all_found = candidates(kind, text)
     assert all_found
@@ -84,7 +84,7 @@ def test_a_candidate_stands_where_it_says(kind: str) -> None:
         assert text[candidate.start :].startswith(candidate.text)
 
 
-def test_a_name_after_a_preposition_fits_a_place_better() -> None:
+def test_a_name_after_a_preposition_fits_a_place_better():
     weights = {
         each.text: each.weight for each in candidates("place", "Then Faraday moved to Surrey.")
     }
@@ -94,7 +94,7 @@ def test_a_name_after_a_preposition_fits_a_place_better() -> None:
 CLUES = {"museum": 1.0, "found": 0.5, "tulsa": 0.5}
 
 
-def test_sentences_are_scored_by_coverage_with_the_title_counting_whole() -> None:
+def test_sentences_are_scored_by_coverage_with_the_title_counting_whole():
     text = "The museum was founded in 1939. It is large. Founding took money."
     first, last = Reader(CLUES).sentences("d1", "Tulsa", text)
     assert first.score == pytest.approx(2.0 / 2)
@@ -105,16 +105,16 @@ def test_sentences_are_scored_by_coverage_with_the_title_counting_whole() -> Non
     ]
 
 
-def test_the_sentence_before_counts_half() -> None:
+def test_the_sentence_before_counts_half():
     (_, after) = Reader(CLUES).sentences("d1", "", "The museum stands. Founded late.")
     assert after.score == pytest.approx((0.5 + 0.5 * 1.0) / 2)
 
 
-def test_without_clues_no_sentence_speaks() -> None:
+def test_without_clues_no_sentence_speaks():
     assert Reader({}).sentences("d1", "", "The museum stands.") == []
 
 
-def test_coverage_is_the_best_sentence_of_each_clue() -> None:
+def test_coverage_is_the_best_sentence_of_each_clue():
     sentences = Reader(CLUES).sentences("d1", "", "The museum stands. The museum was founded.")
     assert coverage(sentences, CLUES) == {
         "museum": pytest.approx(0.75),
@@ -123,7 +123,7 @@ def test_coverage_is_the_best_sentence_of_each_clue() -> None:
     }
 
 
-def votes(question: str, clues: dict[str, float], *documents: str, trust: float = 1.0) -> list[str]:
+def votes(question, clues, *documents, trust=1.0):
     reader = Reader(clues)
     sentences = [
         sentence
@@ -134,12 +134,12 @@ def votes(question: str, clues: dict[str, float], *documents: str, trust: float 
     return [vote.text for vote in count_votes(answer_type(question), sentences, clues, trusted)]
 
 
-def test_the_candidate_nearest_to_the_clues_wins() -> None:
+def test_the_candidate_nearest_to_the_clues_wins():
     text = "The museum was founded in 1939 after a long quarrel that had begun in the year 1921."
     assert votes("When was the museum founded?", CLUES, text) == ["1939", "1921"]
 
 
-def test_words_of_the_title_pull_less_than_what_is_asked_about_it() -> None:
+def test_words_of_the_title_pull_less_than_what_is_asked_about_it():
     text = "Tulsa Mayor Ann Hill came late. The museum was founded by Waite Phillips, Tulsa Mayor."
     sentences = Reader(CLUES).sentences("d1", "Tulsa", text)
     expected = answer_type("Who founded the museum of Tulsa?")
@@ -147,27 +147,27 @@ def test_words_of_the_title_pull_less_than_what_is_asked_about_it() -> None:
     assert best.text == "Waite Phillips"
 
 
-def test_documents_that_agree_outvote_one_that_repeats_itself() -> None:
+def test_documents_that_agree_outvote_one_that_repeats_itself():
     right = "The museum was founded in 1939."
     wrong = " ".join(["The museum was founded in 1921."] * 3)
     assert votes("When was the museum founded?", CLUES, wrong, right, right)[0] == "1939"
 
 
-def test_words_of_the_question_are_no_answer() -> None:
+def test_words_of_the_question_are_no_answer():
     text = "The Museum of Tulsa was founded by Waite Phillips."
     assert votes("Who founded the Tulsa museum?", CLUES, text) == ["Waite Phillips"]
 
 
-def test_a_candidate_that_names_the_noun_asked_for_is_preferred() -> None:
+def test_a_candidate_that_names_the_noun_asked_for_is_preferred():
     text = "Lincoln and Oklahoma founded with Tulsa and Hardin County."
     assert votes("Which county was founded?", {"found": 1.0}, text)[0] == "Hardin County"
 
 
-def test_an_untrusted_document_has_no_vote() -> None:
+def test_an_untrusted_document_has_no_vote():
     assert votes("When was the museum founded?", CLUES, "The museum opened in 1939.", trust=0) == []
 
 
-def test_shares_sum_to_one_and_name_their_documents() -> None:
+def test_shares_sum_to_one_and_name_their_documents():
     sentences = Reader(CLUES).sentences("d1", "", "The museum was founded in 1939, not in 1921.")
     result = count_votes(answer_type("When was the museum founded?"), sentences, CLUES, {"d1": 0.7})
     assert sum(vote.share for vote in result) == pytest.approx(1)
@@ -175,14 +175,14 @@ def test_shares_sum_to_one_and_name_their_documents() -> None:
     assert result[0].sentence == "The museum was founded in 1939, not in 1921."
 
 
-def test_yes_no_follows_the_negation_of_the_best_sentence() -> None:
+def test_yes_no_follows_the_negation_of_the_best_sentence():
     question = "Was the museum founded in Tulsa?"
     assert votes(question, CLUES, "The museum was founded in Tulsa.") == ["Yes"]
     assert votes(question, CLUES, "The museum was never founded in Tulsa.") == ["No"]
     assert votes(question, CLUES) == []
 
 
-def test_a_choice_is_made_among_what_the_question_offers() -> None:
+def test_a_choice_is_made_among_what_the_question_offers():
     clues = {"swan": 1.0, "black": 0.5, "white": 0.5}
     text = "The swan is white. Black coal burns elsewhere in the museum of Oslo."
     assert votes("Is the swan black or white?", clues, text)[0] == "white"

@@ -7,19 +7,18 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_model import ANSWER, ScriptedModel, Step, call, calling, saying, search, used
+from scripted_model import ANSWER, ScriptedModel, call, calling, saying, search, used
 from toy_search import WordBackend, store_of
 
 from soundingline.agents.budget import Budget
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.prompt import SECTIONS, load_prompt
-from soundingline.toolkit.data import Document, SearchRequest, SearchResult, Topic
+from soundingline.toolkit.data import Document, SearchResult, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import ModelError, SamplingParams, ToolCall, Turn, Usage
 from soundingline.toolkit.llm import errors as llm_errors
@@ -28,7 +27,6 @@ from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.search import RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import (
     RUN_OUT_OF_MONEY,
-    Trajectory,
     dump_trajectory,
     from_record,
 )
@@ -48,13 +46,13 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
-    def then(self, seconds: float, step: Any) -> Callable[[], Any]:
+    def then(self, seconds, step):
         """`step`, and the clock moved on before it."""
 
-        def moved() -> Any:
+        def moved():
             self.now += seconds
             return step
 
@@ -65,12 +63,12 @@ class Backend:
     """Ranks both documents; remembers what it was asked, and by which thread."""
 
     def __init__(self, trouble: Exception | None = None) -> None:
-        self.requests: list[SearchRequest] = []
-        self.threads: set[str] = set()
+        self.requests = []
+        self.threads = set()
         self._trouble = trouble
         self._inner = WordBackend(TEXTS)
 
-    def search(self, request: SearchRequest) -> SearchResult:
+    def search(self, request):
         self.requests.append(request)
         self.threads.add(threading.current_thread().name)
         if self._trouble:
@@ -78,15 +76,13 @@ class Backend:
         return self._inner.search(request)
 
 
-def tool(backend: Any = None, **arguments: Any) -> RankedBrowsing:
+def tool(backend=None, **arguments):
     return RankedBrowsing(**arguments).open(
         backend or Backend(), store_of(CORPUS), clock=lambda: 0.0
     )
 
 
-def ask(
-    model: ScriptedModel, *, session: Any = None, clock: Any = time.monotonic, **arguments: Any
-) -> Trajectory:
+def ask(model, *, session=None, clock=time.monotonic, **arguments):
     limits = {name: arguments.pop(name) for name in list(arguments) if name in LIMITS}
     agent = ChatAgent(model=model, budget=Budget(**limits), clock=clock, **arguments)
     return asyncio.run(agent.run(QUESTION, session or tool()))
@@ -95,18 +91,18 @@ def ask(
 LIMITS = Budget.__dataclass_fields__
 
 
-def ended(trajectory: Trajectory) -> tuple[str, str]:
+def ended(trajectory):
     return trajectory.status, trajectory.reason
 
 
-def roles(trajectory: Trajectory) -> list[str]:
+def roles(trajectory):
     return [message["role"] for message in trajectory.messages]
 
 
 # The plain course of a question.
 
 
-def test_a_question_is_searched_read_and_answered() -> None:
+def test_a_question_is_searched_read_and_answered():
     model = ScriptedModel(
         calling(search()),
         calling(call("read_document", "c2", reason="", docid="mill", offset=None, limit=None)),
@@ -122,7 +118,7 @@ def test_a_question_is_searched_read_and_answered() -> None:
     assert trajectory.messages[1]["content"] == QUESTION.text
 
 
-def test_each_request_begins_with_the_whole_of_the_one_before() -> None:
+def test_each_request_begins_with_the_whole_of_the_one_before():
     model = ScriptedModel(*[calling(search(f"mill {n}", f"c{n}")) for n in range(6)], saying())
     trajectory = ask(model, turns=4)
     assert len(model.requests) == 5
@@ -133,7 +129,7 @@ def test_each_request_begins_with_the_whole_of_the_one_before() -> None:
     assert trajectory.warnings == ()
 
 
-def test_several_calls_of_one_turn_are_served_in_order() -> None:
+def test_several_calls_of_one_turn_are_served_in_order():
     backend = Backend()
     model = ScriptedModel(calling(search("mill", "a"), search("brekke", "b")), saying())
     trajectory = ask(model, session=tool(backend))
@@ -142,8 +138,8 @@ def test_several_calls_of_one_turn_are_served_in_order() -> None:
     assert results == ["a", "b"]
 
 
-def test_the_newest_thought_goes_with_each_search_and_no_other_questions_does() -> None:
-    def choose(messages: Any, settings: SamplingParams) -> Turn:
+def test_the_newest_thought_goes_with_each_search_and_no_other_questions_does():
+    def choose(messages, settings):
         mine = messages[1]["content"]
         turn = sum(message["role"] == "assistant" for message in messages)
         if turn == 3:
@@ -154,7 +150,7 @@ def test_the_newest_thought_goes_with_each_search_and_no_other_questions_does() 
     backends = [Backend() for _ in range(16)]
     agent = ChatAgent(model=ScriptedModel(choose=choose))
 
-    async def many() -> None:
+    async def many():
         sessions = enumerate(backends)
         await asyncio.gather(*(agent.run(Topic(str(n), f"q{n}"), tool(b)) for n, b in sessions))
 
@@ -165,19 +161,19 @@ def test_the_newest_thought_goes_with_each_search_and_no_other_questions_does() 
         assert thoughts == [f"q{number} 0", f"q{number} 0", f"q{number} 2"]
 
 
-def test_text_beside_a_call_stands_for_a_thought_where_the_server_gives_none() -> None:
+def test_text_beside_a_call_stands_for_a_thought_where_the_server_gives_none():
     backend = Backend()
     ask(ScriptedModel(calling(text="I look for the mill."), saying()), session=tool(backend))
     assert backend.requests[0].reasoning == "I look for the mill."
 
 
-def test_tools_run_outside_the_event_loops_thread() -> None:
+def test_tools_run_outside_the_event_loops_thread():
     backend = Backend()
     ask(ScriptedModel(calling(), saying()), session=tool(backend))
     assert threading.main_thread().name not in backend.threads
 
 
-def test_the_models_settings_are_sent_and_only_a_demanded_answer_changes_the_tool_choice() -> None:
+def test_the_models_settings_are_sent_and_only_a_demanded_answer_changes_the_tool_choice():
     model = ScriptedModel(calling(), saying())
     settings = SamplingParams(temperature=0.3, seed=7, tool_choice="required")
     ask(model, settings=settings, turns=1)
@@ -187,7 +183,7 @@ def test_the_models_settings_are_sent_and_only_a_demanded_answer_changes_the_too
     ]
 
 
-def test_usage_is_entered_by_role_and_on_each_message() -> None:
+def test_usage_is_entered_by_role_and_on_each_message():
     ledger = Ledger(clock=lambda: 0.0)
     model = ScriptedModel(calling(usage=used(100, 10, 0)), saying(usage=used(150, 20, 96)))
     trajectory = ask(model, ledger=ledger, price=PRICE)
@@ -200,7 +196,7 @@ def test_usage_is_entered_by_role_and_on_each_message() -> None:
 # Budgets, one after the other.
 
 
-def test_at_seven_tenths_of_the_time_the_model_is_told_and_tools_are_refused() -> None:
+def test_at_seven_tenths_of_the_time_the_model_is_told_and_tools_are_refused():
     clock = Clock()
     model = ScriptedModel(
         clock.then(60, calling(search("a"))),
@@ -219,19 +215,19 @@ def test_at_seven_tenths_of_the_time_the_model_is_told_and_tools_are_refused() -
     assert trajectory.messages[-2]["content"] == steer
 
 
-def test_below_seven_tenths_nothing_is_said() -> None:
+def test_below_seven_tenths_nothing_is_said():
     clock = Clock()
     model = ScriptedModel(clock.then(69.9, calling()), clock.then(0, saying()))
     assert ended(ask(model, clock=clock, seconds=100)) == ("completed", "")
 
 
-def test_a_steer_at_one_never_comes() -> None:
+def test_a_steer_at_one_never_comes():
     clock = Clock()
     model = ScriptedModel(clock.then(99, calling()), clock.then(0, saying()))
     assert ended(ask(model, clock=clock, seconds=100, steer_at=1)) == ("completed", "")
 
 
-def test_a_model_that_goes_on_calling_closed_tools_is_made_to_answer() -> None:
+def test_a_model_that_goes_on_calling_closed_tools_is_made_to_answer():
     clock = Clock()
     model = ScriptedModel(clock.then(80, calling()), calling(search("x")), saying())
     trajectory = ask(model, clock=clock, seconds=100)
@@ -239,7 +235,7 @@ def test_a_model_that_goes_on_calling_closed_tools_is_made_to_answer() -> None:
     assert [asked.settings.tool_choice for asked in model.requests] == ["auto", "auto", "none"]
 
 
-def test_a_model_that_never_answers_after_the_steer_is_given_up() -> None:
+def test_a_model_that_never_answers_after_the_steer_is_given_up():
     clock = Clock()
     model = ScriptedModel(clock.then(80, calling()), last=calling())
     trajectory = ask(model, clock=clock, seconds=100)
@@ -247,22 +243,22 @@ def test_a_model_that_never_answers_after_the_steer_is_given_up() -> None:
     assert len(model.requests) == 4 and trajectory.answer.exact == ""
 
 
-def test_an_answer_after_the_end_of_the_time_does_not_count() -> None:
+def test_an_answer_after_the_end_of_the_time_does_not_count():
     clock = Clock()
     trajectory = ask(ScriptedModel(clock.then(100, saying())), clock=clock, seconds=100)
     assert ended(trajectory) == ("timed_out", "seconds")
     assert trajectory.answer.exact == "" and trajectory.messages[-1]["content"] == ANSWER
 
 
-def test_a_server_that_stalls_is_left_when_time_is_over() -> None:
-    async def stall() -> Turn:
+def test_a_server_that_stalls_is_left_when_time_is_over():
+    async def stall():
         await asyncio.sleep(60)
         return saying()
 
     clock = Clock()
 
     class Slow(Backend):
-        def search(self, request: SearchRequest) -> SearchResult:
+        def search(self, request):
             clock.now = 99.9  # by the agent's clock a tenth of a second is left to the server
             return super().search(request)
 
@@ -274,15 +270,15 @@ def test_a_server_that_stalls_is_left_when_time_is_over() -> None:
     assert len(trajectory.calls) == 1
 
 
-def test_a_search_that_stalls_is_left_when_time_is_over() -> None:
+def test_a_search_that_stalls_is_left_when_time_is_over():
     release = threading.Event()
 
     class Stalled(Backend):
-        def search(self, request: SearchRequest) -> SearchResult:
+        def search(self, request):
             release.wait(10)
             return SearchResult([])
 
-    async def one() -> Trajectory:
+    async def one():
         agent = ChatAgent(model=ScriptedModel(calling()), budget=Budget(seconds=0.1))
         trajectory = await agent.run(QUESTION, tool(Stalled()))
         release.set()
@@ -291,13 +287,13 @@ def test_a_search_that_stalls_is_left_when_time_is_over() -> None:
     assert ended(asyncio.run(one())) == ("timed_out", "seconds")
 
 
-def test_a_time_out_inside_a_tool_is_no_time_out_of_the_question() -> None:
+def test_a_time_out_inside_a_tool_is_no_time_out_of_the_question():
     trajectory = ask(ScriptedModel(calling()), session=tool(Backend(TimeoutError("x"))), seconds=9)
     assert ended(trajectory) == ("failed", "defect")
     assert "TimeoutError: x" in trajectory.traceback
 
 
-LIMITED: dict[str, tuple[dict[str, Any], list[Step], tuple[str, str]]] = {
+LIMITED = {
     "turns": ({"turns": 2}, [calling(), calling()], ("out_of_turns", "turns")),
     "tool calls": ({"tool_calls": 2}, [calling(), calling()], ("out_of_turns", "tool_calls")),
     "output tokens": (
@@ -324,9 +320,7 @@ LIMITED: dict[str, tuple[dict[str, Any], list[Step], tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize(("limits", "steps", "wanted"), LIMITED.values(), ids=LIMITED.keys())
-def test_a_used_up_budget_closes_the_tools_and_demands_the_answer(
-    limits: dict[str, Any], steps: list[Step], wanted: tuple[str, str]
-) -> None:
+def test_a_used_up_budget_closes_the_tools_and_demands_the_answer(limits, steps, wanted):
     model = ScriptedModel(*steps, saying())
     trajectory = ask(model, **limits)
     assert ended(trajectory) == wanted
@@ -337,7 +331,7 @@ def test_a_used_up_budget_closes_the_tools_and_demands_the_answer(
     assert len(model.requests) == len(steps) + 1
 
 
-def test_what_a_server_needs_to_bind_an_answer_is_sent_with_that_request_alone() -> None:
+def test_what_a_server_needs_to_bind_an_answer_is_sent_with_that_request_alone():
     model = ScriptedModel(calling(), saying())
     settings = SamplingParams(tool_choice="required", extra={"top_k": 20, "min_p": 0.1})
     ask(model, turns=1, settings=settings, answer_extra={"top_k": 1, "grammar": "root"})
@@ -346,14 +340,14 @@ def test_what_a_server_needs_to_bind_an_answer_is_sent_with_that_request_alone()
     assert last.extra == {"top_k": 1, "min_p": 0.1, "grammar": "root"}
 
 
-def test_calls_of_one_turn_beyond_their_budget_are_refused() -> None:
+def test_calls_of_one_turn_beyond_their_budget_are_refused():
     calls = [search(str(n), f"c{n}") for n in range(4)]
     trajectory = ask(ScriptedModel(calling(*calls), saying()), tool_calls=2)
     assert [each.error for each in trajectory.calls] == ["", "", "blocked", "blocked"]
     assert ended(trajectory) == ("out_of_turns", "tool_calls")
 
 
-def test_no_answer_is_demanded_of_a_transcript_that_no_longer_fits() -> None:
+def test_no_answer_is_demanded_of_a_transcript_that_no_longer_fits():
     model = ScriptedModel(calling(usage=used(9_999, 10)))
     trajectory = ask(model, context_window=10_000)
     assert ended(trajectory) == ("out_of_context", "context_window")
@@ -361,7 +355,7 @@ def test_no_answer_is_demanded_of_a_transcript_that_no_longer_fits() -> None:
     assert trajectory.warnings == ()
 
 
-def test_what_came_since_the_servers_count_is_estimated() -> None:
+def test_what_came_since_the_servers_count_is_estimated():
     model = ScriptedModel(calling(usage=used(100, 10)), calling(usage=used(500, 10)), saying())
     # The result of the first search is far below the window, a page of 30,000 characters is not.
     assert ended(ask(model, context_window=9_000)) == ("completed", "")
@@ -372,7 +366,7 @@ def test_what_came_since_the_servers_count_is_estimated() -> None:
     assert ended(trajectory) == ("out_of_context", "context_window")
 
 
-def test_the_answer_is_demanded_while_there_is_money_for_it() -> None:
+def test_the_answer_is_demanded_while_there_is_money_for_it():
     costly = used(1_000_000, 0)  # a dollar
     model = ScriptedModel(*[calling(usage=costly)] * 3, saying(usage=costly))
     trajectory = ask(model, price=PRICE, dollars=5.0)
@@ -381,14 +375,14 @@ def test_the_answer_is_demanded_while_there_is_money_for_it() -> None:
     assert trajectory.answer.exact == "Torvald Brekke"
 
 
-def test_a_question_whose_first_turn_takes_its_money_ends_without_an_answer() -> None:
+def test_a_question_whose_first_turn_takes_its_money_ends_without_an_answer():
     model = ScriptedModel(calling(usage=used(2_000_000, 0)))
     trajectory = ask(model, price=PRICE, dollars=2.0)
     assert ended(trajectory) == ("out_of_money", "dollars")
     assert trajectory.answer.exact == "" and len(model.requests) == 1
 
 
-def test_the_end_of_the_runs_money_is_told_apart() -> None:
+def test_the_end_of_the_runs_money_is_told_apart():
     ledger = Ledger(cap=1.0, spent_before=1.0)
     trajectory = ask(ScriptedModel(), price=PRICE, ledger=ledger)
     assert ended(trajectory) == ("out_of_money", RUN_OUT_OF_MONEY)
@@ -410,7 +404,7 @@ def test_the_end_of_the_runs_money_is_told_apart() -> None:
         (ToolCall("c", "search", "[" * 100_000), "arguments_not_an_object"),
     ],
 )
-def test_a_wrong_call_comes_back_as_a_tool_error(bad: ToolCall, code: str) -> None:
+def test_a_wrong_call_comes_back_as_a_tool_error(bad, code):
     model = ScriptedModel(calling(bad), saying())
     trajectory = ask(model)
     assert ended(trajectory) == ("completed", "")
@@ -421,25 +415,25 @@ def test_a_wrong_call_comes_back_as_a_tool_error(bad: ToolCall, code: str) -> No
     assert f"code={code}" in result["content"]
 
 
-def test_an_empty_reply_is_asked_for_again_once() -> None:
+def test_an_empty_reply_is_asked_for_again_once():
     model = ScriptedModel(calling(), Turn(), saying())
     trajectory = ask(model)
     assert ended(trajectory) == ("completed", "")
     assert model.requests[2].messages[-1]["content"] == load_prompt("pi_serini").sections["empty"]
 
 
-def test_two_empty_replies_fail_as_such() -> None:
+def test_two_empty_replies_fail_as_such():
     trajectory = ask(ScriptedModel(calling(), Turn(), Turn(text=" \n")))
     assert ended(trajectory) == ("failed", "empty_answer")
     assert len(trajectory.calls) == 1
 
 
-def cut(text: str = "I think th") -> Exception:
+def cut(text="I think th"):
     half = Turn(text=text, tool_calls=(search(),), usage=used(100, 50), provider={"api": "x"})
     return llm_errors.Truncated("cut", turn=half)
 
 
-def test_a_truncated_reply_is_kept_and_asked_for_again_once() -> None:
+def test_a_truncated_reply_is_kept_and_asked_for_again_once():
     model = ScriptedModel(cut(), saying(usage=used(120, 7)))
     trajectory = ask(model)
     assert ended(trajectory) == ("completed", "")
@@ -457,9 +451,7 @@ PROMPTS_OF_TOOLS = ("pi_serini", "browsecomp_plus", "document_list", "grep")
 @pytest.mark.parametrize(
     ("section", "unusable"), [("empty", Turn()), ("truncated", cut())], ids=["empty", "truncated"]
 )
-def test_a_reply_of_no_use_is_offered_a_call_only_while_tools_are_open(
-    prompt: str, section: str, unusable: Step
-) -> None:
+def test_a_reply_of_no_use_is_offered_a_call_only_while_tools_are_open(prompt, section, unusable):
     sections = load_prompt(prompt).sections
     offers = ("call a tool", "call the search tool")
     for closed in (False, True):
@@ -473,7 +465,7 @@ def test_a_reply_of_no_use_is_offered_a_call_only_while_tools_are_open(
         assert ended(trajectory) == ("steered" if closed else "completed", "")
 
 
-def test_a_prompt_without_words_for_closed_tools_says_that_they_are_closed(tmp_path: Path) -> None:
+def test_a_prompt_without_words_for_closed_tools_says_that_they_are_closed(tmp_path):
     sections = dict.fromkeys(SECTIONS, "Call a tool.")
     sections |= {"question": "{question}", "blocked": "No tools."}
     path = tmp_path / "mine.txt"
@@ -485,17 +477,17 @@ def test_a_prompt_without_words_for_closed_tools_says_that_they_are_closed(tmp_p
         assert model.requests[2].messages[-1]["content"] == "No tools."
 
 
-def test_two_truncated_replies_fail_as_such() -> None:
+def test_two_truncated_replies_fail_as_such():
     assert ended(ask(ScriptedModel(cut(), cut()))) == ("failed", "truncated")
 
 
-def test_what_there_is_of_a_truncated_last_word_is_taken() -> None:
+def test_what_there_is_of_a_truncated_last_word_is_taken():
     trajectory = ask(ScriptedModel(calling(), cut(ANSWER + "\nAnd also")), turns=1)
     assert ended(trajectory) == ("out_of_turns", "turns")
     assert trajectory.answer.exact == "Torvald Brekke"
 
 
-FAULTS: dict[str, tuple[ModelError, tuple[str, str]]] = {
+FAULTS = {
     "overflow": (llm_errors.ContextOverflow("full"), ("out_of_context", "context_overflow")),
     "refusal": (llm_errors.Refused("no", turn=Turn(text="I cannot")), ("failed", "refused")),
     **{
@@ -507,9 +499,7 @@ FAULTS: dict[str, tuple[ModelError, tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize(("error", "wanted"), FAULTS.values(), ids=FAULTS.keys())
-def test_each_fault_ends_in_its_own_way_with_the_trajectory_whole(
-    error: ModelError, wanted: tuple[str, str]
-) -> None:
+def test_each_fault_ends_in_its_own_way_with_the_trajectory_whole(error, wanted):
     trajectory = ask(ScriptedModel(calling(), last=error))
     assert ended(trajectory) == wanted
     assert len(trajectory.calls) == 1 and trajectory.tiers["surfaced"]
@@ -519,18 +509,18 @@ def test_each_fault_ends_in_its_own_way_with_the_trajectory_whole(
     assert from_record(json.loads(dump_trajectory(trajectory))) == trajectory
 
 
-def test_there_is_more_than_one_fault() -> None:
+def test_there_is_more_than_one_fault():
     assert len(FAULTS) >= 10
     assert len({wanted for _, wanted in FAULTS.values()}) == len(FAULTS)
 
 
-def test_a_broken_backend_ends_the_question_alone() -> None:
+def test_a_broken_backend_ends_the_question_alone():
     trajectory = ask(ScriptedModel(calling()), session=tool(Backend(RuntimeError("broken"))))
     assert ended(trajectory) == ("failed", "defect")
     assert "RuntimeError: broken" in trajectory.traceback
 
 
-def test_a_fault_while_the_last_word_is_awaited_leaves_the_first_cause() -> None:
+def test_a_fault_while_the_last_word_is_awaited_leaves_the_first_cause():
     overflow = llm_errors.ContextOverflow("full")
     model = ScriptedModel(calling(), last=overflow)
     assert ended(ask(model, turns=1)) == ("out_of_turns", "turns")
@@ -541,7 +531,7 @@ def test_a_fault_while_the_last_word_is_awaited_leaves_the_first_cause() -> None
 # The prefix.
 
 
-def test_a_drop_of_cached_tokens_is_told_with_its_request() -> None:
+def test_a_drop_of_cached_tokens_is_told_with_its_request():
     model = ScriptedModel(
         calling(usage=used(100, 10, 0)),
         calling(usage=used(200, 10, 96)),
@@ -552,18 +542,18 @@ def test_a_drop_of_cached_tokens_is_told_with_its_request() -> None:
     assert "request 3" in warning and "96" in warning and "16" in warning
 
 
-def test_a_message_that_was_changed_after_it_was_sent_is_named() -> None:
+def test_a_message_that_was_changed_after_it_was_sent_is_named():
     class Forgetful(RankedBrowsing):
         messages: Any = None
 
-        def call(self, name: str, arguments: Any) -> Any:
+        def call(self, name, arguments):
             self.messages[1]["content"] += " (hint)"
             return super().call(name, arguments)
 
     session = Forgetful().open(Backend(), store_of(CORPUS))
 
     class Agent(ChatAgent):
-        async def _work(self, episode: Any) -> None:
+        async def _work(self, episode):
             session.messages = episode.messages
             await super()._work(episode)
 
@@ -574,7 +564,7 @@ def test_a_message_that_was_changed_after_it_was_sent_is_named() -> None:
     assert "request 2" in warning and "message 2 (user)" in warning
 
 
-def test_no_cached_counts_no_warning() -> None:
+def test_no_cached_counts_no_warning():
     model = ScriptedModel(calling(usage=used()), saying(usage=Usage()))
     assert ask(model).warnings == ()
 
@@ -583,7 +573,7 @@ def test_no_cached_counts_no_warning() -> None:
 
 
 @pytest.mark.parametrize("name", ["pi_serini", "browsecomp_plus"])
-def test_each_policy_has_all_sections_and_asks_for_the_answer_format(name: str) -> None:
+def test_each_policy_has_all_sections_and_asks_for_the_answer_format(name):
     prompt = load_prompt(name)
     assert set(prompt.sections) == {*SECTIONS, "empty_closed", "truncated_closed"}
     opening = prompt.opening("Who? {question} {why}")
@@ -593,7 +583,7 @@ def test_each_policy_has_all_sections_and_asks_for_the_answer_format(name: str) 
         assert all(label in text for label in ("Explanation", "Exact Answer", "Confidence"))
 
 
-def test_every_word_of_a_prompt_counts_in_its_fingerprint(tmp_path: Path) -> None:
+def test_every_word_of_a_prompt_counts_in_its_fingerprint(tmp_path):
     source = Path(load_prompt.__code__.co_filename).parent / "prompts" / "pi_serini.txt"
     same, other = tmp_path / "same.txt", tmp_path / "other.txt"
     same.write_text(source.read_text())
@@ -620,14 +610,14 @@ def test_every_word_of_a_prompt_counts_in_its_fingerprint(tmp_path: Path) -> Non
         ({"budget": {"answer_tokens": None}}, "answer_tokens=None"),
     ],
 )
-def test_impossible_settings_are_refused(arguments: dict[str, Any], said: str) -> None:
+def test_impossible_settings_are_refused(arguments, said):
     with pytest.raises(InputError, match=said):
         if "budget" in arguments:
             arguments = {"budget": Budget(**arguments["budget"])}
         ChatAgent(model=ScriptedModel(), **arguments)
 
 
-def test_a_prompt_without_a_section_is_refused(tmp_path: Path) -> None:
+def test_a_prompt_without_a_section_is_refused(tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text("=== system ===\nBe good.\n=== question ===\n{question}\n")
     with pytest.raises(InputError, match=r"system, question\. valid: .*truncated"):

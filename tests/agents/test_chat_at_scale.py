@@ -7,7 +7,6 @@ import gc
 import json
 import random
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +18,12 @@ from toy_search import WordBackend, store_of
 from soundingline.agents.budget import Budget
 from soundingline.agents.chat import ChatAgent
 from soundingline.toolkit.data import Document, Topic
-from soundingline.toolkit.llm import SamplingParams, ToolCall, Turn
+from soundingline.toolkit.llm import ToolCall, Turn
 from soundingline.toolkit.llm.errors import ServerGone
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.search import RankedBrowsing, TopK
-from soundingline.toolkit.trajectory import Answer, Trajectory, dump_trajectory, from_record
+from soundingline.toolkit.trajectory import dump_trajectory, from_record
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +36,7 @@ STORE = store_of(CORPUS)
 # Questions of a hundred strange calls each.
 STRANGE = cases(50, 10)
 # Sessions, and calls that each of them serves.
-INTERFACES: dict[str, tuple[Callable[[], Any], list[tuple[str, dict[str, Any]]]]] = {
+INTERFACES = {
     "ranked browsing": (
         lambda: RankedBrowsing().open(BACKEND, STORE),
         [
@@ -53,7 +52,7 @@ INTERFACES: dict[str, tuple[Callable[[], Any], list[tuple[str, dict[str, Any]]]]
 }
 
 
-def own_question(messages: Any, settings: SamplingParams) -> Turn:
+def own_question(messages, settings):
     """Three turns of searching for the words of the question, then an answer that repeats it."""
     asked = messages[1]["content"]
     turn = sum(message["role"] == "assistant" for message in messages)
@@ -63,10 +62,10 @@ def own_question(messages: Any, settings: SamplingParams) -> Turn:
     return saying(ANSWER.replace("Torvald Brekke", asked), usage=used(400, 20, 300))
 
 
-def run_rollouts(topics: list[Topic], model: ScriptedModel, **arguments: Any) -> list[Trajectory]:
+def run_rollouts(topics, model, **arguments):
     agent = ChatAgent(model=model, **arguments)
 
-    async def together() -> list[Trajectory]:
+    async def together():
         return await asyncio.gather(
             *(agent.run(topic, RankedBrowsing().open(BACKEND, STORE)) for topic in topics)
         )
@@ -74,14 +73,14 @@ def run_rollouts(topics: list[Topic], model: ScriptedModel, **arguments: Any) ->
     return asyncio.run(together())
 
 
-def without_times(trajectory: Trajectory) -> str:
+def without_times(trajectory):
     """The record of a trajectory, its times taken out."""
     calls = tuple(replace(each, seconds=0.0) for each in trajectory.calls)
     usage = {name: value for name, value in trajectory.usage.items() if "seconds" not in name}
     return dump_trajectory(replace(trajectory, started="", seconds=0.0, calls=calls, usage=usage))
 
 
-def test_sixty_four_questions_at_once_keep_apart() -> None:
+def test_sixty_four_questions_at_once_keep_apart():
     topics = [Topic(f"q{n}", f"mill {n}") for n in range(64)]
     trajectories = run_rollouts(topics, ScriptedModel(choose=own_question))
     for topic, trajectory in zip(topics, trajectories, strict=True):
@@ -93,7 +92,7 @@ def test_sixty_four_questions_at_once_keep_apart() -> None:
         assert trajectory.usage["agent_calls"] == 4
 
 
-def test_a_second_run_gives_the_same_bytes() -> None:
+def test_a_second_run_gives_the_same_bytes():
     topics = [Topic(f"q{n}", f"mill {n}") for n in range(32)]
     first, second = (
         [without_times(each) for each in run_rollouts(topics, ScriptedModel(choose=own_question))]
@@ -103,8 +102,8 @@ def test_a_second_run_gives_the_same_bytes() -> None:
     assert len(set(first)) == len(topics)
 
 
-def test_one_question_that_fails_leaves_the_others_alone() -> None:
-    def choose(messages: Any, settings: SamplingParams) -> Turn:
+def test_one_question_that_fails_leaves_the_others_alone():
+    def choose(messages, settings):
         if messages[1]["content"].endswith("7"):
             raise ServerGone("gone")
         return own_question(messages, settings)
@@ -114,16 +113,16 @@ def test_one_question_that_fails_leaves_the_others_alone() -> None:
     assert statuses.count("failed") == 2 and statuses.count("completed") == 18
 
 
-def test_an_answer_is_read_while_the_event_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_read_while_the_event_loop_goes_on(monkeypatch):
     session = RankedBrowsing().open(BACKEND, STORE)
     read, reading, go_on = session.answer, threading.Event(), threading.Event()
 
-    def slow(text: str) -> Answer:
+    def slow(text):
         reading.set()
         assert go_on.wait(timeout=10), "the event loop stood still"
         return read(text)
 
-    async def question() -> Trajectory:
+    async def question():
         agent = ChatAgent(model=ScriptedModel(choose=own_question))
         task = asyncio.create_task(agent.run(Topic("q", "mill 7"), session))
         while not reading.is_set():
@@ -137,7 +136,7 @@ def test_an_answer_is_read_while_the_event_loop_goes_on(monkeypatch: pytest.Monk
     assert trajectory.answer.exact == "mill 7"
 
 
-def test_a_runs_cap_ends_all_questions_that_are_under_way() -> None:
+def test_a_runs_cap_ends_all_questions_that_are_under_way():
     ledger = Ledger(cap=0.0008)
     topics = [Topic(f"q{n}", f"mill {n}") for n in range(16)]
     model = ScriptedModel(choose=own_question)
@@ -169,7 +168,7 @@ TEXTS = (
 )
 
 
-def value(draw: random.Random, depth: int = 0) -> Any:
+def value(draw, depth=0):
     kind = draw.randrange(9 if depth < 3 else 7)
     if kind < 3:
         return draw.choice(TEXTS)
@@ -186,9 +185,7 @@ def value(draw: random.Random, depth: int = 0) -> Any:
     return {draw.choice(KEYS): value(draw, depth + 1) for _ in range(draw.randrange(4))}
 
 
-def strange_call(
-    draw: random.Random, identifier: str, right: list[tuple[str, dict[str, Any]]]
-) -> ToolCall:
+def strange_call(draw, identifier, right):
     """A call between right and absurd: some as they should be, some with one argument changed, many
     of anything, some no JSON at all."""
     kind = draw.random()
@@ -212,12 +209,12 @@ def strange_call(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("interface", INTERFACES)
-def test_thousands_of_strange_calls_end_in_results_or_tool_errors(interface: str) -> None:
+def test_thousands_of_strange_calls_end_in_results_or_tool_errors(interface):
     session, right = INTERFACES[interface]
     draw = random.Random(4)
-    made: list[ToolCall] = []
+    made = []
 
-    def choose(messages: Any, settings: SamplingParams) -> Turn:
+    def choose(messages, settings):
         turn = sum(message["role"] == "assistant" for message in messages)
         if turn == 25:
             return saying()
@@ -250,28 +247,26 @@ class _Plain:
     def __init__(self, choose: Any) -> None:
         self._choose = choose
 
-    def ready(self) -> None:
+    def ready(self):
         pass
 
-    async def respond(
-        self, messages: Any, tools: Any = (), settings: SamplingParams | None = None
-    ) -> Turn:
-        turn: Turn = self._choose(messages, settings)
+    async def respond(self, messages, tools=(), settings=None):
+        turn = self._choose(messages, settings)
         return turn
 
-    async def close(self) -> None:
+    async def close(self):
         pass
 
 
-def test_questions_leave_no_task_and_no_thread_behind() -> None:
+def test_questions_leave_no_task_and_no_thread_behind():
     topics = [Topic(f"q{n}", f"mill {n}") for n in range(100)]
     agent = ChatAgent(model=ScriptedModel(choose=own_question), budget=Budget(seconds=60))
     before = set(threading.enumerate())
 
-    async def together() -> int:
+    async def together():
         places = asyncio.Semaphore(16)
 
-        async def one(topic: Topic) -> None:
+        async def one(topic):
             async with places:
                 await agent.run(topic, RankedBrowsing().open(BACKEND, STORE))
 
@@ -283,17 +278,17 @@ def test_questions_leave_no_task_and_no_thread_behind() -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it() -> None:
-    ended: list[str] = []
+def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it():
+    ended = []
 
-    async def stall() -> Turn:
+    async def stall():
         try:
             await asyncio.sleep(30)
         finally:
             ended.append("request")
         return saying()
 
-    async def cancelled() -> None:
+    async def cancelled():
         agent = ChatAgent(model=ScriptedModel(stall), budget=Budget(seconds=60))
         task = asyncio.create_task(
             agent.run(Topic("q", "mill?"), RankedBrowsing().open(BACKEND, STORE))

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from scripted_peer import Cut, Fail, Peer, Say, Stall, running_peer
+from scripted_peer import Cut, Fail, Say, Stall, running_peer
 from toy_search import WordBackend, store_of
 
 from soundingline.agents.budget import Budget
 from soundingline.agents.chat import ChatAgent
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
-from soundingline.toolkit.llm.client import LanguageModel
-from soundingline.toolkit.llm.messages import SamplingParams
 from soundingline.toolkit.llm.openai_chat import OpenAIChat
 from soundingline.toolkit.llm.openai_responses import OpenAIResponses
 from soundingline.toolkit.search import RankedBrowsing
-from soundingline.toolkit.trajectory import Trajectory, dump_trajectory, from_record
+from soundingline.toolkit.trajectory import dump_trajectory, from_record
 
 pytestmark = pytest.mark.slow
 
@@ -32,30 +28,30 @@ ADAPTERS = {"chat": OpenAIChat, "responses": OpenAIResponses, "messages": Anthro
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Peer]:
+def server():
     with running_peer() as running:
         yield running
 
 
 @pytest.fixture(params=list(ADAPTERS))
-def asked(request: pytest.FixtureRequest, server: Peer) -> Callable[..., Trajectory]:
+def asked(request, server):
     """One question through the adapter under test, the peer saying the steps."""
     adapter = ADAPTERS[request.param]
     url = server.anthropic_url if adapter is AnthropicMessages else server.openai_url
     server.reset()
 
-    async def no_wait(seconds: float) -> None:
+    async def no_wait(seconds):
         pass
 
-    def ask(*steps: Any, settings: SamplingParams | None = None, **limits: Any) -> Trajectory:
+    def ask(*steps, settings=None, **limits):
         server.script.extend(steps)
-        model: LanguageModel = adapter(model="m", base_url=url, sleep=no_wait, attempts=2)
+        model = adapter(model="m", base_url=url, sleep=no_wait, attempts=2)
         agent = ChatAgent(model=model, settings=settings, budget=Budget(**limits))
         tool = RankedBrowsing().open(
             WordBackend({"mill": "Grenholm Mill Brekke"}), store_of(CORPUS)
         )
 
-        async def one() -> Trajectory:
+        async def one():
             try:
                 return await agent.run(Topic("q1", "Who built Grenholm Mill?"), tool)
             finally:
@@ -66,9 +62,7 @@ def asked(request: pytest.FixtureRequest, server: Peer) -> Callable[..., Traject
     return ask
 
 
-def test_a_question_is_answered_and_its_reasoning_reaches_the_search(
-    asked: Callable[..., Trajectory], server: Peer
-) -> None:
+def test_a_question_is_answered_and_its_reasoning_reaches_the_search(asked, server):
     trajectory = asked(LOOK, Say(text=TEXT))
     assert trajectory.status == "completed", trajectory.traceback
     assert trajectory.answer.exact == "Torvald Brekke" and trajectory.tiers["cited"] == ("mill",)
@@ -80,7 +74,7 @@ def test_a_question_is_answered_and_its_reasoning_reaches_the_search(
     assert trajectory.warnings == ()
 
 
-CASES: dict[str, tuple[list[Any], dict[str, Any], tuple[str, str]]] = {
+CASES = {
     "busy, then well": (
         [Fail(429, headers={"retry-after": "1"}), LOOK, Fail(500), Say(text=TEXT)],
         {},
@@ -120,11 +114,11 @@ CASES: dict[str, tuple[list[Any], dict[str, Any], tuple[str, str]]] = {
 
 @pytest.mark.parametrize(("steps", "limits", "wanted"), CASES.values(), ids=CASES.keys())
 def test_each_fault_of_a_server_ends_as_it_should_with_the_trajectory_whole(
-    asked: Callable[..., Trajectory],
-    steps: list[Any],
-    limits: dict[str, Any],
-    wanted: tuple[str, str],
-) -> None:
+    asked,
+    steps,
+    limits,
+    wanted,
+):
     trajectory = asked(*steps, **limits)
     assert (trajectory.status, trajectory.reason) == wanted, trajectory.traceback
     searched = sum(len(step.calls) for step in steps if isinstance(step, Say))

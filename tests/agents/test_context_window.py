@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_model import ANSWER, ScriptedModel, call, calling, saying, used
-from scripted_peer import Fail, Peer, Request, Say, running_peer
+from scripted_peer import Fail, Say, running_peer
 from toy_search import WordBackend, store_of
 
 from soundingline.agents.budget import Budget
@@ -28,12 +26,10 @@ from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import SamplingParams, Turn, Usage
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
-from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.errors import ContextOverflow, Truncated
 from soundingline.toolkit.llm.openai_chat import OpenAIChat
 from soundingline.toolkit.llm.openai_responses import OpenAIResponses
 from soundingline.toolkit.search import TopK
-from soundingline.toolkit.trajectory import Trajectory
 
 FINAL = load_prompt("browsecomp_plus").sections["final"]
 QUESTION = Topic("q1", "Who built Grenholm Mill?")
@@ -42,13 +38,13 @@ ADAPTERS = {"chat": OpenAIChat, "responses": OpenAIResponses, "messages": Anthro
 MAXIMUM = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
 
-def tool(text: str) -> TopK:
+def tool(text):
     """Every search shows the whole of one document."""
     store = store_of({"mill": Document("mill", "Grenholm Mill", text)})
     return TopK(max_tokens=None).open(WordBackend({"mill": "Grenholm Mill"}), store)
 
 
-def refused(prompt: int, most: int, window: int) -> str:
+def refused(prompt, most, window):
     """vLLM's words."""
     return (
         f"This model's maximum context length is {window} tokens. However, you requested {most} "
@@ -58,7 +54,7 @@ def refused(prompt: int, most: int, window: int) -> str:
     )
 
 
-def looking(**fields: Any) -> Turn:
+def looking(**fields):
     return calling(call("search", query="Grenholm Mill"), **fields)
 
 
@@ -71,10 +67,10 @@ class Vllm:
 
     def __init__(self, window: int, density: float) -> None:
         self.window, self.density = window, density
-        self.prompts: list[int] = []
+        self.prompts = []
         self.refusals = 0
 
-    def __call__(self, request: Request) -> Say | Fail:
+    def __call__(self, request):
         parts = [request.body.get(name) for name in ("system", "messages", "input", "tools")]
         text = json.dumps([part for part in parts if part], ensure_ascii=False)
         prompt = int(len(text.encode()) * self.density)
@@ -92,21 +88,21 @@ class Vllm:
 
 
 @pytest.fixture(scope="module")
-def peer() -> Iterator[Peer]:
+def peer():
     with running_peer() as running:
         yield running
 
 
 @pytest.fixture(params=list(ADAPTERS))
-def asked(request: pytest.FixtureRequest, peer: Peer) -> Callable[..., Trajectory]:
+def asked(request, peer):
     """One question, put to the server through the client under test."""
     adapter = ADAPTERS[request.param]
     url = peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
 
-    def ask(server: Vllm, text: str, window: int | None) -> Trajectory:
+    def ask(server, text, window):
         peer.reset()
         peer.default = server
-        model: LanguageModel = adapter(model="m", base_url=url)
+        model = adapter(model="m", base_url=url)
         agent = ChatAgent(
             model=model,
             prompt="browsecomp_plus",
@@ -114,7 +110,7 @@ def asked(request: pytest.FixtureRequest, peer: Peer) -> Callable[..., Trajector
             budget=Budget(context_window=window, answer_tokens=ANSWER_TOKENS),
         )
 
-        async def one() -> Trajectory:
+        async def one():
             try:
                 return await agent.run(QUESTION, tool(text))
             finally:
@@ -125,13 +121,13 @@ def asked(request: pytest.FixtureRequest, peer: Peer) -> Callable[..., Trajector
     return ask
 
 
-def answered(trajectory: Trajectory) -> bool:
+def answered(trajectory):
     return trajectory.status == "out_of_context" and trajectory.answer.exact == "Torvald Brekke"
 
 
 def test_retrieval_ends_while_a_reply_of_full_length_still_fits(
-    asked: Callable[..., Trajectory],
-) -> None:
+    asked,
+):
     server = Vllm(WINDOW, 0.25)
     trajectory = asked(server, "The mill. " * 200, WINDOW)
     assert answered(trajectory) and trajectory.reason == "context_window"
@@ -142,9 +138,7 @@ def test_retrieval_ends_while_a_reply_of_full_length_still_fits(
     assert trajectory.warnings == ()
 
 
-def test_a_page_that_takes_the_room_of_the_reply_lowers_the_maximum(
-    asked: Callable[..., Trajectory], peer: Peer
-) -> None:
+def test_a_page_that_takes_the_room_of_the_reply_lowers_the_maximum(asked, peer):
     server = Vllm(WINDOW, 0.25)
     trajectory = asked(server, "The mill. " * 1_800, WINDOW)
     assert answered(trajectory) and server.refusals == 0
@@ -155,9 +149,7 @@ def test_a_page_that_takes_the_room_of_the_reply_lowers_the_maximum(
     assert trajectory.warnings == ()
 
 
-def test_a_page_that_passes_the_window_is_left_out_of_the_last_request(
-    asked: Callable[..., Trajectory], peer: Peer
-) -> None:
+def test_a_page_that_passes_the_window_is_left_out_of_the_last_request(asked, peer):
     server = Vllm(WINDOW, 0.25)
     trajectory = asked(server, "The mill. " * 12_000, WINDOW)
     assert answered(trajectory) and server.refusals == 0
@@ -173,9 +165,7 @@ def test_a_page_that_passes_the_window_is_left_out_of_the_last_request(
 
 
 @pytest.mark.parametrize("window", [None, 10 * WINDOW], ids=["unknown", "wrong"])
-def test_the_answer_is_demanded_after_an_overflow(
-    asked: Callable[..., Trajectory], window: int | None
-) -> None:
+def test_the_answer_is_demanded_after_an_overflow(asked, window):
     server = Vllm(WINDOW, 0.25)
     trajectory = asked(server, "The mill. " * 200, window)
     assert answered(trajectory) and trajectory.reason == "context_overflow"
@@ -184,8 +174,8 @@ def test_the_answer_is_demanded_after_an_overflow(
 
 
 def test_after_an_overflow_by_the_prompt_alone_the_newest_exchange_is_left_out(
-    asked: Callable[..., Trajectory],
-) -> None:
+    asked,
+):
     server = Vllm(WINDOW, 0.25)
     trajectory = asked(server, "The mill. " * 12_000, None)
     assert answered(trajectory) and trajectory.reason == "context_overflow"
@@ -196,7 +186,7 @@ def test_after_an_overflow_by_the_prompt_alone_the_newest_exchange_is_left_out(
 # Any sizes of pages, any density of tokens.
 
 
-def shown(messages: Sequence[Mapping[str, Any]], density: float) -> int:
+def shown(messages, density):
     return int(sum(written(message) + 30 for message in messages) * density)
 
 
@@ -210,16 +200,16 @@ def shown(messages: Sequence[Mapping[str, Any]], density: float) -> int:
 )
 @settings(max_examples=cases(150), deadline=None)
 def test_every_question_ends_with_an_answer(
-    pages: list[int],
-    density: float,
-    counted: bool,
-    known: bool,
-    longest: int | None,
-    output: int,
-) -> None:
+    pages,
+    density,
+    counted,
+    known,
+    longest,
+    output,
+):
     sizes, refusals, maxima = list(pages), 0, list[int | None]()
 
-    def choose(messages: Any, sampling: SamplingParams) -> Turn:
+    def choose(messages, sampling):
         nonlocal refusals
         prompt, most = shown(messages, density), sampling.max_output_tokens
         if prompt + (most or 1) > WINDOW:
@@ -232,7 +222,7 @@ def test_every_question_ends_with_an_answer(
         return looking(usage=usage)
 
     class Pages(TopK):
-        def call(self, name: str, arguments: Any) -> Any:
+        def call(self, name, arguments):
             result = super().call(name, arguments)
             return replace(result, text="7" * sizes.pop(0))
 
@@ -260,13 +250,13 @@ def test_every_question_ends_with_an_answer(
 # The estimate, and what it is for.
 
 
-def run(model: ScriptedModel, text: str = "mill", **limits: Any) -> Trajectory:
+def run(model, text="mill", **limits):
     sampling = SamplingParams(max_output_tokens=limits.pop("longest", None))
     agent = ChatAgent(model=model, settings=sampling, budget=Budget(**limits))
     return asyncio.run(agent.run(QUESTION, tool(text)))
 
 
-def test_the_longer_of_answer_and_reply_is_kept_free() -> None:
+def test_the_longer_of_answer_and_reply_is_kept_free():
     for longest, answer in ((4_000, 100), (None, 4_000), (100, 4_000)):
         for counted, status in ((5_000, "completed"), (6_000, "out_of_context")):
             model = ScriptedModel(looking(usage=used(counted, 10)), saying())
@@ -274,14 +264,14 @@ def test_the_longer_of_answer_and_reply_is_kept_free() -> None:
             assert run(model, **limits).status == status, (longest, answer, counted)
 
 
-def test_text_without_latin_letters_is_not_taken_for_less_than_it_is() -> None:
+def test_text_without_latin_letters_is_not_taken_for_less_than_it_is():
     # 6,000 ideographs are about as many tokens, and 18,000 bytes.
     model = ScriptedModel(looking(usage=used(3_000, 10)), saying())
     trajectory = run(model, "水" * 6_000, context_window=10_000, answer_tokens=2_000)
     assert (trajectory.status, trajectory.reason) == ("out_of_context", "context_window")
 
 
-def test_a_tokenizer_with_more_tokens_is_learned_from_the_servers_counts() -> None:
+def test_a_tokenizer_with_more_tokens_is_learned_from_the_servers_counts():
     # The first page took a token a byte; a second one of 6,000 would not fit any more.
     steps = [looking(usage=used(1_000, 10)), looking(usage=used(7_200, 10)), saying()]
     model = ScriptedModel(*steps)
@@ -290,14 +280,14 @@ def test_a_tokenizer_with_more_tokens_is_learned_from_the_servers_counts() -> No
     assert len(model.requests) == 3
 
 
-def test_a_reply_is_taken_to_be_as_long_as_it_is_when_it_is_sent_back() -> None:
+def test_a_reply_is_taken_to_be_as_long_as_it_is_when_it_is_sent_back():
     # 9,000 bytes of arguments that the server wrote in 50 tokens.
     long = call("search", query="mill " * 1_800)
     model = ScriptedModel(calling(long, usage=used(5_000, 50)), saying())
     assert run(model, context_window=10_000, answer_tokens=2_000).status == "out_of_context"
 
 
-def test_an_answer_that_too_little_room_cut_off_is_asked_for_with_more_room() -> None:
+def test_an_answer_that_too_little_room_cut_off_is_asked_for_with_more_room():
     empty = Truncated("cut", turn=Turn(reasoning="Hm", usage=used(7_000, 2_900)))
     model = ScriptedModel(looking(usage=used(500, 10)), empty, saying())
     limits = {"context_window": 10_000, "answer_tokens": 1_000, "longest": 5_000}
@@ -308,7 +298,7 @@ def test_an_answer_that_too_little_room_cut_off_is_asked_for_with_more_room() ->
     assert len(model.requests[2].messages) < len(model.requests[1].messages)
 
 
-def test_a_reply_that_filled_the_window_is_no_answer_but_what_it_says_last_is() -> None:
+def test_a_reply_that_filled_the_window_is_no_answer_but_what_it_says_last_is():
     half = Turn(text="I think th", usage=used(5_000, 5_000))
     full = ContextOverflow("full", turn=half)
     trajectory = run(ScriptedModel(looking(), full, saying()), context_window=10_000)
@@ -319,9 +309,9 @@ def test_a_reply_that_filled_the_window_is_no_answer_but_what_it_says_last_is() 
     assert trajectory.answer.exact == "Torvald Brekke"
 
 
-def test_an_overflow_of_a_stage_is_not_the_agents() -> None:
+def test_an_overflow_of_a_stage_is_not_the_agents():
     class Broken(TopK):
-        def call(self, name: str, arguments: Any) -> Any:
+        def call(self, name, arguments):
             raise ContextOverflow("the re-ranker's prompt")
 
     session = Broken().open(WordBackend({}), store_of({}))
@@ -331,12 +321,12 @@ def test_an_overflow_of_a_stage_is_not_the_agents() -> None:
 
 
 @pytest.mark.parametrize(("longest", "answer"), [(8_000, 100), (100, 8_000)])
-def test_a_window_without_room_for_a_transcript_is_refused(longest: int, answer: int) -> None:
+def test_a_window_without_room_for_a_transcript_is_refused(longest, answer):
     with pytest.raises(InputError, match="8000"):
         run(ScriptedModel(), context_window=8_000, answer_tokens=answer, longest=longest)
 
 
-def test_the_maximum_that_an_api_demands_is_known_to_whoever_budgets() -> None:
+def test_the_maximum_that_an_api_demands_is_known_to_whoever_budgets():
     model = AnthropicMessages(model="m", key_env="NOWHERE")
     assert model.settings.max_output_tokens == 32_000
     given = AnthropicMessages(model="m", settings=SamplingParams(max_output_tokens=5))

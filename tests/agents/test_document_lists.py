@@ -15,13 +15,11 @@ from soundingline.agents.closed_book import ClosedBookAgent
 from soundingline.agents.one_shot import OneShotAgent
 from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.corpus.resolve import Resolver
-from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult, Topic
+from soundingline.toolkit.data import Document, Hit, SearchResult, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.agent_run import evaluate_run
 from soundingline.toolkit.search import Literature, RankedBrowsing, TopK
 from soundingline.toolkit.search.answers import follows_format, list_part, parse_answer
-from soundingline.toolkit.search.session import SearchTool
-from soundingline.toolkit.trajectory import Trajectory
 
 TITLES = {
     "m1": "Grenholm Mill",
@@ -44,7 +42,7 @@ class Ranked:
     def __init__(self, *unit_ids: str) -> None:
         self.unit_ids = unit_ids
 
-    def search(self, request: SearchRequest) -> SearchResult:
+    def search(self, request):
         hits = [
             Hit(unit_id.partition("%")[0], unit_id, rank, -float(rank))
             for rank, unit_id in enumerate(self.unit_ids, start=1)
@@ -52,20 +50,20 @@ class Ranked:
         return SearchResult(hits)
 
 
-def one_shot(*unit_ids: str, tool: SearchTool | None = None, listed: int = 50) -> Trajectory:
+def one_shot(*unit_ids, tool=None, listed=50):
     session = (tool or RankedBrowsing()).open(Ranked(*unit_ids), STORE)
     return asyncio.run(OneShotAgent(listed=listed).run(TOPIC, session))
 
 
 @pytest.mark.parametrize("tool", [TopK(k=3), RankedBrowsing(page=1, browse_page=1), Literature()])
-def test_one_search_lists_its_whole_ranking_by_any_interface(tool: SearchTool) -> None:
+def test_one_search_lists_its_whole_ranking_by_any_interface(tool):
     trajectory = one_shot("m3", "m1", "m2", tool=tool)
     assert (trajectory.status, len(trajectory.calls)) == ("completed", 1)
     assert trajectory.answer.documents == ("m3", "m1", "m2")
     assert trajectory.calls[0].arguments["query"] == TOPIC.text
 
 
-def test_a_ranking_of_passages_lists_each_document_once_at_its_best_rank() -> None:
+def test_a_ranking_of_passages_lists_each_document_once_at_its_best_rank():
     ranked = ("m3%p1", "m1%p0", "m3%p0")
     passages = store_of(dict.fromkeys(TITLES, "x"), dict.fromkeys(ranked, "x"))
     session = RankedBrowsing().open(Ranked(*ranked), passages)
@@ -75,7 +73,7 @@ def test_a_ranking_of_passages_lists_each_document_once_at_its_best_rank() -> No
     assert one_shot("m1", "m2", "m3", listed=2).answer.documents == ("m1", "m2")
 
 
-def test_a_search_that_is_refused_or_finds_nothing_lists_nothing() -> None:
+def test_a_search_that_is_refused_or_finds_nothing_lists_nothing():
     assert one_shot().answer.documents == ()
     session = TopK().open(Ranked("m1"), STORE)
     trajectory = asyncio.run(OneShotAgent().run(Topic("q", "x" * 20_000), session))
@@ -85,14 +83,14 @@ def test_a_search_that_is_refused_or_finds_nothing_lists_nothing() -> None:
         OneShotAgent(listed=0)
 
 
-def chat(*steps: object) -> tuple[ScriptedModel, Trajectory]:
+def chat(*steps):
     model = ScriptedModel(*steps)  # type: ignore[arg-type]
     agent = ChatAgent(model=model, prompt="document_list", remind=True)
     session = RankedBrowsing().open(Ranked("m3", "m1", "m2"), STORE)
     return model, asyncio.run(agent.run(TOPIC, session))
 
 
-def test_a_tool_calling_model_ends_in_a_list_of_what_it_was_shown() -> None:
+def test_a_tool_calling_model_ends_in_a_list_of_what_it_was_shown():
     final = "Explanation: all but one\nConfidence: 80%\nDocuments: [m2] [invented7] [m1]"
     _, trajectory = chat(calling(), saying(final))
     assert trajectory.answer.documents == ("m2", "m1")
@@ -109,19 +107,19 @@ def test_a_tool_calling_model_ends_in_a_list_of_what_it_was_shown() -> None:
         "Documents: [docid] [docid] and so on, the surest first",
     ],
 )
-def test_a_model_that_lists_nothing_is_reminded_in_the_words_of_the_list(unlisted: str) -> None:
+def test_a_model_that_lists_nothing_is_reminded_in_the_words_of_the_list(unlisted):
     model, trajectory = chat(calling(), saying(unlisted), saying("Documents: [m1]"))
     assert trajectory.answer.documents == ("m1",)
     assert "Documents:" in model.requests[-1].messages[-1]["content"]
 
 
-def test_a_list_that_is_empty_on_purpose_is_an_answer() -> None:
+def test_a_list_that_is_empty_on_purpose_is_an_answer():
     _, trajectory = chat(calling(), saying("Explanation: none fits\nDocuments: none"))
     assert trajectory.status == "completed" and trajectory.answer.documents == ()
     assert not any(message.get("demand") for message in trajectory.messages)
 
 
-def test_prompts_say_whether_they_end_in_a_list() -> None:
+def test_prompts_say_whether_they_end_in_a_list():
     lists = {name: load_prompt(name).asks_for_list for name in ("pi_serini", "closed_book")}
     assert lists == {"pi_serini": False, "closed_book": False}
     assert load_prompt("document_list").asks_for_list
@@ -129,7 +127,7 @@ def test_prompts_say_whether_they_end_in_a_list() -> None:
     assert follows_format("Exact Answer: x") and not follows_format("Exact Answer: x", listed=True)
 
 
-def test_a_list_may_stand_on_many_lines_and_anywhere_among_the_labels() -> None:
+def test_a_list_may_stand_on_many_lines_and_anywhere_among_the_labels():
     text = "**Documents:**\n1. [m2]\n2. [m1]\n\nConfidence: 40%\nExplanation: see [m3]"
     answer = parse_answer(text, set(TITLES))
     assert (answer.documents, answer.confidence) == (("m2", "m1"), 40)
@@ -137,7 +135,7 @@ def test_a_list_may_stand_on_many_lines_and_anywhere_among_the_labels() -> None:
     assert list_part("no list at all") is None
 
 
-def recall_from_memory(text: str, resolver: Resolver | None = RESOLVER) -> Trajectory:
+def recall_from_memory(text, resolver=RESOLVER):
     resources = Resources(Budget(), model=ScriptedModel(saying(text)))
     if resolver is not None:
         resources = Resources(Budget(), model=resources.model, resolver=lambda: resolver)
@@ -158,7 +156,7 @@ Confidence: 30%
 """
 
 
-def test_what_a_model_remembers_is_resolved_and_the_rest_is_hallucinated() -> None:
+def test_what_a_model_remembers_is_resolved_and_the_rest_is_hallucinated():
     trajectory = recall_from_memory(MEMORY)
     # The fourth is the title of two documents, and the fifth is the first again.
     expected = ("m1", "unresolved:2", "m2", "m3", "m4")
@@ -186,9 +184,7 @@ def test_what_a_model_remembers_is_resolved_and_the_rest_is_hallucinated() -> No
         (4, ["ambiguous:1"], 0.5),
     ],
 )
-def test_a_title_of_several_documents_is_not_hallucinated(
-    count: int, documents: list[str], rate: float
-) -> None:
+def test_a_title_of_several_documents_is_not_hallucinated(count, documents, rate):
     titles = {f"t{number}": "Annual Report" for number in range(count)}
     resolver = Resolver(Document(docid, title, "") for docid, title in titles.items())
     trajectory = recall_from_memory("Documents:\nAnnual Report\nA Book of Nobody's", resolver)
@@ -208,11 +204,11 @@ def test_a_title_of_several_documents_is_not_hallucinated(
 
 
 @pytest.mark.parametrize("nothing", ["Documents: none", "Documents: N/A.", "Documents:\n\n", "no"])
-def test_a_memory_without_any_document_hallucinates_none(nothing: str) -> None:
+def test_a_memory_without_any_document_hallucinates_none(nothing):
     assert recall_from_memory(f"Explanation: x\n{nothing}").answer.documents == ()
 
 
-def test_free_text_is_a_document_by_a_resolver_alone() -> None:
+def test_free_text_is_a_document_by_a_resolver_alone():
     assert recall_from_memory(MEMORY, None).answer.documents == ()
     blocked = ScriptedModel(calling(), saying(MEMORY))
     agent = ClosedBookAgent(prompt="closed_book_list").bind(

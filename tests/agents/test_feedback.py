@@ -15,31 +15,31 @@ SENTENCES = [
 ]
 
 
-def terms(limit: int, known: set[str] | None = None) -> list[str]:
+def terms(limit, known=None):
     return feedback_terms(SENTENCES, known or set(CLUES), Rarity(), limit=limit)
 
 
-def test_the_name_in_the_sentence_that_covers_most_comes_first_and_whole() -> None:
+def test_the_name_in_the_sentence_that_covers_most_comes_first_and_whole():
     assert terms(1) == ["Torvald Brekke"]
 
 
-def test_words_of_the_question_and_of_terms_taken_are_not_asked_again() -> None:
+def test_words_of_the_question_and_of_terms_taken_are_not_asked_again():
     found = terms(10)
     assert not {"Grenholm", "Grenholm Mill", "built", "Torvald", "Brekke"} & set(found)
     assert {"wool", "Oslo", "Bergen"} <= set(found)
 
 
-def test_terms_asked_before_are_left_out() -> None:
+def test_terms_asked_before_are_left_out():
     assert "Torvald Brekke" not in terms(10, {*CLUES, "torvald", stem("Brekke")})
 
 
-def test_their_number_is_limited_and_may_be_none() -> None:
+def test_their_number_is_limited_and_may_be_none():
     assert len(terms(2)) == 2
     assert terms(0) == []
     assert feedback_terms([], set(), Rarity(), limit=3) == []
 
 
-def test_a_word_that_the_index_lacks_is_not_asked() -> None:
+def test_a_word_that_the_index_lacks_is_not_asked():
     rarity = Rarity(lambda word: 0 if word == "wool" else 3, 100)
     assert "wool" not in feedback_terms(SENTENCES, set(CLUES), rarity, limit=10)
 
@@ -59,7 +59,7 @@ print(scores, feedback_terms(evidence.sentences, (), len, limit=50))
 """
 
 
-def test_scores_and_terms_do_not_depend_on_the_seed_of_hashes() -> None:
+def test_scores_and_terms_do_not_depend_on_the_seed_of_hashes():
     outputs = set()
     for seed in ("0", "1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}

@@ -4,18 +4,15 @@ import asyncio
 import inspect
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 from toy_search import WordBackend, store_of
 
 from soundingline.agents.keyword import KeywordAgent
-from soundingline.toolkit.data import Document, SearchRequest, SearchResult, Topic
+from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import RankedBrowsing, TopK
-from soundingline.toolkit.search.session import SearchTool
-from soundingline.toolkit.trajectory import Trajectory
 
 CORPUS = {
     "mill": Document(
@@ -39,27 +36,27 @@ CORPUS = {
 TEXTS = {docid: f"{document.title}\n{document.text}" for docid, document in CORPUS.items()}
 
 
-def ranked(**arguments: Any) -> RankedBrowsing:
+def ranked(**arguments):
     return RankedBrowsing(**arguments).open(WordBackend(TEXTS), store_of(CORPUS))
 
 
-def top_k(**arguments: Any) -> TopK:
+def top_k(**arguments):
     return TopK(**arguments).open(WordBackend(TEXTS), store_of(CORPUS))
 
 
-INTERFACES: dict[str, Callable[[], SearchTool]] = {
+INTERFACES = {
     "ranked browsing": ranked,
     "top k": top_k,
     "top k with get_document": lambda: top_k(get_document=True),
 }
 
 
-def ask(question: str, tool: SearchTool | None = None, **arguments: Any) -> Trajectory:
+def ask(question, tool=None, **arguments):
     agent = KeywordAgent(**arguments)
     return asyncio.run(agent.run(Topic("q1", question), tool or ranked()))
 
 
-def names(trajectory: Trajectory) -> list[str]:
+def names(trajectory):
     return [call.name for call in trajectory.calls]
 
 
@@ -77,8 +74,8 @@ def names(trajectory: Trajectory) -> list[str]:
     ],
 )
 def test_plain_questions_are_answered_and_cited_through_every_interface(
-    make: Callable[[], SearchTool], question: str, answer: str, docid: str
-) -> None:
+    make, question, answer, docid
+):
     trajectory = ask(question, make())
     assert trajectory.status == "completed", trajectory.traceback
     assert trajectory.answer.exact == answer
@@ -87,20 +84,20 @@ def test_plain_questions_are_answered_and_cited_through_every_interface(
     assert 0 < (trajectory.answer.confidence or 0) <= 100
 
 
-def test_every_tool_of_ranked_browsing_is_used_with_a_reason() -> None:
+def test_every_tool_of_ranked_browsing_is_used_with_a_reason():
     trajectory = ask("Who built Grenholm Mill on the river Aske?")
     assert set(names(trajectory)) == {"search", "read_search_results", "read_document"}
     assert all(call.arguments["reason"] and not call.error for call in trajectory.calls)
 
 
-def test_only_declared_arguments_are_sent() -> None:
+def test_only_declared_arguments_are_sent():
     trajectory = ask("Who built Grenholm Mill?", top_k(get_document=True))
     assert set(names(trajectory)) == {"search", "get_document"}
     assert all("reason" not in call.arguments for call in trajectory.calls)
     assert not any(call.error for call in trajectory.calls)
 
 
-def test_messages_are_linear_and_pair_every_call_with_its_result() -> None:
+def test_messages_are_linear_and_pair_every_call_with_its_result():
     trajectory = ask("Who built Grenholm Mill?")
     first, *middle, last = trajectory.messages
     assert first == {"role": "user", "content": "Who built Grenholm Mill?"}
@@ -118,14 +115,14 @@ def test_messages_are_linear_and_pair_every_call_with_its_result() -> None:
     assert confidence.startswith("Confidence: ") and confidence.endswith("%")
 
 
-def test_the_second_hop_is_found_through_what_was_read() -> None:
+def test_the_second_hop_is_found_through_what_was_read():
     texts = {
         "mill": "Grenholm Mill was built by Torvald Brekke.",
         "brekke": "Torvald Brekke did grow up in the town of Lysanger.",
         **{f"f{number}": f"The town of place {number} is old." for number in range(30)},
     }
 
-    def search(**arguments: Any) -> Trajectory:
+    def search(**arguments):
         tool = RankedBrowsing(page=1).open(WordBackend(texts), store_of(texts))
         question = "In which town did the builder of Grenholm Mill grow up?"
         return ask(question, tool, pages=0, **arguments)
@@ -135,7 +132,7 @@ def test_the_second_hop_is_found_through_what_was_read() -> None:
     assert "brekke" not in search(follow_ups=0).tiers["previewed"]
 
 
-def test_no_hit_at_all_still_gives_an_answer() -> None:
+def test_no_hit_at_all_still_gives_an_answer():
     for question in ("Zzyzx qwxv?", "who is it", ""):
         trajectory = ask(question)
         assert trajectory.status == "completed"
@@ -145,8 +142,8 @@ def test_no_hit_at_all_still_gives_an_answer() -> None:
 
 
 @pytest.mark.parametrize("make", INTERFACES.values(), ids=INTERFACES.keys())
-def test_the_same_question_gives_the_same_trajectory(make: Callable[[], SearchTool]) -> None:
-    def untimed(trajectory: Trajectory) -> tuple[Any, ...]:
+def test_the_same_question_gives_the_same_trajectory(make):
+    def untimed(trajectory):
         calls = [(call.name, call.arguments, call.output) for call in trajectory.calls]
         return calls, trajectory.messages, trajectory.answer, trajectory.exposures
 
@@ -154,7 +151,7 @@ def test_the_same_question_gives_the_same_trajectory(make: Callable[[], SearchTo
     assert untimed(ask(question, make())) == untimed(ask(question, make()))
 
 
-def test_limits_are_kept() -> None:
+def test_limits_are_kept():
     question = "Which carpenter built the mill, which burnt in 1911, on the river Aske, near swans?"
     assert names(ask(question, max_searches=1)).count("search") == 1
     assert names(ask(question, max_searches=3, follow_ups=3)).count("search") <= 3
@@ -169,7 +166,7 @@ def test_limits_are_kept() -> None:
     assert all(len(query.split()) <= 2 for query in queries)
 
 
-def test_browsing_goes_on_where_the_page_ended() -> None:
+def test_browsing_goes_on_where_the_page_ended():
     trajectory = ask("river list", max_searches=1, pages=2, max_reads=0)
     offsets = [call.arguments.get("offset") for call in trajectory.calls]
     assert offsets == [None, 6, 16]
@@ -177,7 +174,7 @@ def test_browsing_goes_on_where_the_page_ended() -> None:
     assert shown == list(trajectory.calls[0].ranking[:25])
 
 
-def test_a_long_document_is_read_on_from_where_the_page_ended() -> None:
+def test_a_long_document_is_read_on_from_where_the_page_ended():
     lines = [f"Line {number} says nothing." for number in range(1, 500)]
     text = "\n".join([*lines, "Grenholm Mill was built by Torvald Brekke."])
     tool = RankedBrowsing(excerpt="none").open(WordBackend({"d": text}), store_of({"d": text}))
@@ -187,7 +184,7 @@ def test_a_long_document_is_read_on_from_where_the_page_ended() -> None:
     assert trajectory.answer.exact == "Torvald Brekke"
 
 
-def test_passages_are_read_from_where_they_start() -> None:
+def test_passages_are_read_from_where_they_start():
     long = "\n".join(["Nothing here."] * 300 + ["Grenholm Mill was built by Torvald Brekke."])
     passages = {"d%p0": "Nothing here.", "d%p1": "Grenholm Mill was built by Torvald Brekke."}
     store = store_of({"d": long}, passages)
@@ -205,14 +202,14 @@ class BrokenBackend(WordBackend):
         super().__init__(texts)
         self.good = good
 
-    def search(self, request: SearchRequest) -> SearchResult:
+    def search(self, request):
         self.good -= 1
         if self.good < 0:
             raise RuntimeError("the index is gone")
         return super().search(request)
 
 
-def test_a_broken_backend_fails_the_question_with_what_happened_so_far() -> None:
+def test_a_broken_backend_fails_the_question_with_what_happened_so_far():
     tool = RankedBrowsing().open(BrokenBackend(TEXTS, good=1), store_of(CORPUS))
     trajectory = ask("Who built Grenholm Mill?", tool)
     assert trajectory.status == "failed"
@@ -223,9 +220,9 @@ def test_a_broken_backend_fails_the_question_with_what_happened_so_far() -> None
     assert trajectory.answer.exact == ""
 
 
-def test_a_tool_that_closes_leads_to_an_answer_from_what_was_seen() -> None:
+def test_a_tool_that_closes_leads_to_an_answer_from_what_was_seen():
     class Closing(RankedBrowsing):
-        def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        def call(self, name, arguments):
             if len(self.calls) == 1:
                 self.block("The time for retrieval is over. Answer now.")
             return super().call(name, arguments)
@@ -237,9 +234,9 @@ def test_a_tool_that_closes_leads_to_an_answer_from_what_was_seen() -> None:
     assert trajectory.answer.exact == "Torvald Brekke"
 
 
-def test_a_single_refusal_is_survived() -> None:
+def test_a_single_refusal_is_survived():
     class Moody(RankedBrowsing):
-        def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        def call(self, name, arguments):
             wrong = {"query": ""} if len(self.calls) == 1 else {}
             return super().call(name, {**arguments, **wrong})
 
@@ -249,7 +246,7 @@ def test_a_single_refusal_is_survived() -> None:
     assert (trajectory.status, trajectory.answer.exact) == ("completed", "Torvald Brekke")
 
 
-def test_time_that_runs_out_leads_to_an_answer_from_what_was_seen() -> None:
+def test_time_that_runs_out_leads_to_an_answer_from_what_was_seen():
     ticks = iter(range(1000))
     trajectory = ask("Who built Grenholm Mill?", seconds=4, clock=lambda: float(next(ticks)))
     assert trajectory.status == "steered"
@@ -275,16 +272,16 @@ def test_time_that_runs_out_leads_to_an_answer_from_what_was_seen() -> None:
         ("documents", 0),
     ],
 )
-def test_an_impossible_value_is_named(name: str, value: Any) -> None:
+def test_an_impossible_value_is_named(name, value):
     with pytest.raises(InputError, match=name):
         KeywordAgent(**{name: value})
 
 
-def test_the_class_stays_small() -> None:
+def test_the_class_stays_small():
     assert len(inspect.getsource(KeywordAgent).splitlines()) < 200
 
 
-def long_documents(count: int, words: int) -> Iterable[tuple[str, str]]:
+def long_documents(count, words):
     vocabulary = ["river", "stone", "mill", "north", "garden", "winter", "carpenter", "paper"]
     for number in range(count):
         body = (vocabulary[(number + at * at) % len(vocabulary)] for at in range(words))
@@ -293,7 +290,7 @@ def long_documents(count: int, words: int) -> Iterable[tuple[str, str]]:
         yield f"d{number}", f"{sentences}\nThe mill of Place{number} was built in {1700 + number}."
 
 
-def test_a_question_on_long_documents_costs_little() -> None:
+def test_a_question_on_long_documents_costs_little():
     texts = dict(long_documents(8, 5000))
     store, backend = store_of(texts), WordBackend(texts)
     agent, topic = KeywordAgent(), Topic("q", "When was the north garden mill of Place7 built?")

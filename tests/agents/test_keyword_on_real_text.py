@@ -7,13 +7,12 @@ import json
 import math
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from toy_search import store_of
 
 from soundingline.agents.keyword import KeywordAgent
-from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult, Topic
+from soundingline.toolkit.data import Document, Hit, SearchResult, Topic
 from soundingline.toolkit.search import RankedBrowsing
 
 EVERY = 10
@@ -29,10 +28,10 @@ class IndexRetriever:
         }
         self.frequencies = Counter(word for counts in self.counts.values() for word in counts)
 
-    def document_frequency(self, word: str) -> int:
+    def document_frequency(self, word):
         return self.frequencies[word.lower()]
 
-    def search(self, request: SearchRequest) -> SearchResult:
+    def search(self, request):
         query = set(re.findall(r"\w+", request.query.lower()))
         idf = {word: math.log(len(self.counts) / (self.frequencies[word] or 1)) for word in query}
         scores = {
@@ -45,15 +44,13 @@ class IndexRetriever:
 
 
 @pytest.fixture(scope="module")
-def corpus(data_root: Path) -> dict[str, Document]:
+def corpus(data_root):
     rows = map(json.loads, (data_root / "cmuqa" / "corpus.jsonl").open(encoding="utf-8"))
     return {row["_id"]: Document(row["_id"], row["title"], row["text"]) for row in rows}
 
 
 @pytest.mark.slow
-def test_on_long_articles_it_finds_evidence_mostly_and_answers_sometimes(
-    data_root: Path, corpus: dict[str, Document]
-) -> None:
+def test_on_long_articles_it_finds_evidence_mostly_and_answers_sometimes(data_root, corpus):
     """Every tenth question of `dev`. The floor is far below what was seen (about a quarter), and
     far above a broken part (an answer of the wrong kind or place is right in hardly any)."""
     folder = data_root / "cmuqa"

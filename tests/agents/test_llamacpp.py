@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from required import needs
@@ -22,7 +20,6 @@ from soundingline.toolkit.llm.messages import user
 from soundingline.toolkit.llm.openai_chat import OpenAIChat
 from soundingline.toolkit.llm.server import serving
 from soundingline.toolkit.search import RankedBrowsing
-from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.trajectory import Trajectory
 
 pytestmark = needs(("xllamacpp", "gguf", "openai"), "llm,llamacpp")
@@ -42,7 +39,7 @@ ANSWER = r"Explanation:( \w+){3} \[fw\d{7}\]\nExact Answer: \w+\nConfidence: \d\
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(tmp_path_factory):
     """The server of the tiny model, until the module ends."""
     from tiny_gguf import save_gguf
 
@@ -56,7 +53,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def client(address: str) -> OpenAIChat:
+def client(address):
     return OpenAIChat(
         model="tiny",
         base_url=f"{address}/v1",
@@ -66,16 +63,16 @@ def client(address: str) -> OpenAIChat:
     )
 
 
-def session() -> SearchTool:
+def session():
     return RankedBrowsing(page=3).open(WordBackend(DOCUMENTS), store_of(DOCUMENTS))
 
 
 @pytest.fixture(scope="module")
-def run(address: str) -> tuple[list[Trajectory], Ledger]:
+def run(address):
     """Questions answered at once, each turn a call that is forced, the answer by a grammar."""
     ledger = Ledger()
 
-    async def answered() -> list[Trajectory]:
+    async def answered():
         model = client(address)
         agent = ChatAgent(
             model=model,
@@ -96,7 +93,7 @@ def run(address: str) -> tuple[list[Trajectory], Ledger]:
 Run = tuple[list[Trajectory], Ledger]
 
 
-def test_a_forced_call_follows_the_schema_and_an_answer_the_grammar(run: Run) -> None:
+def test_a_forced_call_follows_the_schema_and_an_answer_the_grammar(run):
     for trajectory in run[0]:
         assert (trajectory.status, trajectory.reason) == ("out_of_turns", "turns"), trajectory
         assert len(trajectory.calls) >= TURNS
@@ -107,13 +104,13 @@ def test_a_forced_call_follows_the_schema_and_an_answer_the_grammar(run: Run) ->
         assert trajectory.answer.exact in WORDS
 
 
-def test_calls_reach_the_collection(run: Run) -> None:
+def test_calls_reach_the_collection(run):
     calls = [call for trajectory in run[0] for call in trajectory.calls if not call.error]
     assert any(call.ranking for call in calls)
     assert any(trajectory.tiers.get("previewed") for trajectory in run[0])
 
 
-def test_every_request_is_metered_and_the_prefix_is_reused(run: Run) -> None:
+def test_every_request_is_metered_and_the_prefix_is_reused(run):
     trajectories, ledger = run
     total = ledger.total
     assert (total.calls, total.failed) == (QUESTIONS * (TURNS + 1), 0)
@@ -123,8 +120,8 @@ def test_every_request_is_metered_and_the_prefix_is_reused(run: Run) -> None:
         assert getattr(total, name) == sum(each.usage[name] for each in trajectories) > 0
 
 
-def test_without_tools_it_only_talks(address: str) -> None:
-    async def ask() -> Any:
+def test_without_tools_it_only_talks(address):
+    async def ask():
         model = client(address)
         try:
             settings = SamplingParams(extra={"grammar": 'root ::= "town" | "river"'})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 
 import pytest
 from toy_search import WordBackend, store_of
@@ -15,7 +14,6 @@ from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import Literature, Located, Operators, RankedBrowsing
-from soundingline.toolkit.trajectory import Trajectory
 
 QUESTION = (
     "Find all pages about a mill that grinds barley and was built between 1700 and 1750. "
@@ -38,9 +36,7 @@ DOCUMENTS = {
 class WholeDocuments:
     """Every document is its own evidence."""
 
-    def locate(
-        self, docids: Sequence[str], requirements: Sequence[str], most: int = 3
-    ) -> list[list[list[Located]]]:
+    def locate(self, docids, requirements, most=3):
         return [[[Located(docid, 1.0)] for _ in requirements] for docid in docids]
 
 
@@ -53,13 +49,13 @@ OPERATORS = Operators(
 )
 
 
-def answered(operators: Operators = OPERATORS, **settings: int) -> Trajectory:
+def answered(operators=OPERATORS, **settings):
     backend = WordBackend(TEXTS)
     tool = Literature().bind(operators).open(backend, STORE)
     return asyncio.run(Navigator(**settings).run(Topic("q", QUESTION), tool))
 
 
-def test_requirements_are_the_clauses_of_the_question() -> None:
+def test_requirements_are_the_clauses_of_the_question():
     clauses = find_clauses(QUESTION, lambda word: 0.5)
     assert [(clause.query, clause.span, clause.excluded) for clause in clauses] == [
         ("mill", None, False),
@@ -80,23 +76,23 @@ def test_requirements_are_the_clauses_of_the_question() -> None:
         ("opened in the decade that began in 1870", (1870, 1879)),
     ],
 )
-def test_a_range_stays_whole_and_is_understood(text: str, span: tuple[int, int]) -> None:
+def test_a_range_stays_whole_and_is_understood(text, span):
     clauses = find_clauses(f"Towns {text}", lambda word: 0.5)
     assert [clause.span for clause in clauses if clause.span] == [span]
 
 
-def test_a_number_outside_of_the_range_counts_less() -> None:
+def test_a_number_outside_of_the_range_counts_less():
     (clause,) = find_clauses("built between 1700 and 1750", lambda word: 0.5)
     assert clause.met_by("It was built in 1720.") == 1.0
     assert 0 < clause.met_by("It was built in 1820. Rain fell in 1720.") < 0.5
     assert clause.met_by("Nothing.") == 0.0
 
 
-def test_a_question_without_words_is_one_requirement() -> None:
+def test_a_question_without_words_is_one_requirement():
     assert len(find_clauses("???", lambda word: 0.5)) == 1
 
 
-def test_the_document_that_meets_all_stands_above_its_near_misses() -> None:
+def test_the_document_that_meets_all_stands_above_its_near_misses():
     trajectory = answered()
     documents = list(trajectory.answer.documents)
     assert trajectory.status == "completed"
@@ -105,37 +101,37 @@ def test_the_document_that_meets_all_stands_above_its_near_misses() -> None:
     assert trajectory.tiers["cited"] == ("good",)
 
 
-def test_a_second_round_follows_links_to_what_the_question_names() -> None:
+def test_a_second_round_follows_links_to_what_the_question_names():
     assert "linked" not in answered(rounds=1).answer.documents
     trajectory = answered(rounds=2)
     assert "linked" in trajectory.answer.documents
     assert {"resolve", "expand"} <= {call.name for call in trajectory.calls}
 
 
-def test_without_links_the_second_round_asks_again() -> None:
+def test_without_links_the_second_round_asks_again():
     trajectory = answered(Operators(locator=WholeDocuments(), scorer=OverlapScorer()))
     assert {call.name for call in trajectory.calls} == {"search", "score"}
     assert trajectory.answer.documents[0] == "good"
 
 
-def test_calls_that_are_used_up_leave_an_answer_from_what_was_scored() -> None:
+def test_calls_that_are_used_up_leave_an_answer_from_what_was_scored():
     trajectory = answered(max_calls=9)
     assert trajectory.status == "steered" and len(trajectory.calls) <= 9
     assert trajectory.answer.documents
 
 
-def test_the_answer_is_no_longer_than_asked_for() -> None:
+def test_the_answer_is_no_longer_than_asked_for():
     assert len(answered(listed=2).answer.documents) == 2
 
 
-def test_a_pool_of_nothing_is_answered_by_an_empty_list() -> None:
+def test_a_pool_of_nothing_is_answered_by_an_empty_list():
     bare = Operators(locator=WholeDocuments(), scorer=OverlapScorer())
     tool = Literature().bind(bare).open(WordBackend({}), store_of({}))
     trajectory = asyncio.run(Navigator().run(Topic("q", QUESTION), tool))
     assert trajectory.status == "completed" and trajectory.answer.documents == ()
 
 
-def test_an_interface_without_evidence_fails_its_question_in_one_line() -> None:
+def test_an_interface_without_evidence_fails_its_question_in_one_line():
     tool = RankedBrowsing().open(WordBackend(TEXTS), STORE)
     trajectory = asyncio.run(Navigator().run(Topic("q", QUESTION), tool))
     assert trajectory.status == "failed"
@@ -150,7 +146,7 @@ def test_an_interface_without_evidence_fails_its_question_in_one_line() -> None:
         *("librarians", "librarian_seconds", "max_calls"),
     ],
 )
-def test_impossible_settings_are_refused(name: str) -> None:
-    settings: Mapping[str, int] = {name: 0}
+def test_impossible_settings_are_refused(name):
+    settings = {name: 0}
     with pytest.raises(InputError, match=name):
         Navigator(**settings)

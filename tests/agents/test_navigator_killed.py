@@ -8,9 +8,8 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from effort import cases
@@ -22,10 +21,9 @@ from soundingline.agents.budget import Budget
 from soundingline.agents.literature import Navigator, OverlapScorer
 from soundingline.toolkit.benchmarks.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
-from soundingline.toolkit.data import Document, Link, SearchRequest, SearchResult, Topic
+from soundingline.toolkit.data import Document, Link, SearchResult, Topic
 from soundingline.toolkit.llm.errors import ServerTimeout
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.messages import Turn
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.runs.run_folder import RoundsFile
 from soundingline.toolkit.search import (
@@ -34,7 +32,6 @@ from soundingline.toolkit.search import (
     Operators,
 )
 from soundingline.toolkit.search.scoring import (
-    CandidateDocument,
     DocumentScore,
 )
 from soundingline.toolkit.trajectory import Trajectory, to_record
@@ -72,36 +69,34 @@ class World:
         self.plans = [self._plan(chance, queries, sorted(texts)) for _ in range(ROUNDS)]
         self.unreadable = set(chance.sample(sorted(texts), 2 * faults))
         self.late = set(chance.sample(sorted(texts), 1 * faults))
-        self.reads: list[str] = []
-        self.asked: Counter[str] = Counter()
+        self.reads = []
+        self.asked = Counter()
         self._lock = threading.Lock()
 
-    def _of(self, docid: str) -> list[str]:
+    def _of(self, docid):
         return [text for name, text in self.passages.items() if name.startswith(f"{docid}%p")]
 
-    def _plan(self, chance: random.Random, queries: list[str], docids: list[str]) -> Turn:
-        rows: list[Any] = [{"query": query} for query in chance.sample(queries, 2)]
+    def _plan(self, chance, queries, docids):
+        rows = [{"query": query} for query in chance.sample(queries, 2)]
         expanded = chance.sample(docids, 2)
         rows.append({"operator": "expand", "docids": expanded, "direction": "both"})
         checklist = [" ".join(chance.sample(WORDS, 2)) for _ in range(3)]
         return saying(json.dumps({"checklist": checklist, "queries": rows}), usage=used())
 
-    def read(self, what: Any) -> None:
+    def read(self, what):
         with self._lock:
             self.reads.append(repr(what))
 
     # The operators.
 
-    def search(self, request: SearchRequest) -> SearchResult:
+    def search(self, request):
         with self._lock:
             self.asked[request.query] += 1
         hits = WordBackend(self.texts).search(request).hits
         return SearchResult(hits, {"asked": self.asked[request.query]})
 
-    def locate(
-        self, docids: Sequence[str], requirements: Sequence[str], most: int = 3
-    ) -> list[list[list[Located]]]:
-        def best(docid: str, requirement: str) -> list[Located]:
+    def locate(self, docids, requirements, most=3):
+        def best(docid, requirement):
             needed = set(requirement.casefold().split())
             scores = {
                 name: float(len(needed & set(text.split())))
@@ -113,7 +108,7 @@ class World:
 
         return [[best(docid, need) for need in requirements] for docid in docids]
 
-    def order(self, qid: str, question: str, documents: Sequence[tuple[str, str]]) -> list[str]:
+    def order(self, qid, question, documents):
         self.read(("order", qid, question, list(documents)))
         return [docid for docid, text in sorted(documents, key=lambda row: row[1])]
 
@@ -127,7 +122,7 @@ class ReadingScorer(OverlapScorer):
         super().__init__()
         self._world, self._ledger, self._tried = world, ledger, tried
 
-    def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
+    def score(self, candidates):
         judgements = []
         for candidate in candidates:
             self._world.read(candidate)
@@ -156,7 +151,7 @@ class KilledAfter(RoundsFile):
         super().__init__(path)
         self._rounds = rounds
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record):
         super().append(record)
         if len(self.read()) == self._rounds:
             raise Killed
@@ -169,14 +164,14 @@ class Ended(NamedTuple):
 
 
 def started(
-    world: World,
-    path: Path,
-    tried: Counter[str],
+    world,
+    path,
+    tried,
     *,
-    model: bool,
-    die_after: int = 0,
-    **settings: Any,
-) -> Trajectory:
+    model,
+    die_after=0,
+    **settings,
+):
     """One start, which shares with the one before it nothing but the file of rounds, what the
     backend counts, and the faults that a document has already had."""
     ledger = Ledger()
@@ -198,9 +193,7 @@ def started(
     return asyncio.run(agent.run(Topic("q", QUESTION), tool))
 
 
-def ended(
-    seed: int, path: Path, kills: Sequence[int], *, faults: bool = True, **settings: Any
-) -> Ended:
+def ended(seed, path, kills, *, faults=True, **settings):
     """What comes of a question that is killed behind each of these rounds."""
     world, tried = World(seed, faults=faults), Counter[str]()
     for number in kills:
@@ -209,7 +202,7 @@ def ended(
     return Ended(started(world, path, tried, **settings), world.reads, world.asked)
 
 
-def facts(trajectory: Trajectory) -> dict[str, Any]:
+def facts(trajectory):
     """The whole record without times and without the warning that tells of the kill."""
     assert trajectory.status != "failed", trajectory.traceback
     record = json.loads(json.dumps(to_record(trajectory)))
@@ -223,7 +216,7 @@ def facts(trajectory: Trajectory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", [True, False], ids=["model", "rules"])
 @pytest.mark.parametrize("seed", range(cases(40, 2)))
-def test_a_kill_behind_any_round_changes_nothing(tmp_path: Path, seed: int, model: bool) -> None:
+def test_a_kill_behind_any_round_changes_nothing(tmp_path, seed, model):
     unbroken = ended(seed, tmp_path / "unbroken", (), model=model)
     assert facts(unbroken.trajectory)
     rounds = len(unbroken.trajectory.rounds)
@@ -240,9 +233,7 @@ def test_a_kill_behind_any_round_changes_nothing(tmp_path: Path, seed: int, mode
 
 
 @pytest.mark.parametrize("max_calls", [5, 9, 14])
-def test_a_kill_behind_the_round_that_used_up_the_calls_begins_no_other(
-    tmp_path: Path, max_calls: int
-) -> None:
+def test_a_kill_behind_the_round_that_used_up_the_calls_begins_no_other(tmp_path, max_calls):
     unbroken = ended(0, tmp_path / "unbroken", (), model=True, max_calls=max_calls)
     assert (unbroken.trajectory.status, unbroken.trajectory.reason) == ("steered", "max_calls")
     rounds = len(unbroken.trajectory.rounds)
@@ -251,9 +242,7 @@ def test_a_kill_behind_the_round_that_used_up_the_calls_begins_no_other(
 
 
 @pytest.mark.parametrize("damaged", range(1, ROUNDS + 1))
-def test_rounds_behind_a_damaged_one_are_done_again_with_the_same_end(
-    tmp_path: Path, damaged: int
-) -> None:
+def test_rounds_behind_a_damaged_one_are_done_again_with_the_same_end(tmp_path, damaged):
     unbroken = ended(1, tmp_path / "unbroken", (), model=True, faults=False)
     path = tmp_path / "killed.rounds.jsonl"
     with pytest.raises(Killed):
@@ -269,8 +258,8 @@ def test_rounds_behind_a_damaged_one_are_done_again_with_the_same_end(
 
 
 def test_rounds_of_an_earlier_version_are_gone_on_from_and_the_trajectory_says_so(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     path = tmp_path / "killed.rounds.jsonl"
     with pytest.raises(Killed):
         started(World(0), path, Counter(), model=True, die_after=2)

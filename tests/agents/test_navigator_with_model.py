@@ -9,9 +9,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scripted_model import ScriptedModel, saying, used
@@ -32,7 +31,6 @@ from soundingline.toolkit.llm.errors import (
     ServerTimeout,
 )
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.messages import Turn
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.runs import RunFolder, dump_trajectory, read_trajectory
 from soundingline.toolkit.runs.run_folder import RoundsFile
@@ -44,9 +42,7 @@ from soundingline.toolkit.search import (
 from soundingline.toolkit.search.scoring import (
     CandidateDocument,
     DocumentScore,
-    RequirementScorer,
 )
-from soundingline.toolkit.trajectory import Trajectory
 
 QUESTION = "Which mills grind barley, stand by the Wey and did not burn down?"
 TEXTS = {
@@ -63,13 +59,11 @@ STORE = store_of({docid: Document(docid, f"The {docid}", t) for docid, t in TEXT
 class WholeDocuments:
     """Every document is its own evidence."""
 
-    def locate(
-        self, docids: Sequence[str], requirements: Sequence[str], most: int = 3
-    ) -> list[list[list[Located]]]:
+    def locate(self, docids, requirements, most=3):
         return [[[Located(docid, 1.0)] for _ in requirements] for docid in docids]
 
 
-def plan(*queries: Any, checklist: Sequence[str] = CHECKLIST, **others: Any) -> Turn:
+def plan(*queries, checklist=CHECKLIST, **others):
     rows = [row if isinstance(row, dict) else {"query": row} for row in queries]
     text = json.dumps({"checklist": list(checklist), "queries": rows, "reason": "So.", **others})
     return saying(f"Here is the plan:\n{text}", usage=used())
@@ -85,10 +79,10 @@ class Scorer(OverlapScorer):
         self, act: Callable[[CandidateDocument], DocumentScore | None] = lambda one: None
     ) -> None:
         super().__init__()
-        self.scored: list[tuple[str, str]] = []
+        self.scored = []
         self._act = act
 
-    def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
+    def score(self, candidates):
         self.scored += [(c.docid, row.requirement) for c in candidates for row in c.evidence]
         acted = [self._act(candidate) for candidate in candidates]
         judged = super().score(candidates)
@@ -96,15 +90,15 @@ class Scorer(OverlapScorer):
 
 
 def answered(
-    model: ScriptedModel | None,
-    scorer: RequirementScorer | None = None,
+    model,
+    scorer=None,
     *,
-    budget: Budget | None = None,
-    resources: dict[str, Any] | None = None,
-    texts: dict[str, str] = TEXTS,
-    question: str = QUESTION,
-    **settings: Any,
-) -> Trajectory:
+    budget=None,
+    resources=None,
+    texts=TEXTS,
+    question=QUESTION,
+    **settings,
+):
     operators = Operators(
         links=LinkGraph.build([Link("wey", "town")]),
         locator=WholeDocuments(),
@@ -117,11 +111,11 @@ def answered(
     return asyncio.run(agent.run(Topic("q", question), tool))
 
 
-def request(model: ScriptedModel, number: int) -> str:
+def request(model, number):
     return str(model.requests[number].messages[-1]["content"])
 
 
-def test_plans_and_checklists_are_the_models_and_are_revised_from_the_evidence() -> None:
+def test_plans_and_checklists_are_the_models_and_are_revised_from_the_evidence():
     revised = [*CHECKLIST, "was not burnt"]
     model = ScriptedModel(plan("mill barley"), plan("burnt mill", checklist=revised), STOP)
     scorer = Scorer()
@@ -138,7 +132,7 @@ def test_plans_and_checklists_are_the_models_and_are_revised_from_the_evidence()
     assert ("wey", "was not burnt") in scorer.scored
 
 
-def test_a_trajectory_tells_its_rounds_and_is_read_back(tmp_path: Path) -> None:
+def test_a_trajectory_tells_its_rounds_and_is_read_back(tmp_path):
     trajectory = answered(ScriptedModel(plan("mill barley"), STOP), rounds=3)
     (row,) = trajectory.rounds
     assert row["librarians"][0] | {"error": ""} == row["librarians"][0]
@@ -152,10 +146,10 @@ def test_a_trajectory_tells_its_rounds_and_is_read_back(tmp_path: Path) -> None:
     assert [message["content"] for message in calls] == [c.output for c in trajectory.calls]
 
 
-def test_navigator_and_librarians_are_on_one_ledger_by_role() -> None:
+def test_navigator_and_librarians_are_on_one_ledger_by_role():
     ledger = Ledger()
 
-    def librarian(candidate: CandidateDocument) -> None:
+    def librarian(candidate):
         with ledger.request(
             "librarian", candidate.qid or "q", Price(input=1.0, output=1.0)
         ) as entry:
@@ -168,8 +162,8 @@ def test_navigator_and_librarians_are_on_one_ledger_by_role() -> None:
     assert usage["librarian_input_tokens"] == 21 and usage["calls"] == 5
 
 
-def test_a_librarian_that_fails_leaves_its_documents_unscored_and_the_round_goes_on() -> None:
-    def act(candidate: CandidateDocument) -> None:
+def test_a_librarian_that_fails_leaves_its_documents_unscored_and_the_round_goes_on():
+    def act(candidate):
         if candidate.docid == "rye":
             raise ServerTimeout("late")
 
@@ -185,10 +179,10 @@ def test_a_librarian_that_fails_leaves_its_documents_unscored_and_the_round_goes
     assert "1 documents could not be scored" in trajectory.warnings
 
 
-def test_a_document_whose_scores_failed_is_tried_again_in_the_next_round() -> None:
+def test_a_document_whose_scores_failed_is_tried_again_in_the_next_round():
     failures = iter([True])
 
-    def act(candidate: CandidateDocument) -> DocumentScore | None:
+    def act(candidate):
         if candidate.docid == "rye" and next(failures, False):
             return DocumentScore((None, None), error="unreadable")
         return None
@@ -200,10 +194,10 @@ def test_a_document_whose_scores_failed_is_tried_again_in_the_next_round() -> No
     assert "score" in trajectory.rounds[1]["documents"]["rye"]
 
 
-def test_a_librarian_that_is_late_leaves_its_documents_unscored() -> None:
+def test_a_librarian_that_is_late_leaves_its_documents_unscored():
     go_on = threading.Event()
 
-    def act(candidate: CandidateDocument) -> None:
+    def act(candidate):
         if candidate.docid == "rye":
             go_on.wait(60)
 
@@ -222,28 +216,28 @@ def test_a_librarian_that_is_late_leaves_its_documents_unscored() -> None:
     assert trajectory.status == "completed" and "wey" in trajectory.answer.documents
 
 
-def test_where_no_document_could_be_scored_the_question_has_failed() -> None:
+def test_where_no_document_could_be_scored_the_question_has_failed():
     dead = Scorer(lambda one: DocumentScore((None, None), error="server_gone"))
     trajectory = answered(ScriptedModel(plan("mill barley")), dead)
     assert (trajectory.status, trajectory.reason) == ("failed", ServerGone.code)
 
 
-def test_an_error_that_stops_the_run_ends_the_question() -> None:
-    def act(candidate: CandidateDocument) -> None:
+def test_an_error_that_stops_the_run_ends_the_question():
+    def act(candidate):
         raise AuthenticationFailed("no key")
 
     trajectory = answered(ScriptedModel(plan("mill barley")), Scorer(act))
     assert (trajectory.status, trajectory.reason) == ("failed", "authentication_failed")
 
 
-def test_a_navigator_that_returns_prose_is_asked_once_more() -> None:
+def test_a_navigator_that_returns_prose_is_asked_once_more():
     model = ScriptedModel(saying("Let me think."), plan("mill barley"), STOP)
     trajectory = answered(model, rounds=2)
     assert trajectory.answer.documents[0] == "wey"
     assert "Reply with that object alone" in request(model, 1)
 
 
-def test_prose_twice_at_the_beginning_is_planned_by_rules() -> None:
+def test_prose_twice_at_the_beginning_is_planned_by_rules():
     model = ScriptedModel(saying(""), last=saying("See The Fabled Mill (2031), by N. Obody."))
     trajectory = answered(model, rounds=3)
     assert trajectory.status == "completed"
@@ -253,7 +247,7 @@ def test_prose_twice_at_the_beginning_is_planned_by_rules() -> None:
     assert any("gave no plan" in warning for warning in trajectory.warnings)
 
 
-def test_docids_that_a_model_invents_reach_no_result() -> None:
+def test_docids_that_a_model_invents_reach_no_result():
     invented = {"operator": "expand", "docids": ["nobody", "wey"], "direction": "both"}
     rows = ({"operator": "expand", "docids": ["nobody"]}, invented, {"operator": "fly"}, 7)
     text = saying(json.dumps({"queries": list(rows), "documents": ["nobody"]}))
@@ -264,21 +258,21 @@ def test_docids_that_a_model_invents_reach_no_result() -> None:
     assert trajectory.rounds[1]["librarians"][0]["docids"] == ["wey"]
 
 
-def test_findings_of_the_model_are_mapped_to_the_corpus_or_left_out() -> None:
+def test_findings_of_the_model_are_mapped_to_the_corpus_or_left_out():
     findings = {"operator": "resolve", "findings": ["The rye", "The Fabled Mill (2031)"]}
     trajectory = answered(ScriptedModel(plan("Wey", findings), STOP), rounds=2)
     assert "rye" in trajectory.answer.documents
     assert set(trajectory.answer.documents) <= set(TEXTS)
 
 
-def test_filters_keep_hits_by_their_titles() -> None:
+def test_filters_keep_hits_by_their_titles():
     has = {"query": "mill barley", "title_has": ["WEY", "burnt"], "title_lacks": ["burnt"]}
     trajectory = answered(ScriptedModel(plan(has), STOP), rounds=2)
     assert trajectory.answer.documents == ("wey",)
     assert trajectory.rounds[0]["librarians"][0]["title_lacks"] == ["burnt"]
 
 
-def test_an_empty_pool_ends_in_an_empty_list() -> None:
+def test_an_empty_pool_ends_in_an_empty_list():
     model = ScriptedModel(plan("nothing like it"), plan("nor this"))
     trajectory = answered(model, texts={}, rounds=2)
     assert trajectory.status == "completed" and trajectory.answer.documents == ()
@@ -286,13 +280,13 @@ def test_an_empty_pool_ends_in_an_empty_list() -> None:
 
 
 @pytest.mark.parametrize("checklist", [[], ["", " \n"]])
-def test_without_a_checklist_documents_are_judged_by_the_question(checklist: list[str]) -> None:
+def test_without_a_checklist_documents_are_judged_by_the_question(checklist):
     trajectory = answered(ScriptedModel(plan("mill", checklist=checklist), STOP), rounds=2)
     assert trajectory.status == "completed"
     assert trajectory.rounds[0]["checklist"] == [QUESTION]
 
 
-def test_a_checklist_of_200_items_is_cut_and_counted() -> None:
+def test_a_checklist_of_200_items_is_cut_and_counted():
     items = [f"meets requirement {number} {'x' * 400}" for number in range(200)]
     scorer = Scorer()
     trajectory = answered(ScriptedModel(plan("mill", checklist=items), STOP), scorer, rounds=2)
@@ -302,7 +296,7 @@ def test_a_checklist_of_200_items_is_cut_and_counted() -> None:
     assert all(call.error == "" for call in trajectory.calls)
 
 
-def test_requirements_in_other_scripts_are_scored_as_they_are() -> None:
+def test_requirements_in_other_scripts_are_scored_as_they_are():
     items = ["用大麦磨粉", "يطحن الشعير", "می‌خواهم", "half a pair \ud800"]
     scorer = Scorer()
     model = ScriptedModel(plan("mill", checklist=items), STOP)
@@ -311,7 +305,7 @@ def test_requirements_in_other_scripts_are_scored_as_they_are() -> None:
     assert {need for _, need in scorer.scored} == {*items[:3], "half a pair ?"}
 
 
-def test_no_new_good_document_in_a_row_of_rounds_ends_the_search() -> None:
+def test_no_new_good_document_in_a_row_of_rounds_ends_the_search():
     model = ScriptedModel(last=plan("town sea"))
     trajectory = answered(model, rounds=9, patience=2, bar=0.9)
     assert [row["good"] for row in trajectory.rounds] == [0, 0]
@@ -320,7 +314,7 @@ def test_no_new_good_document_in_a_row_of_rounds_ends_the_search() -> None:
     assert [row["good"] for row in trajectory.rounds] == [1, 0, 0]
 
 
-def test_queries_of_a_round_are_limited() -> None:
+def test_queries_of_a_round_are_limited():
     model = ScriptedModel(plan("mill", "barley", "Wey", "sea"), STOP)
     trajectory = answered(model, rounds=2, queries=2)
     assert [row["text"] for row in trajectory.rounds[0]["librarians"]] == ["mill", "barley"]
@@ -336,9 +330,7 @@ def test_queries_of_a_round_are_limited() -> None:
         (Budget(context_window=4100), "out_of_context", "context_window"),
     ],
 )
-def test_each_budget_ends_the_rounds_with_what_was_scored(
-    budget: Budget, status: str, reason: str
-) -> None:
+def test_each_budget_ends_the_rounds_with_what_was_scored(budget, status, reason):
     model = ScriptedModel(last=plan("mill barley", "town sea"))
     trajectory = answered(model, budget=budget, rounds=9, patience=9)
     assert (trajectory.status, trajectory.reason) == (status, reason)
@@ -346,10 +338,10 @@ def test_each_budget_ends_the_rounds_with_what_was_scored(
         assert trajectory.answer.documents and len(trajectory.rounds) == 1
 
 
-def test_money_that_ends_in_the_middle_of_a_round_leaves_what_was_scored_before() -> None:
+def test_money_that_ends_in_the_middle_of_a_round_leaves_what_was_scored_before():
     rounds = [plan("Wey"), plan("mill barley", "kiln rye")]
 
-    def act(candidate: CandidateDocument) -> None:
+    def act(candidate):
         if candidate.docid == "rye":
             raise OutOfMoney("gone", scope="question")
 
@@ -359,7 +351,7 @@ def test_money_that_ends_in_the_middle_of_a_round_leaves_what_was_scored_before(
     assert trajectory.answer.documents[0] == "wey"
 
 
-def test_the_runs_money_ends_the_question_so_that_it_is_asked_again() -> None:
+def test_the_runs_money_ends_the_question_so_that_it_is_asked_again():
     ledger = Ledger(cap=1e-9)
     resources = {"ledger": ledger, "price": Price(input=1.0, output=1.0)}
     model = ScriptedModel(last=plan("mill barley"))
@@ -368,7 +360,7 @@ def test_the_runs_money_ends_the_question_so_that_it_is_asked_again() -> None:
     assert trajectory.answer.documents and len(trajectory.rounds) == 1
 
 
-def test_seconds_end_a_round_that_is_under_way() -> None:
+def test_seconds_end_a_round_that_is_under_way():
     go_on = threading.Event()
     try:
         trajectory = answered(
@@ -387,14 +379,14 @@ class Killed(BaseException):
     """Nothing catches it, as nothing catches a kill."""
 
 
-def test_a_question_goes_on_behind_its_last_whole_round(tmp_path: Path) -> None:
+def test_a_question_goes_on_behind_its_last_whole_round(tmp_path):
     scorer = Scorer()
     folder = RunFolder(tmp_path / "run")
 
-    def resources(ledger: Ledger) -> dict[str, Any]:
+    def resources(ledger):
         return {"rounds": folder.rounds, "ledger": ledger, "price": Price(input=1.0, output=1.0)}
 
-    def kill() -> Turn:
+    def kill():
         raise Killed
 
     first = Ledger()
@@ -425,12 +417,12 @@ def test_a_question_goes_on_behind_its_last_whole_round(tmp_path: Path) -> None:
     assert [row._replace(tokens=0) for row in trajectory.exposures] == exposures
 
 
-def test_a_question_survives_kill_9_between_rounds(tmp_path: Path) -> None:
+def test_a_question_survives_kill_9_between_rounds(tmp_path):
     folder = RunFolder(tmp_path / "run")
     file = folder.rounds("q").path
     resources = {"rounds": folder.rounds}
 
-    def work_until_killed() -> None:
+    def work_until_killed():
         never = asyncio.Event().wait
         answered(ScriptedModel(plan("mill barley"), lambda: never()), rounds=3, resources=resources)
 
@@ -458,9 +450,9 @@ def test_a_question_survives_kill_9_between_rounds(tmp_path: Path) -> None:
     assert not file.exists() and folder.read("q") == trajectory
 
 
-def test_a_file_of_rounds_that_is_none_of_ours_is_told() -> None:
+def test_a_file_of_rounds_that_is_none_of_ours_is_told():
     class Foreign(RoundsFile):
-        def read(self) -> list[dict[str, Any]]:
+        def read(self):
             return [{"row": 1}]
 
     resources = {"rounds": lambda qid: Foreign(Path("x.rounds.jsonl"))}
@@ -468,10 +460,10 @@ def test_a_file_of_rounds_that_is_none_of_ours_is_told() -> None:
     assert trajectory.status == "failed" and "rounds.jsonl" in trajectory.traceback
 
 
-def test_librarians_of_all_questions_share_one_bound() -> None:
+def test_librarians_of_all_questions_share_one_bound():
     lock, under_way, most = threading.Lock(), [0], [0]
 
-    def act(candidate: CandidateDocument) -> None:
+    def act(candidate):
         with lock:
             under_way[0] += 1
             most[0] = max(most[0], under_way[0])
@@ -483,7 +475,7 @@ def test_librarians_of_all_questions_share_one_bound() -> None:
     model = ScriptedModel(last=plan("mill", "barley", "Wey", "rye", "sea"))
     agent = Navigator(rounds=1, librarians=3).bind(Resources(Budget(), model=model))
 
-    async def all_questions() -> list[Trajectory]:
+    async def all_questions():
         return await asyncio.gather(
             *(
                 agent.run(
@@ -499,7 +491,7 @@ def test_librarians_of_all_questions_share_one_bound() -> None:
     assert 2 <= most[0] <= 3
 
 
-def test_a_prompt_of_ones_own_needs_all_its_sections(tmp_path: Path) -> None:
+def test_a_prompt_of_ones_own_needs_all_its_sections(tmp_path):
     path = tmp_path / "own.txt"
     path.write_text("=== system ===\nPlan.\n", encoding="utf-8")
     with pytest.raises(InputError, match="navigator's prompt"):
@@ -508,11 +500,11 @@ def test_a_prompt_of_ones_own_needs_all_its_sections(tmp_path: Path) -> None:
         Navigator(prompt="nowhere")
 
 
-def test_a_calibration_maps_the_probability_and_its_absence_is_said(tmp_path: Path) -> None:
+def test_a_calibration_maps_the_probability_and_its_absence_is_said(tmp_path):
     path = tmp_path / "calibration.json"
     path.write_text('{"method": "isotonic", "x": [0.0, 1.0], "y": [0.0, 0.5], "scorer": ""}')
 
-    def act(candidate: CandidateDocument) -> DocumentScore:
+    def act(candidate):
         plain = OverlapScorer().score([candidate])[0]
         return plain._replace(probability=0.8, origin="stated")
 
@@ -534,7 +526,7 @@ def test_a_calibration_maps_the_probability_and_its_absence_is_said(tmp_path: Pa
             Navigator(calibration=str(path))
 
 
-def test_a_plan_is_the_last_object_of_a_reply() -> None:
+def test_a_plan_is_the_last_object_of_a_reply():
     text = 'First {"queries": ["a"]}, or rather {"queries": ["b", {"query": 7}], "checklist": "c"}'
     read = read_plan(text, set(), queries=5, requirements=5)
     assert read is not None and [query.text for query in read.queries] == ["b", "7"]
@@ -543,7 +535,7 @@ def test_a_plan_is_the_last_object_of_a_reply() -> None:
     assert tidy_checklist(["a  b", "a b", ""], 9) == ("a b",)
 
 
-def ordered_by(reranker: Any, **settings: Any) -> Trajectory:
+def ordered_by(reranker, **settings):
     operators = Operators(locator=WholeDocuments(), scorer=Scorer(), order=reranker)
     tool = Literature().bind(operators).open(WordBackend(TEXTS), STORE)
     agent = Navigator(rounds=1, **settings).bind(
@@ -552,10 +544,10 @@ def ordered_by(reranker: Any, **settings: Any) -> Trajectory:
     return asyncio.run(agent.run(Topic("q", QUESTION), tool))
 
 
-def test_the_best_are_put_in_the_order_of_a_re_ranker_of_lists() -> None:
-    asked: list[tuple[str, str, list[tuple[str, str]]]] = []
+def test_the_best_are_put_in_the_order_of_a_re_ranker_of_lists():
+    asked = []
 
-    def backwards(qid: str, question: str, documents: Sequence[tuple[str, str]]) -> list[str]:
+    def backwards(qid, question, documents):
         asked.append((qid, question, list(documents)))
         return ["nobody", *(docid for docid, _ in reversed(documents))]
 
@@ -570,10 +562,8 @@ def test_the_best_are_put_in_the_order_of_a_re_ranker_of_lists() -> None:
 @pytest.mark.parametrize(
     ("error", "status"), [(ServerTimeout("late"), "completed"), (OutOfMoney("x"), "out_of_money")]
 )
-def test_a_re_ranker_of_lists_that_fails_leaves_the_order_of_scores(
-    error: Exception, status: str
-) -> None:
-    def broken(qid: str, question: str, documents: Sequence[tuple[str, str]]) -> list[str]:
+def test_a_re_ranker_of_lists_that_fails_leaves_the_order_of_scores(error, status):
+    def broken(qid, question, documents):
         raise error
 
     trajectory = ordered_by(broken)

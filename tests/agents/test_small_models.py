@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 from scripted_model import ANSWER, ScriptedModel, call, calling, saying, search
@@ -22,17 +20,17 @@ from soundingline.toolkit.evaluation.agent_run import evaluate_run
 from soundingline.toolkit.llm import errors as llm_errors
 from soundingline.toolkit.llm.messages import Turn
 from soundingline.toolkit.search import Grep, RankedBrowsing, TopK
-from soundingline.toolkit.trajectory import Trajectory, final_response
+from soundingline.toolkit.trajectory import final_response
 
 PROSE = "Torvald Brekke built the mill."
 CALL_AS_TEXT = '{"name": "search", "arguments": {"reason": "", "query": "mill"}}'
 
 
-def demands(trajectory: Trajectory) -> list[str]:
+def demands(trajectory):
     return [message["demand"] for message in trajectory.messages if message.get("demand")]
 
 
-def counts(trajectory: Trajectory, *names: str) -> Any:
+def counts(trajectory, *names):
     topics = [Topic("q1", "Who built Grenholm Mill?")]
     evaluation = evaluate_run([trajectory], topics=topics, qrels={}, answers={})
     return {name: evaluation.counts[name] for name in names or ("no_call", "reminded")}
@@ -41,7 +39,7 @@ def counts(trajectory: Trajectory, *names: str) -> Any:
 # The reminder of the answer format.
 
 
-def test_an_answer_without_the_format_is_accepted_after_one_reminder() -> None:
+def test_an_answer_without_the_format_is_accepted_after_one_reminder():
     model = ScriptedModel(calling(), saying(PROSE), saying())
     trajectory = ask(model, remind=True)
     assert ended(trajectory) == ("completed", "")
@@ -52,7 +50,7 @@ def test_an_answer_without_the_format_is_accepted_after_one_reminder() -> None:
     assert counts(trajectory) == {"no_call": 0, "reminded": 1}
 
 
-def test_a_second_answer_without_the_format_is_taken_as_it_is() -> None:
+def test_a_second_answer_without_the_format_is_taken_as_it_is():
     trajectory = ask(ScriptedModel(calling(), saying(PROSE), saying("It was Brekke.")), remind=True)
     assert ended(trajectory) == ("completed", "")
     assert (trajectory.answer.exact, trajectory.answer.explanation) == ("", "It was Brekke.")
@@ -68,7 +66,7 @@ def test_a_second_answer_without_the_format_is_taken_as_it_is() -> None:
         "Explanation: three of them\nDocuments: [mill] [brekke]",
     ],
 )
-def test_an_answer_with_the_format_is_accepted_at_once(text: str) -> None:
+def test_an_answer_with_the_format_is_accepted_at_once(text):
     trajectory = ask(ScriptedModel(calling(), saying(text)), remind=True)
     assert ended(trajectory) == ("completed", "") and demands(trajectory) == []
 
@@ -85,7 +83,7 @@ def test_an_answer_with_the_format_is_accepted_at_once(text: str) -> None:
         "Exact Answer: the answer alone, as short as it can be\nConfidence: 0%",
     ],
 )
-def test_whatever_names_no_answer_is_no_answer_yet(text: str) -> None:
+def test_whatever_names_no_answer_is_no_answer_yet(text):
     assert demands(ask(ScriptedModel(calling(), saying(text), saying()), remind=True)) == [
         "reminder"
     ]
@@ -104,9 +102,7 @@ def test_whatever_names_no_answer_is_no_answer_yet(text: str) -> None:
     ids=["format", "prose", "placeholder", "call", "no money", "cut"],
 )
 @pytest.mark.parametrize("limits", [{}, {"turns": 1}], ids=["by itself", "demanded"])
-def test_answers_that_lack_the_format_behind_the_reminder_are_counted(
-    after: Any, lacking: bool, limits: dict[str, int]
-) -> None:
+def test_answers_that_lack_the_format_behind_the_reminder_are_counted(after, lacking, limits):
     trajectory = ask(ScriptedModel(calling(), saying(PROSE), after, after), remind=True, **limits)
     assert counts(trajectory, "no_format", "answered") == {
         "no_format": lacking,
@@ -115,7 +111,7 @@ def test_answers_that_lack_the_format_behind_the_reminder_are_counted(
     assert counts(ask(ScriptedModel(calling(), saying(PROSE))), "no_format") == {"no_format": 0}
 
 
-def test_without_the_option_the_first_reply_without_a_call_is_the_answer() -> None:
+def test_without_the_option_the_first_reply_without_a_call_is_the_answer():
     model = ScriptedModel(calling(), saying(PROSE))
     trajectory = ask(model)
     assert ended(trajectory) == ("completed", "") and demands(trajectory) == []
@@ -123,7 +119,7 @@ def test_without_the_option_the_first_reply_without_a_call_is_the_answer() -> No
     assert {request.settings.tool_choice for request in model.requests} == {"auto"}
 
 
-def test_after_the_reminder_the_model_may_search_on() -> None:
+def test_after_the_reminder_the_model_may_search_on():
     model = ScriptedModel(calling(), saying(PROSE), calling(search("Brekke", "c2")), saying())
     trajectory = ask(model, remind=True)
     assert trajectory.answer.exact == "Torvald Brekke"
@@ -140,7 +136,7 @@ def test_after_the_reminder_the_model_may_search_on() -> None:
     ],
     ids=["empty", "repeats itself", "no room", "no money"],
 )
-def test_a_reminder_never_costs_the_answer_that_was_there(useless: tuple[Any, ...]) -> None:
+def test_a_reminder_never_costs_the_answer_that_was_there(useless):
     trajectory = ask(ScriptedModel(calling(), saying(PROSE), *useless), remind=True)
     assert ended(trajectory) == ("completed", "")
     assert trajectory.answer.explanation == PROSE
@@ -148,7 +144,7 @@ def test_a_reminder_never_costs_the_answer_that_was_there(useless: tuple[Any, ..
     assert any("reminder" in warning for warning in trajectory.warnings)
 
 
-def test_time_that_runs_out_behind_the_reminder_leaves_the_answer() -> None:
+def test_time_that_runs_out_behind_the_reminder_leaves_the_answer():
     clock = Clock()
     model = ScriptedModel(calling(), saying(PROSE), clock.then(400, saying("too late")))
     trajectory = ask(model, clock=clock, seconds=300, steer_at=1, remind=True)
@@ -156,13 +152,13 @@ def test_time_that_runs_out_behind_the_reminder_leaves_the_answer() -> None:
     assert trajectory.answer.explanation == PROSE
 
 
-def test_the_last_turn_s_answer_may_be_put_into_the_format() -> None:
+def test_the_last_turn_s_answer_may_be_put_into_the_format():
     # Without the reminder it would end as completed; so it does with it.
     trajectory = ask(ScriptedModel(calling(), saying(PROSE), saying()), turns=2, remind=True)
     assert ended(trajectory) == ("completed", "") and trajectory.answer.exact == "Torvald Brekke"
 
 
-def test_an_answer_that_was_demanded_is_reminded_of_the_format_too() -> None:
+def test_an_answer_that_was_demanded_is_reminded_of_the_format_too():
     model = ScriptedModel(calling(), saying(PROSE), saying())
     trajectory = ask(model, turns=1, remind=True)
     assert ended(trajectory) == ("out_of_turns", "turns")
@@ -174,9 +170,7 @@ def test_an_answer_that_was_demanded_is_reminded_of_the_format_too() -> None:
 @pytest.mark.parametrize(
     ("turns", "may_call"), [(None, True), (2, False), (1, False)], ids=["open", "last", "demanded"]
 )
-def test_the_reminder_offers_a_call_only_where_tools_are_open(
-    prompt: str, turns: int | None, may_call: bool
-) -> None:
+def test_the_reminder_offers_a_call_only_where_tools_are_open(prompt, turns, may_call):
     model = ScriptedModel(calling(), saying(PROSE), saying())
     trajectory = ask(model, prompt=prompt, remind=True, turns=turns)
     assert demands(trajectory) == ["reminder"]
@@ -187,7 +181,7 @@ def test_the_reminder_offers_a_call_only_where_tools_are_open(
     assert load_prompt(prompt).words("reminder").splitlines()[1:] == reminder.splitlines()[1:]
 
 
-def test_the_reminder_offers_no_call_when_time_is_nearly_over() -> None:
+def test_the_reminder_offers_no_call_when_time_is_nearly_over():
     clock = Clock()
     model = ScriptedModel(clock.then(250, calling()), saying(PROSE), saying())
     ask(model, clock=clock, seconds=300, remind=True)
@@ -195,7 +189,7 @@ def test_the_reminder_offers_no_call_when_time_is_nearly_over() -> None:
     assert "no tools to call now" in model.requests[2].messages[-1]["content"]
 
 
-def test_an_agent_without_tools_is_reminded_of_the_format_alone() -> None:
+def test_an_agent_without_tools_is_reminded_of_the_format_alone():
     model = ScriptedModel(saying(PROSE), saying())
     agent = ClosedBookAgent(model=model, remind=True)
     trajectory = asyncio.run(agent.run(Topic("q1", "Who?"), tool()))
@@ -207,7 +201,7 @@ def test_an_agent_without_tools_is_reminded_of_the_format_alone() -> None:
 # A search first.
 
 
-def test_no_search_is_demanded_once_tools_are_closed() -> None:
+def test_no_search_is_demanded_once_tools_are_closed():
     clock = Clock()
     browse = call("read_document", "c1", reason="", docid="mill", offset=None, limit=None)
     model = ScriptedModel(clock.then(250, calling(browse)), saying())
@@ -216,7 +210,7 @@ def test_no_search_is_demanded_once_tools_are_closed() -> None:
     assert [request.settings.tool_choice for request in model.requests] == ["search", "auto"]
 
 
-def test_the_first_call_is_forced_to_be_a_search_and_the_model_is_free_then() -> None:
+def test_the_first_call_is_forced_to_be_a_search_and_the_model_is_free_then():
     model = ScriptedModel(calling(), calling(search("Brekke", "c2")), saying())
     trajectory = ask(model, first_call="search")
     choices = [request.settings.tool_choice for request in model.requests]
@@ -224,7 +218,7 @@ def test_the_first_call_is_forced_to_be_a_search_and_the_model_is_free_then() ->
     assert demands(trajectory) == []
 
 
-def test_a_model_that_answers_before_it_searched_is_told_so_once() -> None:
+def test_a_model_that_answers_before_it_searched_is_told_so_once():
     model = ScriptedModel(saying(PROSE), calling(), saying())
     trajectory = ask(model, first_call="search")
     assert ended(trajectory) == ("completed", "")
@@ -241,9 +235,7 @@ def test_a_model_that_answers_before_it_searched_is_told_so_once() -> None:
         (partial(Grep, syntax="words"), 'grep(reason="...", words="...")', "words"),
     ],
 )
-def test_the_demand_shows_the_call_that_the_tool_takes(
-    interface: Any, form: str, argument: str
-) -> None:
+def test_the_demand_shows_the_call_that_the_tool_takes(interface, form, argument):
     """Told in words alone, Qwen2.5-Coder-0.5B-Instruct repeated them as the reason, without query;
     shown the call, it searched."""
     session = interface().open(WordBackend(TEXTS), store_of(CORPUS))
@@ -252,7 +244,7 @@ def test_the_demand_shows_the_call_that_the_tool_takes(
     assert f"Call {form} now: the {argument} is" in demand["content"]
 
 
-def test_a_demand_in_words_of_ones_own_shows_the_call_where_it_wants_to(tmp_path: Path) -> None:
+def test_a_demand_in_words_of_ones_own_shows_the_call_where_it_wants_to(tmp_path):
     path = tmp_path / "mine.txt"
     text = (FOLDER / "pi_serini.txt").read_text()
     path.write_text(f"{text}\n=== first_call ===\nSearch {{braces}} by {{argument}}: {{call}}\n")
@@ -261,7 +253,7 @@ def test_a_demand_in_words_of_ones_own_shows_the_call_where_it_wants_to(tmp_path
     assert demand["content"] == 'Search {braces} by query: search(reason="...", query="...")'
 
 
-def test_one_that_never_searches_is_heard_and_counted() -> None:
+def test_one_that_never_searches_is_heard_and_counted():
     trajectory = ask(ScriptedModel(last=saying(PROSE)), first_call="search", remind=True)
     assert ended(trajectory) == ("completed", "")
     assert demands(trajectory) == ["first_call", "reminder"]
@@ -269,7 +261,7 @@ def test_one_that_never_searches_is_heard_and_counted() -> None:
     assert counts(trajectory) == {"no_call": 1, "reminded": 1}
 
 
-def test_another_tool_is_no_search() -> None:
+def test_another_tool_is_no_search():
     browse = call("read_document", "c1", reason="", docid="mill", offset=None, limit=None)
     model = ScriptedModel(calling(browse), calling(), saying())
     ask(model, first_call="search")
@@ -277,7 +269,7 @@ def test_another_tool_is_no_search() -> None:
     assert choices == ["search", "search", "auto"]
 
 
-def test_an_agent_without_tools_demands_no_search() -> None:
+def test_an_agent_without_tools_demands_no_search():
     model = ScriptedModel(saying())
     agent = ClosedBookAgent(model=model, first_call="search")
     trajectory = asyncio.run(agent.run(Topic("q1", "Who?"), tool()))
@@ -285,7 +277,7 @@ def test_an_agent_without_tools_demands_no_search() -> None:
     assert model.requests[0].settings.tool_choice == "auto"
 
 
-def test_only_a_search_can_be_demanded() -> None:
+def test_only_a_search_can_be_demanded():
     with pytest.raises(InputError, match=r"first_call.*'browse'"):
         ChatAgent(first_call="browse")
 
@@ -293,7 +285,7 @@ def test_only_a_search_can_be_demanded() -> None:
 # What small models do.
 
 
-def test_calls_of_tools_that_do_not_exist_are_refused_and_the_question_goes_on() -> None:
+def test_calls_of_tools_that_do_not_exist_are_refused_and_the_question_goes_on():
     ghosts = [calling(call("google", f"c{n}", query="mill")) for n in range(3)]
     model = ScriptedModel(*ghosts, calling(search(identifier="c3")), saying())
     trajectory = ask(model, first_call="search", remind=True)
@@ -305,7 +297,7 @@ def test_calls_of_tools_that_do_not_exist_are_refused_and_the_question_goes_on()
     assert choices == ["search", "search", "search", "auto", "auto"]
 
 
-def test_one_call_that_is_refused_again_and_again_ends_with_the_budget() -> None:
+def test_one_call_that_is_refused_again_and_again_ends_with_the_budget():
     # As Qwen2.5-Coder-0.5B-Instruct did: the demand as the reason, and no query.
     wrong = [calling(call("search", f"c{n}", reason="You have not searched")) for n in range(8)]
     trajectory = ask(ScriptedModel(*wrong, last=saying()), turns=8, first_call="search")
@@ -314,7 +306,7 @@ def test_one_call_that_is_refused_again_and_again_ends_with_the_budget() -> None
     assert trajectory.answer.exact == "Torvald Brekke"
 
 
-def test_the_same_call_again_and_again_ends_with_the_budget_and_an_answer() -> None:
+def test_the_same_call_again_and_again_ends_with_the_budget_and_an_answer():
     model = ScriptedModel(*[calling(search(identifier=f"c{n}")) for n in range(8)], last=saying())
     trajectory = ask(model, turns=8, first_call="search", remind=True)
     assert ended(trajectory) == ("out_of_turns", "turns")
@@ -327,7 +319,7 @@ def test_the_same_call_again_and_again_ends_with_the_budget_and_an_answer() -> N
     [saying(""), llm_errors.Truncated("cut", turn=Turn(text="mill " * 50, finish_reason="length"))],
     ids=["empty", "repeats itself"],
 )
-def test_after_a_useless_reply_in_the_last_turn_the_answer_alone_is_demanded(useless: Any) -> None:
+def test_after_a_useless_reply_in_the_last_turn_the_answer_alone_is_demanded(useless):
     # As Qwen2.5-Coder-0.5B-Instruct did: it was told to call a tool, and that tools are closed.
     model = ScriptedModel(calling(), useless, saying())
     trajectory = ask(model, turns=2, remind=True)
@@ -340,9 +332,7 @@ def test_after_a_useless_reply_in_the_last_turn_the_answer_alone_is_demanded(use
     )
 
 
-def test_a_call_where_the_answer_was_demanded_is_refused_and_the_answer_asked_for_once_more() -> (
-    None
-):
+def test_a_call_where_the_answer_was_demanded_is_refused_and_the_answer_asked_for_once_more():
     # As Qwen2.5-Coder-0.5B-Instruct did, whose server cannot keep it from calling.
     again = calling(search("Brekke", "c2"))
     trajectory = ask(ScriptedModel(calling(), again, saying()), turns=1, remind=True)
@@ -354,9 +344,7 @@ def test_a_call_where_the_answer_was_demanded_is_refused_and_the_answer_asked_fo
 
 
 @pytest.mark.parametrize(("remind", "requests"), [(True, 3), (False, 2)])
-def test_a_model_that_calls_instead_of_any_answer_ends_without_one(
-    remind: bool, requests: int
-) -> None:
+def test_a_model_that_calls_instead_of_any_answer_ends_without_one(remind, requests):
     model = ScriptedModel(calling(), last=calling(search("Brekke", "c2")))
     trajectory = ask(model, turns=1, remind=remind)
     assert ended(trajectory) == ("out_of_turns", "turns")
@@ -370,7 +358,7 @@ def test_a_model_that_calls_instead_of_any_answer_ends_without_one(
     }
 
 
-def test_a_reply_that_repeats_itself_twice_without_any_answer_fails_as_truncated() -> None:
+def test_a_reply_that_repeats_itself_twice_without_any_answer_fails_as_truncated():
     endless = llm_errors.Truncated("cut", turn=Turn(text="mill " * 50, finish_reason="length"))
     trajectory = ask(ScriptedModel(calling(), endless, endless), remind=True)
     assert ended(trajectory) == ("failed", "truncated")
@@ -380,7 +368,7 @@ def test_a_reply_that_repeats_itself_twice_without_any_answer_fails_as_truncated
 # Prompts, fingerprints.
 
 
-def test_a_prompt_may_have_words_of_its_own_for_the_demands(tmp_path: Path) -> None:
+def test_a_prompt_may_have_words_of_its_own_for_the_demands(tmp_path):
     path = tmp_path / "mine.txt"
     text = (FOLDER / "pi_serini.txt").read_text()
     path.write_text(f"{text}\n=== reminder ===\nThree lines, please.\n")
@@ -392,14 +380,14 @@ def test_a_prompt_may_have_words_of_its_own_for_the_demands(tmp_path: Path) -> N
     assert said_when_closed(path) == "No tools, please."
 
 
-def said_when_closed(prompt: Path) -> str:
+def said_when_closed(prompt):
     """The reminder that a model gets after its last turn with tools."""
     model = ScriptedModel(calling(), saying(PROSE), saying())
     ask(model, prompt=str(prompt), remind=True, turns=1)
     return str(model.requests[2].messages[-1]["content"])
 
 
-def test_what_may_be_demanded_stands_in_the_fingerprints_of_agents_that_demand_it() -> None:
+def test_what_may_be_demanded_stands_in_the_fingerprints_of_agents_that_demand_it():
     plain, both = ChatAgent(), ChatAgent(remind=True, first_call="search")
     assert set(plain.fingerprints) == {"prompt"}
     assert set(both.fingerprints) == {"prompt", "prompt.reminder", "prompt.first_call"}
@@ -409,9 +397,7 @@ def test_what_may_be_demanded_stands_in_the_fingerprints_of_agents_that_demand_i
 
 
 @pytest.mark.parametrize("section", ["reminder", "reminder_closed"])
-def test_the_fingerprint_of_the_reminder_holds_its_words_in_either_state(
-    section: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fingerprint_of_the_reminder_holds_its_words_in_either_state(section, monkeypatch):
     before = ChatAgent(remind=True).fingerprints
     monkeypatch.setitem(prompt._OPTIONAL, section, "Other words.")
     changed = {

@@ -15,14 +15,14 @@ Entry = Callable[..., int]
 
 
 @pytest.fixture
-def entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entry:
+def entry(monkeypatch, tmp_path):
     """`entry("run", "name=x", ...)` in an empty working folder; the exit code."""
     monkeypatch.chdir(tmp_path)
     if not os.environ.get("SOUNDINGLINE_DATA"):  # which is relative to the working folder then
         root = Path(__file__).resolve().parents[2]
         monkeypatch.setenv("SOUNDINGLINE_DATA", str(root.parent / "shared" / "data"))
 
-    def call(name: str, *arguments: str) -> int:
+    def call(name, *arguments):
         module = importlib.import_module(f"soundingline.experiments.{name}")
         entry = importlib.import_module("soundingline.experiments.cli")
         GlobalHydra.instance().clear()
@@ -50,6 +50,6 @@ COMMANDS = {
 
 
 @pytest.fixture
-def beir(tmp_path: Path) -> Path:
+def beir(tmp_path):
     """A whole small BEIR folder; one question id wants to leave it, one judged document is gone."""
     return folder(tmp_path / "beir", corpus=CORPUS, queries=QUERIES, qrels=QRELS)

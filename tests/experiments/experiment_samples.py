@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 TINY = (
     "benchmark.documents=64",
     "benchmark.questions=6",
@@ -13,7 +11,7 @@ TINY = (
 )
 
 
-def folder(path: Path, **files: str) -> Path:
+def folder(path, **files):
     """A BEIR folder of the given files; `qrels` is the test split."""
     (path / "qrels").mkdir(parents=True)
     for name, text in files.items():

@@ -35,7 +35,7 @@ BROKEN = {
 }
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
+def told(capsys):
     """The one line on standard error."""
     error = capsys.readouterr().err
     assert "Traceback" not in error
@@ -45,9 +45,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_folder_is_told_with_its_place(
-    case: str, entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_folder_is_told_with_its_place(case, entry, tmp_path, capsys):
     files, said = BROKEN[case]
     path = folder(tmp_path / "broken", **files)
     code = entry("rank", "benchmark=beir", f"benchmark.path={path}", "name=x")
@@ -75,9 +73,7 @@ def test_a_broken_folder_is_told_with_its_place(
         ("experiment=[demo,null]", "pasamaster/separation"),
     ],
 )
-def test_what_names_no_option_is_told_with_those_there_are(
-    override: str, said: str, entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_names_no_option_is_told_with_those_there_are(override, said, entry, capsys):
     flags = ("-m",) if "," in override and "[" not in override else ()
     assert entry("run", *flags, override, "name=x") == 2
     line = told(capsys)
@@ -85,9 +81,7 @@ def test_what_names_no_option_is_told_with_those_there_are(
     assert not Path("runs").exists()
 
 
-def test_it_is_told_by_every_command_and_in_python(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_told_by_every_command_and_in_python(entry, capsys):
     assert entry("evaluate", "runs/x", "llm@judge_llm=null") == 2
     assert "llm@judge_llm=null names no option" in told(capsys)
     assert serve.start(["llm=null"]) == 2
@@ -109,8 +103,8 @@ def test_it_is_told_by_every_command_and_in_python(
     ],
 )
 def test_a_name_in_the_place_of_an_option_is_told_with_how_one_is_chosen(
-    override: str, choice: str, entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+    override, choice, entry, capsys
+):
     for command in ("run", "rank"):
         assert entry(command, *TINY, "llm=openai_compatible", override, "name=x") == 2
         line = told(capsys)
@@ -118,16 +112,14 @@ def test_a_name_in_the_place_of_an_option_is_told_with_how_one_is_chosen(
         assert not Path("runs").exists() and not Path("indexes").exists()
 
 
-def test_null_in_the_place_of_a_mapping_is_told(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_null_in_the_place_of_a_mapping_is_told(entry, capsys):
     given = ("agent=chat", "llm=vllm/qwen3_8b", "llm.server.options=null")
     assert entry("run", *TINY, *given, "name=x") == 2
     wanted = "valid: a value of type Mapping[str, Any]"
     assert f"llm.server.options=None. {wanted}" in told(capsys)
 
 
-def test_an_agent_of_no_class_is_told(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_agent_of_no_class_is_told(entry, capsys):
     assert entry("run", *TINY, "agent._target_=null", "name=x") == 2
     assert "agent has no _target_" in told(capsys)
     for target in (
@@ -141,8 +133,8 @@ def test_an_agent_of_no_class_is_told(entry: Entry, capsys: pytest.CaptureFixtur
 
 
 def test_an_agent_of_ones_own_is_told_its_types_and_a_defect_keeps_its_traceback(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    entry, monkeypatch, capsys
+):
     Path("own_agent.py").write_text("class Agent:\n    def __init__(self, n: int): ...\n")
     Path("lacking.py").write_text("import a_library_that_is_not_there\n")
     monkeypatch.syspath_prepend(Path.cwd())
@@ -153,12 +145,12 @@ def test_an_agent_of_ones_own_is_told_its_types_and_a_defect_keeps_its_traceback
         entry("run", *TINY, "agent._target_=lacking.Agent", "name=x")
 
 
-def test_a_ranking_needs_no_agent(entry: Entry) -> None:
+def test_a_ranking_needs_no_agent(entry):
     assert entry("rank", *TINY, "~agent", "name=x") == 0
     assert Path("runs/x/metrics.json").exists()
 
 
-def test_none_is_chosen_as_the_line_says() -> None:
+def test_none_is_chosen_as_the_line_says():
     chosen = ("llm=openai_compatible", "llm@rewriter_llm=openai_compatible")
     config = Settings.compose(chosen).config
     assert config.llm and config.rewriter_llm
@@ -230,9 +222,7 @@ def test_none_is_chosen_as_the_line_says() -> None:
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
-def test_a_mistyped_setting_is_told_and_nothing_is_made(
-    overrides: list[str], said: str, entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistyped_setting_is_told_and_nothing_is_made(overrides, said, entry, capsys):
     base = [] if overrides[0].startswith("benchmark=") else list(TINY)
     assert entry("rank", *base, *overrides) == 2
     line = told(capsys)
@@ -248,34 +238,26 @@ def test_a_mistyped_setting_is_told_and_nothing_is_made(
         (("--resolve",), "--resolve"),
     ],
 )
-def test_flags_that_exclude_each_other_are_told(
-    flags: tuple[str, ...], said: str, entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flags_that_exclude_each_other_are_told(flags, said, entry, capsys):
     assert entry("rank", *TINY, *flags) == 2
     assert said in told(capsys)
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize("overrides", [["concurrency=0"], ["tool.page=0"], ["agent.max_reads=-1"]])
-def test_an_agent_run_checks_its_settings_first(
-    overrides: list[str], entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_agent_run_checks_its_settings_first(overrides, entry, capsys):
     assert entry("run", *TINY, *overrides) == 2
     assert told(capsys)
     assert not Path("runs").exists()
 
 
-def test_a_benchmark_without_judgements_cannot_be_ranked(
-    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_benchmark_without_judgements_cannot_be_ranked(entry, tmp_path, capsys):
     path = folder(tmp_path / "b", corpus=CORPUS, queries=QUERIES, qrels=QRELS.splitlines()[0])
     assert entry("rank", "benchmark=beir", f"benchmark.path={path}", "benchmark.split=null") == 2
     assert "judged" in told(capsys)
 
 
-def test_an_index_of_another_corpus_is_refused(
-    entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_index_of_another_corpus_is_refused(entry, beir, capsys):
     given = ("benchmark=beir", f"benchmark.path={beir}")
     assert entry("index", *given) == 0
     manifest = next(Path("indexes").glob("*/document-lexical-*/manifest.json"))
@@ -292,8 +274,8 @@ def test_an_index_of_another_corpus_is_refused(
 
 @pytest.mark.parametrize("damage", ["another index", "cut short"])
 def test_an_enriched_index_that_does_not_fit_is_refused_until_it_is_removed(
-    damage: str, entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    damage, entry, beir, capsys
+):
     given = ("benchmark=beir", f"benchmark.path={beir}", "enrichment=feedback_corpus")
     assert entry("rank", *given, "name=x") == 0
     enriched = next(Path("indexes").glob("*/document-enriched-*"))
@@ -318,9 +300,7 @@ def test_an_enriched_index_that_does_not_fit_is_refused_until_it_is_removed(
     assert entry("rank", *given, "name=y") == 0
 
 
-def test_a_run_under_a_taken_name_with_other_settings_is_refused(
-    entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_under_a_taken_name_with_other_settings_is_refused(entry, beir, capsys):
     given = ("benchmark=beir", f"benchmark.path={beir}", "name=x")
     assert entry("rank", *given) == 0
     before = Path("runs/x/metrics.json").read_bytes()
@@ -330,9 +310,7 @@ def test_a_run_under_a_taken_name_with_other_settings_is_refused(
     assert Path("runs/x/metrics.json").read_bytes() == before
 
 
-def test_comparing_needs_two_evaluated_runs(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_comparing_needs_two_evaluated_runs(entry, capsys):
     assert entry("compare", "runs/nothing") == 2
     assert "two or more" in told(capsys)
     assert entry("compare", "runs/a", "runs/b") == 2

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def benchmark(tmp_path: Path, beir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def benchmark(tmp_path, beir, monkeypatch):
     """Runs the benchmark with a tiny encoder on few documents; gives the page that it writes."""
     monkeypatch.setattr(harness, "PAGE", tmp_path / "benchmarks.md")
     monkeypatch.setattr(encode, "SIZES", dict.fromkeys(encode.SIZES, (2,)))
@@ -29,14 +27,14 @@ def benchmark(tmp_path: Path, beir: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     model = tiny_embedder.save_sentence_model(tmp_path / "models")
     small = ["--documents", "8", "--rounds", "1", "--model", str(model), "--collection", str(beir)]
 
-    def run(*arguments: str) -> str:
+    def run(*arguments):
         encode.main([*small, *arguments, "--write"])
         return (tmp_path / "benchmarks.md").read_text()
 
     return run
 
 
-def test_the_benchmark_writes_its_section(benchmark: Callable[..., str], tmp_path: Path) -> None:
+def test_the_benchmark_writes_its_section(benchmark, tmp_path):
     text = benchmark("--threads", "1")
     assert "<!-- bench:encode -->" in text and str(tmp_path) not in text
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ours, float32")]
@@ -45,7 +43,7 @@ def test_the_benchmark_writes_its_section(benchmark: Callable[..., str], tmp_pat
         assert float(row[-1].rstrip(" |")) > 0.99999
 
 
-def test_ratios_are_within_a_precision_and_of_processor_seconds() -> None:
+def test_ratios_are_within_a_precision_and_of_processor_seconds():
     turns = {
         "library": [encode.Turn(9.0, 4.0), encode.Turn(5.0, 2.0), encode.Turn(7.0, 3.0)],
         "ours": [encode.Turn(2.0, 1.0), encode.Turn(8.0, 2.0), encode.Turn(4.0, 1.5)],
@@ -59,14 +57,14 @@ def test_ratios_are_within_a_precision_and_of_processor_seconds() -> None:
     assert rows[1] == ["ours", "3.0 (1.5 to 6.0)", "8.0", "2.00", "2 (50%)", f"{2**-0.5:.5f}"]
 
 
-def test_a_decoder_with_random_weights_is_encoded_by_both(benchmark: Callable[..., str]) -> None:
+def test_a_decoder_with_random_weights_is_encoded_by_both(benchmark):
     text = benchmark("--shape", "tiny")
     assert "<!-- bench:encode-tiny -->" in text and "--shape tiny --write`" in text
     (row,) = [line.split(" | ") for line in text.splitlines() if line.startswith("| ours, float32")]
     assert float(row[-1].rstrip(" |")) > 0.99999
 
 
-def test_work_is_that_of_linear_layers_and_attention() -> None:
+def test_work_is_that_of_linear_layers_and_attention():
     from transformers import BertConfig, BertModel
 
     sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 3}
@@ -76,6 +74,6 @@ def test_work_is_that_of_linear_layers_and_attention() -> None:
     assert encode.flops(network, [5, 2]) == 3 * sum(layer)
 
 
-def test_a_missing_collection_is_told(tmp_path: Path) -> None:
+def test_a_missing_collection_is_told(tmp_path):
     with pytest.raises(InputError, match="there is no collection"):
         encode.texts_of(tmp_path / "none", 8)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def collection(tmp_path_factory):
     chance = np.random.default_rng(0)
     words = [f"{a}{b}{c}" for a in "bdg" for b in "aeiou" for c in "lmnrs"]
     folder = tmp_path_factory.mktemp("data") / "few"
@@ -41,9 +39,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_requests_hold_the_pairs_asked_for_and_are_made_once(
-    tmp_path: Path, collection: Path
-) -> None:
+def test_requests_hold_the_pairs_asked_for_and_are_made_once(tmp_path, collection):
     requests, tokenizer = rerank_data.workload(tmp_path, collection, 70)
     assert sum(len(each.texts) for each in requests) == 70
     assert max(len(each.texts) for each in requests) <= 50
@@ -58,7 +54,7 @@ def test_requests_hold_the_pairs_asked_for_and_are_made_once(
         rerank_data.workload(tmp_path, tmp_path / "other", 70)
 
 
-def test_operations_are_those_that_torch_counts() -> None:
+def test_operations_are_those_that_torch_counts():
     from torch.utils.flop_counter import FlopCounterMode
 
     config = tiny_t5.configuration(100, **rerank_data.SHAPES["tiny"])
@@ -70,12 +66,12 @@ def test_operations_are_those_that_torch_counts() -> None:
     assert rerank_data.encoder_flops("tiny", [30, 50]) == counted.get_total_flops()
 
 
-def test_the_fastest_batch_size_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fastest_batch_size_is_found(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
 
-    def by_size(size: int) -> rerank.System:
-        def scored(pairs: Sequence[Pair]) -> list[float]:
+    def by_size(size):
+        def scored(pairs):
             clock[0] += 1 + abs(size - 16)
             return [0.0] * len(pairs)
 
@@ -87,12 +83,12 @@ def test_the_fastest_batch_size_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     assert rows[0] == ["1", "4.00"]
 
 
-def test_systems_take_turns_over_all_pairs() -> None:
+def test_systems_take_turns_over_all_pairs():
     pairs = [Pair("q", str(number)) for number in range(10)]
-    calls: list[tuple[str, int]] = []
+    calls = []
 
-    def system(name: str) -> rerank.System:
-        def scored(request: Sequence[Pair]) -> list[float]:
+    def system(name):
+        def scored(request):
             calls.append((name, len(request)))
             return [float(pair.text) for pair in request]
 
@@ -107,7 +103,7 @@ def test_systems_take_turns_over_all_pairs() -> None:
     assert [len(turns) for turns in seconds.values()] == [5, 5]
 
 
-def test_order_is_compared_within_each_query() -> None:
+def test_order_is_compared_within_each_query():
     exact = [4.0, 3.0, 2.0, 1.0, 30.0, 20.0]
     swapped = [3.0, 4.0, 2.0, 1.0, 2.0, 1.0]
     rows = rerank.order_rows(exact, {"same": exact, "swapped": swapped}, [4, 2])
@@ -116,7 +112,7 @@ def test_order_is_compared_within_each_query() -> None:
     assert rows[1] == ["swapped", f"{(4 / 6 + 1) / 2:.3f}", "1.000", "2.8e+01"]
 
 
-def test_speed_is_told_in_multiples_of_the_reference_and_of_the_peak() -> None:
+def test_speed_is_told_in_multiples_of_the_reference_and_of_the_peak():
     names = {
         dtype: (f"best, {dtype}", f"default, {dtype}", f"plain, {dtype}") for dtype in rerank.DTYPES
     }
@@ -136,7 +132,7 @@ def test_speed_is_told_in_multiples_of_the_reference_and_of_the_peak() -> None:
     assert rows[8] == ["floor: a large product, bfloat16", "200.00", "", "", "", "10", "100%"]
 
 
-def test_a_default_that_is_best_is_one_system() -> None:
+def test_a_default_that_is_best_is_one_system():
     prefix = "pyterrier_t5, float32,"
     assert rerank.name_of(4, 4, "float32") == f"{prefix} 4 pairs a batch (default and best)"
     assert rerank.name_of(4, 16, "float32") == f"{prefix} 4 pairs a batch (default)"
@@ -144,18 +140,18 @@ def test_a_default_that_is_best_is_one_system() -> None:
 
 
 def test_the_whole_benchmark_writes_its_section(
-    tmp_path: Path,
-    collection: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    tmp_path,
+    collection,
+    monkeypatch,
+    capsys,
+):
     torch.set_num_threads(2)
     monkeypatch.setattr(rerank, "DATA", tmp_path)
     monkeypatch.setattr(rerank, "SIZES", (1, 4))
     monkeypatch.setattr(rerank, "matmul_peak", lambda device, dtype: 1e9)
     page = tmp_path / "benchmarks.md"
     monkeypatch.setattr(harness, "PAGE", page)
-    arguments: list[Any] = ["--pairs", "60", "--exact", "9", "--shape", "tiny", "--device", "cpu"]
+    arguments = ["--pairs", "60", "--exact", "9", "--shape", "tiny", "--device", "cpu"]
     rerank.main([*arguments, "--threads", "1", "--collection", str(collection), "--write"])
     text = page.read_text()
     assert "--threads 1 " in text and ", 1 threads," in text
@@ -176,6 +172,6 @@ def test_the_whole_benchmark_writes_its_section(
 
 
 @pytest.mark.parametrize("name", ["pairs", "exact"])
-def test_numbers_of_pairs_are_checked(name: str) -> None:
+def test_numbers_of_pairs_are_checked(name):
     with pytest.raises(InputError, match=f"{name}=0"):
         rerank.main([f"--{name}", "0"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
@@ -18,7 +17,7 @@ MONTH = 30 * 86400
 
 
 @pytest.fixture
-def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def filled(tmp_path, monkeypatch):
     """Two caches: one of 5,000 entries used in 2001, one with an entry of 2033."""
     folder = tmp_path / "caches"
     for name, number, now in (("rerank-[old]", 5000, 1e9), ("rewrite-new", 1, 2e9)):
@@ -29,9 +28,7 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_caches_are_shown_with_entries_size_and_last_use(
-    entry: Entry, filled: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_caches_are_shown_with_entries_size_and_last_use(entry, filled, capsys):
     assert entry("caches") == 0
     shown = capsys.readouterr().out
     assert re.search(r"caches/rerank-\[old\].sqlite +5,000 +0\.\d MB +2001-09-09", shown)
@@ -39,9 +36,7 @@ def test_caches_are_shown_with_entries_size_and_last_use(
     assert re.search(r"2 caches +[01]\.\d MB", shown)
 
 
-def test_caches_are_pruned_to_an_age_or_a_size(
-    entry: Entry, filled: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_caches_are_pruned_to_an_age_or_a_size(entry, filled, capsys):
     assert entry("caches", "--keep-days", "30") == 0
     assert re.match(r"0\.\d MB freed", capsys.readouterr().out)
     assert [summary.entries for summary in survey(filled)] == [0, 1]
@@ -61,17 +56,13 @@ def test_caches_are_pruned_to_an_age_or_a_size(
         ("paths.caches=absent", r"no folder of caches at absent"),
     ],
 )
-def test_what_cannot_be_pruned_is_refused_in_one_line(
-    entry: Entry, filled: Path, capsys: pytest.CaptureFixture[str], given: str, message: str
-) -> None:
+def test_what_cannot_be_pruned_is_refused_in_one_line(entry, filled, capsys, given, message):
     assert entry("caches", given) == 2
     assert re.search(message, capsys.readouterr().err)
     assert [summary.entries for summary in survey(filled)] == [5000, 1]
 
 
-def test_a_run_holds_the_caches_at_their_bound(
-    entry: Entry, filled: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_holds_the_caches_at_their_bound(entry, filled, capsys):
     given = (*TINY, *REWRITER, SAYS, "agent.max_searches=1")
     assert entry("run", *given, "name=within") == 0
     assert "caches_gb" not in capsys.readouterr().err
@@ -81,9 +72,7 @@ def test_a_run_holds_the_caches_at_their_bound(
     assert survey(filled)[0].entries < 2000  # type: ignore[operator]
 
 
-def test_a_damaged_cache_that_a_run_does_not_use_stops_nothing(
-    entry: Entry, filled: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_cache_that_a_run_does_not_use_stops_nothing(entry, filled, capsys):
     (filled / "rerank-other.sqlite").write_bytes(b"damaged " * 1000)
     given = (*TINY, *REWRITER, SAYS, "agent.max_searches=1")
     assert entry("run", *given, "name=x") == 0
@@ -91,11 +80,11 @@ def test_a_damaged_cache_that_a_run_does_not_use_stops_nothing(
 
 
 def test_a_run_tells_once_what_a_network_file_system_asks_for(
-    entry: Entry,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    entry,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     table = tmp_path / "mountinfo"
     table.write_text(f"1 0 0:1 / {tmp_path.resolve()} rw - nfs4 server:/ rw,local_lock=none\n")
     monkeypatch.setattr(files, "MOUNTS", table)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 import pytest
 from documented_commands import code_blocks
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_object
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from soundingline.experiments.build import check_arguments, fits, make
 from soundingline.experiments.cli import CONF
@@ -51,22 +50,20 @@ NEEDED = {
 
 
 @pytest.fixture(autouse=True)
-def composed() -> object:
+def composed():
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         yield
 
 
-def test_there_are_options_and_experiments() -> None:
+def test_there_are_options_and_experiments():
     assert len(OPTIONS) > 15
     assert "demo" in EXPERIMENTS
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
-def test_option_composes_fits_its_target_and_lists_every_setting(
-    group: str, option: str, beir: Path
-) -> None:
+def test_option_composes_fits_its_target_and_lists_every_setting(group, option, beir):
     """Hydra refuses to override a key that an option does not have."""
     overrides = [f"{group}={option}"]
     if (group, option) in NEEDED:
@@ -84,21 +81,21 @@ def test_option_composes_fits_its_target_and_lists_every_setting(
 
 
 @cache
-def default_configuration() -> DictConfig:
+def default_configuration():
     return compose("config")
 
 
-def is_setting(annotation: object) -> bool:
+def is_setting(annotation):
     return str(annotation).split(" | ")[0] in ("int", "float", "str", "bool")
 
 
 @pytest.mark.parametrize("group", ["benchmark", "unit", "engine", "retriever", "tool", "judge"])
-def test_default_option_is_instantiated(group: str) -> None:
+def test_default_option_is_instantiated(group):
     assert make(default_configuration()[group]) is not None
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_experiment_composes(experiment: str) -> None:
+def test_experiment_composes(experiment):
     named = [f"experiment={experiment}"]
     config = compose("config", overrides=named, return_hydra_config=True)
     for group in ("benchmark", "unit", "engine", "retriever", "tool", "agent", "judge"):
@@ -125,17 +122,17 @@ def test_experiment_composes(experiment: str) -> None:
         (2.5, int, False),
     ],
 )
-def test_a_value_fits_its_annotation(value: object, hint: object, whole: bool) -> None:
+def test_a_value_fits_its_annotation(value, hint, whole):
     assert fits(value, hint) is whole
 
 
-def test_an_unknown_argument_is_refused_with_the_valid_ones() -> None:
+def test_an_unknown_argument_is_refused_with_the_valid_ones():
     leaf = OmegaConf.create({"_target_": "soundingline.toolkit.corpus.DocumentHead", "tokens": 5})
     with pytest.raises(InputError, match=r"has no argument tokens.*max_tokens"):
         make(leaf)
 
 
-def test_the_documented_option_of_terriers_retriever_composes(tmp_path: Path) -> None:
+def test_the_documented_option_of_terriers_retriever_composes(tmp_path):
     """`docs/engines.md`; Terrier itself needs Java and jars from Maven Central."""
     [block] = [
         block
@@ -154,15 +151,15 @@ def test_the_documented_option_of_terriers_retriever_composes(tmp_path: Path) ->
     }
 
 
-def test_sira_as_a_retriever_is_its_enrichment_under_its_bm25() -> None:
+def test_sira_as_a_retriever_is_its_enrichment_under_its_bm25():
     parts = compose("config", overrides=["retriever=bm25_sira", "enrichment=sira"])
     assert compose("config", overrides=["retriever=sira"]) == parts
     other = compose("config", overrides=["retriever=sira", "enrichment=feedback"])
     assert other.enrichment == compose("config", overrides=["enrichment=feedback"]).enrichment
 
 
-def test_an_experiment_may_ask_a_model_where_there_is_one() -> None:
-    def params(*overrides: str) -> dict[str, str]:
+def test_an_experiment_may_ask_a_model_where_there_is_one():
+    def params(*overrides):
         composed = ["experiment=sira/arms", *overrides]
         config = compose("config", overrides=composed, return_hydra_config=True)
         return dict(config.hydra.sweeper.params)
@@ -184,15 +181,13 @@ def test_an_experiment_may_ask_a_model_where_there_is_one() -> None:
         (("benchmark=fictional",), "fictional"),
     ],
 )
-def test_a_sweep_of_an_experiment_is_named_after_its_benchmark(
-    overrides: tuple[str, ...], name: str
-) -> None:
+def test_a_sweep_of_an_experiment_is_named_after_its_benchmark(overrides, name):
     config = Settings.compose(["experiment=pi_serini/tuning", *overrides]).config
     assert config.name == f"tuning-{name}"
 
 
 @pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if "/" in name])
-def test_every_experiment_tells_folders_without_a_name_apart(experiment: str) -> None:
+def test_every_experiment_tells_folders_without_a_name_apart(experiment):
     """Else the cells of two collections would stand in one folder."""
     folder = ("benchmark=beir", "benchmark.path=/data/mine")
     config = Settings.compose([f"experiment={experiment}", *folder]).config

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from effort import cases
@@ -23,7 +21,7 @@ COMPARE = ("name=compared", "--measure=nDCG@10", "--measure=AP")
 OTHERS = ("compared", "replayed", "again", "out")
 
 # By run: what reads it.
-COMMANDS: dict[str, list[tuple[str, ...]]] = {
+COMMANDS = {
     "agent": [
         ("compare", "runs/agent", "runs/other", *COMPARE),
         ("evaluate", "runs/agent"),
@@ -56,7 +54,7 @@ VALUES = (
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def runs(tmp_path_factory):
     """Evaluated runs of each kind in the working folder, and their copies in `kept`."""
     folder = tmp_path_factory.mktemp("damaged")
     with pytest.MonkeyPatch.context() as patch:
@@ -69,14 +67,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def restored(run: str) -> Path:
+def restored(run):
     """The run as it was made, and nothing that a command has left."""
     for name in (run, *OTHERS):
         shutil.rmtree(Path("runs") / name, ignore_errors=True)
     return Path(shutil.copytree(Path("kept") / run, Path("runs") / run))
 
 
-def ended(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> int:
+def ended(command, capsys):
     """The exit code of a command, which has told bad input in one line."""
     capsys.readouterr()
     code = run_entry(*command)
@@ -88,7 +86,7 @@ def ended(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> int:
     return code
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(value, path=()):
     """The paths of all values inside a JSON value."""
     inner = value.items() if isinstance(value, dict) else ()
     for key, item in enumerate(value) if isinstance(value, list) else inner:
@@ -96,7 +94,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(item, (*path, key))
 
 
-def changed_json(content: bytes, draw: random.Random) -> bytes:
+def changed_json(content, draw):
     """One value of a JSON file replaced, removed or wrapped; shallow and deep ones alike."""
     value = json.loads(content)
     paths = list(places(value))
@@ -115,32 +113,32 @@ def changed_json(content: bytes, draw: random.Random) -> bytes:
     return json.dumps(value).encode()
 
 
-def flipped(content: bytes, draw: random.Random) -> bytes:
+def flipped(content, draw):
     changed = bytearray(content)
     if changed:
         changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
     return bytes(changed)
 
 
-def truncated(content: bytes, draw: random.Random) -> bytes:
+def truncated(content, draw):
     return content[: draw.randrange(len(content) + 1)]
 
 
-def zeroed(content: bytes, draw: random.Random) -> bytes:
+def zeroed(content, draw):
     start = draw.randrange(len(content) + 1)
     return content[:start] + bytes(len(content[start : start + 512])) + content[start + 512 :]
 
 
-def another(content: bytes, draw: random.Random) -> bytes:
+def another(content, draw):
     return draw.choice(
         (b"", b"[]", b"null", b'"x"', b"3", b"{}", b"NaN", b"\xff\xfe", b'{"a":' + b"[" * 200_000)
     )
 
 
-BYTES: tuple[Callable[[bytes, random.Random], bytes], ...] = (flipped, truncated, zeroed, another)
+BYTES = (flipped, truncated, zeroed, another)
 
 
-def damage(run: Path, draw: random.Random) -> Path:
+def damage(run, draw):
     """Damage one file of a run; its path."""
     read = [path for path in run.rglob("*") if path.is_file() and path.suffix in READ]
     path = draw.choice(sorted(read))
@@ -158,9 +156,7 @@ def damage(run: Path, draw: random.Random) -> Path:
 
 
 @pytest.mark.parametrize("run", COMMANDS)
-def test_every_command_ends_in_a_result_or_in_one_line(
-    run: str, runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_ends_in_a_result_or_in_one_line(run, runs, capsys):
     draw = random.Random(f"damage {run}")
     for number in range(cases(400, 12)):
         damage(restored(run), draw)
@@ -168,9 +164,7 @@ def test_every_command_ends_in_a_result_or_in_one_line(
 
 
 @pytest.mark.parametrize("run", ["agent", "ranked"])
-def test_a_comparison_is_never_of_damaged_numbers(
-    run: str, runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_comparison_is_never_of_damaged_numbers(run, runs, capsys):
     command = COMMANDS[run][0]
     restored(run)
     assert ended(command, capsys) == 0
@@ -190,9 +184,7 @@ NUMBERS = ("metrics.json", *(f"evaluation/{n}.json" for n in ("questions", "funn
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_a_changed_digit_is_told_and_evaluating_again_mends_it(
-    name: str, runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_digit_is_told_and_evaluating_again_mends_it(name, runs, capsys):
     path = restored("agent") / name
     before = path.read_text(encoding="utf-8")
     changed = before.replace("1", "2", 1)
@@ -206,9 +198,7 @@ def test_a_changed_digit_is_told_and_evaluating_again_mends_it(
     assert ended(COMMANDS["agent"][0], capsys) == 0
 
 
-def test_evaluating_a_run_without_an_agent_leaves_its_numbers_alone(
-    runs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluating_a_run_without_an_agent_leaves_its_numbers_alone(runs, capsys):
     metrics = restored("ranked") / "metrics.json"
     before = metrics.read_bytes()
     assert run_entry("evaluate", "runs/ranked") == 2

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from scripted_peer import Fail, Peer, Request, Say, running_peer
+from scripted_peer import Fail, Request, Say, running_peer
 
 from soundingline.toolkit.runs import RunFolder
 
@@ -16,12 +16,12 @@ ENDED = "http://127.0.0.1:9/v1"  # Nobody listens at the port of the discard pro
 
 
 @pytest.fixture
-def peer() -> Iterator[Peer]:
+def peer():
     with running_peer() as running:
         yield running
 
 
-def served(url: str, group: str = "llm") -> tuple[str, ...]:
+def served(url, group="llm"):
     option = group if group == "llm" else f"llm@{group}"
     return (
         f"{option}=openai_compatible",
@@ -29,15 +29,13 @@ def served(url: str, group: str = "llm") -> tuple[str, ...]:
     )
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
+def told(capsys):
     """The one line that the entry point ended with."""
     (line,) = [each for each in capsys.readouterr().err.splitlines() if "soundingline: " in each]
     return line
 
 
-def test_an_agent_without_its_server_asks_no_question(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_agent_without_its_server_asks_no_question(entry, capsys):
     assert entry("run", *TINY, "agent=pi_serini", *served(ENDED), "name=r") == 2
     line = told(capsys)
     assert f"no connection to the server of m at {ENDED}: " in line and "refused" in line
@@ -45,9 +43,7 @@ def test_an_agent_without_its_server_asks_no_question(
     assert not list(RunFolder("runs/r").trajectories())
 
 
-def test_a_judge_without_its_server_judges_nothing(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_judge_without_its_server_judges_nothing(entry, capsys):
     assert entry("run", *TINY, "name=k") == 0
     capsys.readouterr()
     assert entry("evaluate", "judge=llm", *served(ENDED, "judge_llm"), "runs/k") == 2
@@ -56,15 +52,15 @@ def test_a_judge_without_its_server_judges_nothing(
 
 @pytest.mark.parametrize("command", ["run", "rank"])
 def test_a_stage_without_its_server_stops_the_command_and_needs_none_for_kept_replies(
-    entry: Entry, capsys: pytest.CaptureFixture[str], peer: Peer, command: str
-) -> None:
+    entry, capsys, peer, command
+):
     peer.default = Say(text="Which mill stands by the river?")
     rewriting = ("rewriter=q2q", "rewriter_llm.model=m")
     stage = (command, *TINY, *served("URL", "rewriter_llm"), *rewriting)
     if command == "run":
         stage += ("agent=one_shot",)
 
-    def at(url: str, *more: str) -> int:
+    def at(url, *more):
         return entry(*(item.replace("URL", url) for item in stage), *more)
 
     assert at(ENDED, "name=dead") == 2
@@ -78,11 +74,11 @@ def test_a_stage_without_its_server_stops_the_command_and_needs_none_for_kept_re
 
 
 def test_the_first_question_that_fails_is_told_with_its_trace_while_others_are_asked(
-    entry: Entry, capsys: pytest.CaptureFixture[str], peer: Peer
-) -> None:
+    entry, capsys, peer
+):
     failed, lines = list[Request](), list[str]()
 
-    def answer(request: Request) -> Say | Fail:
+    def answer(request):
         if len(failed) < 2:
             failed.append(request)
             return Fail(400, "the mill has no wind", "invalid_request_error")

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import Entry
 
 pytest.importorskip("pyterrier_alpha")
 # Not imported here: that takes seconds in each worker of the suite.
@@ -19,12 +18,12 @@ CELLS = {"bm25_default", "minilm", "fusion_minilm"}
 
 
 def test_the_demo_compares_a_trained_retriever_with_bm25_and_their_fusion(
-    entry: Entry,
-    beir: Path,
-    minilm: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    entry,
+    beir,
+    minilm,
+    monkeypatch,
+    capsys,
+):
     monkeypatch.setenv("SOUNDINGLINE_MINILM", minilm)
     demo = ("experiment=demo_learned", "benchmark=beir", f"benchmark.path={beir}")
     assert entry("rank", *demo) == 0
@@ -37,9 +36,7 @@ def test_the_demo_compares_a_trained_retriever_with_bm25_and_their_fusion(
     assert all(cell in table for cell in CELLS)
 
 
-def test_minilm_is_the_hubs_unless_a_folder_is_named(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_minilm_is_the_hubs_unless_a_folder_is_named(entry, monkeypatch, capsys):
     monkeypatch.delenv("SOUNDINGLINE_MINILM", raising=False)
     assert entry("rank", "retriever=minilm", "--cfg=job") == 0
     assert "model: sentence-transformers/all-MiniLM-L6-v2" in resolved(capsys)
@@ -48,6 +45,6 @@ def test_minilm_is_the_hubs_unless_a_folder_is_named(
     assert "model: /some/folder" in capsys.readouterr().out
 
 
-def resolved(capsys: pytest.CaptureFixture[str]) -> str:
+def resolved(capsys):
     """The printed configuration, with defaults of variables in place."""
     return capsys.readouterr().out.replace("${oc.env:SOUNDINGLINE_MINILM,", "").replace("}", "")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from experiment_samples import CORPUS, QRELS, QUERIES, folder
@@ -37,26 +35,26 @@ FINDINGS = [
 
 
 @pytest.fixture
-def benchmark(tmp_path: Path) -> BeirBenchmark:
+def benchmark(tmp_path):
     path = folder(tmp_path / "beir", corpus=CORPUS, queries=QUERIES, qrels=QRELS)
     (path / "links.tsv").write_text(LINKS)
     return BeirBenchmark(path)
 
 
 @pytest.fixture
-def store(benchmark: BeirBenchmark, tmp_path: Path) -> SqliteStore:
+def store(benchmark, tmp_path):
     corpus = benchmark.corpus_fingerprint
     return SqliteStore.build(tmp_path / "store", benchmark.documents(), corpus_fingerprint=corpus)
 
 
-def graph_of(benchmark: BeirBenchmark, store: SqliteStore, place: Path) -> LinkGraph:
+def graph_of(benchmark, store, place):
     graph = link_graph(benchmark, store, benchmark.corpus_fingerprint, place)
     assert graph is not None
     assert graph() is graph()
     return graph()
 
 
-def same(one: LinkGraph, other: LinkGraph) -> bool:
+def same(one, other):
     counts = [(graph.missing, graph.repeated, graph.own, len(graph)) for graph in (one, other)]
     rows = [
         [graph.neighbours(docid, way) for docid in one.docids for way in ("out", "in", "both")]
@@ -66,12 +64,12 @@ def same(one: LinkGraph, other: LinkGraph) -> bool:
 
 
 def test_a_graph_is_opened_where_it_was_built_before(
-    benchmark: BeirBenchmark,
-    store: SqliteStore,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    benchmark,
+    store,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     built = graph_of(benchmark, store, tmp_path)
     monkeypatch.setattr(LinkGraph, "build", None)
     opened = graph_of(BeirBenchmark(benchmark.path), store, tmp_path)
@@ -79,9 +77,7 @@ def test_a_graph_is_opened_where_it_was_built_before(
     assert capsys.readouterr().err.count("name documents that its corpus lacks") == 2
 
 
-def test_another_file_of_links_is_another_graph(
-    benchmark: BeirBenchmark, store: SqliteStore, tmp_path: Path
-) -> None:
+def test_another_file_of_links_is_another_graph(benchmark, store, tmp_path):
     before = graph_of(benchmark, store, tmp_path)
     (benchmark.path / "links.tsv").write_text("d1\td3\n")
     after = graph_of(BeirBenchmark(benchmark.path), store, tmp_path)
@@ -90,7 +86,7 @@ def test_another_file_of_links_is_another_graph(
     assert len(list(tmp_path.glob("links-*"))) == 2
 
 
-def damage(path: Path, how: str) -> None:
+def damage(path, how):
     if how == "emptied":
         path.write_bytes(b"")
     elif how == "cut":
@@ -104,9 +100,7 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["emptied", "cut", "flipped", "removed"])
-def test_damaged_files_are_built_again(
-    benchmark: BeirBenchmark, store: SqliteStore, tmp_path: Path, how: str
-) -> None:
+def test_damaged_files_are_built_again(benchmark, store, tmp_path, how):
     built = graph_of(benchmark, store, tmp_path)
     resolver = title_resolver(store, "corpus", tmp_path)()
     for pattern, files in (("links-*/[!.]*", 3), ("headings-*/[!.]*", 6)):
@@ -122,7 +116,7 @@ def test_damaged_files_are_built_again(
             assert path.read_bytes() != damaged
 
 
-def test_a_graph_of_other_documents_is_refused(tmp_path: Path) -> None:
+def test_a_graph_of_other_documents_is_refused(tmp_path):
     LinkGraph.build([Link("a", "b"), Link("b", "c")]).write(tmp_path)
     record = json.loads((tmp_path / "links.json").read_text())
     (tmp_path / "links.json").write_text(json.dumps({**record, "docids": ["a", "b"]}))
@@ -130,7 +124,7 @@ def test_a_graph_of_other_documents_is_refused(tmp_path: Path) -> None:
         LinkGraph.open(tmp_path)
 
 
-def test_a_resolver_on_disk_means_the_same_documents(tmp_path: Path) -> None:
+def test_a_resolver_on_disk_means_the_same_documents(tmp_path):
     built = Resolver(HEADINGS)
     built.write(tmp_path)
     opened = Resolver.open(tmp_path)
@@ -143,21 +137,19 @@ def test_a_resolver_on_disk_means_the_same_documents(tmp_path: Path) -> None:
     assert strict.resolve("Lady Seithinex").how == "unknown"
 
 
-def test_an_empty_corpus_has_a_resolver_on_disk(tmp_path: Path) -> None:
+def test_an_empty_corpus_has_a_resolver_on_disk(tmp_path):
     Resolver([]).write(tmp_path)
     assert Resolver.open(tmp_path).resolve("anything at all").how == "unknown"
 
 
-def test_links_without_a_fingerprint_are_read_at_each_start(
-    store: SqliteStore, tmp_path: Path
-) -> None:
+def test_links_without_a_fingerprint_are_read_at_each_start(store, tmp_path):
     class Own(Benchmark):
         reads = 0
 
-        def documents(self) -> Iterator[Document]:
+        def documents(self):
             return iter(())
 
-        def links(self) -> Iterator[Link]:
+        def links(self):
             Own.reads += 1
             return iter([Link("d1", "d2")])
 

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from entry_points import run_entry
@@ -20,11 +19,11 @@ MODEL = (f"hydra.searchpath=[file://{OPTIONS}]", "llm=scripted")
 SETS = (*TINY, "benchmark.questions=sets:4")
 
 
-def metrics(run: str) -> dict[str, Any]:
+def metrics(run):
     return dict(json.loads(Path(f"runs/{run}/metrics.json").read_text()))
 
 
-def test_one_search_lists_what_the_pipeline_ranks(entry: Entry) -> None:
+def test_one_search_lists_what_the_pipeline_ranks(entry):
     assert entry("run", *SETS, "name=one", "agent=one_shot", "agent.listed=1000") == 0
     assert entry("rank", *SETS, "name=ranked") == 0
     numbers, ranked = metrics("one"), metrics("ranked")
@@ -35,7 +34,7 @@ def test_one_search_lists_what_the_pipeline_ranks(entry: Entry) -> None:
     assert numbers["completion"] == 1.0
 
 
-def test_one_search_may_end_in_a_re_ranker_that_asks_a_model(entry: Entry) -> None:
+def test_one_search_may_end_in_a_re_ranker_that_asks_a_model(entry):
     pointwise = ("reranker=pointwise", "reranker.depth=3", "llm.says='{\"score\": 50}'")
     given = (*SETS, *MODEL, "agent=one_shot", *pointwise, "concurrency=2")
     assert entry("run", *given, "name=pointwise") == 0
@@ -51,7 +50,7 @@ def test_one_search_may_end_in_a_re_ranker_that_asks_a_model(entry: Entry) -> No
     assert stages["reranker"]["unpaid"] == 3.0
 
 
-def test_a_chat_agent_ends_in_a_list(entry: Entry) -> None:
+def test_a_chat_agent_ends_in_a_list(entry):
     assert entry("run", *SETS, *MODEL, "name=chat", "agent=chat_list") == 0
     numbers = metrics("chat")
     assert numbers["documents_returned"] >= 5.0 and numbers["hallucination_rate"] == 0.0
@@ -61,8 +60,8 @@ def test_a_chat_agent_ends_in_a_list(entry: Entry) -> None:
 
 
 def test_the_list_of_a_closed_book_holds_what_the_corpus_has_and_counts_the_rest(
-    entry: Entry,
-) -> None:
+    entry,
+):
     assert entry("run", *SETS, "name=titles", "agent=one_shot", "agent.listed=2") == 0
     (trajectory, *_) = RunFolder("runs/titles").trajectories()
     docid = trajectory.answer.documents[0]
@@ -76,9 +75,7 @@ def test_the_list_of_a_closed_book_holds_what_the_corpus_has_and_counts_the_rest
     assert listed == {(docid, "unresolved:2", "unresolved:3")}
 
 
-def test_the_scores_of_a_run_are_exported_and_give_the_same_lists_from_the_file(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_scores_of_a_run_are_exported_and_give_the_same_lists_from_the_file(entry, capsys):
     given = (*SETS, "agent=navigator", "agent.pool=6")
     assert entry("run", *given, "name=teacher") == 0
     assert run_entry("export", "runs/teacher", "format=judgements", "out=rows") == 0

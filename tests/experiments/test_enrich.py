@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from effort import SOAK
 from experiment_samples import TINY
 from ledgers import starts
 from processes import CommandProcess, run_command
-from scripted_peer import Fail, Peer, Request, Say, running_peer
+from scripted_peer import Fail, Say, running_peer
 
 from soundingline.toolkit.runs import RunFolder
 
@@ -27,9 +27,7 @@ DOCUMENTS = 64
 FLIGHT = 4
 
 
-def test_a_corpus_is_enriched_once_and_then_ranked(
-    entry: Entry, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_corpus_is_enriched_once_and_then_ranked(entry, capsys, tmp_path):
     log = tmp_path / "asked"
     options = (*TINY, *SCRIPTED, SAYS, f"enrichment_llm.log={log}", "enrichment=sira_corpus")
     assert entry("rank", *options) == 2
@@ -49,9 +47,7 @@ def test_a_corpus_is_enriched_once_and_then_ranked(
     assert any(name.startswith("document-enriched-") for name in manifest["fingerprints"])
 
 
-def test_answers_in_the_phrases_of_queries_are_counted(
-    entry: Entry, beir: Path, tmp_path: Path
-) -> None:
+def test_answers_in_the_phrases_of_queries_are_counted(entry, beir, tmp_path):
     """The benchmark asks for a mayor, Anna Kow, and for a height, nine metres."""
     says = json.dumps({"keywords": ["mayor anna kow", "harbour", "kow anna", "nineteen metres"]})
     options = ("benchmark=beir", f"benchmark.path={beir}", *SCRIPTED, "enrichment=sira_query")
@@ -74,8 +70,8 @@ def test_answers_in_the_phrases_of_queries_are_counted(
 
 @pytest.mark.parametrize("option", ["hyde", "chain_of_thought"])
 def test_answers_in_the_texts_that_are_written_for_queries_are_counted(
-    entry: Entry, beir: Path, tmp_path: Path, option: str
-) -> None:
+    entry, beir, tmp_path, option
+):
     """A passage that answers gives the answer away: the mayor, Anna Kow, and nine metres."""
     says = "The mayor is Anna Kow. The tide rises nine metres."
     options = ("benchmark=beir", f"benchmark.path={beir}", *SCRIPTED, f"enrichment={option}")
@@ -85,8 +81,8 @@ def test_answers_in_the_texts_that_are_written_for_queries_are_counted(
 
 
 def test_answers_in_rewritten_queries_are_counted_where_the_question_lacks_them(
-    entry: Entry, beir: Path, tmp_path: Path
-) -> None:
+    entry, beir, tmp_path
+):
     says = "The mayor is Anna Kow."
     options = ("benchmark=beir", f"benchmark.path={beir}", SCRIPTED[0])
     rewriter = ("rewriter=hyde", "llm@rewriter_llm=scripted", f"rewriter_llm.says='{says}'")
@@ -96,9 +92,7 @@ def test_answers_in_rewritten_queries_are_counted_where_the_question_lacks_them(
     assert "phrases_with_answer" not in metrics
 
 
-def test_an_agents_run_tells_which_rewritten_queries_hold_an_answer(
-    entry: Entry, beir: Path, tmp_path: Path
-) -> None:
+def test_an_agents_run_tells_which_rewritten_queries_hold_an_answer(entry, beir, tmp_path):
     options = ("benchmark=beir", f"benchmark.path={beir}", SCRIPTED[0])
     says = "rewriter_llm.says='The mayor is Anna Kow.'"
     rewriter = ("rewriter=hyde", "llm@rewriter_llm=scripted", says)
@@ -118,7 +112,7 @@ def test_an_agents_run_tells_which_rewritten_queries_hold_an_answer(
     assert "rewrites_with_answer" in (tmp_path / "runs/c/report.md").read_text(encoding="utf-8")
 
 
-def test_an_agents_queries_are_enriched_by_its_question(entry: Entry, peer: Peer) -> None:
+def test_an_agents_queries_are_enriched_by_its_question(entry, peer):
     peer.default = Say(text=KEYWORDS)
     llm = ("llm@enrichment_llm=openai_compatible", "enrichment_llm.model=m")
     address = f"enrichment_llm.base_url={peer.openai_url}"
@@ -134,9 +128,7 @@ def test_an_agents_queries_are_enriched_by_its_question(entry: Entry, peer: Peer
     assert {call.notes["enrichment"][0]["applied_to"] for call in searches} == {"question"}
 
 
-def test_what_a_corpus_and_a_query_cost_stands_beside_what_they_buy(
-    entry: Entry, tmp_path: Path
-) -> None:
+def test_what_a_corpus_and_a_query_cost_stands_beside_what_they_buy(entry, tmp_path):
     model = (*SCRIPTED, SAYS, "enrichment_llm.price=1000")
     assert entry("enrich", *TINY, *model, "enrichment=sira_corpus", "name=asked") == 0
     paid = sum(start["dollars"] for start in starts(tmp_path / "runs/asked"))
@@ -161,8 +153,8 @@ def test_what_a_corpus_and_a_query_cost_stands_beside_what_they_buy(
 
 
 def test_an_agents_run_tells_what_its_corpus_cost_and_which_phrases_hold_an_answer(
-    entry: Entry, beir: Path, tmp_path: Path
-) -> None:
+    entry, beir, tmp_path
+):
     says = json.dumps({"keywords": ["mayor anna kow", "harbour town", "kow anna"]})
     model = (*SCRIPTED, f"enrichment_llm.says='{says}'", "enrichment_llm.price=1000")
     options = ("benchmark=beir", f"benchmark.path={beir}", *model)
@@ -188,13 +180,11 @@ def test_an_agents_run_tells_what_its_corpus_cost_and_which_phrases_hold_an_answ
     assert f"| {start['dollars']:.4f} |" in row
 
 
-def test_an_estimate_above_the_cap_needs_to_be_confirmed(
-    entry: Entry, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_an_estimate_above_the_cap_needs_to_be_confirmed(entry, capsys, tmp_path):
     options = (*TINY, *SCRIPTED, SAYS, "enrichment=sira_corpus", "enrichment_llm.price=1000")
     options = (*options, "name=r")
 
-    def paid() -> tuple[float, int]:
+    def paid():
         rows = starts(tmp_path / "runs/r")
         return sum(start["dollars"] for start in rows), sum(start["calls"] for start in rows)
 
@@ -210,9 +200,7 @@ def test_an_estimate_above_the_cap_needs_to_be_confirmed(
     assert paid()[1] == DOCUMENTS
 
 
-def test_a_confirmed_run_goes_on_until_its_money_is_spent(
-    entry: Entry, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_confirmed_run_goes_on_until_its_money_is_spent(entry, capsys, tmp_path):
     options = (*TINY, *SCRIPTED, SAYS, "enrichment=sira_corpus", "enrichment_llm.price=1000")
     assert entry("enrich", *options, "budget.run_dollars=2", "name=r") == 2
     assert "set confirm=true" in capsys.readouterr().err
@@ -230,22 +218,18 @@ def test_a_confirmed_run_goes_on_until_its_money_is_spent(
         ("engine=pisa", "supports no enrichment"),
     ],
 )
-def test_what_cannot_be_enriched_is_refused(
-    entry: Entry, capsys: pytest.CaptureFixture[str], option: str, message: str
-) -> None:
+def test_what_cannot_be_enriched_is_refused(entry, capsys, option, message):
     assert entry("enrich", *TINY, *SCRIPTED, "enrichment=sira_corpus", option) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.fixture
-def peer() -> Iterator[Peer]:
+def peer():
     with running_peer() as server:
         yield server
 
 
-def test_answers_of_every_odd_kind_are_survived_and_told(
-    entry: Entry, peer: Peer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_of_every_odd_kind_are_survived_and_told(entry, peer, capsys):
     """Prose, an empty list, 500 phrases, control characters, 10,000 characters."""
     kinds = [
         "Certainly! The zorbal would be a good phrase.",
@@ -254,10 +238,10 @@ def test_answers_of_every_odd_kind_are_survived_and_told(
         json.dumps({"keywords": ["zor\x00bal\x1b mark", "\u202e\x07"]}),
         json.dumps({"keywords": ["x" * 10_000, "quay " * 2_000]}),
     ]
-    kind_of: dict[str, str] = {}
+    kind_of = {}
     lock = threading.Lock()
 
-    def odd(request: Request) -> Say:
+    def odd(request):
         prompt = request.body["messages"][0]["content"]
         with lock:
             return Say(text=kind_of.setdefault(prompt, kinds[len(kind_of) % len(kinds)]))
@@ -276,14 +260,14 @@ def test_answers_of_every_odd_kind_are_survived_and_told(
     assert (counted["unreadable"], counted["beyond"], counted["too_long"]) == (13, 13 * 490, 24)
 
 
-def test_counts_are_kept_where_the_money_ends(entry: Entry) -> None:
+def test_counts_are_kept_where_the_money_ends(entry):
     options = (*TINY, *SCRIPTED, "enrichment_llm.says=prose", "enrichment=sira_corpus", "name=r")
     paid = ("enrichment_llm.price=1000", "budget.run_dollars=2")
     assert entry("enrich", *options, *paid) == 2
     assert RunFolder("runs/r").manifest()["stages"]["enrichment"]["unreadable"] > 0
 
 
-def command(peer: Peer, *arguments: str) -> tuple[str, ...]:
+def command(peer, *arguments):
     llm = (
         *("llm@enrichment_llm=openai_compatible", "enrichment_llm.model=m"),
         *(f"enrichment_llm.base_url={peer.openai_url}", f"enrichment_llm.concurrency={FLIGHT}"),
@@ -293,13 +277,13 @@ def command(peer: Peer, *arguments: str) -> tuple[str, ...]:
     return ("enrich", *TINY, *options, *llm, *arguments)
 
 
-def prompts(requests: list[Request]) -> Counter[str]:
+def prompts(requests):
     # Of a client that is killed while it sends, a request comes without its body.
     bodies = [request.body for request in requests if "messages" in request.body]
     return Counter(body["messages"][0]["content"] for body in bodies)
 
 
-def kill_when(process: CommandProcess, answered: list[str], count: int) -> None:
+def kill_when(process, answered, count):
     """Kill the process when so many prompts have been answered."""
     last = time.monotonic() + 120
     while len(answered) < count and time.monotonic() < last:
@@ -309,12 +293,12 @@ def kill_when(process: CommandProcess, answered: list[str], count: int) -> None:
     process.wait()
 
 
-def test_kills_and_a_failing_server_cost_nothing_twice(tmp_path: Path, peer: Peer) -> None:
+def test_kills_and_a_failing_server_cost_nothing_twice(tmp_path, peer):
     kills, documents = (20, 2000) if SOAK else (1, DOCUMENTS)
     size = f"benchmark.documents={documents}"
-    answered: list[str] = []
+    answered = []
 
-    def slowly(request: Request) -> Say:
+    def slowly(request):
         time.sleep(0.02)
         answered.extend(prompts([request]))
         return Say(text=KEYWORDS)

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from experiment_samples import TINY
@@ -29,26 +28,26 @@ GATE = "gate"
 MANY = ("benchmark.documents=128", "benchmark.questions=40")
 
 
-def contents(path: str | Path) -> Any:
+def contents(path):
     return json.loads(Path(path).read_text())
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def verdict_file(run: str | Path = "runs/k") -> Path:
+def verdict_file(run="runs/k"):
     (path,) = (Path(run) / "evaluation").glob("verdicts-llm-*.jsonl")
     return path
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
+def told(capsys):
     """The one line that the entry point ended with."""
     (line,) = [each for each in capsys.readouterr().err.splitlines() if "soundingline: " in each]
     return line
 
 
-def test_a_judge_with_a_model_is_asked_once_and_no_agent_runs(entry: Entry, tmp_path: Path) -> None:
+def test_a_judge_with_a_model_is_asked_once_and_no_agent_runs(entry, tmp_path):
     assert entry("run", *TINY, "name=k") == 0
     exact = contents("runs/k/metrics.json")["accuracy"]
     queries = {path: path.stat().st_mtime_ns for path in Path("runs/k/queries").iterdir()}
@@ -71,7 +70,7 @@ def test_a_judge_with_a_model_is_asked_once_and_no_agent_runs(entry: Entry, tmp_
     assert {path: path.stat().st_mtime_ns for path in Path("runs/k/queries").iterdir()} == queries
 
 
-def test_judges_of_another_kind_keep_their_verdicts_apart(entry: Entry) -> None:
+def test_judges_of_another_kind_keep_their_verdicts_apart(entry):
     assert entry("run", *TINY, "name=k") == 0
     assert entry("evaluate", *JUDGE, "runs/k") == 0
     assert entry("evaluate", *JUDGE, "judge.reference=false", "runs/k") == 0
@@ -79,16 +78,14 @@ def test_judges_of_another_kind_keep_their_verdicts_apart(entry: Entry) -> None:
     assert sorted(lines(path)[0]["reference"] for path in files) == [False, True]
 
 
-def test_a_judge_that_needs_a_model_says_so(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_judge_that_needs_a_model_says_so(entry, capsys):
     assert entry("run", *TINY, "judge=llm", "name=k") == 2
     assert "judge_llm" in capsys.readouterr().err
     assert entry("run", *TINY, "judge=llm", "judge_llm=scripted", "name=k") == 2
     assert "llm@judge_llm=scripted" in capsys.readouterr().err
 
 
-def test_the_judges_of_a_run_are_compared(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_judges_of_a_run_are_compared(entry, capsys):
     assert entry("run", *TINY, "name=k") == 0
     assert entry("judge_agreement", "runs/k") == 2
     assert "judge=llm" in capsys.readouterr().err
@@ -104,9 +101,7 @@ def test_the_judges_of_a_run_are_compared(entry: Entry, capsys: pytest.CaptureFi
 # What ends judging.
 
 
-def test_a_wrong_key_ends_judging_at_once_and_leaves_the_numbers_alone(
-    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_key_ends_judging_at_once_and_leaves_the_numbers_alone(entry, tmp_path, capsys):
     assert entry("run", *TINY, "name=k") == 0
     metrics, log = Path("runs/k/metrics.json").read_bytes(), tmp_path / "asked"
     judge = (*JUDGE, f"judge_llm.log={log}", "runs/k")
@@ -120,9 +115,7 @@ def test_a_wrong_key_ends_judging_at_once_and_leaves_the_numbers_alone(
     assert len(verdicts_in(verdict_file())) == 6
 
 
-def test_the_cap_that_a_run_was_made_with_holds_for_its_judge(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_cap_that_a_run_was_made_with_holds_for_its_judge(entry, capsys):
     assert entry("run", *TINY, "name=k", "budget.run_dollars=0.12") == 0
     metrics = Path("runs/k/metrics.json").read_bytes()
     capsys.readouterr()
@@ -142,9 +135,7 @@ def test_the_cap_that_a_run_was_made_with_holds_for_its_judge(
     assert sum(start["dollars"] for start in starts("runs/k")) == pytest.approx(6 * DOLLARS)
 
 
-def test_agent_and_judge_of_a_run_spend_from_one_cap_and_stand_on_one_ledger(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_agent_and_judge_of_a_run_spend_from_one_cap_and_stand_on_one_ledger(entry, capsys):
     run = (*TINY, *MODEL, *JUDGE[1:], "name=k", "llm.price=1000", DEAR, "preflight=0")
     # Six answers take 0.63 dollars each, so that two verdicts are left to pay.
     cap = 6 * 0.63 + 2.5 * DOLLARS
@@ -160,7 +151,7 @@ def test_agent_and_judge_of_a_run_spend_from_one_cap_and_stand_on_one_ledger(
     assert contents("runs/k/evaluation/summary.json")["counts"]["without_verdict"] == 0
 
 
-def test_a_question_whose_money_is_gone_is_judged_all_the_same(entry: Entry) -> None:
+def test_a_question_whose_money_is_gone_is_judged_all_the_same(entry):
     run = (*TINY, *MODEL, *JUDGE[1:], "name=k", "llm.price=1000", DEAR, "llm.turns=9")
     assert entry("run", *run, "budget.dollars=0.8") == 0
     folder = RunFolder("runs/k")
@@ -169,18 +160,14 @@ def test_a_question_whose_money_is_gone_is_judged_all_the_same(entry: Entry) -> 
     assert counts["without_verdict"] == 0
 
 
-def test_a_run_that_was_stopped_is_not_judged_by_a_model(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_was_stopped_is_not_judged_by_a_model(entry, capsys):
     run = (*TINY, *MODEL, *JUDGE[1:], "name=k")
     assert entry("run", *run, "llm.locked=true") == 2
     assert "the run runs/k stopped" in told(capsys)
     assert not Path("runs/k/evaluation").exists()
 
 
-def test_a_cap_needs_the_judges_price_before_anything_is_built(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cap_needs_the_judges_price_before_anything_is_built(entry, capsys):
     run = (*TINY, *MODEL, *JUDGE[1:], "name=k", "judge_llm.price=null")
     assert entry("run", *run, "budget.run_dollars=9") == 2
     assert "judge_llm.price.input" in told(capsys)
@@ -190,13 +177,13 @@ def test_a_cap_needs_the_judges_price_before_anything_is_built(
 # Processes that are ended from outside, and others at the same time.
 
 
-def command(*arguments: str) -> tuple[str, ...]:
+def command(*arguments):
     judge = (*JUDGE, "judge_llm.seconds=0.15", "concurrency=3", "runs/k")
     gate = (f"judge_llm.gate={GATE}", "judge_llm.gate_after=30")
     return ("evaluate", *judge, *gate, *arguments)
 
 
-def judging(least: int, *arguments: str) -> CommandProcess:
+def judging(least, *arguments):
     """A judging process, as soon as it has written `least` verdicts. It cannot end: beyond 30 of
     the 40 verdicts the gate is shut."""
     process = CommandProcess(*command(*arguments))
@@ -210,7 +197,7 @@ def judging(least: int, *arguments: str) -> CommandProcess:
     return process
 
 
-def test_kill_9_loses_no_verdict_but_those_under_way(entry: Entry, tmp_path: Path) -> None:
+def test_kill_9_loses_no_verdict_but_those_under_way(entry, tmp_path):
     assert entry("run", *TINY, *MANY, "name=k") == 0
     log = tmp_path / "asked"
     process = judging(12, f"judge_llm.log={log}")
@@ -231,9 +218,7 @@ def test_kill_9_loses_no_verdict_but_those_under_way(entry: Entry, tmp_path: Pat
     assert second["judge_calls"] == 40 - len(before)
 
 
-def test_of_two_judgings_at_once_the_second_is_refused_and_nothing_is_lost(
-    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_two_judgings_at_once_the_second_is_refused_and_nothing_is_lost(entry, tmp_path, capsys):
     assert entry("run", *TINY, *MANY, "name=k") == 0
     log = tmp_path / "asked"
     process = judging(5, f"judge_llm.log={log}")
@@ -250,7 +235,7 @@ def test_of_two_judgings_at_once_the_second_is_refused_and_nothing_is_lost(
     assert contents("runs/k/evaluation/summary.json")["counts"]["without_verdict"] == 0
 
 
-def test_ctrl_c_ends_judging_cleanly_and_keeps_what_was_judged(entry: Entry) -> None:
+def test_ctrl_c_ends_judging_cleanly_and_keeps_what_was_judged(entry):
     assert entry("run", *TINY, *MANY, "name=k") == 0
     process = judging(5)
     process.send_signal(signal.SIGINT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -26,7 +25,7 @@ BENCHMARK = ("benchmark=beir", f"benchmark.path={WORLD}", "benchmark.split=null"
 
 
 @pytest.fixture(scope="module")
-def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def working(tmp_path_factory):
     """A folder with the evaluated run `runs/demo`, which is the working folder."""
     folder = tmp_path_factory.mktemp("exchange")
     with pytest.MonkeyPatch.context() as patch:
@@ -35,19 +34,19 @@ def working(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def metrics(run: Path) -> dict[str, float]:
-    values: dict[str, float] = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
+def metrics(run):
+    values = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
     return values
 
 
-def exported(working: Path, form: str, *words: str) -> Path:
+def exported(working, form, *words):
     out = working / f"out-{form}"
     shutil.rmtree(out, ignore_errors=True)
     assert run_entry("export", "runs/demo", f"format={form}", f"out={out}", *words) == 0
     return out
 
 
-def imported(name: str, path: Path, form: str, *words: str) -> Path:
+def imported(name, path, form, *words):
     shutil.rmtree(Path("runs") / name, ignore_errors=True)
     given = (f"format={form}", f"name={name}", *BENCHMARK, *words)
     assert run_entry("import_runs", str(path), *given) == 0
@@ -55,14 +54,14 @@ def imported(name: str, path: Path, form: str, *words: str) -> Path:
 
 
 @pytest.mark.parametrize("form", ["browsecomp_plus", "inspect", "inspect_json"])
-def test_a_round_trip_changes_no_measure_and_no_trajectory(working: Path, form: str) -> None:
+def test_a_round_trip_changes_no_measure_and_no_trajectory(working, form):
     back = imported("back", exported(working, form), form.removesuffix("_json"))
     assert metrics(back) == metrics(working / "runs/demo")
     before = list(RunFolder(working / "runs/demo").trajectories())
     assert list(RunFolder(back).trajectories()) == before
 
 
-def test_without_our_own_key_what_pages_showed_is_read_from_them(working: Path) -> None:
+def test_without_our_own_key_what_pages_showed_is_read_from_them(working):
     files = exported(working, "browsecomp_plus")
     for path in files.iterdir():
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -78,9 +77,7 @@ def test_without_our_own_key_what_pages_showed_is_read_from_them(working: Path) 
     assert foreign["recall_surfaced"] == ours["recall_previewed"]  # no more is on record
 
 
-def test_a_file_that_was_changed_after_the_export_is_refused(
-    working: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_was_changed_after_the_export_is_refused(working, capsys):
     files = exported(working, "browsecomp_plus")
     path = sorted(files.iterdir())[0]
     content = json.loads(path.read_text(encoding="utf-8"))
@@ -95,8 +92,8 @@ def test_a_file_that_was_changed_after_the_export_is_refused(
 
 
 def test_the_leaderboard_entry_and_the_trec_run_hold_what_the_evaluation_holds(
-    working: Path,
-) -> None:
+    working,
+):
     (path,) = exported(working, "leaderboard").iterdir()
     content = json.loads(path.read_text(encoding="utf-8"))
     values = metrics(working / "runs/demo")
@@ -114,7 +111,7 @@ FORMATS = ("browsecomp_plus", "leaderboard", "trec", "judgements", "inspect", "i
 
 
 @pytest.fixture(scope="module")
-def without_trajectories(working: Path) -> dict[str, Path]:
+def without_trajectories(working):
     """Runs of other commands: a ranking, a sweep of rankings, a tuning, and a run that was stopped
     before its first answer."""
     half = BENCHMARK[:-1]
@@ -129,8 +126,8 @@ def without_trajectories(working: Path) -> dict[str, Path]:
 
 
 def test_the_rankings_of_a_run_without_an_agent_are_exported_as_a_trec_run(
-    working: Path, without_trajectories: dict[str, Path]
-) -> None:
+    working, without_trajectories
+):
     out = working / "out-ranked"
     ranked = without_trajectories["ranked"]
     assert run_entry("export", str(ranked), "format=trec", f"out={out}") == 0
@@ -145,7 +142,7 @@ def test_the_rankings_of_a_run_without_an_agent_are_exported_as_a_trec_run(
     assert measured[ir_measures.nDCG @ 10] == pytest.approx(metrics(ranked)["nDCG@10"], abs=1e-6)
 
 
-def qrels_of(world: Path) -> str:
+def qrels_of(world):
     """The judgements of all splits of a BEIR folder, as TREC qrels."""
     lines = []
     for path in sorted((world / "qrels").glob("*.tsv")):
@@ -162,12 +159,12 @@ REFUSED.remove(("tuned", "trec"))  # the rankings of the questions that it repor
 
 @pytest.mark.parametrize(("kind", "form"), REFUSED)
 def test_an_export_without_content_is_refused(
-    working: Path,
-    without_trajectories: dict[str, Path],
-    kind: str,
-    form: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    working,
+    without_trajectories,
+    kind,
+    form,
+    capsys,
+):
     out = working / f"out-{kind}-{form}"
     capsys.readouterr()
     arguments = (str(without_trajectories[kind]), f"format={form}", f"out={out}")
@@ -186,8 +183,8 @@ def test_an_export_without_content_is_refused(
     ],
 )
 def test_an_export_names_a_language_model_only_where_the_agent_asked_it(
-    working: Path, agent: str, rewriter: str, named: str
-) -> None:
+    working, agent, rewriter, named
+):
     for folder in ("runs/asking", "out-asking"):
         shutil.rmtree(folder, ignore_errors=True)
     options = (f"hydra.searchpath=[file://{OPTIONS}]", "llm=scripted")
@@ -204,9 +201,7 @@ def test_an_export_names_a_language_model_only_where_the_agent_asked_it(
 
 
 @pytest.mark.parametrize("form", ["inspect", "inspect_json"])
-def test_an_exported_log_is_one_that_inspect_lists_loads_and_reads(
-    working: Path, form: str
-) -> None:
+def test_an_exported_log_is_one_that_inspect_lists_loads_and_reads(working, form):
     (path,) = exported(working, form).iterdir()
     if form == "inspect":
         with zipfile.ZipFile(path) as archive:
@@ -221,9 +216,7 @@ def test_an_exported_log_is_one_that_inspect_lists_loads_and_reads(
     assert log["eval"]["dataset"]["sample_ids"] == ids
 
 
-def test_an_export_does_not_replace_what_is_there(
-    working: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_export_does_not_replace_what_is_there(working, capsys):
     out = exported(working, "trec")
     before = sorted(out.iterdir())
     assert run_entry("export", "runs/demo", "format=trec", f"out={out}") == 2
@@ -231,10 +224,10 @@ def test_an_export_does_not_replace_what_is_there(
     assert sorted(out.iterdir()) == before
 
 
-def world(limit: int = 3) -> tuple[list[str], dict[str, list[str]]]:
+def world(limit=3):
     """Question ids of the world and the judged documents of each."""
     qids = [json.loads(line)["_id"] for line in (WORLD / "queries.jsonl").open(encoding="utf-8")]
-    evidence: dict[str, list[str]] = {}
+    evidence = {}
     for path in sorted((WORLD / "qrels").glob("*.tsv")):
         for line in path.read_text(encoding="utf-8").splitlines()[1:]:
             qid, docid, grade = line.split("\t")
@@ -243,7 +236,7 @@ def world(limit: int = 3) -> tuple[list[str], dict[str, list[str]]]:
     return qids[:limit], evidence
 
 
-def test_a_foreign_run_goes_through_evaluation_and_comparison(working: Path) -> None:
+def test_a_foreign_run_goes_through_evaluation_and_comparison(working):
     qids, evidence = world()
     seen = evidence[qids[0]][0]
     files = [
@@ -269,8 +262,8 @@ def test_a_foreign_run_goes_through_evaluation_and_comparison(working: Path) -> 
 
 
 def test_traces_that_are_obfuscated_as_published_are_opened_by_their_own_canary(
-    working: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    working, monkeypatch, capsys
+):
     """As the text-ranking study publishes them: outputs and arguments, JSON where they were no
     text; passages as `browsecomp_plus_<docid>_<n>`."""
     qids, evidence = world()
@@ -316,8 +309,8 @@ def test_traces_that_are_obfuscated_as_published_are_opened_by_their_own_canary(
 
 
 def test_a_run_of_pi_serini_keeps_its_tiers_and_counts_no_failed_reading_as_opened(
-    working: Path,
-) -> None:
+    working,
+):
     qids, evidence = world()
     first, *_ = evidence[qids[0]]
     page = f"Showing ranks 1-2 of 1000 cached hits\n\n1. docid={first} score=9.1000\n   Title: t\n"
@@ -371,9 +364,7 @@ def test_a_run_of_pi_serini_keeps_its_tiers_and_counts_no_failed_reading_as_open
     assert metrics(run)["read_calls"] == 0.5
 
 
-def test_an_import_that_was_killed_before_its_evaluation_is_repeated(
-    working: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_import_that_was_killed_before_its_evaluation_is_repeated(working, capsys):
     exported_files = exported(working, "browsecomp_plus")
     run = imported("killed", exported_files, "browsecomp_plus")
     expected = metrics(run)
@@ -390,9 +381,7 @@ def test_an_import_that_was_killed_before_its_evaluation_is_repeated(
     assert metrics(run) == expected
 
 
-def test_a_second_file_of_a_question_is_refused_and_nothing_is_left(
-    working: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_file_of_a_question_is_refused_and_nothing_is_left(working, capsys):
     qids, _ = world()
     twice = [browsecomp(qids[0], [answer("no")])] * 2
     files = write_files(working / "twice", twice)
@@ -402,9 +391,7 @@ def test_a_second_file_of_a_question_is_refused_and_nothing_is_left(
     assert not Path("runs/twice").exists()
 
 
-def test_a_run_over_other_questions_is_refused(
-    working: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_over_other_questions_is_refused(working, capsys):
     files = write_files(working / "strange", [browsecomp("831", [answer("no")])])
     words = ("format=browsecomp_plus", "name=strange", *BENCHMARK)
     assert run_entry("import_runs", str(files), *words) == 2
@@ -412,9 +399,7 @@ def test_a_run_over_other_questions_is_refused(
     assert not Path("runs/strange").exists()
 
 
-def test_damaged_files_end_in_one_line_and_leave_no_run(
-    working: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_files_end_in_one_line_and_leave_no_run(working, capsys):
     qids, _ = world()
     whole = json.dumps(browsecomp(qids[0], [search("q", ["x"]), answer("no")])).encode()
     good = json.dumps(browsecomp(qids[1], [answer("no")])).encode()
@@ -434,8 +419,8 @@ def test_damaged_files_end_in_one_line_and_leave_no_run(
 
 
 def test_a_run_of_a_sealed_benchmark_is_sealed_when_it_comes_in_and_told_when_it_goes_out(
-    working: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    working, monkeypatch, capsys
+):
     monkeypatch.setenv("SOUNDINGLINE_CANARY", "canary of this test")
     place = working / "secret"
     place.mkdir()
@@ -466,8 +451,8 @@ def test_a_run_of_a_sealed_benchmark_is_sealed_when_it_comes_in_and_told_when_it
 
 
 def test_a_replay_through_the_recorded_pipeline_changes_nothing_and_another_is_tested(
-    working: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    working, capsys
+):
     assert run_entry("replay", "runs/demo", "name=again") == 0
     assert "(100.0%) before the first changed page" in capsys.readouterr().err
     assert run_entry("replay", "runs/demo", "name=again", "retriever=bm25_tuned") == 0
@@ -487,7 +472,7 @@ def test_a_replay_through_the_recorded_pipeline_changes_nothing_and_another_is_t
     assert "first_evidence_call" in {row["measure"] for row in verdicts}
 
 
-def test_a_replay_of_several_questions_at_once_writes_the_same_files(working: Path) -> None:
+def test_a_replay_of_several_questions_at_once_writes_the_same_files(working):
     written = []
     for count in (1, 3):
         words = (f"name=at-once-{count}", f"concurrency={count}", "retriever=bm25_tuned")
@@ -502,9 +487,7 @@ def test_a_replay_of_several_questions_at_once_writes_the_same_files(working: Pa
     assert one == three
 
 
-def test_a_replay_takes_the_texts_of_the_recorded_tool_too(
-    working: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_replay_takes_the_texts_of_the_recorded_tool_too(working, capsys):
     pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
     grep = ("tool=grep", "tool.syntax=words", "tool.order=corpus")
     assert run_entry("run", "name=words", *BENCHMARK, *grep) == 0
@@ -514,7 +497,7 @@ def test_a_replay_takes_the_texts_of_the_recorded_tool_too(
     assert metrics(cell)["search_calls"] == metrics(Path("runs/words"))["search_calls"] > 0
 
 
-def test_replays_with_different_scorers_are_different_cells(working: Path) -> None:
+def test_replays_with_different_scorers_are_different_cells(working):
     world = (*TINY, "benchmark.questions=sets:2", "agent=navigator", "agent.pool=6")
     assert run_entry("run", "name=scored", *world) == 0
     Path("scores.jsonl").write_text("", encoding="utf-8")
@@ -529,9 +512,7 @@ def test_replays_with_different_scorers_are_different_cells(working: Path) -> No
     assert targets["overlap"] == "soundingline.agents.literature.OverlapScorer"
 
 
-def test_no_value_of_a_manifest_reaches_the_environment(
-    working: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_value_of_a_manifest_reaches_the_environment(working, monkeypatch):
     pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
     monkeypatch.setenv("SECRET", "words")
     config = {"tool": {"syntax": "${oc.env:SECRET}", "order": "corpus"}}

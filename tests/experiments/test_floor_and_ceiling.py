@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pytest
 from experiment_samples import TINY
 
 from soundingline.toolkit.runs import RunFolder
@@ -21,11 +19,11 @@ ANSWER = (
 )
 
 
-def metrics(run: str) -> dict[str, Any]:
+def metrics(run):
     return dict(json.loads(Path(f"runs/{run}/metrics.json").read_text()))
 
 
-def test_closed_book_answers_without_tools_and_its_citations_are_invented(entry: Entry) -> None:
+def test_closed_book_answers_without_tools_and_its_citations_are_invented(entry):
     says = f"llm.says='{ANSWER}'".replace("\\n", "\n")
     assert entry("run", *TINY, *MODEL, "name=floor", "agent=closed_book", says) == 0
     numbers = metrics("floor")
@@ -40,7 +38,7 @@ def test_closed_book_answers_without_tools_and_its_citations_are_invented(entry:
     )
 
 
-def test_a_run_without_tools_builds_no_index_and_asks_no_stage(entry: Entry) -> None:
+def test_a_run_without_tools_builds_no_index_and_asks_no_stage(entry):
     says = f"llm.says='{ANSWER}'".replace("\\n", "\n")
     stages = ("tool=literature", "scorer=chat", "rewriter=q2q", "reranker=pointwise")
     assert entry("run", *TINY, *MODEL, *stages, "name=floor", "agent=closed_book", says) == 0
@@ -50,7 +48,7 @@ def test_a_run_without_tools_builds_no_index_and_asks_no_stage(entry: Entry) -> 
     assert not list(Path("caches").rglob("*.sqlite"))
 
 
-def test_a_model_that_calls_tools_all_the_same_is_refused_and_ends(entry: Entry) -> None:
+def test_a_model_that_calls_tools_all_the_same_is_refused_and_ends(entry):
     # The scripted model searches unless it is told what to say or has one message alone.
     own = Path("own.txt")
     source = Path(__file__).resolve().parents[2] / "agents" / "prompts" / "closed_book.txt"
@@ -64,7 +62,7 @@ def test_a_model_that_calls_tools_all_the_same_is_refused_and_ends(entry: Entry)
     assert metrics("stubborn")["documents_exposed"] == 0
 
 
-def test_the_oracle_is_above_every_retriever(entry: Entry) -> None:
+def test_the_oracle_is_above_every_retriever(entry):
     for unit in ("document", "passage", "maxp"):
         measured = [f"unit={unit}", "measures=[AP,R@100]"]
         assert entry("rank", *TINY, *measured, f"name=oracle-{unit}", "retriever=oracle") == 0
@@ -73,7 +71,7 @@ def test_the_oracle_is_above_every_retriever(entry: Entry) -> None:
     assert metrics("ceiling")["recall_previewed"] == 1.0
 
 
-def test_the_oracle_goes_on_with_a_base(entry: Entry) -> None:
+def test_the_oracle_goes_on_with_a_base(entry):
     base = ("retriever=oracle", "retriever@retriever.base=bm25_tuned")
     assert entry("run", *TINY, "name=b", *base) == 0
     assert metrics("b")["recall_surfaced"] == 1.0
@@ -81,9 +79,7 @@ def test_the_oracle_goes_on_with_a_base(entry: Entry) -> None:
     assert len(ranked) > 6 * 10
 
 
-def test_a_benchmark_without_judgements_has_no_oracle(
-    entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_benchmark_without_judgements_has_no_oracle(entry, beir, capsys):
     given = ("benchmark=beir", f"benchmark.path={beir}", "retriever.tier=gold")
     assert entry("rank", *given, "retriever=oracle", "name=x") == 2
     assert "no judgements of the tier 'gold'" in capsys.readouterr().err

@@ -27,22 +27,22 @@ JUDGE = ("judge=llm", "llm@judge_llm=scripted")
 REWRITER = ("rewriter=hyde", "llm@rewriter_llm=scripted", "rewriter_llm.says='A mill.'")
 
 
-def in_a_cell(function: Callable[[], T]) -> T:
-    async def cell() -> T:
+def in_a_cell(function):
+    async def cell():
         return function()
 
     return asyncio.run(cell())
 
 
-def composed(*overrides: str) -> Experiment:
+def composed(*overrides):
     return Experiment.compose(*TINY, *overrides, config_dir=OPTIONS)
 
 
 @pytest.mark.usefixtures("entry")
-def test_every_method_of_an_experiment_works_in_a_cell() -> None:
+def test_every_method_of_an_experiment_works_in_a_cell():
     """An agent, a judge and a rewriter with a language model, each of which needs a loop."""
 
-    def cell() -> None:
+    def cell():
         experiment = composed(*AGENT, *JUDGE, *REWRITER, "name=k", "concurrency=3")
         answered = experiment.run()
         assert answered.counts["completed"] == 6
@@ -60,7 +60,7 @@ def test_every_method_of_an_experiment_works_in_a_cell() -> None:
 
 
 @pytest.mark.usefixtures("beir")
-def test_a_tuning_and_an_enrichment_work_in_a_cell(entry: Entry, tmp_path: Path) -> None:
+def test_a_tuning_and_an_enrichment_work_in_a_cell(entry, tmp_path):
     enrichment = (
         SCRIPTED,
         "llm@enrichment_llm=scripted",
@@ -73,7 +73,7 @@ def test_a_tuning_and_an_enrichment_work_in_a_cell(entry: Entry, tmp_path: Path)
     assert (tmp_path / "runs" / "t" / "report.html").is_file()
 
 
-def test_a_sweep_works_in_a_cell(entry: Entry) -> None:
+def test_a_sweep_works_in_a_cell(entry):
     given = (SCRIPTED, *TINY, *AGENT, "unit=document,passage", "name=s", "repeats=2")
     assert in_a_cell(lambda: entry("run", "-m", *given)) == 0
     folders = [path.parent for path in Path("runs/s").glob("*/metrics.json")]
@@ -114,7 +114,7 @@ asyncio.run(notebook())
 """
 
 
-def test_an_interrupted_cell_keeps_what_it_has_and_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_cell_keeps_what_it_has_and_goes_on(tmp_path):
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, str(OPTIONS), *TINY],
@@ -133,7 +133,7 @@ def test_an_interrupted_cell_keeps_what_it_has_and_goes_on(tmp_path: Path) -> No
     assert all(folder.attempts(qid) == 1 for qid in folder.statuses())
 
 
-def test_a_server_in_a_cell_ends_at_an_interrupt(tmp_path: Path) -> None:
+def test_a_server_in_a_cell_ends_at_an_interrupt(tmp_path):
     program = """
 import asyncio, os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -165,7 +165,7 @@ asyncio.run(notebook())
     assert "Traceback" not in done.stderr
 
 
-def test_only_one_function_of_the_product_starts_event_loops() -> None:
+def test_only_one_function_of_the_product_starts_event_loops():
     """`asyncio.run` and its kin fail inside a running loop, which `run_coroutine` does not."""
     starting = {"run", "Runner", "new_event_loop", "run_until_complete", "run_forever"}
     found = set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from experiment_samples import TINY
@@ -38,13 +37,13 @@ MODELS = (
 SETS = (*TINY, "benchmark.questions=sets:2", "agent=navigator", "agent.pool=6", "traces=false")
 
 
-def contents(path: str | Path) -> Any:
+def contents(path):
     return json.loads(Path(path).read_text())
 
 
 def test_two_models_score_on_one_ledger_and_their_probability_is_calibrated_on_a_run(
-    entry: Entry,
-) -> None:
+    entry,
+):
     assert entry("run", *SETS, *MODELS, "name=dev") == 0
     metrics = contents("runs/dev/metrics.json")
     assert metrics["usage_navigator_calls"] == 4 and metrics["usage_librarian_calls"] > 2
@@ -75,9 +74,7 @@ def test_two_models_score_on_one_ledger_and_their_probability_is_calibrated_on_a
     assert again["asked"] == 0, "what the first run has paid for is not paid again"
 
 
-def test_a_calibration_needs_targets_and_others(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_calibration_needs_targets_and_others(entry, capsys):
     assert entry("run", *SETS, "name=rules") == 0
     assert entry("calibrate", "runs/rules", "out=calibration.json") == 2
     assert "with a scorer that tells an overall probability" in " ".join(
@@ -86,7 +83,7 @@ def test_a_calibration_needs_targets_and_others(
     assert not Path("calibration.json").exists()
 
 
-def test_isotonic_regression_is_the_share_of_targets_at_each_probability() -> None:
+def test_isotonic_regression_is_the_share_of_targets_at_each_probability():
     pytest.importorskip("sklearn")
     probabilities = [0.1] * 10 + [0.5] * 10 + [0.9] * 10
     met = [False] * 9 + [True] + [True] * 4 + [False] * 6 + [True] * 8 + [False] * 2
@@ -95,7 +92,7 @@ def test_isotonic_regression_is_the_share_of_targets_at_each_probability() -> No
     assert fitted["y"] == pytest.approx([0.1, 0.4, 0.8])
 
 
-def test_platts_regression_leaves_calibrated_probabilities_as_they_are() -> None:
+def test_platts_regression_leaves_calibrated_probabilities_as_they_are():
     pytest.importorskip("sklearn")
     probabilities = [0.2] * 500 + [0.8] * 500
     met = [True] * 100 + [False] * 400 + [True] * 400 + [False] * 100
@@ -104,7 +101,7 @@ def test_platts_regression_leaves_calibrated_probabilities_as_they_are() -> None
     assert fitted["intercept"] == pytest.approx(0, abs=1e-3)
 
 
-def test_the_newest_probability_of_a_document_counts_once() -> None:
+def test_the_newest_probability_of_a_document_counts_once():
     rounds = (
         {"documents": {"d1": {"probability": 0.2}, "d2": {"requirements": {}}}},
         {"documents": {"d1": {"probability": 0.7}}},
@@ -114,7 +111,7 @@ def test_the_newest_probability_of_a_document_counts_once() -> None:
     assert pairs_of([known, unknown], {"q1": {"d1"}}) == ([0.7], [True])
 
 
-def test_a_final_list_is_ordered_by_any_re_ranker_on_the_librarians_account(entry: Entry) -> None:
+def test_a_final_list_is_ordered_by_any_re_ranker_on_the_librarians_account(entry):
     listwise = ("reranker@list_reranker=listwise", "llm@librarian_llm=scripted")
     says = "librarian_llm.says='[3] > [2] > [1]'"
     given = (*SETS, MODELS[0], *listwise, says, "agent.ordered=3")

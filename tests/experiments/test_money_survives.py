@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from experiment_samples import TINY
 from ledgers import starts
 from processes import CommandProcess, run_command
-from scripted_peer import Peer, Request, Say, running_peer
+from scripted_peer import Say, running_peer
 
 from soundingline.toolkit.runs import RunFolder
 
@@ -27,7 +26,7 @@ DOLLARS = 0.1
 
 
 @pytest.fixture
-def peer() -> Iterator[Peer]:
+def peer():
     with running_peer() as server:
         arguments = json.dumps({"reason": "to find it", "query": "mill"})
         usage = {"input": 100, "cached": 0, "reasoning": 0, "output": 0}
@@ -36,7 +35,7 @@ def peer() -> Iterator[Peer]:
         yield server
 
 
-def command(peer: Peer, *arguments: str) -> tuple[str, ...]:
+def command(peer, *arguments):
     llm = (
         *("llm=openai_compatible", "llm.model=m", f"llm.base_url={peer.openai_url}"),
         *("llm.price.input=1000", "llm.price.output=0"),
@@ -45,13 +44,13 @@ def command(peer: Peer, *arguments: str) -> tuple[str, ...]:
     return ("run", *TINY, *run, *llm, *arguments)
 
 
-def test_the_cap_of_a_run_holds_over_a_start_that_was_killed(tmp_path: Path, peer: Peer) -> None:
+def test_the_cap_of_a_run_holds_over_a_start_that_was_killed(tmp_path, peer):
     cap = ("budget.run_dollars=8",)
     # The start cannot reach its cap: of 80 requests that the money allows, 60 are answered.
     killed, reply = threading.Event(), peer.default
     peer.script.extend([reply] * 60)
 
-    def held(request: Request) -> Say:
+    def held(request):
         killed.wait(120)
         return reply
 
@@ -86,9 +85,7 @@ def test_the_cap_of_a_run_holds_over_a_start_that_was_killed(tmp_path: Path, pee
     assert len(starts(tmp_path / "runs/r")) == 2
 
 
-def test_a_reply_without_usage_stops_a_capped_run_and_its_known_money_still_counts(
-    tmp_path: Path, peer: Peer
-) -> None:
+def test_a_reply_without_usage_stops_a_capped_run_and_its_known_money_still_counts(tmp_path, peer):
     reply = peer.default
     peer.script.extend([reply] * 30 + [Say(calls=reply.calls, usage=None)])
     run = command(peer, "budget.run_dollars=5")
@@ -104,9 +101,7 @@ def test_a_reply_without_usage_stops_a_capped_run_and_its_known_money_still_coun
     assert starts(tmp_path / "runs/r")[1]["dollars"] + first["known_dollars"]["agent"] <= 5.0 + 1e-9
 
 
-def test_replies_that_are_tried_again_are_paid_for_and_count_towards_the_cap(
-    tmp_path: Path, peer: Peer
-) -> None:
+def test_replies_that_are_tried_again_are_paid_for_and_count_towards_the_cap(tmp_path, peer):
     reply, useless = peer.default, Say(text="half", finish="abort", usage=peer.default.usage)
     peer.script.extend([reply, useless, useless] * 8)
     stopped = run_command(*command(peer, "budget.run_dollars=1.75"), folder=tmp_path)
@@ -120,8 +115,8 @@ def test_replies_that_are_tried_again_are_paid_for_and_count_towards_the_cap(
 
 @pytest.mark.parametrize("count", [-5, 10**400], ids=["negative", "beyond all floats"])
 def test_an_impossible_count_stops_a_capped_run_and_the_next_start_reads_the_ledger(
-    tmp_path: Path, peer: Peer, count: int
-) -> None:
+    tmp_path, peer, count
+):
     reply = peer.default
     peer.script.extend([reply, replace(reply, usage={**reply.usage, "input": count})])
     run = command(peer, "budget.run_dollars=5", "concurrency=1")
@@ -135,9 +130,7 @@ def test_an_impossible_count_stops_a_capped_run_and_the_next_start_reads_the_led
     assert 4.5 <= spent <= 5.0 + 1e-9
 
 
-def test_a_damaged_ledger_stops_a_run_before_its_first_request(
-    entry: Entry, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_damaged_ledger_stops_a_run_before_its_first_request(entry, capsys, tmp_path):
     log = tmp_path / "asked"
     run = (*TINY, *SCRIPTED, "name=m", f"llm.log={log}")
     assert entry("run", *run, "llm.failing=e") == 2
@@ -151,10 +144,8 @@ def test_a_damaged_ledger_stops_a_run_before_its_first_request(
     assert log.read_bytes() == asked and path.read_bytes() == damaged
 
 
-def test_a_disk_without_room_for_the_ledger_stops_the_run(
-    entry: Entry, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(journal: Any, value: Any) -> None:
+def test_a_disk_without_room_for_the_ledger_stops_the_run(entry, capsys, monkeypatch):
+    def full(journal, value):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("soundingline.toolkit.files.JsonLinesLog.append", full)

@@ -16,15 +16,15 @@ OPTIONS = Path(__file__).parent / "options"
 
 
 @cache
-def composed(*overrides: str) -> Settings:
+def composed(*overrides):
     return Settings.compose(overrides, [f"file://{OPTIONS}"])
 
 
-def name(*overrides: str) -> str:
+def name(*overrides):
     return cell_name(composed(*overrides))
 
 
-def ranking_name(*overrides: str) -> str:
+def ranking_name(*overrides):
     return cell_name(composed(*overrides), RANKING)
 
 
@@ -53,7 +53,7 @@ MODEL = ("agent=pi_serini", "llm=vllm/gpt_oss_20b")
         "hydra.verbose=true",
     ],
 )
-def test_what_changes_no_trajectory_changes_no_name(override: str) -> None:
+def test_what_changes_no_trajectory_changes_no_name(override):
     plain = (*MODEL, "reranker=monot5")
     assert name(*plain, override) == name(*plain)
 
@@ -75,23 +75,23 @@ def test_what_changes_no_trajectory_changes_no_name(override: str) -> None:
         "engine=pisa",
     ],
 )
-def test_what_can_change_a_trajectory_changes_the_name(override: str) -> None:
+def test_what_can_change_a_trajectory_changes_the_name(override):
     plain = (*MODEL, "reranker=monot5")
     assert name(*plain, override) != name(*plain)
 
 
-def test_where_a_collection_comes_from_and_lies_changes_no_name() -> None:
+def test_where_a_collection_comes_from_and_lies_changes_no_name():
     plain = name("benchmark=cacm")
     assert name("benchmark=cacm", "benchmark.origin=elsewhere", "paths.data=/data") == plain
     assert name("benchmark=cacm", "benchmark.split=dev") != plain
 
 
-def test_a_default_that_is_written_out_is_the_default() -> None:
+def test_a_default_that_is_written_out_is_the_default():
     assert name("retriever.k1=0.9", "unit=document") == name()
     assert name("retriever=bm25_default") == name()
 
 
-def test_settings_of_a_stage_that_is_not_there_change_nothing() -> None:
+def test_settings_of_a_stage_that_is_not_there_change_nothing():
     assert name("reranker=none", "reranker.depth=10") == name()
     for setting in ("apply_to=reranker", "prompt=mine.txt", "max_words=9"):
         assert name("rewriter=none", f"rewriter.{setting}") == name()
@@ -99,7 +99,7 @@ def test_settings_of_a_stage_that_is_not_there_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("agent", ["keyword", "one_shot", "navigator"])
-def test_a_model_that_nobody_asks_changes_no_name(agent: str) -> None:
+def test_a_model_that_nobody_asks_changes_no_name(agent):
     plain = (f"agent={agent}",)
     model = (*plain, "llm=scripted", "budget=pi_serini")
     stages = ("reranker=monot5", "reranker@list_reranker=monot5")
@@ -120,7 +120,7 @@ def test_a_model_that_nobody_asks_changes_no_name(agent: str) -> None:
         ("enrichment=sira",),
     ],
 )
-def test_the_model_of_the_agent_that_a_stage_shares_is_in_the_name(asking: tuple[str, ...]) -> None:
+def test_the_model_of_the_agent_that_a_stage_shares_is_in_the_name(asking):
     plain = ("agent=keyword", "llm=scripted", *asking)
     assert name(*plain, "llm.says=other") != name(*plain)
     assert name("agent=keyword", "llm=scripted", "llm.says=other") == name("agent=keyword")
@@ -130,7 +130,7 @@ ASKING = ("rewriter=q2q", "reranker=listwise", "enrichment=sira")
 
 
 @pytest.mark.parametrize("asking", ASKING)
-def test_a_ranking_is_named_after_the_model_that_a_stage_shares(asking: str) -> None:
+def test_a_ranking_is_named_after_the_model_that_a_stage_shares(asking):
     plain = (asking, "llm=scripted")
     assert ranking_name(*plain, "llm.says=other") != ranking_name(*plain)
     assert "-scripted-" in ranking_name(*plain)
@@ -140,14 +140,14 @@ def test_a_ranking_is_named_after_the_model_that_a_stage_shares(asking: str) -> 
     assert ranking_name(*its_own, f"{group}_llm.says=other") != ranking_name(*its_own)
 
 
-def test_a_ranking_is_named_after_no_model_that_no_stage_asks() -> None:
+def test_a_ranking_is_named_after_no_model_that_no_stage_asks():
     plain = ("agent=navigator", "reranker=monot5")
     for others in (("scorer=chat", "llm@librarian_llm=scripted"), ("llm@reranker_llm=scripted",)):
         for model in ("llm=scripted", "llm.says=other"):
             assert ranking_name(*plain, *others, "llm=scripted", model) == ranking_name(*plain)
 
 
-def test_a_tuning_is_named_after_the_model_that_the_enrichment_shares() -> None:
+def test_a_tuning_is_named_after_the_model_that_the_enrichment_shares():
     shared, its_own = (
         composed("enrichment=sira", "llm=scripted", "llm.says=other", *own)
         for own in ((), ("llm@enrichment_llm=scripted",))
@@ -157,39 +157,39 @@ def test_a_tuning_is_named_after_the_model_that_the_enrichment_shares() -> None:
     assert label(composed("llm=scripted")) == "document"
 
 
-def label(settings: Settings) -> str:
+def label(settings):
     return cell_label(settings, named_groups(settings.config))
 
 
 @pytest.mark.parametrize("group", ["scorer", "reranker@list_reranker"])
-def test_the_librarians_own_model_is_in_the_name_of_whatever_asks_it(group: str) -> None:
+def test_the_librarians_own_model_is_in_the_name_of_whatever_asks_it(group):
     asking = "chat" if group == "scorer" else "listwise"
     plain = ("agent=keyword", f"{group}={asking}", "llm@librarian_llm=scripted")
     assert name(*plain, "librarian_llm.says=other") != name(*plain)
 
 
-def test_a_budget_counts_where_a_stage_asks_a_model_of_its_own() -> None:
+def test_a_budget_counts_where_a_stage_asks_a_model_of_its_own():
     plain = ("agent=keyword", "reranker=pointwise", "llm@reranker_llm=scripted")
     assert name(*plain, "budget.dollars=1") != name(*plain)
 
 
-def test_the_label_tells_what_is_not_the_default() -> None:
+def test_the_label_tells_what_is_not_the_default():
     label = name("unit=passage", "reranker=monot5", "reranker.depth=10").rpartition("-")[0]
     assert label == "passage-bm25_default-monot5-reranker.depth=10"
 
 
-def test_a_secret_is_never_part_of_a_name() -> None:
+def test_a_secret_is_never_part_of_a_name():
     cell = name(*MODEL, "+llm.settings.extra.api_key=sk-1234567890abcdef")
     assert "sk-1234567890abcdef" not in cell
 
 
-def test_a_ranking_without_an_agent_is_not_named_after_one() -> None:
+def test_a_ranking_without_an_agent_is_not_named_after_one():
     plain = Settings.compose(["retriever=bm25_tuned"])
     other = Settings.compose(["retriever=bm25_tuned", "tool=top_k"])
     assert cell_name(plain, RANKING) == cell_name(other, RANKING)
 
 
-def test_an_experiment_is_composed_without_a_hydra_application(tmp_path: Path) -> None:
+def test_an_experiment_is_composed_without_a_hydra_application(tmp_path):
     folders = [f"paths.{name}={tmp_path / name}" for name in ("indexes", "runs", "caches")]
     world = ("benchmark.documents=64", "benchmark.questions=6", "benchmark.median_words=60")
     small = (*world, "benchmark.p90_words=200", "benchmark.hops=1", *folders)
@@ -206,7 +206,7 @@ def test_an_experiment_is_composed_without_a_hydra_application(tmp_path: Path) -
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {ranked.name, answered.name}
 
 
-def test_own_options_are_found_in_a_folder_of_ones_own(tmp_path: Path) -> None:
+def test_own_options_are_found_in_a_folder_of_ones_own(tmp_path):
     (tmp_path / "retriever").mkdir()
     option = "_target_: soundingline.pipelines.retrieve.BM25\nk1: 7\nb: 1\ndepth: 10\n"
     (tmp_path / "retriever" / "mine.yaml").write_text(option)
@@ -222,9 +222,7 @@ def test_own_options_are_found_in_a_folder_of_ones_own(tmp_path: Path) -> None:
         ("unit", "document", "parallel"),
     ],
 )
-def test_a_setting_of_ones_own_is_in_the_name_whatever_it_is_called(
-    group: str, option: str, key: str, tmp_path: Path
-) -> None:
+def test_a_setting_of_ones_own_is_in_the_name_whatever_it_is_called(group, option, key, tmp_path):
     (tmp_path / group).mkdir()
     (tmp_path / group / "mine.yaml").write_text(f"defaults: [{option}, _self_]\n{key}: 1\n")
     search = [tmp_path.as_uri()]
@@ -235,7 +233,7 @@ def test_a_setting_of_ones_own_is_in_the_name_whatever_it_is_called(
     assert len(names) == 2
 
 
-def test_demands_that_an_agent_does_not_make_leave_its_name_as_it_was() -> None:
+def test_demands_that_an_agent_does_not_make_leave_its_name_as_it_was():
     settings = Settings.compose([*MODEL])
     assert {"remind", "first_call"} <= set(settings.config.agent)
     assert not {"remind", "first_call"} & set(identity_of(settings)["agent"])
@@ -244,7 +242,7 @@ def test_demands_that_an_agent_does_not_make_leave_its_name_as_it_was() -> None:
     assert cell_name(demanding) != cell_name(settings)
 
 
-def test_weights_that_have_moved_are_the_same() -> None:
+def test_weights_that_have_moved_are_the_same():
     names = [
         name("agent=chat", "llm=llamacpp/gguf", f"llm.server.gguf={place}")
         for place in ("/models/a.gguf", "elsewhere/a.gguf", "/models/b.gguf")
@@ -252,14 +250,14 @@ def test_weights_that_have_moved_are_the_same() -> None:
     assert names[0] == names[1] != names[2]
 
 
-def test_a_budget_counts_for_an_agent_that_keeps_to_it_without_a_model() -> None:
+def test_a_budget_counts_for_an_agent_that_keeps_to_it_without_a_model():
     for agent, counts in (("navigator", True), ("keyword", False)):
         plain = (f"agent={agent}", "benchmark=fictional")
         assert (name(*plain, "budget.turns=2") != name(*plain)) is counts
 
 
 @pytest.mark.parametrize("weights", ["/models/tuned/Qwen3", "'~/tuned/Qwen3'", "/tuned/Qwen3/"])
-def test_a_name_shows_of_an_absolute_path_its_last_part(weights: str) -> None:
+def test_a_name_shows_of_an_absolute_path_its_last_part(weights):
     names = {
         value: name("agent=chat", "llm=vllm/qwen3_8b", f"llm.server.weights={value}")
         for value in (weights, "/other/Qwen3", "Qwen/Qwen3")

@@ -6,9 +6,8 @@ import asyncio
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from experiment_samples import TINY
@@ -20,9 +19,8 @@ from soundingline.agents.keyword import KeywordAgent
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import Parameter, Tool, ToolSpec, TopK
-from soundingline.toolkit.search.session import SearchTool, ToolOutput
+from soundingline.toolkit.search.session import ToolOutput
 from soundingline.toolkit.search.tool import Continuation, DocumentPage
-from soundingline.toolkit.trajectory import Trajectory
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "search-tool.md"
 TEXTS = {
@@ -33,7 +31,7 @@ QUESTION = Topic("q", "Who built Grenholm Mill?")
 Entry = Callable[..., int]
 
 
-def block(language: str) -> str:
+def block(language):
     """The code of that language in the section on interfaces of one's own."""
     section = DOCUMENT.read_text(encoding="utf-8").partition("## An interface of your own")[2]
     (code,) = re.findall(rf"```{language}\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
@@ -41,7 +39,7 @@ def block(language: str) -> str:
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def package(tmp_path, monkeypatch):
     """A folder of somebody else's on Python's path, with the tool in `my_tools.py`."""
     folder = tmp_path / "theirs"
     (folder / "tool").mkdir(parents=True)
@@ -52,18 +50,18 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("my_tools", None)
 
 
-def session(**settings: Any) -> SearchTool:
-    interface: SearchTool = importlib.import_module("my_tools").SearchAndNext(**settings)
+def session(**settings):
+    interface = importlib.import_module("my_tools").SearchAndNext(**settings)
     return interface.open(WordBackend(TEXTS), store_of(TEXTS))
 
 
-def ask(agent: Any, tool: SearchTool) -> Trajectory:
-    trajectory: Trajectory = asyncio.run(agent.run(QUESTION, tool))
+def ask(agent, tool):
+    trajectory = asyncio.run(agent.run(QUESTION, tool))
     assert trajectory.status == "completed", trajectory.traceback
     return trajectory
 
 
-def test_the_keyword_agent_searches_and_browses_with_it(package: Path) -> None:
+def test_the_keyword_agent_searches_and_browses_with_it(package):
     trajectory = ask(KeywordAgent(pages=2, max_searches=1), session(page=2))
     assert [call.name for call in trajectory.calls] == ["search", "next", "next"]
     assert not any(call.error for call in trajectory.calls)
@@ -72,7 +70,7 @@ def test_the_keyword_agent_searches_and_browses_with_it(package: Path) -> None:
     assert trajectory.tiers["cited"] == ("mill",)
 
 
-def test_a_tool_calling_agent_is_shown_and_served_its_tools(package: Path) -> None:
+def test_a_tool_calling_agent_is_shown_and_served_its_tools(package):
     model = ScriptedModel(
         calling(call("search", "a", query="mill")),
         calling(call("next", "b"), call("next", "c")),
@@ -85,7 +83,7 @@ def test_a_tool_calling_agent_is_shown_and_served_its_tools(package: Path) -> No
     assert trajectory.tiers["cited"] == ("mill",)
 
 
-def test_the_names_of_its_tools_and_arguments_decide_nothing(package: Path) -> None:
+def test_the_names_of_its_tools_and_arguments_decide_nothing(package):
     code = block("python")
     for name, other in {"search": "look_up", "next": "further", "query": "words"}.items():
         assert f'"{name}"' in code
@@ -102,7 +100,7 @@ def test_the_names_of_its_tools_and_arguments_decide_nothing(package: Path) -> N
 class LineByLine(TopK):
     """Reads one line at a call."""
 
-    def tools(self) -> Iterator[Tool]:
+    def tools(self):
         yield from super().tools()
         what, start = (
             Parameter("what", "A docid."),
@@ -110,7 +108,7 @@ class LineByLine(TopK):
         )
         yield Tool(ToolSpec("peruse", "Read a line.", (what, start)), self._line, reads_by="what")
 
-    def _line(self, what: str, start: int | None) -> ToolOutput:
+    def _line(self, what, start):
         lines = self.store.lines(what, start or 1, 1)
         following = {"what": what, "start": lines.first + 1}
         more = Continuation("peruse", following) if lines.first < lines.total else None
@@ -118,7 +116,7 @@ class LineByLine(TopK):
         return ToolOutput(lines.lines[0], page)
 
 
-def test_a_tool_that_reads_is_found_by_what_it_declares() -> None:
+def test_a_tool_that_reads_is_found_by_what_it_declares():
     text = "Grenholm Mill is old.\nIt stands on a river.\nTorvald Brekke built Grenholm Mill."
     backend, store = WordBackend({"d": text}), store_of({"d": text})
     trajectory = ask(KeywordAgent(), LineByLine(max_tokens=5).open(backend, store))
@@ -128,7 +126,7 @@ def test_a_tool_that_reads_is_found_by_what_it_declares() -> None:
     assert trajectory.tiers["opened"] == ("d",)
 
 
-def test_an_interface_that_declares_no_search_is_told_so_by_the_agent(package: Path) -> None:
+def test_an_interface_that_declares_no_search_is_told_so_by_the_agent(package):
     code = block("python").replace(', searches_by="query"', "")
     (package / "my_tools.py").write_text(code, encoding="utf-8")
     trajectory = asyncio.run(KeywordAgent().run(QUESTION, session()))
@@ -136,7 +134,7 @@ def test_an_interface_that_declares_no_search_is_told_so_by_the_agent(package: P
     assert "declares no tool that searches" in trajectory.traceback
 
 
-def test_it_is_an_option_of_a_run(entry: Entry, package: Path) -> None:
+def test_it_is_an_option_of_a_run(entry, package):
     given = ("--config-dir", str(package), "tool=search_and_next", "tool.page=2")
     assert entry("run", *given, *TINY, "name=own") == 0
     calls = [call for item in RunFolder("runs/own").trajectories() for call in item.calls]
@@ -144,9 +142,7 @@ def test_it_is_an_option_of_a_run(entry: Entry, package: Path) -> None:
     assert all(len(call.shown) <= 2 for call in calls)
 
 
-def test_one_that_asks_the_pipeline_and_declares_that_it_does_not_is_told(
-    entry: Entry, package: Path
-) -> None:
+def test_one_that_asks_the_pipeline_and_declares_that_it_does_not_is_told(entry, package):
     code = block("python").replace("    page: int", "    uses_pipeline = False\n    page: int")
     (package / "my_tools.py").write_text(code, encoding="utf-8")
     given = ("--config-dir", str(package), "tool=search_and_next")
@@ -156,9 +152,7 @@ def test_one_that_asks_the_pipeline_and_declares_that_it_does_not_is_told(
         assert "declares uses_pipeline = False" in trajectory.traceback
 
 
-def test_an_option_that_gives_no_search_tool_is_refused(
-    entry: Entry, package: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_option_that_gives_no_search_tool_is_refused(entry, package, capsys):
     option = package / "tool" / "search_and_next.yaml"
     option.write_text(block("yaml") + "_partial_: true\n", encoding="utf-8")
     assert entry("run", "--config-dir", str(package), *TINY, "tool=search_and_next") == 2

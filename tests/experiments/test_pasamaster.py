@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from experiment_samples import TINY
@@ -21,13 +20,13 @@ SMALL = (*TINY, "benchmark.questions=sets:2", "unit=document")
 SWEEP = Path("runs/factorial-fictional")
 
 
-def cells() -> dict[str, dict[str, Any]]:
+def cells():
     """The manifests of the cells by their names."""
     paths = SWEEP.glob("*/manifest.json")
     return {path.parent.name: json.loads(path.read_text()) for path in paths}
 
 
-def compared_with() -> set[tuple[str, str]]:
+def compared_with():
     """Agent and retriever of the cells that the others are tested against."""
     rows = json.loads((SWEEP / "verdicts.json").read_text())
     assert {row["measure"] for row in rows} >= {"F1@20", "nDCG@20"}
@@ -35,7 +34,7 @@ def compared_with() -> set[tuple[str, str]]:
     return {(cell["agent"], cell["retriever"]) for cell in factors}
 
 
-def test_the_factorial_runs_without_a_model_and_is_held_against_one_search(entry: Entry) -> None:
+def test_the_factorial_runs_without_a_model_and_is_held_against_one_search(entry):
     # By themselves two cells are tested by name, the later against the earlier.
     assert entry("run", FACTORIAL, *SMALL, "retriever=bm25_default") == 0
     names = sorted(cells())
@@ -44,7 +43,7 @@ def test_the_factorial_runs_without_a_model_and_is_held_against_one_search(entry
     assert compared_with() == {("one_shot", "bm25_default")}
 
 
-def test_with_a_model_every_contestant_has_the_same_money(entry: Entry) -> None:
+def test_with_a_model_every_contestant_has_the_same_money(entry):
     agents = "agent=one_shot_pointwise,chat_list,navigator_librarians"
     given = (*SMALL, *MODEL, "retriever=bm25_default")
     assert entry("run", FACTORIAL, *given, agents, "budget.dollars=0.5") == 0
@@ -69,9 +68,7 @@ def test_with_a_model_every_contestant_has_the_same_money(entry: Entry) -> None:
         (MODEL, "one_shot,one_shot_pointwise,chat_list,navigator_librarians"),
     ],
 )
-def test_the_factorial_crosses_contestants_units_and_retrievers(
-    model: tuple[str, ...], agents: str
-) -> None:
+def test_the_factorial_crosses_contestants_units_and_retrievers(model, agents):
     from hydra import compose, initialize_config_dir
 
     from soundingline.experiments.config import register
@@ -86,7 +83,7 @@ def test_the_factorial_crosses_contestants_units_and_retrievers(
     assert pointwise._target_.endswith("Pointwise") and pointwise.depth == 50
 
 
-def test_the_separation_tells_the_cost_of_each_role(entry: Entry) -> None:
+def test_the_separation_tells_the_cost_of_each_role(entry):
     options = OmegaConf.load(CONF / "experiment" / "pasamaster" / "separation.yaml")
     large = options.defaults[-1]["override /llm"]
     light, same = options.hydra.sweeper.params["llm@librarian_llm"].split(",")

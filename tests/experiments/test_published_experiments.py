@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from effort import SOAK
@@ -23,7 +22,7 @@ SCRIPTED = ("llm=scripted", "llm@rewriter_llm=scripted")
 
 
 @pytest.fixture
-def given(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+def given(entry, tmp_path, monkeypatch):
     """The benchmark, two questions of it, and a tokenizer in the place of the published one."""
     monkeypatch.setenv(VARIABLE, CANARY)
     tokenizer = write_tokenizer(tmp_path / "tiny.json")
@@ -31,20 +30,20 @@ def given(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
     return (*write_benchmark(tmp_path / "published"), *limits, OPTIONS)
 
 
-def cells() -> list[dict[str, Any]]:
+def cells():
     """The manifests of all cells, each of which was evaluated."""
     manifests = list(Path("runs").glob("*/*/manifest.json"))
     assert all(path.with_name("metrics.json").exists() for path in manifests)
     return [json.loads(path.read_text()) for path in manifests]
 
 
-def values(key: str) -> set[Any]:
+def values(key):
     """What a setting is in the cells."""
     group, _, name = key.partition(".")
     return {cell["config"][group][name] for cell in cells()}
 
 
-def test_the_baseline_with_its_ceiling(entry: Entry, given: tuple[str, ...]) -> None:
+def test_the_baseline_with_its_ceiling(entry, given):
     small = ("llm=scripted", "retriever=bm25_default,oracle")
     assert entry("run", "experiment=browsecomp_plus/baseline", *given, *small) == 0
     assert [cell["factors"]["agent"] for cell in cells()] == ["browsecomp_plus"] * 2
@@ -52,24 +51,24 @@ def test_the_baseline_with_its_ceiling(entry: Entry, given: tuple[str, ...]) -> 
     assert all(cell["sealed"] for cell in cells())
 
 
-def test_the_floor(entry: Entry, given: tuple[str, ...]) -> None:
+def test_the_floor(entry, given):
     floor = "experiment=browsecomp_plus/closed_book"
     assert entry("run", floor, *given, "llm=scripted") == 0
     metrics = json.loads(Path("runs/closed_book-browsecomp_plus/metrics.json").read_text())
     assert metrics["tool_calls"] == 0
 
 
-def test_models(entry: Entry, given: tuple[str, ...]) -> None:
+def test_models(entry, given):
     assert entry("run", "experiment=pi_serini/models", *given, "llm=scripted") == 0
     assert values("retriever.k1") == {25.0} and values("agent.prompt") == {"pi_serini"}
 
 
-def test_depths(entry: Entry, given: tuple[str, ...]) -> None:
+def test_depths(entry, given):
     assert entry("run", "experiment=pi_serini/depth", *given, *KEYWORD) == 0
     assert values("tool.depth") == {5, 50, 1000}
 
 
-def test_tuning_and_what_it_chose(entry: Entry, given: tuple[str, ...]) -> None:
+def test_tuning_and_what_it_chose(entry, given):
     whole = [item for item in given if "limit" not in item and "tokenizer" not in item]
     small = ("grid=range", "grid.k1=[0.9,2.0]", "grid.b=[0.4]", "unit=document")
     halves = "benchmark.dev_share=0.7"  # by the hashes of six ids
@@ -79,7 +78,7 @@ def test_tuning_and_what_it_chose(entry: Entry, given: tuple[str, ...]) -> None:
     assert len(values("retriever.k1")) in (2, 3)
 
 
-def test_table_7(entry: Entry, given: tuple[str, ...]) -> None:
+def test_table_7(entry, given):
     assert entry("run", "experiment=text_ranking/table7", *given, *KEYWORD) == 0
     settings = {(c["config"]["retriever"]["k1"], c["config"]["retriever"]["b"]) for c in cells()}
     assert settings == {(0.9, 0.4), (3.8, 0.87), (10.0, 1.0)} and len(cells()) == 6
@@ -99,15 +98,13 @@ TABLES = [
 
 # Each composes in test_conf.py; table13 with a re-ranker runs in test_stages.py.
 @pytest.mark.parametrize(("experiment", "small", "expected"), TABLES if SOAK else TABLES[1:3])
-def test_tables_of_the_text_ranking_study(
-    entry: Entry, given: tuple[str, ...], experiment: str, small: tuple[str, ...], expected: int
-) -> None:
+def test_tables_of_the_text_ranking_study(entry, given, experiment, small, expected):
     assert entry("run", f"experiment=text_ranking/{experiment}", *given, *small) == 0
     assert len(cells()) == expected and values("tool.k") == {5}
 
 
 @pytest.mark.parametrize("folder", ["pi_serini", "text_ranking"])
-def test_on_the_benchmark_itself_they_need_one_changed_line(folder: str) -> None:
+def test_on_the_benchmark_itself_they_need_one_changed_line(folder):
     for path in (CONF / "experiment" / folder).glob("*.yaml"):
         name = f"experiment={folder}/{path.stem}"
         config = Settings.compose([name, "benchmark=browsecomp_plus"]).config

@@ -10,7 +10,6 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyterrier as pt
@@ -30,7 +29,7 @@ Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_cacm_with_default_bm25_gives_the_published_figures(entry: Entry, data_root: Path) -> None:
+def test_cacm_with_default_bm25_gives_the_published_figures(entry, data_root):
     """Anserini's regression on CACM (k1=0.9, b=0.4, 1000 hits): AP 0.3123, P@30 0.1942."""
     code = entry("rank", "benchmark=cacm", f"paths.data={data_root}", "name=cacm")
     assert code == 0
@@ -39,9 +38,7 @@ def test_cacm_with_default_bm25_gives_the_published_figures(entry: Entry, data_r
     assert found["P@30"] == pytest.approx(0.1942, abs=0.002)
 
 
-def test_runs_over_several_benchmarks_are_compared_as_systems(
-    entry: Entry, beir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_over_several_benchmarks_are_compared_as_systems(entry, beir, tmp_path, capsys):
     """Systems by benchmarks with a macro average, which a system that lacks one has not."""
     other = shutil.copytree(beir, tmp_path / "other")
     (other / "qrels" / "test.tsv").write_text(
@@ -69,9 +66,7 @@ def test_runs_over_several_benchmarks_are_compared_as_systems(
     assert [(row["a"], row["b"]) for row in verdicts] == [("c", "a")]
 
 
-def test_cacm_read_by_ir_datasets_gives_the_published_figures(
-    tmp_path: Path, data_root: Path
-) -> None:
+def test_cacm_read_by_ir_datasets_gives_the_published_figures(tmp_path, data_root):
     """The same collection as a download that ir_datasets reads; its folder is taken when
     ir_datasets is imported, so in a process of its own."""
     archive = tmp_path / "beir" / "scifact" / "source.zip"
@@ -92,9 +87,7 @@ def test_cacm_read_by_ir_datasets_gives_the_published_figures(
     assert metrics["P@30"] == pytest.approx(0.1942, abs=0.002)
 
 
-def test_unjudged_questions_and_unknown_documents_are_counted_and_shown(
-    entry: Entry, data_root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unjudged_questions_and_unknown_documents_are_counted_and_shown(entry, data_root, capsys):
     given = ("benchmark=cacm", f"paths.data={data_root}", "benchmark.split=null")
     assert entry("rank", *given, "name=all") == 0
     said = " ".join(capsys.readouterr().err.split())
@@ -106,7 +99,7 @@ def test_unjudged_questions_and_unknown_documents_are_counted_and_shown(
 
 
 @pytest.mark.parametrize("unit", ["passage", "maxp"])
-def test_passages_are_measured_as_their_documents(unit: str, entry: Entry, beir: Path) -> None:
+def test_passages_are_measured_as_their_documents(unit, entry, beir):
     given = ("benchmark=beir", f"benchmark.path={beir}", f"unit={unit}", "unit.max_tokens=8")
     assert entry("rank", *given, "name=x") == 0
     rows = [line.split() for line in Path("runs/x/run.trec").read_text().splitlines()]
@@ -114,7 +107,7 @@ def test_passages_are_measured_as_their_documents(unit: str, entry: Entry, beir:
     assert len({(qid, docid) for qid, _, docid, *_ in rows}) == len(rows)
 
 
-def test_pt_experiment_on_the_run_file_has_the_same_values(entry: Entry, beir: Path) -> None:
+def test_pt_experiment_on_the_run_file_has_the_same_values(entry, beir):
     assert entry("rank", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
     grades = [("../../x", "d2", 1), ("q2", "d1", 1), ("q2", "gone", 1)]
     table = pt.Experiment(
@@ -131,7 +124,7 @@ def test_pt_experiment_on_the_run_file_has_the_same_values(entry: Entry, beir: P
         assert found[str(row.measure)][row.qid] == pytest.approx(row.value)
 
 
-def test_rows_are_measured_by_their_rank_whatever_their_order() -> None:
+def test_rows_are_measured_by_their_rank_whatever_their_order():
     topics = [Topic("1", "one"), Topic("2", "two")]
     benchmark = Benchmark("b", topics, {"evidence": {"1": {"a": 1}, "2": {"x": 1}}})
     rows = [("1", "b", 1, 1.0), ("2", "x", 0, 0.0), ("1", "a", 0, 9.0)]
@@ -142,14 +135,12 @@ def test_rows_are_measured_by_their_rank_whatever_their_order() -> None:
     assert evaluation.per_question["RR"] == {"1": 1.0, "2": 1.0}
 
 
-def test_an_experiment_opens_its_index_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_experiment_opens_its_index_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    opened: list[str] = []
+    opened = []
     prepare = pipeline_module.prepare
 
-    def counted(benchmark: Benchmark, *others: Any, **options: Any) -> Any:
+    def counted(benchmark, *others, **options):
         opened.append(benchmark.name)
         return prepare(benchmark, *others, **options)
 
@@ -167,15 +158,15 @@ class Counting(Stage):
     def __init__(self, counts: dict[str, float]) -> None:
         self.numbers = counts
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+    def transform(self, inp):
         return inp
 
     @property
-    def counts(self) -> dict[str, float]:
+    def counts(self):
         return self.numbers
 
 
-def test_what_a_stage_counted_before_is_not_counted_again() -> None:
+def test_what_a_stage_counted_before_is_not_counted_again():
     stage = Counting({"pairs": 10, "largest_batch": 4})
     before = stage_counts({"reranker": stage})
     assert before == {"reranker": {"pairs": 10, "largest_batch": 4}}
@@ -185,9 +176,7 @@ def test_what_a_stage_counted_before_is_not_counted_again() -> None:
     }
 
 
-def test_a_pipeline_is_measured_on_questions_that_ask_for_documents(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pipeline_is_measured_on_questions_that_ask_for_documents(entry, capsys):
     """By the same measures as an agent, beside those that were asked for."""
     given = ("measures=[AP]", *TINY, "benchmark.questions=sets:12")
     assert entry("rank", *given, "name=sets") == 0

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -32,7 +31,7 @@ MOUNT = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exe
 READ = "import sys, test_read_only as t; t.read_in_place(*sys.argv[1:])"
 
 
-def used(benchmark: Path, indexes: Path) -> dict[str, Any]:
+def used(benchmark, indexes):
     """What a store, an index with feedback, a link graph and a resolver give, and PISA where it is
     installed."""
     made = BeirBenchmark(benchmark)
@@ -54,7 +53,7 @@ def used(benchmark: Path, indexes: Path) -> dict[str, Any]:
     }
 
 
-def read_in_place(benchmark: str, indexes: str) -> None:
+def read_in_place(benchmark, indexes):
     """In the process that has the folder mounted read-only."""
     with pytest.raises(OSError, match="Read-only file system"):
         (Path(indexes) / "probe").touch()
@@ -65,7 +64,7 @@ def read_in_place(benchmark: str, indexes: str) -> None:
     sys.stdout.write(f"{result}\n{missing.value}\n")
 
 
-def mounts() -> bool:
+def mounts():
     command = ["unshare", "-rm", "sh", "-c", MOUNT, "sh", str(HERE.parent), "true"]
     if not shutil.which("unshare"):
         return False
@@ -73,26 +72,26 @@ def mounts() -> bool:
 
 
 @pytest.fixture(autouse=True)
-def files_of_feedback(monkeypatch: pytest.MonkeyPatch) -> None:
+def files_of_feedback(monkeypatch):
     """Feedback's files beside the index, however small that is."""
     monkeypatch.setattr(forward, "_FILES_PAY", 0)
 
 
 @pytest.fixture
-def benchmark(tmp_path: Path) -> Path:
+def benchmark(tmp_path):
     path = folder(tmp_path / "beir", corpus=CORPUS, queries=QUERIES, qrels=QRELS)
     (path / "links.tsv").write_text("docid\tlinked\nd1\td2\nd2\td3\n")
     return path
 
 
-def state(root: Path) -> dict[str, tuple[int, int]]:
+def state(root):
     paths = [root, *root.rglob("*")]
     return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in paths}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not mounts(), reason="this machine lets nobody mount in a namespace")
-def test_what_is_complete_is_used_on_a_read_only_mount(benchmark: Path, tmp_path: Path) -> None:
+def test_what_is_complete_is_used_on_a_read_only_mount(benchmark, tmp_path):
     indexes, cache = tmp_path / "indexes", tmp_path / "cache"
     expected = used(benchmark, indexes)
     for record in indexes.rglob(".verified.json"):
@@ -119,12 +118,12 @@ def test_what_is_complete_is_used_on_a_read_only_mount(benchmark: Path, tmp_path
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
 def test_a_lock_that_cannot_be_made_stops_only_what_must_be_built(
-    number: int, benchmark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    number, benchmark, tmp_path, monkeypatch
+):
     indexes = tmp_path / "indexes"
     expected = used(benchmark, indexes)
 
-    def refused(path: Path, **_: Any) -> int:
+    def refused(path, **_):
         raise OSError(number, os.strerror(number), str(path))
 
     monkeypatch.setattr(files, "open_own", refused)
@@ -139,13 +138,13 @@ def test_a_lock_that_cannot_be_made_stops_only_what_must_be_built(
         used(benchmark, indexes)
 
 
-def test_another_error_of_a_lock_is_not_taken_for_a_missing_right(tmp_path: Path) -> None:
+def test_another_error_of_a_lock_is_not_taken_for_a_missing_right(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError), building_lock(tmp_path / "file" / "lock", "the index"):
         pass
 
 
-def test_a_hash_whose_record_cannot_be_written_is_given_all_the_same(tmp_path: Path) -> None:
+def test_a_hash_whose_record_cannot_be_written_is_given_all_the_same(tmp_path):
     (tmp_path / "weights").write_bytes(b"weights")
     plain = cached_file_hash(tmp_path / "weights", None)
     (tmp_path / "file").touch()

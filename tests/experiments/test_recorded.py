@@ -6,10 +6,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from effort import cases
@@ -30,12 +29,12 @@ CANARY = "canary_of_manifests"
 SECRET = "what the environment holds"
 
 
-def contents(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+def contents(path):
+    found = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
-def rewrite(run: str, change: Callable[[dict[str, Any]], object]) -> None:
+def rewrite(run, change):
     path = Path(run, "manifest.json")
     manifest = contents(path)
     change(manifest)
@@ -43,7 +42,7 @@ def rewrite(run: str, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 @pytest.fixture
-def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def canary(tmp_path, monkeypatch):
     """A file that appears when the module `canary_of_manifests` is imported."""
     place = tmp_path / "canary"
     source = (
@@ -58,7 +57,7 @@ def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 CALL = {"_target_": f"{CANARY}.write"}
-CRAFTED: dict[str, Callable[[dict[str, Any]], object]] = {
+CRAFTED = {
     "a target alone": lambda m: (m.pop("benchmark"), m["config"].update(benchmark=CALL)),
     "a target inside an argument": lambda m: m["benchmark"]["arguments"].update(name=CALL),
     "a target inside a list": lambda m: m["benchmark"]["arguments"].update(limit=[CALL]),
@@ -78,13 +77,13 @@ CRAFTED: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.parametrize("command", ["evaluate", "judge_agreement"])
 @pytest.mark.parametrize("case", CRAFTED)
 def test_what_a_manifest_names_is_not_called(
-    case: str,
-    command: str,
-    entry: Entry,
-    beir: Path,
-    canary: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    case,
+    command,
+    entry,
+    beir,
+    canary,
+    capsys,
+):
     assert entry("run", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
     before = Path("runs/x/metrics.json").read_bytes()
     rewrite("runs/x", CRAFTED[case])
@@ -97,15 +96,15 @@ def test_what_a_manifest_names_is_not_called(
 
 
 def test_interpolations_in_a_manifest_are_not_resolved(
-    entry: Entry,
-    beir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    entry,
+    beir,
+    monkeypatch,
+    capsys,
+):
     assert entry("run", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
     monkeypatch.setenv("SOUNDINGLINE_CANARY", SECRET)
 
-    def change(manifest: dict[str, Any]) -> None:
+    def change(manifest):
         arguments = manifest["benchmark"]["arguments"]
         arguments["path"] = "${oc.env:SOUNDINGLINE_CANARY}"
 
@@ -116,7 +115,7 @@ def test_interpolations_in_a_manifest_are_not_resolved(
     assert "${oc.env:SOUNDINGLINE_CANARY}" in told and SECRET not in told
 
 
-def test_arguments_of_a_preset_and_of_the_command_line_are_recorded(entry: Entry) -> None:
+def test_arguments_of_a_preset_and_of_the_command_line_are_recorded(entry):
     assert entry("run", *TINY, "name=x") == 0
     described = contents(Path("runs/x/manifest.json"))["benchmark"]
     assert described["option"] == "fictional"
@@ -129,7 +128,7 @@ OWN = f"_target_: {BEIR}\nname: mine\npath: ${{paths.data}}/mine\n"
 
 
 @pytest.fixture
-def own_option(tmp_path: Path, beir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def own_option(tmp_path, beir, monkeypatch):
     """`--config-dir` with an option `benchmark=own/mine`, whose data lie below `paths.data`."""
     group = tmp_path / "options" / "benchmark" / "own"
     group.mkdir(parents=True)
@@ -139,9 +138,7 @@ def own_option(tmp_path: Path, beir: Path, monkeypatch: pytest.MonkeyPatch) -> s
     return f"--config-dir={tmp_path / 'options'}"
 
 
-def test_a_run_is_evaluated_with_the_data_of_this_machine(
-    entry: Entry, own_option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_evaluated_with_the_data_of_this_machine(entry, own_option, tmp_path, monkeypatch):
     assert entry("run", own_option, "benchmark=own/mine", "name=x") == 0
     (tmp_path / "here").rename(tmp_path / "elsewhere")
     assert entry("evaluate", own_option, "runs/x") == 2
@@ -152,17 +149,15 @@ def test_a_run_is_evaluated_with_the_data_of_this_machine(
 
 
 def test_a_place_that_the_command_line_gave_is_found_again_without_it(
-    entry: Entry, own_option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    entry, own_option, tmp_path, monkeypatch
+):
     monkeypatch.delenv("SOUNDINGLINE_DATA")
     given = (own_option, "benchmark=own/mine", f"paths.data={tmp_path / 'here'}")
     assert entry("run", *given, "name=x") == 0
     assert entry("evaluate", own_option, "runs/x") == 0
 
 
-def test_an_option_that_is_not_here_is_told_and_may_be_given(
-    entry: Entry, own_option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_option_that_is_not_here_is_told_and_may_be_given(entry, own_option, tmp_path, capsys):
     assert entry("run", own_option, "benchmark=own/mine", "name=x") == 0
     capsys.readouterr()
     assert entry("evaluate", "runs/x") == 2
@@ -176,9 +171,7 @@ def test_an_option_that_is_not_here_is_told_and_may_be_given(
     assert "has changed" in capsys.readouterr().err
 
 
-def test_a_changed_benchmark_is_refused(
-    entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_benchmark_is_refused(entry, beir, capsys):
     assert entry("run", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
     rewrite("runs/x", lambda manifest: manifest["benchmark"]["arguments"].update(limit=1))
     capsys.readouterr()
@@ -196,10 +189,10 @@ WATCHED |= {
     "ctypes.dlopen",
     "pickle.find_class",
 }
-_seen: list[tuple[str, str]] | None = None
+_seen = None
 
 
-def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+def _audit(event, arguments):
     if _seen is None:
         return
     writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_ACCMODE
@@ -211,7 +204,7 @@ sys.addaudithook(_audit)
 
 
 @contextmanager
-def watched() -> Iterator[list[tuple[str, str]]]:
+def watched():
     """What the block imports, runs, writes and removes."""
     global _seen
     _seen = []
@@ -222,9 +215,7 @@ def watched() -> Iterator[list[tuple[str, str]]]:
 
 
 @pytest.fixture
-def context(
-    tmp_path: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Settings, Options]:
+def context(tmp_path, beir, monkeypatch):
     """As an evaluation's own: a composed configuration, and the options beside it."""
     monkeypatch.chdir(tmp_path)  # the path `beir` leads to a benchmark
     monkeypatch.setenv("SOUNDINGLINE_CANARY", SECRET)
@@ -299,8 +290,8 @@ manifests = st.fixed_dictionaries(
 @settings(max_examples=cases(400), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(manifest=manifests | values)
 def test_whatever_a_manifest_holds_nothing_is_imported_run_or_written(
-    manifest: Any, context: tuple[Settings, Options], canary: Path, tmp_path: Path
-) -> None:
+    manifest, context, canary, tmp_path
+):
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir(exist_ok=True)
     folder.manifest_path.write_text(json.dumps(manifest), encoding="utf-8")
@@ -308,7 +299,7 @@ def test_whatever_a_manifest_holds_nothing_is_imported_run_or_written(
     told = ""
     with watched() as events:
         try:
-            benchmark: Any = recorded_benchmark(folder, *context)
+            benchmark = recorded_benchmark(folder, *context)
         except InputError as error:
             told, benchmark = str(error), None
     event(told.partition("again: ")[2][:32] or "made")
@@ -317,7 +308,7 @@ def test_whatever_a_manifest_holds_nothing_is_imported_run_or_written(
     assert not canary.exists() and SECRET not in told
 
 
-def test_the_watch_sees_imports_processes_and_writes(canary: Path, tmp_path: Path) -> None:
+def test_the_watch_sees_imports_processes_and_writes(canary, tmp_path):
     with watched() as events:
         __import__(CANARY)
         os.system("true")

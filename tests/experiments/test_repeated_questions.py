@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from experiment_samples import TINY
@@ -17,7 +16,6 @@ from test_run_with_model import GATE, MODEL, command
 
 from soundingline.toolkit.files import JsonLinesLog, read_json_lines
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.trajectory import Trajectory
 
 Entry = Callable[..., int]
 WAVERING = (*TINY, *MODEL, "llm.wavering=true", "concurrency=4", "preflight=0", "name=r")
@@ -25,17 +23,15 @@ SEED = 7  # the scripted model's
 STAGE = ("agent=one_shot", MODEL[0], "rewriter=q2q", "llm@rewriter_llm=scripted")
 
 
-def contents(path: str | Path) -> Any:
+def contents(path):
     return json.loads(Path(path).read_text())
 
 
-def searches(trajectory: Trajectory) -> int:
+def searches(trajectory):
     return sum(call.name == "search" for call in trajectory.calls)
 
 
-def test_each_repeat_has_its_own_seed_and_account(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_repeat_has_its_own_seed_and_account(entry, capsys):
     assert entry("run", *WAVERING, "repeats=3") == 0
     folder = RunFolder("runs/r")
     assert [part.number for part in folder.repeats()] == [1, 2, 3]
@@ -68,7 +64,7 @@ def test_each_repeat_has_its_own_seed_and_account(
     assert "Repeats of a question" in page and "ICC" in page
 
 
-def test_repeats_are_added_to_a_run_that_keeps_what_it_has(entry: Entry) -> None:
+def test_repeats_are_added_to_a_run_that_keeps_what_it_has(entry):
     assert entry("run", *WAVERING) == 0
     once = contents("runs/r/metrics.json")
     written = {path: path.read_bytes() for path in Path("runs/r/queries").iterdir()}
@@ -82,7 +78,7 @@ def test_repeats_are_added_to_a_run_that_keeps_what_it_has(entry: Entry) -> None
     assert contents("runs/r/metrics.json")["search_calls"] == pytest.approx(2.5)
 
 
-def test_a_judge_with_a_model_judges_every_repeat_once(entry: Entry) -> None:
+def test_a_judge_with_a_model_judges_every_repeat_once(entry):
     judge = ("judge=llm", "llm@judge_llm=scripted")
     assert entry("run", *WAVERING, *judge, "repeats=2") == 0
     for folder in ("runs/r", "runs/r/repeats/2"):
@@ -94,7 +90,7 @@ def test_a_judge_with_a_model_judges_every_repeat_once(entry: Entry) -> None:
     assert start["judge_calls"] == 12
 
 
-def test_judges_are_compared_on_every_repeat(entry: Entry) -> None:
+def test_judges_are_compared_on_every_repeat(entry):
     judge = ("judge=llm", "llm@judge_llm=scripted")
     assert entry("run", *WAVERING, *judge, "repeats=2") == 0
     # One repeat whose request failed has no verdict.
@@ -128,9 +124,7 @@ def test_judges_are_compared_on_every_repeat(entry: Entry) -> None:
         (("repeats=0",), "repeats=0. valid: 1 or more"),
     ],
 )
-def test_repeats_that_cannot_be_are_refused_before_anything_is_built(
-    entry: Entry, capsys: pytest.CaptureFixture[str], given: tuple[str, ...], message: str
-) -> None:
+def test_repeats_that_cannot_be_are_refused_before_anything_is_built(entry, capsys, given, message):
     assert entry("run", *TINY, *given) == 2
     assert message in capsys.readouterr().err
     assert not Path("indexes").exists()
@@ -141,7 +135,7 @@ def test_repeats_that_cannot_be_are_refused_before_anything_is_built(
     [("agent=navigator", *MODEL[::2]), (*STAGE, "paths.caches=null")],
     ids=["a planner's model", "a stage whose replies are kept nowhere"],
 )
-def test_whatever_asks_a_model_anew_can_be_repeated(entry: Entry, given: tuple[str, ...]) -> None:
+def test_whatever_asks_a_model_anew_can_be_repeated(entry, given):
     small = (*TINY, "benchmark.questions=sets:2", "traces=false", "preflight=0")
     assert entry("run", *small, *given, "repeats=2", "name=r") == 0
     folder = RunFolder("runs/r")
@@ -151,7 +145,7 @@ def test_whatever_asks_a_model_anew_can_be_repeated(entry: Entry, given: tuple[s
     }
 
 
-def test_kill_9_in_the_second_repeat_loses_no_more_than_what_was_under_way(tmp_path: Path) -> None:
+def test_kill_9_in_the_second_repeat_loses_no_more_than_what_was_under_way(tmp_path):
     # Of 320 requests, the first repeat takes 160, and the gate holds those beyond 240.
     gated = command("repeats=2", "llm.gate_after=240")
     process = CommandProcess(*gated, folder=tmp_path)

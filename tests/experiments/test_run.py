@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from entry_points import run_entry
@@ -28,16 +27,16 @@ Entry = Callable[..., int]
 
 
 @pytest.fixture
-def small(beir: Path) -> tuple[str, ...]:
+def small(beir):
     return ("benchmark=beir", f"benchmark.path={beir}")
 
 
-def metrics(run: str) -> dict[str, float]:
-    found: dict[str, float] = json.loads(Path(run, "metrics.json").read_text())
+def metrics(run):
+    found = json.loads(Path(run, "metrics.json").read_text())
     return found
 
 
-def test_a_run_answers_every_question_and_is_measured(entry: Entry, small: tuple[str, ...]) -> None:
+def test_a_run_answers_every_question_and_is_measured(entry, small):
     assert entry("run", *small, "name=first") == 0
     found = metrics("runs/first")
     wanted = {"AP", "P@30", "nDCG@10", "R@100", "R@1000", "accuracy", "search_calls", "completion"}
@@ -52,7 +51,7 @@ def test_a_run_answers_every_question_and_is_measured(entry: Entry, small: tuple
     assert not Path("x").exists() and not Path("runs/x").exists()
 
 
-def test_the_same_command_repeats_nothing(entry: Entry, small: tuple[str, ...]) -> None:
+def test_the_same_command_repeats_nothing(entry, small):
     assert entry("run", *small, "name=again") == 0
     files = sorted(Path("runs/again/queries").glob("*.json"))
     before = [(path.name, path.stat().st_mtime_ns) for path in files]
@@ -60,7 +59,7 @@ def test_the_same_command_repeats_nothing(entry: Entry, small: tuple[str, ...]) 
     assert [(path.name, path.stat().st_mtime_ns) for path in files] == before
 
 
-def test_evaluating_again_gives_the_same_numbers(entry: Entry, small: tuple[str, ...]) -> None:
+def test_evaluating_again_gives_the_same_numbers(entry, small):
     assert entry("run", *small, "name=twice") == 0
     first = metrics("runs/twice")
     # "Anna Kow" stands in d2, "nine metres" in d1, and the agent has a ranking of three documents.
@@ -73,9 +72,7 @@ def test_evaluating_again_gives_the_same_numbers(entry: Entry, small: tuple[str,
     assert metrics("runs/twice") == first
 
 
-def test_a_ranking_says_whether_its_first_documents_hold_the_answer(
-    entry: Entry, small: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_ranking_says_whether_its_first_documents_hold_the_answer(entry, small, capsys):
     # d2 names the mayor and d1 the height.
     assert entry("rank", *small, "name=r", "retriever.depth=1") == 0
     covered = json.loads(Path("runs/r/evaluation/questions.json").read_text())["AnswerCoverage@5"]
@@ -84,17 +81,17 @@ def test_a_ranking_says_whether_its_first_documents_hold_the_answer(
 
 
 def test_a_run_that_goes_on_while_it_is_evaluated_is_not_taken_for_evaluated(
-    entry: Entry,
-    small: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    entry,
+    small,
+    monkeypatch,
+    capsys,
+):
     assert entry("run", *small, "name=live") == 0
     trajectory = Path("runs/live/queries/q2.json")
     content = trajectory.read_text()
     trajectory.unlink()
 
-    def slow_judge(*_: object) -> list[ExactAnswerJudge]:
+    def slow_judge(*_):
         trajectory.write_text(content)  # The run answers its last question meanwhile.
         return [ExactAnswerJudge()]
 
@@ -109,9 +106,7 @@ def test_a_run_that_goes_on_while_it_is_evaluated_is_not_taken_for_evaluated(
 
 @pytest.mark.parametrize("unit", ["document", "document_head", "passage", "maxp"])
 @pytest.mark.parametrize("tool", ["ranked_browsing", "top_k"])
-def test_units_and_tools_measure_documents(
-    unit: str, tool: str, entry: Entry, small: tuple[str, ...]
-) -> None:
+def test_units_and_tools_measure_documents(unit, tool, entry, small):
     assert entry("run", *small, f"unit={unit}", f"tool={tool}", "name=x") == 0
     shown = [
         unit_id
@@ -125,7 +120,7 @@ def test_units_and_tools_measure_documents(
     assert metrics("runs/x")["recall_surfaced"] == pytest.approx(0.75)
 
 
-def test_a_sweep_is_compared_and_reported(entry: Entry, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_is_compared_and_reported(entry, capsys):
     code = entry("run", "-m", *TINY, "unit=document,maxp", "retriever=bm25_default", "name=sweep")
     assert code == 0
     cells = sorted(path.parent.name for path in Path("runs/sweep").glob("*/metrics.json"))
@@ -140,7 +135,7 @@ def test_a_sweep_is_compared_and_reported(entry: Entry, capsys: pytest.CaptureFi
     assert [(row["measure"], row["n"]) for row in verdicts] == [("AP", 6)]
 
 
-def test_a_sweep_without_a_name_finds_its_folder_again(entry: Entry) -> None:
+def test_a_sweep_without_a_name_finds_its_folder_again(entry):
     given = (*TINY, "unit=document", "retriever.k1=1,2", "-m")
     assert entry("run", "--multirun", *given[:-1]) == 0
     made = sorted(Path("runs").iterdir())
@@ -150,9 +145,7 @@ def test_a_sweep_without_a_name_finds_its_folder_again(entry: Entry) -> None:
     assert [re.findall(r"retriever\.k1=(\d)", cell) for cell in cells] == [["1"], ["2"]]
 
 
-def test_an_experiment_that_is_a_sweep_needs_no_name_and_no_flag(
-    entry: Entry, tmp_path: Path
-) -> None:
+def test_an_experiment_that_is_a_sweep_needs_no_name_and_no_flag(entry, tmp_path):
     option = tmp_path / "options" / "experiment" / "units.yaml"
     option.parent.mkdir(parents=True)
     option.write_text(
@@ -173,7 +166,7 @@ def test_an_experiment_that_is_a_sweep_needs_no_name_and_no_flag(
     assert list(Path("runs").iterdir()) == [sweep]
 
 
-def test_a_sweep_over_benchmarks_keeps_them_apart(entry: Entry, data_root: Path) -> None:
+def test_a_sweep_over_benchmarks_keeps_them_apart(entry, data_root):
     given = ("benchmark=cacm,musique100", f"paths.data={data_root}", "name=both")
     assert entry("rank", "-m", *given) == 0
     cacm, musique = sorted(path.parent.name for path in Path("runs/both").glob("*/metrics.json"))
@@ -182,22 +175,18 @@ def test_a_sweep_over_benchmarks_keeps_them_apart(entry: Entry, data_root: Path)
     assert metrics(f"runs/both/{cacm}")["AP"] == pytest.approx(0.3123, abs=1e-3)
 
 
-def test_a_cell_with_bad_input_does_not_stop_the_sweep(
-    entry: Entry, small: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cell_with_bad_input_does_not_stop_the_sweep(entry, small, capsys):
     assert entry("run", "-m", *small, "retriever.k1=-1,2", "name=part") == 2
     assert "k1=-1" in capsys.readouterr().err
     (cell,) = Path("runs/part").glob("*/metrics.json")
     assert "retriever.k1=2" in cell.parent.name
 
 
-def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(
-    tmp_path: Path, entry: Entry
-) -> None:
+def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(tmp_path, entry):
     command = ("run", *TINY, "name=killed", "benchmark.documents=128", "benchmark.questions=40")
     draw = random.Random(5)
-    written: dict[str, bytes] = {}
-    codes: list[int] = []
+    written = {}
+    codes = []
     for attempt in range(4):
         process = CommandProcess(*command, folder=tmp_path)
         # The first kill falls into the index build, the later ones among answers.
@@ -223,7 +212,7 @@ def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(
     assert metrics(str(folder.path))["completion"] == 1.0
 
 
-def test_an_agent_of_rules_searches_literature_by_layers_and_links(entry: Entry) -> None:
+def test_an_agent_of_rules_searches_literature_by_layers_and_links(entry):
     """The operators are those of the benchmark; what was read is on record by layer."""
     given = (*TINY, "benchmark.questions=sets:6", "tool=literature", "name=literature")
     assert entry("run", *given) == 0
@@ -239,13 +228,11 @@ def test_an_agent_of_rules_searches_literature_by_layers_and_links(entry: Entry)
     assert {"F1@20", "checklist@20"} <= set(metrics)
 
 
-def test_a_navigator_that_was_stopped_goes_on_behind_its_last_round(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_navigator_that_was_stopped_goes_on_behind_its_last_round(entry, monkeypatch):
     given = (*TINY, "benchmark.questions=sets:2", "agent=navigator", "agent.pool=4", "repeats=1")
     with monkeypatch.context() as patched:
 
-        def interrupt(search: Any) -> None:
+        def interrupt(search):
             raise KeyboardInterrupt
 
         patched.setattr(
@@ -260,7 +247,7 @@ def test_a_navigator_that_was_stopped_goes_on_behind_its_last_round(
     assert not list(folder.queries.glob("*.rounds.jsonl"))
 
 
-def test_the_navigator_answers_sets_without_a_model_and_invents_nothing(entry: Entry) -> None:
+def test_the_navigator_answers_sets_without_a_model_and_invents_nothing(entry):
     given = (*TINY, "benchmark.questions=sets:4", "agent=navigator")
     assert entry("run", *given, "agent.pool=6", "name=navigator") == 0
     folder = RunFolder("runs/navigator")

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,12 +32,12 @@ SHORT = (
 )
 
 
-def one_cell(weights: Path | str, *overrides: str) -> tuple[str, ...]:
+def one_cell(weights, *overrides):
     model = ("agent=chat", "llm=llamacpp/gguf", f"llm.server.gguf='{weights}'")
     return ("run", *TINY, *model, *MODEL, "budget=none", *overrides)
 
 
-def processes_of(weights: Path | str) -> list[int]:
+def processes_of(weights):
     """The processes whose command line names the weights."""
     ids = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -51,7 +50,7 @@ def processes_of(weights: Path | str) -> list[int]:
     return ids
 
 
-def until(condition: Callable[[], object], process: CommandProcess | None = None) -> None:
+def until(condition, process=None):
     deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -61,8 +60,8 @@ def until(condition: Callable[[], object], process: CommandProcess | None = None
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
 def test_cells_of_the_demo_share_one_server_which_ends_with_the_run_however_that_ends(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     from tiny_gguf import save_gguf
 
     weights = save_gguf(tmp_path / "tiny.gguf", [f"fw{number:07d}" for number in range(64)])
@@ -88,7 +87,7 @@ def test_cells_of_the_demo_share_one_server_which_ends_with_the_run_however_that
         assert asked == 3 * ["chat" in cell.name]
 
 
-def test_rankings_of_a_sweep_share_the_rewriters_server(tmp_path: Path) -> None:
+def test_rankings_of_a_sweep_share_the_rewriters_server(tmp_path):
     from tiny_gguf import save_gguf
 
     weights = save_gguf(tmp_path / "tiny.gguf", ["fw0000001"])
@@ -109,7 +108,7 @@ def test_rankings_of_a_sweep_share_the_rewriters_server(tmp_path: Path) -> None:
     assert [(cell / "rewriter-server.log").exists() for cell in cells].count(True) == 1
 
 
-def test_a_file_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_told_in_one_line(tmp_path):
     done = run_command(*one_cell(tmp_path / "no.gguf", *SHORT), folder=tmp_path)
     assert done.returncode == 2
     assert "there is no file" in done.stderr and "Traceback" not in done.stderr
@@ -117,8 +116,8 @@ def test_a_file_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not REAL, reason="SOUNDINGLINE_GGUF names no file of a real model")
 def test_every_question_that_a_real_model_is_asked_ends_in_a_way_that_we_know(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """Nothing is asked of how good its answers are, or whether it searches."""
     given = one_cell(REAL, "benchmark.questions=2", "budget.turns=4", "llm.settings.temperature=0")
     done = run_command(*given, folder=tmp_path)

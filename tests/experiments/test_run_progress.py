@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -18,7 +18,7 @@ from soundingline.experiments.rollouts import (
     fallbacks,
 )
 from soundingline.toolkit.data import Topic
-from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Verdict
+from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
 from soundingline.toolkit.llm import Turn, Usage
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import UNKNOWN, Price, estimate
@@ -30,25 +30,25 @@ from soundingline.toolkit.trajectory import Answer, ToolCall, Trajectory
 class Clock:
     now = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock():
     return Clock()
 
 
-def spend(ledger: Ledger, usage: Usage, price: Price = UNKNOWN) -> None:
+def spend(ledger, usage, price=UNKNOWN):
     with ledger.request("agent", "q", price) as entry:
         entry.reply(Turn(usage=usage))
 
 
-def tally(clock: Clock, ledger: Ledger, lines: list[str]) -> Progress:
+def tally(clock, ledger, lines):
     return Progress(ledger, {"a": ["Ada"], "b": ["Bob"]}, lines.append, clock)
 
 
-def test_the_line_tells_failures_accuracy_money_and_speed(clock: Clock) -> None:
+def test_the_line_tells_failures_accuracy_money_and_speed(clock):
     ledger, lines = Ledger(clock=clock), list[str]()
     count = tally(clock, ledger, lines)
     spend(ledger, Usage(input=1_000_000, cached=250_000, output=500), Price(input=2.0, output=0.0))
@@ -61,7 +61,7 @@ def test_the_line_tells_failures_accuracy_money_and_speed(clock: Clock) -> None:
     assert count.closing() == ["25.0% of the input tokens came from the prefix cache"]
 
 
-def test_the_line_tells_what_is_spent_before_the_first_question_ends(clock: Clock) -> None:
+def test_the_line_tells_what_is_spent_before_the_first_question_ends(clock):
     ledger = Ledger(clock=clock)
     count = tally(clock, ledger, [])
     spend(ledger, Usage(input=1_000, output=500))
@@ -69,7 +69,7 @@ def test_the_line_tells_what_is_spent_before_the_first_question_ends(clock: Cloc
     assert count.line() == "50 tokens/s"
 
 
-def test_what_is_unknown_is_left_out_of_the_line(clock: Clock) -> None:
+def test_what_is_unknown_is_left_out_of_the_line(clock):
     ledger, lines = Ledger(clock=clock), list[str]()
     count = tally(clock, ledger, lines)
     count.add(Trajectory("x", "?", "completed"))
@@ -79,14 +79,12 @@ def test_what_is_unknown_is_left_out_of_the_line(clock: Clock) -> None:
     assert "$" not in lines[-1]
 
 
-def test_an_answer_is_judged_while_the_event_loop_goes_on(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_is_judged_while_the_event_loop_goes_on(clock, monkeypatch):
     lines = list[str]()
     count = tally(clock, Ledger(), lines)
     verdict, judging, go_on = ExactAnswerJudge.verdict, threading.Event(), threading.Event()
 
-    def slow(*arguments: Any) -> Verdict:
+    def slow(*arguments):
         judging.set()
         assert go_on.wait(timeout=10), "the event loop stood still"
         return verdict(*arguments)
@@ -94,16 +92,16 @@ def test_an_answer_is_judged_while_the_event_loop_goes_on(
     class Immediate:
         name = "immediate"
 
-        async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
+        async def run(self, topic, tool):
             return Trajectory(topic.qid, topic.text, "completed", Answer(exact="Ada"))
 
     class Folder:
-        def repeat(self, number: int) -> Folder:
+        def repeat(self, number):
             return self
 
-        def write(self, trajectory: Trajectory) -> None: ...
+        def write(self, trajectory): ...
 
-    async def run() -> None:
+    async def run():
         folder, session = cast(RunFolder, Folder()), cast(Callable[[str], SearchTool], str)
         answering = RolloutRunner([Immediate()], session, folder, count, 1)
         task = asyncio.create_task(answering.answer([Rollout(Topic("a", "?"))]))
@@ -117,7 +115,7 @@ def test_an_answer_is_judged_while_the_event_loop_goes_on(
     assert lines == ["accuracy 1.00"]
 
 
-def test_refused_calls_are_told_at_the_end_with_their_codes(clock: Clock) -> None:
+def test_refused_calls_are_told_at_the_end_with_their_codes(clock):
     count = tally(clock, Ledger(clock=clock), [])
     errors = ("missing_argument", "", "unknown_tool", "missing_argument")
     calls = [ToolCall("search", {}, "", error=error) for error in errors]
@@ -128,7 +126,7 @@ def test_refused_calls_are_told_at_the_end_with_their_codes(clock: Clock) -> Non
     ]
 
 
-def test_few_warnings_are_shown_and_the_others_counted(clock: Clock) -> None:
+def test_few_warnings_are_shown_and_the_others_counted(clock):
     count = tally(clock, Ledger(), [])
     for number in range(5):
         count.add(Trajectory(f"q{number}", "?", "completed", warnings=(f"warning {number}",)))
@@ -136,7 +134,7 @@ def test_few_warnings_are_shown_and_the_others_counted(clock: Clock) -> None:
     assert count.closing()[-1] == "and 2 more warnings; each trajectory holds its own"
 
 
-def test_the_estimate_has_the_bounds_of_the_prediction_interval() -> None:
+def test_the_estimate_has_the_bounds_of_the_prediction_interval():
     costs = [{"dollars": value, "input_tokens": 1000 * value} for value in (1.0, 2.0, 3.0)]
     whole = estimate([1.0, 2.0, 3.0], 30)
     said = expected(costs, 30)
@@ -145,17 +143,17 @@ def test_the_estimate_has_the_bounds_of_the_prediction_interval() -> None:
     assert expected([{}, {}], 30) == "" and expected([], 30) == ""
 
 
-def test_a_cost_that_some_question_does_not_tell_is_not_estimated() -> None:
+def test_a_cost_that_some_question_does_not_tell_is_not_estimated():
     assert "$" not in expected([{"dollars": 1.0, "input_tokens": 5}, {"input_tokens": 7}], 30)
 
 
-def test_durations_are_told_in_minutes_and_long_ones_in_hours() -> None:
+def test_durations_are_told_in_minutes_and_long_ones_in_hours():
     assert duration(750) == "12.5 minutes"
     assert duration(5399) == "90.0 minutes"
     assert duration(10_800) == "3.0 hours"
 
 
-def test_queries_that_were_searched_as_typed_are_told_with_the_reasons() -> None:
+def test_queries_that_were_searched_as_typed_are_told_with_the_reasons():
     counts = {"queries": 52, "fell_back": 30, "prose": 2, "copied": 28, "errors": 0}
     (line,) = fallbacks({"rewriter": counts, "reranker": {"fell_back": 1}})
     assert line.startswith("30 of 52 queries were searched as they were")

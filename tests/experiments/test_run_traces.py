@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
-import pytest
 from experiment_samples import TINY
 from sealed_benchmark import ANSWERS, CANARY, QUESTIONS, VARIABLE, leaks, write_benchmark
 from test_run_with_model import MODEL
@@ -24,14 +23,14 @@ from trace_samples import Page
 Entry = Callable[..., int]
 
 
-def links(report: Path) -> set[Path]:
+def links(report):
     """The files that a report's links lead to, seen from its folder."""
     page = report.read_text(encoding="utf-8")
     addresses = re.findall(r'<a href="([^#"][^"]*)"', page)
     return {(report.parent / unquote(html.unescape(address))).resolve() for address in addresses}
 
 
-def test_each_cell_of_a_report_links_to_its_traces(entry: Entry) -> None:
+def test_each_cell_of_a_report_links_to_its_traces(entry):
     assert entry("run", "-m", *TINY, "unit=document,maxp", "name=s") == 0
     pages = {path.resolve() for path in Path("runs/s").glob("*/traces/index.html")}
     assert len(pages) == 2
@@ -44,9 +43,7 @@ def test_each_cell_of_a_report_links_to_its_traces(entry: Entry) -> None:
     assert "/traces/index.html)" in Path("runs/both/report.md").read_text()
 
 
-def test_a_run_alone_has_traces_of_all_its_repeats(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_alone_has_traces_of_all_its_repeats(entry, capsys):
     command = (*TINY, *MODEL, "llm.wavering=true", "name=r", "repeats=2", "preflight=0")
     assert entry("run", *command) == 0
     assert "runs/r/traces/index.html" in capsys.readouterr().err
@@ -62,7 +59,7 @@ def test_a_run_alone_has_traces_of_all_its_repeats(
             assert f"${trajectory.usage['dollars']:.4f}" in page.texts("span")
 
 
-def test_traces_can_be_left_out_and_written_later(entry: Entry) -> None:
+def test_traces_can_be_left_out_and_written_later(entry):
     assert entry("run", *TINY, "name=x", "traces=false") == 0
     assert not Path("runs/x/traces").exists()
     # Whether they are written changes no trajectory: it is the same run.
@@ -72,11 +69,11 @@ def test_traces_can_be_left_out_and_written_later(entry: Entry) -> None:
 
 
 def test_an_obfuscated_run_has_traces_only_where_plain_ones_are_asked_for(
-    entry: Entry,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    entry,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     monkeypatch.setenv(VARIABLE, CANARY)
     benchmark = write_benchmark(tmp_path / "published")
     assert entry("run", *benchmark, "name=s") == 0
@@ -96,9 +93,7 @@ def test_an_obfuscated_run_has_traces_only_where_plain_ones_are_asked_for(
     assert shown >= {*QUESTIONS.values(), *ANSWERS.values()}
 
 
-def test_another_value_of_traces_is_refused_before_the_run(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_value_of_traces_is_refused_before_the_run(entry, capsys):
     assert entry("run", *TINY, "name=x", "traces=plane") == 2
     assert "traces=plane. valid: true, false, plain" in capsys.readouterr().err
     assert not Path("runs/x").exists()

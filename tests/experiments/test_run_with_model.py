@@ -8,9 +8,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from experiment_samples import TINY
@@ -26,17 +24,15 @@ GATE = "gate"
 MODEL = (f"hydra.searchpath=[file://{OPTIONS}]", "agent=pi_serini", "llm=scripted")
 
 
-def contents(path: str | Path) -> Any:
+def contents(path):
     return json.loads(Path(path).read_text())
 
 
-def statuses(run: str) -> list[str]:
+def statuses(run):
     return list(RunFolder(run).statuses().values())
 
 
-def test_a_run_with_a_model_is_answered_measured_and_accounted_for(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_with_a_model_is_answered_measured_and_accounted_for(entry, capsys):
     assert entry("run", *TINY, *MODEL, "name=m", "concurrency=4") == 0
     metrics = contents("runs/m/metrics.json")
     assert metrics["completion"] == 1.0 and metrics["search_calls"] == 2
@@ -52,9 +48,7 @@ def test_a_run_with_a_model_is_answered_measured_and_accounted_for(
     assert "50.0% of the input tokens came from the prefix cache" in told
 
 
-def test_the_first_questions_tell_what_the_others_will_take(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_questions_tell_what_the_others_will_take(entry, capsys):
     assert entry("run", *TINY, *MODEL, "name=m", "preflight=3", "llm.price=1000") == 0
     lines = capsys.readouterr().err.splitlines()
     (line,) = [line for line in lines if "judged by the first" in line]
@@ -63,35 +57,27 @@ def test_the_first_questions_tell_what_the_others_will_take(
     assert re.search(r"output tokens; about 0\.\d minutes$", line)
 
 
-def test_the_bar_tells_of_replies_while_a_question_is_under_way(
-    entry: Entry, terminal: StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bar_tells_of_replies_while_a_question_is_under_way(entry, terminal, monkeypatch):
     monkeypatch.setattr("soundingline.experiments.run.Progress.line", lambda self: "read anew")
     assert entry("run", *TINY, *MODEL, "name=m") == 0
     first = next(line for line in terminal.getvalue().split("\r") if "Answering" in line)
     assert "0/6" in first and "read anew" in first
 
 
-def test_an_agent_that_needs_a_model_says_so(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_agent_that_needs_a_model_says_so(entry, capsys):
     assert entry("run", *TINY, "agent=pi_serini", "name=m") == 2
     assert "llm=..." in capsys.readouterr().err
     assert not Path("runs/m").exists() and not Path("indexes").exists()
 
 
-def test_a_model_whose_replies_fill_its_window_is_refused_before_anything_is_built(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_whose_replies_fill_its_window_is_refused_before_anything_is_built(entry, capsys):
     # The model's own window, which the budget does not name.
     assert entry("run", *TINY, *MODEL, "name=m", "budget.answer_tokens=100000") == 2
     assert "context window of 100000" in capsys.readouterr().err
     assert not Path("runs/m").exists() and not Path("indexes").exists()
 
 
-def test_failed_questions_are_counted_and_tried_again(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_questions_are_counted_and_tried_again(entry, capsys):
     benchmark = (*TINY, *MODEL, "name=m", "concurrency=3")
     # A run of which nothing succeeds is a failed job.
     assert entry("run", *benchmark, "llm.failing=e") == 2
@@ -116,13 +102,13 @@ def test_failed_questions_are_counted_and_tried_again(
     [("llamacpp/gguf", "gguf", "model.gguf"), ("vllm/qwen3_8b", "weights", "model.safetensors")],
 )
 def test_other_weights_at_the_same_place_are_another_model(
-    entry: Entry,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    option: str,
-    setting: str,
-    file: str,
-) -> None:
+    entry,
+    tmp_path,
+    capsys,
+    option,
+    setting,
+    file,
+):
     weights = tmp_path / "weights" / file
     weights.parent.mkdir()
     weights.write_bytes(b"GGUF, first")
@@ -145,9 +131,7 @@ def test_other_weights_at_the_same_place_are_another_model(
         assert "there is no file" in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_weights_of_a_stages_model_are_part_of_a_ranking(
-    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_weights_of_a_stages_model_are_part_of_a_ranking(entry, tmp_path, capsys):
     weights = tmp_path / "model.gguf"
     weights.write_bytes(b"GGUF, first")
     model = ("llm@rewriter_llm=llamacpp/gguf", f"rewriter_llm.server.gguf={weights}")
@@ -161,24 +145,20 @@ def test_the_weights_of_a_stages_model_are_part_of_a_ranking(
     assert "made with another rewriter_llm.content" in " ".join(capsys.readouterr().err.split())
 
 
-def test_an_address_may_change_between_the_starts_of_a_run(entry: Entry) -> None:
+def test_an_address_may_change_between_the_starts_of_a_run(entry):
     assert entry("run", *TINY, *MODEL, "name=m", "llm.base_url=http://a") == 0
     assert entry("run", *TINY, *MODEL, "name=m", "llm.base_url=http://b", "llm.price=2") == 0
     assert entry("run", *TINY, *MODEL, "name=m", "llm.turns=3") == 2
     assert entry("run", *TINY, *MODEL, "name=m", "budget.turns=3") == 2
 
 
-def test_a_fault_that_would_fail_every_question_stops_the_run(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_that_would_fail_every_question_stops_the_run(entry, capsys):
     assert entry("run", *TINY, *MODEL, "name=m", "llm.locked=true") == 2
     assert "the key is wrong" in capsys.readouterr().err
     assert statuses("runs/m") == ["failed"]
 
 
-def test_a_cap_on_the_runs_money_stops_it_and_raising_it_goes_on(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cap_on_the_runs_money_stops_it_and_raising_it_goes_on(entry, capsys):
     command = (*TINY, *MODEL, "name=m", "preflight=0", "llm.price=1000")
     # A question takes 0.63 dollars, its last turn 0.31.
     assert entry("run", *command, "budget.run_dollars=1.6") == 2
@@ -200,18 +180,14 @@ def test_a_cap_on_the_runs_money_stops_it_and_raising_it_goes_on(
     assert sum(start["dollars"] for start in rows) == pytest.approx(6 * 0.63 + wasted)
 
 
-def test_a_cap_without_a_price_is_refused_before_anything_is_built(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cap_without_a_price_is_refused_before_anything_is_built(entry, capsys):
     command = (*TINY, *MODEL, "name=m", "llm.price=null", "budget.dollars=1")
     assert entry("run", *command) == 2
     assert "price" in capsys.readouterr().err
     assert not Path("indexes").exists()
 
 
-def test_an_agent_that_asks_no_model_starts_none_and_has_one_cell_for_all_models(
-    entry: Entry, tmp_path: Path
-) -> None:
+def test_an_agent_that_asks_no_model_starts_none_and_has_one_cell_for_all_models(entry, tmp_path):
     weights = tmp_path / "model.gguf"
     weights.write_bytes(b"GGUF")
     server = (f"llm.server.gguf={weights}", "llm.server.launcher=[false]")
@@ -227,7 +203,7 @@ def test_an_agent_that_asks_no_model_starts_none_and_has_one_cell_for_all_models
     assert agents == ["keyword", "pi_serini", "pi_serini"]
 
 
-def test_cells_of_a_sweep_over_models_have_folders_of_their_own(entry: Entry) -> None:
+def test_cells_of_a_sweep_over_models_have_folders_of_their_own(entry):
     assert entry("run", "-m", *TINY, *MODEL, "llm.turns=1,2", "budget=none", "name=s") == 0
     cells = sorted(path.parent.name for path in Path("runs/s").glob("*/metrics.json"))
     assert len(cells) == 2
@@ -238,7 +214,7 @@ def test_cells_of_a_sweep_over_models_have_folders_of_their_own(entry: Entry) ->
 # Processes that are ended from outside.
 
 
-def command(*arguments: str) -> tuple[str, ...]:
+def command(*arguments):
     slow = ("llm.seconds=0.02", "llm.turns=3", "concurrency=8", "name=cut", "preflight=0")
     # A question takes four requests, so that no more than 25 of the 40 end before the gate opens.
     gate = (f"llm.gate={GATE}", "llm.gate_after=100")
@@ -246,7 +222,7 @@ def command(*arguments: str) -> tuple[str, ...]:
     return ("run", *TINY, *size, *MODEL, *slow, *gate, *arguments)
 
 
-def started(tmp_path: Path, least: int) -> CommandProcess:
+def started(tmp_path, least):
     """A run, as soon as it has written `least` trajectories. It cannot end: the gate is shut."""
     process = CommandProcess(*command(), folder=tmp_path)
     queries = tmp_path / "runs" / "cut" / "queries"
@@ -257,7 +233,7 @@ def started(tmp_path: Path, least: int) -> CommandProcess:
     return process
 
 
-def check_resumed(tmp_path: Path, written: dict[str, bytes]) -> None:
+def check_resumed(tmp_path, written):
     """The same command ends with each question answered once, what was written untouched."""
     (tmp_path / GATE).touch()
     done = run_command(*command(), folder=tmp_path)
@@ -269,7 +245,7 @@ def check_resumed(tmp_path: Path, written: dict[str, bytes]) -> None:
     assert not list(folder.path.rglob("*.tmp"))
 
 
-def test_kill_9_loses_no_more_than_the_questions_under_way(tmp_path: Path) -> None:
+def test_kill_9_loses_no_more_than_the_questions_under_way(tmp_path):
     process = started(tmp_path, 12)
     time.sleep(random.Random(11).uniform(0, 0.1))
     process.kill()
@@ -281,7 +257,7 @@ def test_kill_9_loses_no_more_than_the_questions_under_way(tmp_path: Path) -> No
     check_resumed(tmp_path, written)
 
 
-def test_ctrl_c_writes_what_ended_and_leaves_cleanly(tmp_path: Path) -> None:
+def test_ctrl_c_writes_what_ended_and_leaves_cleanly(tmp_path):
     process = started(tmp_path, 5)
     process.send_signal(signal.SIGINT)
     ended = process.wait(timeout=30)

@@ -38,19 +38,17 @@ SCRIPTED = (
 
 
 @pytest.fixture
-def benchmark(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+def benchmark(entry, tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, CANARY)
     return write_benchmark(tmp_path / "published")
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+def one_line(capsys):
     (line,) = [each for each in capsys.readouterr().err.splitlines() if "soundingline: " in each]
     return line
 
 
-def test_no_text_of_a_sealed_benchmark_is_on_disk(
-    entry: Entry, benchmark: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_text_of_a_sealed_benchmark_is_on_disk(entry, benchmark, monkeypatch):
     assert entry("run", *benchmark, "name=rules", "tool=top_k", "unit=passage") == 0
     assert entry("run", *benchmark, *SCRIPTED, "name=chat") == 0
     assert entry("rank", *benchmark, "name=ranked") == 0
@@ -68,9 +66,7 @@ def test_no_text_of_a_sealed_benchmark_is_on_disk(
     assert list(Path("caches/sealed").glob("*.sqlite")) and not list(Path("caches").glob("*.sql*"))
 
 
-def test_a_sealed_run_is_resumed_evaluated_and_compared_with_the_canary(
-    entry: Entry, benchmark: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sealed_run_is_resumed_evaluated_and_compared_with_the_canary(entry, benchmark, capsys):
     cells = (*benchmark, "name=s", "retriever=bm25_default,bm25_tuned")
     assert entry("run", "-m", *cells) == 0
     cell = next(Path("runs/s").glob("*/metrics.json")).parent
@@ -90,12 +86,12 @@ def test_a_sealed_run_is_resumed_evaluated_and_compared_with_the_canary(
 
 @pytest.mark.parametrize("value", ["", "another canary"])
 def test_without_the_canary_every_command_ends_in_one_line(
-    entry: Entry,
-    benchmark: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    value: str,
-) -> None:
+    entry,
+    benchmark,
+    monkeypatch,
+    capsys,
+    value,
+):
     assert entry("run", *benchmark, "name=s") == 0
     capsys.readouterr()
     monkeypatch.setenv(VARIABLE, value)
@@ -107,9 +103,7 @@ def test_without_the_canary_every_command_ends_in_one_line(
     assert not Path("runs/new").exists()
 
 
-def test_numbers_of_a_sealed_run_need_no_canary(
-    entry: Entry, benchmark: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_of_a_sealed_run_need_no_canary(entry, benchmark, monkeypatch):
     assert entry("run", *benchmark, "name=a") == 0
     assert entry("run", *benchmark, "name=b", "retriever=bm25_tuned") == 0
     monkeypatch.delenv(VARIABLE)
@@ -117,9 +111,7 @@ def test_numbers_of_a_sealed_run_need_no_canary(
     assert Path("runs/both/report.html").exists()
 
 
-def test_sealed_false_leaves_texts_as_they_are_and_is_another_run(
-    entry: Entry, benchmark: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sealed_false_leaves_texts_as_they_are_and_is_another_run(entry, benchmark, capsys):
     assert entry("run", *benchmark, "name=s", "sealed=false") == 0
     assert {text for _, text in leaks("runs")} >= {*QUESTIONS.values(), *ANSWERS.values()}
     capsys.readouterr()
@@ -127,7 +119,7 @@ def test_sealed_false_leaves_texts_as_they_are_and_is_another_run(
     assert "another sealed (was no, now yes)" in one_line(capsys)
 
 
-def test_indexes_are_in_the_clear_and_say_so(entry: Entry, benchmark: tuple[str, ...]) -> None:
+def test_indexes_are_in_the_clear_and_say_so(entry, benchmark):
     assert entry("index", *benchmark) == 0
     folder = Path("indexes/browsecomp_plus")
     assert "Do not publish" in (folder / "NOT-SEALED.txt").read_text()
@@ -135,8 +127,8 @@ def test_indexes_are_in_the_clear_and_say_so(entry: Entry, benchmark: tuple[str,
 
 
 def test_a_failed_cell_is_told_on_the_terminal_and_quotes_nothing_on_disk(
-    entry: Entry, benchmark: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+    entry, benchmark, capsys, tmp_path
+):
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "failing_judge.py").write_text(
         "from soundingline.toolkit.evaluation import ExactAnswerJudge\n"
@@ -154,11 +146,11 @@ def test_a_failed_cell_is_told_on_the_terminal_and_quotes_nothing_on_disk(
 
 
 def test_the_manifest_names_the_tokenizer_and_another_one_is_another_run(
-    entry: Entry,
-    benchmark: tuple[str, ...],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    entry,
+    benchmark,
+    tmp_path,
+    capsys,
+):
     path = write_tokenizer(tmp_path / "tiny.json")
     command = ("run", *benchmark, "name=t", "tool=top_k", f"tool.tokenizer={path}")
     assert entry(*command) == 0
@@ -175,7 +167,7 @@ def test_the_manifest_names_the_tokenizer_and_another_one_is_another_run(
     assert not Path("runs/u").exists()
 
 
-def test_phrases_of_a_sealed_corpus_are_sealed(entry: Entry, benchmark: tuple[str, ...]) -> None:
+def test_phrases_of_a_sealed_corpus_are_sealed(entry, benchmark):
     phrases = json.dumps({"keywords": [SENTENCES[0].rstrip(".")]})
     model = ("llm@enrichment_llm=scripted", f"enrichment_llm.says='{phrases}'")
     enrichment = (SCRIPTED[0], *model, "enrichment=sira_corpus")
@@ -184,6 +176,6 @@ def test_phrases_of_a_sealed_corpus_are_sealed(entry: Entry, benchmark: tuple[st
     assert not list(leaks("caches"))  # the run's manifest has what the test tells its model
 
 
-def test_any_run_that_says_so_in_its_fingerprints_is_sealed() -> None:
+def test_any_run_that_says_so_in_its_fingerprints_is_sealed():
     assert make_manifest({}, {"sealed": "yes"})["sealed"] is True
     assert "sealed" not in make_manifest({}, {"sealed": "no"})

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from experiment_samples import TINY
@@ -46,12 +45,12 @@ SECRET = "sk-planted-0123456789abcdef"
 )
 @pytest.mark.parametrize("sweep", [(), ("-m",)], ids=["one run", "sweep"])
 def test_a_secret_on_the_command_line_is_refused_with_the_variable_to_use(
-    override: str,
-    variable: str,
-    sweep: tuple[str, ...],
-    entry: Entry,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    override,
+    variable,
+    sweep,
+    entry,
+    capfd,
+):
     assert entry("run", *sweep, *TINY, "agent=pi_serini", override.format(SECRET)) == 2
     told = capfd.readouterr()
     (line,) = told.err.splitlines()
@@ -61,20 +60,18 @@ def test_a_secret_on_the_command_line_is_refused_with_the_variable_to_use(
 
 
 @pytest.mark.parametrize("name", ["evaluate", "rank", "index", "tune", "compare"])
-def test_every_command_refuses_them(
-    name: str, entry: Entry, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_refuses_them(name, entry, capfd):
     assert entry(name, f"+llm.settings.extra.api_key={SECRET}") == 2
     assert SECRET not in capfd.readouterr().err
 
 
-def test_the_variable_that_is_named_already_is_told() -> None:
+def test_the_variable_that_is_named_already_is_told():
     given = ["llm.key_env=MY_OWN_KEY", f"+llm.settings.extra.api_key={SECRET}"]
     with pytest.raises(InputError, match=r"export MY_OWN_KEY=.*llm\.key_env=MY_OWN_KEY"):
         refuse_secrets(given)
 
 
-def test_what_is_no_secret_is_not_refused() -> None:
+def test_what_is_no_secret_is_not_refused():
     refuse_secrets(
         [
             *(
@@ -143,7 +140,7 @@ server:
 
 
 @pytest.fixture
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Planted]:
+def planted(tmp_path, monkeypatch):
     """A server that speaks chat completions, and the command of a run that asks it."""
     options = tmp_path / "options" / "llm"
     options.mkdir(parents=True)
@@ -167,7 +164,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Planted
         )
 
 
-def leaks(folder: Path) -> list[str]:
+def leaks(folder):
     """Secrets in names and contents of all files below a folder."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert files
@@ -179,9 +176,7 @@ def leaks(folder: Path) -> list[str]:
     ]
 
 
-def test_no_secret_is_in_anything_that_a_run_writes(
-    entry: Entry, planted: Planted, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_secret_is_in_anything_that_a_run_writes(entry, planted, capfd):
     peer, command = planted
     peer.default = Say(text="Explanation: none\nExact Answer: x\nConfidence: 1%")
     peer.script.append(Fail(400, message=QUOTED))
@@ -209,12 +204,12 @@ def test_no_secret_is_in_anything_that_a_run_writes(
     ("launcher", "units"), [("basic", ["document", "passage"]), ("jobs_here", ["document"])]
 )
 def test_no_secret_is_in_anything_that_a_sweep_writes(
-    launcher: str,
-    units: list[str],
-    entry: Entry,
-    planted: Planted,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    launcher,
+    units,
+    entry,
+    planted,
+    capfd,
+):
     if launcher != "basic":
         pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     peer, command = planted
@@ -234,9 +229,7 @@ def test_no_secret_is_in_anything_that_a_sweep_writes(
     assert [secret for secret in PLANTED.values() if secret in told.out + told.err] == []
 
 
-def test_a_secret_in_the_sweep_of_a_preset_is_refused(
-    entry: Entry, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_secret_in_the_sweep_of_a_preset_is_refused(entry, tmp_path, capfd):
     preset = tmp_path / "options" / "experiment" / "leaky.yaml"
     preset.parent.mkdir(parents=True)
     preset.write_text(
@@ -250,11 +243,11 @@ def test_a_secret_in_the_sweep_of_a_preset_is_refused(
     assert not list(Path("runs").rglob("manifest.json"))
 
 
-def test_reports_of_runs_of_earlier_versions_keep_their_secrets(entry: Entry) -> None:
+def test_reports_of_runs_of_earlier_versions_keep_their_secrets(entry):
     for name in ("a", "b"):
         assert entry("run", *TINY, f"name={name}") == 0
         path = Path(f"runs/{name}/manifest.json")
-        manifest: dict[str, Any] = json.loads(path.read_text())
+        manifest = json.loads(path.read_text())
         manifest["factors"]["llm.settings.extra.api_key"] = SECRET + name
         manifest["config"]["extra"] = {"extra_headers": {"Authorization": SECRET}}
         path.write_text(json.dumps(manifest))
@@ -263,9 +256,7 @@ def test_reports_of_runs_of_earlier_versions_keep_their_secrets(entry: Entry) ->
     assert "Authorization" in report and SECRET not in report
 
 
-def test_a_value_of_a_wrong_type_is_told_without_the_secret_in_it(
-    entry: Entry, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_value_of_a_wrong_type_is_told_without_the_secret_in_it(entry, tmp_path, capfd):
     option = tmp_path / "options" / "benchmark" / "odd.yaml"
     option.parent.mkdir(parents=True)
     target = "soundingline.toolkit.benchmarks.fictional.FictionalWorld"

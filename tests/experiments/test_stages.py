@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from experiment_samples import TINY
 from ledgers import starts
-from scripted_peer import Peer, Raw, running_peer
+from scripted_peer import Raw, running_peer
 from tiny_embedder import save_multi_vector, save_sentence_model
 from tiny_llama import save_rankllama
 from tiny_splade import write_splade
 
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.trajectory import Trajectory
 
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
@@ -31,7 +28,7 @@ SAYS = f"rewriter_llm.says='{QUESTION}'"
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     save_rankllama(folder / "rankllama")
     save_rankllama(folder / "another", seed=9)
@@ -39,23 +36,23 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def reranked(models: Path, name: str = "rankllama") -> tuple[str, ...]:
+def reranked(models, name="rankllama"):
     return ("reranker=rankllama", f"reranker.model={models / name}", "reranker.depth=5", SHORT)
 
 
-def contents(path: str | Path) -> Any:
+def contents(path):
     return json.loads(Path(path).read_text())
 
 
-def trajectories(run: str) -> list[Trajectory]:
+def trajectories(run):
     return list(RunFolder(run).trajectories())
 
 
-def rankings(run: str) -> list[list[str]]:
+def rankings(run):
     return [list(call.ranking) for each in trajectories(run) for call in each.calls if call.ranking]
 
 
-def test_a_reranker_changes_heads_only_and_its_scores_are_kept(entry: Entry, models: Path) -> None:
+def test_a_reranker_changes_heads_only_and_its_scores_are_kept(entry, models):
     given = (*TINY, *reranked(models), "agent.max_searches=1")
     assert entry("run", *TINY, "agent.max_searches=1", "name=raw") == 0
     assert entry("run", *given, "name=first") == 0
@@ -76,9 +73,7 @@ def test_a_reranker_changes_heads_only_and_its_scores_are_kept(entry: Entry, mod
 @pytest.mark.parametrize(
     ("agent", "indexes"), [("one_shot", []), ("keyword", ["document-lexical"])]
 )
-def test_no_index_is_built_that_nothing_searches(
-    entry: Entry, models: Path, agent: str, indexes: list[str]
-) -> None:
+def test_no_index_is_built_that_nothing_searches(entry, models, agent, indexes):
     pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
     splade = ("retriever=splade", f"retriever.model={models / 'splade'}", "retriever.max_length=64")
     grep = ("tool=grep", "tool.syntax=words", f"agent={agent}", "name=x")
@@ -90,9 +85,7 @@ def test_no_index_is_built_that_nothing_searches(
 
 
 @pytest.mark.parametrize("agent", ["keyword", "one_shot"])
-def test_an_agent_that_writes_queries_is_refused_a_tool_that_takes_patterns(
-    entry: Entry, agent: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_agent_that_writes_queries_is_refused_a_tool_that_takes_patterns(entry, agent, capsys):
     pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
     assert entry("run", *TINY, "tool=grep", f"agent={agent}", "name=x") == 2
     assert "set tool.syntax=words" in " ".join(capsys.readouterr().err.split())
@@ -100,8 +93,8 @@ def test_an_agent_that_writes_queries_is_refused_a_tool_that_takes_patterns(
 
 
 def test_a_run_is_not_resumed_with_another_checkpoint_at_the_same_place(
-    entry: Entry, models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    entry, models, tmp_path, capsys
+):
     place = tmp_path / "model"
     place.symlink_to(models / "rankllama")
     model = ("reranker=rankllama", f"reranker.model={place}", "reranker.depth=5", SHORT)
@@ -113,16 +106,14 @@ def test_a_run_is_not_resumed_with_another_checkpoint_at_the_same_place(
     assert "reranker.content" in capsys.readouterr().err
 
 
-def test_what_changes_no_score_may_change_between_starts(entry: Entry, models: Path) -> None:
+def test_what_changes_no_score_may_change_between_starts(entry, models):
     command = (*TINY, *reranked(models), "name=x")
     assert entry("rank", *command) == 0
     assert entry("rank", *command, "reranker.batch_tokens=512") == 0
     assert entry("rank", *command, "reranker.max_length=100") == 2
 
 
-def test_a_learned_sparse_retriever_is_indexed_beside_the_engine(
-    entry: Entry, models: Path
-) -> None:
+def test_a_learned_sparse_retriever_is_indexed_beside_the_engine(entry, models):
     sparse = ("retriever=splade", f"retriever.model={models / 'splade'}", "retriever.max_length=64")
     assert entry("run", *TINY, *sparse, "unit=passage", "name=s") == 0
     prints = contents("runs/s/manifest.json")["fingerprints"]
@@ -131,9 +122,7 @@ def test_a_learned_sparse_retriever_is_indexed_beside_the_engine(
     assert all(hits for hits in rankings("runs/s"))
 
 
-def test_queries_and_their_rewriting_are_in_the_trajectory_and_on_the_ledger(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_queries_and_their_rewriting_are_in_the_trajectory_and_on_the_ledger(entry, capsys):
     assert entry("run", *TINY, *REWRITER, SAYS, "name=q", "agent.max_searches=1") == 0
     searches = [
         (each, call) for each in trajectories("runs/q") for call in each.calls if call.ranking
@@ -149,9 +138,7 @@ def test_queries_and_their_rewriting_are_in_the_trajectory_and_on_the_ledger(
     assert start["rewriter_input_tokens"] == 40 * start["calls"] > 0
 
 
-def test_rewriting_counts_towards_the_cap_on_a_runs_money(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rewriting_counts_towards_the_cap_on_a_runs_money(entry, capsys):
     # 48 tokens at 1000 dollars a million are 4.8 cents a query.
     given = (*TINY, *REWRITER, SAYS, "name=q", "budget.run_dollars=0.1", "paths.caches=null")
     assert entry("run", *given) == 2
@@ -160,7 +147,7 @@ def test_rewriting_counts_towards_the_cap_on_a_runs_money(
     assert start["dollars"] <= 0.1
 
 
-def reasoning(peer: Peer) -> tuple[str, ...]:
+def reasoning(peer):
     """A pipeline with Rank1 behind the server, which finds every passage relevant."""
     top = {" true": -0.1, " false": -2.4}
     logprobs = {"tokens": ["</think>", " true"], "token_logprobs": [0.0, -0.1]}
@@ -172,7 +159,7 @@ def reasoning(peer: Peer) -> tuple[str, ...]:
     return (*TINY, *rank1, f"reranker_llm.base_url={peer.openai_url}", "name=r", "concurrency=3")
 
 
-def test_rank1_is_on_the_ledger_and_on_its_questions_account(entry: Entry) -> None:
+def test_rank1_is_on_the_ledger_and_on_its_questions_account(entry):
     with running_peer() as peer:
         given = reasoning(peer)
         assert entry("run", *given, "agent.max_searches=2") == 0
@@ -185,18 +172,14 @@ def test_rank1_is_on_the_ledger_and_on_its_questions_account(entry: Entry) -> No
     assert min(of_questions) >= 200 and sum(of_questions) == 100 * asked
 
 
-def test_rank1_needs_a_model_of_text_completions(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rank1_needs_a_model_of_text_completions(entry, capsys):
     chat = ("llm@reranker_llm=openai_compatible", "reranker_llm.model=m")
     server = "reranker_llm.base_url=http://127.0.0.1:9/v1"
     assert entry("rank", *TINY, "reranker=rank1", *chat, server, "name=r") == 2
     assert "llm@reranker_llm=rank1" in capsys.readouterr().err
 
 
-def test_rank1_counts_towards_the_cap_on_a_runs_money(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rank1_counts_towards_the_cap_on_a_runs_money(entry, capsys):
     with running_peer() as peer:
         given = (*reasoning(peer), "budget.run_dollars=1.5", "concurrency=1")
         assert entry("run", *given) == 2
@@ -211,9 +194,7 @@ def test_rank1_counts_towards_the_cap_on_a_runs_money(
         assert entry("run", *priced, "budget.run_dollars=99", "reranker_llm.price.input=500") == 0
 
 
-def test_stages_without_an_agent_are_bounded_by_the_cap_of_a_run_too(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stages_without_an_agent_are_bounded_by_the_cap_of_a_run_too(entry, capsys):
     # Each of the six queries takes 4.8 cents.
     given = (*TINY, *REWRITER, SAYS, "name=q", "paths.caches=null")
     assert entry("rank", *given, "budget.run_dollars=1") == 0
@@ -223,9 +204,7 @@ def test_stages_without_an_agent_are_bounded_by_the_cap_of_a_run_too(
     assert start["dollars"] == pytest.approx(6 * 0.048)
 
 
-def test_a_ranking_with_a_model_tells_its_requests_while_it_works(
-    entry: Entry, terminal: StringIO
-) -> None:
+def test_a_ranking_with_a_model_tells_its_requests_while_it_works(entry, terminal):
     assert entry("rank", *TINY, *REWRITER, SAYS, "name=r") == 0
     assert re.search(r"Ranking.* requests", terminal.getvalue())
     terminal.truncate(0)
@@ -233,9 +212,7 @@ def test_a_ranking_with_a_model_tells_its_requests_while_it_works(
     assert "requests" not in terminal.getvalue()
 
 
-def test_a_ranking_keeps_and_tells_what_became_of_each_query(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_ranking_keeps_and_tells_what_became_of_each_query(entry, capsys):
     assert entry("rank", *TINY, *REWRITER, SAYS, "name=r") == 0
     lines = Path("runs/r/rewrites.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
@@ -253,8 +230,8 @@ def test_a_ranking_keeps_and_tells_what_became_of_each_query(
 
 
 def test_rankings_by_several_models_that_a_stage_shares_have_folders_of_their_own(
-    entry: Entry,
-) -> None:
+    entry,
+):
     stage = (SEARCHPATH, "rewriter=q2q", "llm=scripted", "llm.says='',harbour,tower")
     assert entry("rank", "-m", *TINY, *stage, "name=s") == 0
     cells = [path.parent for path in Path("runs/s").glob("*/metrics.json")]
@@ -263,9 +240,7 @@ def test_rankings_by_several_models_that_a_stage_shares_have_folders_of_their_ow
     assert {factor.get("llm.says") for factor in factors} == {None, "harbour", "tower"}
 
 
-def test_a_rewriter_asks_the_agents_model_where_it_has_none_of_its_own(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rewriter_asks_the_agents_model_where_it_has_none_of_its_own(entry, capsys):
     assert entry("run", *TINY, "rewriter=q2q", "name=q") == 2
     assert "llm@rewriter_llm=" in capsys.readouterr().err
     assert not Path("indexes").exists() and not Path("runs/q").exists()
@@ -276,18 +251,14 @@ def test_a_rewriter_asks_the_agents_model_where_it_has_none_of_its_own(
 
 
 @pytest.mark.parametrize("llm", ["claude-opus-4.7", "gpt-5.5"])
-def test_scores_by_log_probabilities_need_an_api_that_gives_them(
-    entry: Entry, capsys: pytest.CaptureFixture[str], llm: str
-) -> None:
+def test_scores_by_log_probabilities_need_an_api_that_gives_them(entry, capsys, llm):
     pointwise = ("reranker=pointwise", f"llm@reranker_llm={llm}", "budget=none")
     assert entry("rank", *TINY, *pointwise, "reranker.score=p_yes") == 2
     assert "reads log-probabilities, and the API of" in " ".join(capsys.readouterr().err.split())
     assert not Path("indexes").exists()
 
 
-def test_settings_of_a_stage_that_is_not_there_make_no_cells_of_their_own(
-    entry: Entry, models: Path
-) -> None:
+def test_settings_of_a_stage_that_is_not_there_make_no_cells_of_their_own(entry, models):
     model = (f"++reranker.model={models / 'rankllama'}", f"++{SHORT}")
     sweep = ("-m", *TINY, "name=d", *model)
     assert entry("run", *sweep, "reranker=none,rankllama", "reranker.depth=2,4") == 0
@@ -296,9 +267,7 @@ def test_settings_of_a_stage_that_is_not_there_make_no_cells_of_their_own(
     assert Path("runs/d/report.html").exists()
 
 
-def test_only_the_reranker_sees_the_question_where_that_is_asked(
-    entry: Entry, models: Path
-) -> None:
+def test_only_the_reranker_sees_the_question_where_that_is_asked(entry, models):
     given = (*TINY, *REWRITER, SAYS, "agent.max_searches=1", *reranked(models))
     assert entry("run", *TINY, "agent.max_searches=1", "name=raw") == 0
     assert entry("run", *given, "rewriter.apply_to=reranker", "name=r") == 0
@@ -341,12 +310,12 @@ def test_only_the_reranker_sees_the_question_where_that_is_asked(
     ],
 )
 def test_what_a_checkpoint_is_refused_for_is_told_before_anything_is_built(
-    entry: Entry,
-    models: Path,
-    given: tuple[str, ...],
-    told: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    entry,
+    models,
+    given,
+    told,
+    capsys,
+):
     places = {name: str(models / name) for name in ("splade", "rankllama")}
     assert entry("rank", *TINY, "name=x", *(each.format(**places) for each in given)) == 2
     captured = capsys.readouterr()
@@ -354,26 +323,20 @@ def test_what_a_checkpoint_is_refused_for_is_told_before_anything_is_built(
     assert not Path("indexes").exists() and not Path("runs").exists()
 
 
-def test_indexing_encodes_the_corpus_for_a_learned_retriever(
-    entry: Entry, models: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_indexing_encodes_the_corpus_for_a_learned_retriever(entry, models, capsys):
     sparse = ("retriever=splade", f"retriever.model={models / 'splade'}", "retriever.max_length=64")
     assert entry("index", *TINY, *sparse, "unit=passage") == 0
     (built,) = Path("indexes/fictional").glob("passage-splade-*")
     assert str(built) in capsys.readouterr().out
 
 
-def test_a_lost_server_is_told_in_one_line_without_an_agent_too(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_server_is_told_in_one_line_without_an_agent_too(entry, capsys):
     locked = ("rewriter_llm.locked=true", "paths.caches=null")
     assert entry("rank", *TINY, *REWRITER, *locked, "name=x") == 2
     assert "the key is wrong" in capsys.readouterr().err
 
 
-def test_loading_checkpoints_says_nothing(
-    entry: Entry, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_loading_checkpoints_says_nothing(entry, tmp_path, capfd):
     dense = ("retriever=dense", f"retriever.model={save_sentence_model(tmp_path / 'dense')}")
     late = ("reranker=colbert", f"reranker.model={save_multi_vector(tmp_path / 'late')}")
     capfd.readouterr()
@@ -382,7 +345,7 @@ def test_loading_checkpoints_says_nothing(
     assert "oading" not in said.out + said.err
 
 
-def test_a_model_that_no_stage_asks_makes_no_cells_of_its_own(entry: Entry) -> None:
+def test_a_model_that_no_stage_asks_makes_no_cells_of_its_own(entry):
     models = ("llm@rewriter_llm=scripted", "rewriter=none,q2q", "paths.caches=null")
     assert entry("rank", "-m", *TINY, SEARCHPATH, "name=i", *models) == 0
     cells = {path.parent.name: contents(path) for path in Path("runs/i").glob("*/manifest.json")}
@@ -392,8 +355,8 @@ def test_a_model_that_no_stage_asks_makes_no_cells_of_its_own(entry: Entry) -> N
 
 
 def test_the_rewriting_experiment_runs_with_an_agent_without_a_language_model(
-    entry: Entry,
-) -> None:
+    entry,
+):
     given = (*TINY, SEARCHPATH, "experiment=text_ranking/rq3_q2q", "retriever=bm25_default")
     own = ("llm@rewriter_llm=scripted", SAYS, "rewriter_llm.price=1", "tool.tokenizer=null")
     assert entry("run", *given, *own) == 0
@@ -408,9 +371,7 @@ def test_the_rewriting_experiment_runs_with_an_agent_without_a_language_model(
     assert (sweep / "report.html").exists()
 
 
-def test_table_13_gives_the_question_to_the_reranker_alone(
-    entry: Entry, models: Path, tmp_path: Path
-) -> None:
+def test_table_13_gives_the_question_to_the_reranker_alone(entry, models, tmp_path):
     own = tmp_path / "my"
     for group, option, keys in (
         ("retriever", "splade", {"model": models / "splade", "max_length": 64}),

@@ -24,7 +24,7 @@ print(*(name for name in sys.argv[1:] if name in sys.modules), "end", file=sys.s
 """
 
 
-def imported(code: str, names: list[str]) -> list[str]:
+def imported(code, names):
     """Which of the modules a fresh process has imported after running `code`."""
     process = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(code=code), *names],
@@ -36,7 +36,7 @@ def imported(code: str, names: list[str]) -> list[str]:
     return process.stderr.strip().splitlines()[-1].split()[:-1]
 
 
-def test_the_help_of_a_command_waits_for_no_large_library() -> None:
+def test_the_help_of_a_command_waits_for_no_large_library():
     code = """
 from soundingline.experiments.__main__ import main
 try:
@@ -47,14 +47,14 @@ except SystemExit as end:
     assert imported(code, HEAVY) == []
 
 
-def test_a_reader_that_has_read_enough_causes_no_traceback() -> None:
+def test_a_reader_that_has_read_enough_causes_no_traceback():
     """`soundingline --help | head -1`."""
     command = f"{sys.executable} -m soundingline.experiments --help | true"
     process = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert (process.returncode, process.stderr) == (0, "")
 
 
-def test_importing_the_library_imports_nothing_else() -> None:
+def test_importing_the_library_imports_nothing_else():
     assert (
         imported("import soundingline.pipelines", [*HEAVY, "pyterrier", "numpy", "pandas", "hydra"])
         == []
@@ -76,13 +76,11 @@ for retriever, arguments in given.items():
 """
 
 
-def test_composing_learned_stages_imports_no_library_of_models() -> None:
+def test_composing_learned_stages_imports_no_library_of_models():
     assert imported(LEARNED, MODELS) == []
 
 
-def test_a_dense_run_that_searches_nothing_yet_imports_no_library_of_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dense_run_that_searches_nothing_yet_imports_no_library_of_models(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     pytest.importorskip("pyterrier_dr")
     import tiny_embedder
@@ -116,7 +114,7 @@ for made in (
 """
 
 
-def test_checking_a_retrievers_checkpoint_imports_no_library_of_models(tmp_path: Path) -> None:
+def test_checking_a_retrievers_checkpoint_imports_no_library_of_models(tmp_path):
     pytest.importorskip("sentence_transformers")
     import tiny_embedder
     import tiny_splade
@@ -130,9 +128,7 @@ def test_checking_a_retrievers_checkpoint_imports_no_library_of_models(tmp_path:
     assert imported(code, MODELS) == []
 
 
-def test_the_help_lists_every_option_and_what_it_is(
-    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_help_lists_every_option_and_what_it_is(entry, tmp_path, capsys):
     own = tmp_path / "options"
     (own / "unit").mkdir(parents=True)
     comment = "# Paragraphs, cut at \x1b[31mblank\n# lines. They may be long.\n"

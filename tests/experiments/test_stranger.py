@@ -87,7 +87,7 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """Where the stranger's package is installed, from a wheel."""
     source, place = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     (source / "pyproject.toml").write_text(PYPROJECT)
@@ -99,7 +99,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def command(folder: Path, *overrides: str) -> tuple[str, ...]:
+def command(folder, *overrides):
     """The arguments of a sweep whose options of the stranger's lie in `folder`."""
     for name, text in OPTIONS.items():
         (folder / "own" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -107,11 +107,11 @@ def command(folder: Path, *overrides: str) -> tuple[str, ...]:
     return ("-m", "--config-dir", "own", *TINY, "name=s", *overrides)
 
 
-def paths(site: Path) -> dict[str, str]:
+def paths(site):
     return {"PYTHONPATH": str(site)}
 
 
-def test_a_strangers_agent_and_tool_are_swept_beside_ours(tmp_path: Path, site: Path) -> None:
+def test_a_strangers_agent_and_tool_are_swept_beside_ours(tmp_path, site):
     # In a process that has imported nothing, as the stranger starts it.
     done = subprocess.run(
         [
@@ -135,9 +135,7 @@ def test_a_strangers_agent_and_tool_are_swept_beside_ours(tmp_path: Path, site: 
     assert (sweep / "report.html").exists()
 
 
-def test_a_strangers_reranker_is_given_texts_and_swept_beside_none(
-    tmp_path: Path, site: Path
-) -> None:
+def test_a_strangers_reranker_is_given_texts_and_swept_beside_none(tmp_path, site):
     rerankers = command(tmp_path, "reranker=none,shortest,shortest_head")
     done = run_command("rank", *rerankers, folder=tmp_path, environment=paths(site))
     assert done.returncode == 0, done.stderr
@@ -155,7 +153,7 @@ def test_a_strangers_reranker_is_given_texts_and_swept_beside_none(
     assert sorted(whole) == sorted(plain) and whole[5:] != plain[5:]
 
 
-def test_pyterriers_own_monot5_is_a_reranker_as_it_is(tmp_path: Path) -> None:
+def test_pyterriers_own_monot5_is_a_reranker_as_it_is(tmp_path):
     pytest.importorskip("pyterrier_t5")
     import pandas as pd
     import tiny_t5

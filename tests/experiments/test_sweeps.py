@@ -16,7 +16,7 @@ import pytest
 from effort import SOAK
 from entry_points import run_entry
 from experiment_samples import TINY
-from processes import CommandProcess, Ended, run_command
+from processes import CommandProcess, run_command
 
 from soundingline.toolkit.runs import RunFolder
 
@@ -62,7 +62,7 @@ class Failing(BM25):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "options" / "retriever").mkdir(parents=True)
     option = "_target_: stranger.Failing\nk1: 0.9\nb: 0.4\ndepth: 1000\nway: ''\n"
     (tmp_path / "options" / "retriever" / "failing.yaml").write_text(option)
@@ -70,26 +70,26 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def command(*overrides: str, task: str = "rank") -> tuple[str, ...]:
+def command(*overrides, task="rank"):
     return (task, "-m", *TINY, "name=s", "hydra.searchpath=[file://options]", *overrides)
 
 
-def paths(folder: Path) -> dict[str, str]:
+def paths(folder):
     return {"PYTHONPATH": str(folder)}
 
 
-def sweep(folder: Path, *overrides: str, task: str = "rank") -> Ended:
+def sweep(folder, *overrides, task="rank"):
     words = command(*overrides, task=task)
     return run_command(*words, folder=folder, environment=paths(folder))
 
 
-def cells(folder: Path) -> dict[str, int]:
+def cells(folder):
     """Finished cells, and when their numbers were written."""
     found = (folder / "runs" / "s").glob("*/metrics.json")
     return {path.parent.name: path.stat().st_mtime_ns for path in found}
 
 
-def report(folder: Path) -> str:
+def report(folder):
     return (folder / "runs" / "s" / "report.md").read_text()
 
 
@@ -98,7 +98,7 @@ LAUNCHERS = ["basic", "processes"]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS if SOAK else ["basic"])
-def test_a_failed_cell_is_a_failed_job_and_the_others_finish(folder: Path, launcher: str) -> None:
+def test_a_failed_cell_is_a_failed_job_and_the_others_finish(folder, launcher):
     given = (f"hydra/launcher={launcher}", "retriever.b=-1,0.4,0.5")
     done = sweep(folder, "retriever=bm25", *given)
     assert done.returncode == 2, done.stderr
@@ -108,9 +108,7 @@ def test_a_failed_cell_is_a_failed_job_and_the_others_finish(folder: Path, launc
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS if SOAK else ["basic"])
-def test_a_defect_keeps_its_traceback_and_the_report_is_written(
-    folder: Path, launcher: str
-) -> None:
+def test_a_defect_keeps_its_traceback_and_the_report_is_written(folder, launcher):
     given = (f"hydra/launcher={launcher}", "retriever=failing", "retriever.way=defect,bad,''")
     done = sweep(folder, *given)
     assert done.returncode == 1
@@ -122,8 +120,8 @@ def test_a_defect_keeps_its_traceback_and_the_report_is_written(
 
 
 def test_jobs_are_pre_empted_fail_or_are_killed_and_the_same_command_completes_them(
-    folder: Path,
-) -> None:
+    folder,
+):
     ways = "retriever.way=kill,preempt,defect,''"
     given = ("hydra/launcher=jobs_here", "retriever=failing", ways)
     done = sweep(folder, *given)
@@ -145,7 +143,7 @@ def test_jobs_are_pre_empted_fail_or_are_killed_and_the_same_command_completes_t
     assert "killed" not in page and page.count("failed:") == 1
 
 
-def test_cells_that_mean_the_same_are_one_cell_also_at_once(folder: Path) -> None:
+def test_cells_that_mean_the_same_are_one_cell_also_at_once(folder):
     same = ("reranker=none", "reranker.depth=10,20")
     ways = "retriever.way=slow,defect"
     given = ("retriever=failing", ways, "hydra/launcher=processes", *same)
@@ -156,7 +154,7 @@ def test_cells_that_mean_the_same_are_one_cell_also_at_once(folder: Path) -> Non
     assert report(folder).count("FileNotFoundError") == 2
 
 
-def test_models_that_nobody_asks_make_one_cell_also_at_once(folder: Path) -> None:
+def test_models_that_nobody_asks_make_one_cell_also_at_once(folder):
     models = ("agent=keyword", "llm=openai_compatible", "llm.model=one,two")
     together = ("retriever=failing", "retriever.way=together")
     given = (*models, *together, "hydra/launcher=processes", "hydra.launcher.n_jobs=2")
@@ -173,11 +171,11 @@ def test_models_that_nobody_asks_make_one_cell_also_at_once(folder: Path) -> Non
     assert states == ["done", "done"]
 
 
-def statuses(folder: Path) -> list[Path]:
+def statuses(folder):
     return sorted((folder / "runs" / "s" / ".cells").glob("*.json"))
 
 
-def test_a_sweep_may_be_widened_and_touches_no_old_cell(folder: Path) -> None:
+def test_a_sweep_may_be_widened_and_touches_no_old_cell(folder):
     assert sweep(folder, "retriever=bm25", "retriever.k1=1").returncode == 0
     (old,) = (folder / "runs" / "s").glob("*/manifest.json")
     manifest = old.read_bytes()
@@ -187,7 +185,7 @@ def test_a_sweep_may_be_widened_and_touches_no_old_cell(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("launcher", [*LAUNCHERS, "jobs_here"] if SOAK else ["basic"])
-def test_an_interrupted_sweep_says_so_and_goes_on(folder: Path, launcher: str) -> None:
+def test_an_interrupted_sweep_says_so_and_goes_on(folder, launcher):
     six = ("retriever=failing", "retriever.way=slow,''", "retriever.k1=1,2,3")
     interrupted = command(f"hydra/launcher={launcher}", *six)
     process = CommandProcess(*interrupted, folder=folder, environment=paths(folder))
@@ -215,8 +213,8 @@ def test_an_interrupted_sweep_says_so_and_goes_on(folder: Path, launcher: str) -
 
 
 def test_cells_that_had_not_begun_are_counted_with_those_that_had_not_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     from soundingline.experiments.sweep import (
         CELLS,
         DONE,
@@ -243,13 +241,11 @@ def test_cells_that_had_not_begun_are_counted_with_those_that_had_not_ended(
     assert "The cell k=2 failed: it was killed" in capsys.readouterr().err
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
+def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_single_run_and_a_sweep_never_share_a_folder(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_single_run_and_a_sweep_never_share_a_folder(entry, capsys):
     assert entry("rank", *TINY, "name=single") == 0
     assert entry("rank", "-m", *TINY, "name=sweep", "retriever.k1=1,2") == 0
     single, swept = contents(Path("runs/single")), contents(Path("runs/sweep"))
@@ -267,9 +263,7 @@ def test_a_single_run_and_a_sweep_never_share_a_folder(
     assert contents(Path("runs/single")) == single and contents(Path("runs/sweep")) == swept
 
 
-def test_a_run_and_a_sweep_leave_replays_alone(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_and_a_sweep_leave_replays_alone(entry, capsys):
     assert entry("run", *TINY, "name=r") == 0
     assert run_entry("replay", "runs/r", "name=replays", "retriever.k1=2") == 0
     before = contents(Path("runs/replays"))
@@ -281,16 +275,14 @@ def test_a_run_and_a_sweep_leave_replays_alone(
     assert contents(Path("runs/replays")) == before
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> str:
+def told(capsys):
     """The one line that a refused command ends with."""
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("soundingline: ") and line.endswith("choose another name=.")
     return line
 
 
-def test_the_slurm_preset_hands_its_settings_on(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_slurm_preset_hands_its_settings_on(entry, capsys):
     given = ("hydra/launcher=slurm", "hydra.launcher.partition=gpu", "--cfg", "hydra")
     assert entry("run", *given) == 0
     page = capsys.readouterr().out
@@ -299,7 +291,7 @@ def test_the_slurm_preset_hands_its_settings_on(
     assert "submitit_launcher.SlurmLauncher" in page
 
 
-def test_jobs_that_are_processes_of_ours_are_waited_for_and_no_others(tmp_path: Path) -> None:
+def test_jobs_that_are_processes_of_ours_are_waited_for_and_no_others(tmp_path):
     from soundingline.experiments.sweep import wait_for_jobs
 
     job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
@@ -312,7 +304,7 @@ def test_jobs_that_are_processes_of_ours_are_waited_for_and_no_others(tmp_path: 
     job.returncode = 0  # it has been waited for
 
 
-def test_a_status_that_cannot_be_read_is_that_of_a_killed_cell(tmp_path: Path) -> None:
+def test_a_status_that_cannot_be_read_is_that_of_a_killed_cell(tmp_path):
     from soundingline.experiments.sweep import CELLS, RUNNING, cell_statuses
 
     (tmp_path / CELLS).mkdir()
@@ -321,9 +313,7 @@ def test_a_status_that_cannot_be_read_is_that_of_a_killed_cell(tmp_path: Path) -
     assert [status.state for status in cell_statuses(tmp_path)] == [RUNNING, RUNNING]
 
 
-def test_a_sweep_over_one_question_has_a_table_and_no_comparisons(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_over_one_question_has_a_table_and_no_comparisons(entry, capsys):
     small = tuple(text for text in TINY if not text.startswith("benchmark.questions"))
     given = (*small, "benchmark.questions=1", "retriever.k1=0.9,2", "name=one")
     assert entry("run", "-m", *given) == 0

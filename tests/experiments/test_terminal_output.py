@@ -24,7 +24,7 @@ ATTACK = "\x1b]0;owned\x07\x1b[2J[/red]"
 SHOWN = "␛]0;owned␇␛[2J[/red]"
 
 
-def output(capsys: pytest.CaptureFixture[str]) -> str:
+def output(capsys):
     """All that was written, which holds nothing that a terminal obeys."""
     captured = capsys.readouterr()
     text = captured.out + captured.err
@@ -43,12 +43,12 @@ def output(capsys: pytest.CaptureFixture[str]) -> str:
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_is_told_in_a_line_that_the_terminal_does_not_obey(
-    error: Exception,
-    entry: Entry,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def fail(config: object) -> None:
+    error,
+    entry,
+    monkeypatch,
+    capsys,
+):
+    def fail(config):
         logging.getLogger("some.library").error("log of %s", ATTACK)
         raise error
 
@@ -59,9 +59,7 @@ def test_an_error_is_told_in_a_line_that_the_terminal_does_not_obey(
     assert sys.excepthook is print_traceback  # and so is a defect's traceback
 
 
-def test_ids_titles_and_names_of_a_benchmark_are_shown(
-    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ids_titles_and_names_of_a_benchmark_are_shown(entry, tmp_path, capsys):
     qids = [f"q{number}{ATTACK}" for number in range(3)]
     queries = [{"_id": qid, "text": f"{ATTACK} tide?", "answers": [ATTACK]} for qid in qids]
     evil = {"_id": "d9", "title": f"Tides {ATTACK}", "text": f"{ATTACK} The tide."}
@@ -83,10 +81,8 @@ def test_ids_titles_and_names_of_a_benchmark_are_shown(
     assert "\x1b" not in report
 
 
-def test_a_servers_words_are_shown(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(self: object, *_: object) -> None:
+def test_a_servers_words_are_shown(entry, monkeypatch, capsys):
+    def refuse(self, *_):
         raise AuthenticationFailed(f"the key is wrong {ATTACK}")
 
     monkeypatch.setattr("scripted_llm.ScriptedLanguageModel._choose", refuse)
@@ -95,7 +91,7 @@ def test_a_servers_words_are_shown(
     assert f"the key is wrong {SHOWN}" in output(capsys)
 
 
-def test_the_questions_that_judges_differ_on_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_questions_that_judges_differ_on_are_shown(capsys):
     one, other = {ATTACK: True, "2": True}, {ATTACK: False, "2": True}
     Console(width=200).print(table(ATTACK, {("exact", f"llm {ATTACK}"): agreement(one, other)}))
     assert output(capsys).count(SHOWN) == 3

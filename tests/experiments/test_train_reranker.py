@@ -6,10 +6,8 @@ import math
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import Entry
 
 from soundingline.experiments import train_reranker
 from soundingline.experiments.train_reranker import (
@@ -30,9 +28,7 @@ QUICK = ("steps=3", "batch=4", "depth=4")
 
 
 @pytest.mark.parametrize("kind", LEARNERS)
-def test_what_the_command_writes_is_a_model_of_the_reranker(
-    kind: str, entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_command_writes_is_a_model_of_the_reranker(kind, entry, beir, capsys):
     given = ("benchmark=beir", f"benchmark.path={beir}")
     trained = (*given, *QUICK, "--kind", kind)
     assert entry("train_reranker", "models/mine", *trained) == 0
@@ -46,7 +42,7 @@ def test_what_the_command_writes_is_a_model_of_the_reranker(
     assert weights[0].read_bytes() != weights[1].read_bytes()
 
 
-def test_the_checkpoint_has_the_rights_that_the_umask_leaves(entry: Entry, beir: Path) -> None:
+def test_the_checkpoint_has_the_rights_that_the_umask_leaves(entry, beir):
     before = os.umask(0o027)
     try:
         given = ("benchmark=beir", f"benchmark.path={beir}", *QUICK)
@@ -58,7 +54,7 @@ def test_the_checkpoint_has_the_rights_that_the_umask_leaves(entry: Entry, beir:
     assert set(modes.values()) == {0o640}
 
 
-def test_it_trains_on_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_trains_on_a_gpu_where_there_is_one(monkeypatch):
     model = LEARNERS["monot5"].from_nothing(["the old mill"], seed=0)
     learnt = [Example(Pair("mill", "the mill"), True), Example(Pair("mill", "the old"), False)]
     if torch.cuda.is_available():
@@ -71,13 +67,13 @@ def test_it_trains_on_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) 
         train(model, learnt, steps=1, batch=2, rate=0.01)
 
 
-def saved(folder: Path, network: Any, tokenizer: Any) -> str:
+def saved(folder, network, tokenizer):
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
 
 
-def test_an_encoder_is_given_a_classifier_and_a_cross_encoder_keeps_its_own(tmp_path: Path) -> None:
+def test_an_encoder_is_given_a_classifier_and_a_cross_encoder_keeps_its_own(tmp_path):
     network, tokenizer = small_bert(["the old mill"])
     encoder = saved(tmp_path / "encoder", network.bert, tokenizer)
     first, again = (CrossEncoderLearner.from_checkpoint(encoder, seed=3) for _ in range(2))
@@ -90,7 +86,7 @@ def test_an_encoder_is_given_a_classifier_and_a_cross_encoder_keeps_its_own(tmp_
     assert torch.equal(first.network.classifier.weight, resumed.network.classifier.weight)
 
 
-def test_the_loss_is_the_cross_entropy_of_the_logit_also_of_two_labels(tmp_path: Path) -> None:
+def test_the_loss_is_the_cross_entropy_of_the_logit_also_of_two_labels(tmp_path):
     pairs, labels = [Pair("mill", "the mill"), Pair("mill", "old")], [True, False]
     network, tokenizer = small_bert(["the old mill"])
     two = type(network)(transformers.BertConfig(**{**network.config.to_dict(), "num_labels": 2}))
@@ -104,9 +100,7 @@ def test_the_loss_is_the_cross_entropy_of_the_logit_also_of_two_labels(tmp_path:
 
 
 @pytest.mark.parametrize("kind", LEARNERS)
-def test_parts_of_a_batch_teach_what_the_whole_teaches(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_a_batch_teach_what_the_whole_teaches(kind, monkeypatch):
     texts = ["the old mill", "by the river " * 9, "mill", "the river " * 4]
     learnt = [Example(Pair("mill", text), number < 2) for number, text in enumerate(texts)]
     gradients, losses = [], []
@@ -121,7 +115,7 @@ def test_parts_of_a_batch_teach_what_the_whole_teaches(
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=0.0)
 
 
-def test_what_is_nothing_to_start_from_is_refused(tmp_path: Path) -> None:
+def test_what_is_nothing_to_start_from_is_refused(tmp_path):
     network, tokenizer = small_bert(["the old mill"])
     three = type(network)(transformers.BertConfig(**{**network.config.to_dict(), "num_labels": 3}))
     labels = saved(tmp_path / "three", three, tokenizer)
@@ -148,12 +142,12 @@ def test_what_is_nothing_to_start_from_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_trained_is_told_and_leaves_nothing(
-    entry: Entry,
-    beir: Path,
-    given: tuple[str, ...],
-    told: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    entry,
+    beir,
+    given,
+    told,
+    capsys,
+):
     Path("models").mkdir()
     assert entry("train_reranker", "benchmark=beir", f"benchmark.path={beir}", *given) == 2
     error = capsys.readouterr().err

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,11 +24,11 @@ WORLD = (*TINY, "benchmark.questions=12", *SMALL, *FEW)
 REFERENCES = {(0.9, 0.4), (25.0, 1.0)}
 
 
-def read(path: Path) -> Any:
+def read(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_a_cell_is_chosen_on_dev_and_reported_on_test(entry: Entry) -> None:
+def test_a_cell_is_chosen_on_dev_and_reported_on_test(entry):
     assert entry("tune", *WORLD, "name=t") == 0
     run = Path("runs/t")
     names = {path.name for path in run.iterdir() if not path.name.startswith(".")}
@@ -56,7 +55,7 @@ def test_a_cell_is_chosen_on_dev_and_reported_on_test(entry: Entry) -> None:
     assert not re.search(r"(src|href)=\"(?!#|data:)", page)
 
 
-def test_the_chosen_cell_runs_as_a_retriever_and_gives_the_tables_values(entry: Entry) -> None:
+def test_the_chosen_cell_runs_as_a_retriever_and_gives_the_tables_values(entry):
     assert entry("tune", *WORLD, "name=t") == 0
     given = (*TINY, "benchmark.questions=12", "benchmark.split=test", "name=r")
     assert entry("rank", *given, "retriever=bm25_from_tuning", "retriever.source=runs/t") == 0
@@ -68,9 +67,7 @@ def test_the_chosen_cell_runs_as_a_retriever_and_gives_the_tables_values(entry: 
     assert retriever["k1"] == read_chosen("runs/t/chosen.yaml", "k1")
 
 
-def test_a_retriever_from_a_file_that_is_not_there_says_what_to_run(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_retriever_from_a_file_that_is_not_there_says_what_to_run(entry, capsys):
     assert entry("rank", *TINY, "retriever=bm25_from_tuning", "retriever.source=nowhere.yaml") == 2
     assert "run soundingline tune first" in capsys.readouterr().err
     Path("odd.yaml").write_text("k1: [1]\n", encoding="utf-8")
@@ -78,7 +75,7 @@ def test_a_retriever_from_a_file_that_is_not_there_says_what_to_run(
         read_chosen("odd.yaml", "k1")
 
 
-def tuning(folder: Path, k1: float, **config: Any) -> Path:
+def tuning(folder, k1, **config):
     """What a tuning leaves of its choice."""
     folder.mkdir(parents=True)
     (folder / "chosen.yaml").write_text(f"k1: {k1}\nb: 0.5\n", encoding="utf-8")
@@ -86,12 +83,12 @@ def tuning(folder: Path, k1: float, **config: Any) -> Path:
     return folder
 
 
-def k1_of(path: Path, *overrides: str) -> float:
+def k1_of(path, *overrides):
     given = ["retriever=bm25_from_tuning", f"retriever.source={path}", *overrides]
     return float(Settings.compose(given).config.retriever.k1)
 
 
-def test_of_a_sweep_of_tunings_the_cell_with_this_unit_and_engine_is_taken(tmp_path: Path) -> None:
+def test_of_a_sweep_of_tunings_the_cell_with_this_unit_and_engine_is_taken(tmp_path):
     units = {"document": [], "short": ["unit=passage", "unit.max_tokens=60"], "maxp": ["unit=maxp"]}
     for k1, (name, overrides) in enumerate(units.items()):
         config = plain_values(Settings.compose([*overrides, "engine.memory_mb=64"]).config)
@@ -108,7 +105,7 @@ def test_of_a_sweep_of_tunings_the_cell_with_this_unit_and_engine_is_taken(tmp_p
     assert all(f"{name}-x" in str(refused.value) for name in units)
 
 
-def test_two_tunings_of_one_unit_are_told_apart_by_their_folder(tmp_path: Path) -> None:
+def test_two_tunings_of_one_unit_are_told_apart_by_their_folder(tmp_path):
     config = plain_values(Settings.compose([]).config)
     for k1, name in ((1, "a"), (2, "b")):
         tuning(tmp_path / name, k1, unit=config["unit"], engine=config["engine"])
@@ -126,14 +123,14 @@ def test_two_tunings_of_one_unit_are_told_apart_by_their_folder(tmp_path: Path) 
         "k1:\n  _target_: os.system\n  command: touch canary\n",
     ],
 )
-def test_a_chosen_cell_is_two_numbers_and_nothing_else(text: str, tmp_path: Path) -> None:
+def test_a_chosen_cell_is_two_numbers_and_nothing_else(text, tmp_path):
     (tmp_path / "chosen.yaml").write_text(text.replace("canary", str(tmp_path / "canary")))
     with pytest.raises(InputError):
         read_chosen(str(tmp_path), "k1")
     assert not (tmp_path / "canary").exists()
 
 
-def test_one_split_is_cross_validated(entry: Entry) -> None:
+def test_one_split_is_cross_validated(entry):
     assert entry("tune", *WORLD, "tuning.select=null", "name=cv") == 0
     told = read(Path("runs/cv/tuning.json"))
     assert told["method"] == "kfold"
@@ -141,23 +138,19 @@ def test_one_split_is_cross_validated(entry: Entry) -> None:
     assert len(told["measures"]["nDCG@10"]["folds"]) == 2
 
 
-def test_another_objective_over_the_same_ranks_ranks_nothing_again(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_objective_over_the_same_ranks_ranks_nothing_again(entry, monkeypatch):
     assert entry("tune", *WORLD, "name=t") == 0
     monkeypatch.setattr(tune_ranks_module, "GridBM25", None)
     assert entry("tune", *WORLD, "name=t", "tuning.objective=RR") == 0
     assert read(Path("runs/t/tuning.json"))["objective"] == "RR"
 
 
-def test_an_interrupted_tuning_goes_on_where_it_stopped(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_tuning_goes_on_where_it_stopped(entry, monkeypatch):
     assert entry("tune", *WORLD, "name=whole") == 0
     monkeypatch.setattr(tune_ranks_module, "_SECONDS", 0.0)
     ranks = tune_ranks_module.GridBM25.ranks
 
-    def broken(self: Any, questions: Any, threads: Any = None) -> Any:
+    def broken(self, questions, threads=None):
         for place, row in enumerate(ranks(self, questions, threads)):
             if place == 5:
                 raise KeyboardInterrupt
@@ -168,9 +161,9 @@ def test_an_interrupted_tuning_goes_on_where_it_stopped(
     assert not Path("runs/t/metrics.json").exists()
     kept = sorted(Path("runs/t/ranks").glob("*.npz"))
     assert sum(len(RankTable.load(path).ranks) for path in kept) == 5
-    asked: list[int] = []
+    asked = []
 
-    def counted(self: Any, questions: Any, threads: Any = None) -> Any:
+    def counted(self, questions, threads=None):
         asked.append(len(questions))
         return ranks(self, questions, threads)
 
@@ -182,9 +175,7 @@ def test_an_interrupted_tuning_goes_on_where_it_stopped(
     assert np.array_equal(one.values, other.values)
 
 
-def test_a_sweep_of_tunings_ends_in_a_comparison_and_is_one_only_where_it_says_so(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_of_tunings_ends_in_a_comparison_and_is_one_only_where_it_says_so(entry, capsys):
     units = "unit=document,passage"
     assert entry("tune", *WORLD, units, "name=both") == 2
     assert "--multirun" in capsys.readouterr().err and not Path("runs").exists()
@@ -217,9 +208,7 @@ def test_a_sweep_of_tunings_ends_in_a_comparison_and_is_one_only_where_it_says_s
         (("tuning.objetive=AP",), "objetive"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    entry: Entry, capsys: pytest.CaptureFixture[str], overrides: tuple[str, ...], told: str
-) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(entry, capsys, overrides, told):
     assert entry("tune", *WORLD, "name=t", *overrides) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if "soundingline:" in line]
     assert len(lines) == 1
@@ -227,35 +216,27 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not Path("runs/t/metrics.json").exists()
 
 
-def test_a_collection_with_one_split_is_told_how_to_cross_validate(
-    entry: Entry, beir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_collection_with_one_split_is_told_how_to_cross_validate(entry, beir, capsys):
     given = ("benchmark=beir", f"benchmark.path={beir}", *SMALL, "name=t")
     assert entry("tune", *given) == 2
     assert "tuning.select=null" in capsys.readouterr().err
     assert entry("tune", *given, "tuning.select=null") == 0
 
 
-def test_a_split_without_questions_is_refused(
-    entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_split_without_questions_is_refused(entry, tmp_path, capsys):
     path = folder(tmp_path / "b", corpus=CORPUS, queries=QUERIES, qrels=QRELS)
     (path / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n", encoding="utf-8")
     assert entry("tune", "benchmark=beir", f"benchmark.path={path}", *SMALL, "name=t") == 2
     assert "'dev'" in capsys.readouterr().err
 
 
-def test_another_engine_is_refused_before_it_builds_anything(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_engine_is_refused_before_it_builds_anything(entry, capsys):
     assert entry("tune", *WORLD, "name=t", "engine=pisa") == 2
     assert "engine=lexical" in capsys.readouterr().err
     assert not Path("indexes").exists()
 
 
-def test_two_tunings_do_not_share_a_folder(
-    entry: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_tunings_do_not_share_a_folder(entry, capsys):
     assert entry("tune", *WORLD, "name=t") == 0
     before = {path: path.read_bytes() for path in Path("runs/t").rglob("*.npz")}
     assert entry("tune", *WORLD, "name=t", "grid.b=[0.4]") == 2
@@ -263,12 +244,10 @@ def test_two_tunings_do_not_share_a_folder(
     assert {path: path.read_bytes() for path in Path("runs/t").rglob("*.npz")} == before
 
 
-def test_a_grid_that_disagrees_with_a_single_run_is_a_defect(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_grid_that_disagrees_with_a_single_run_is_a_defect(entry, monkeypatch):
     honest = tune_module.judged_ranks
 
-    def wrong(*given: Any, **more: Any) -> RankTable:
+    def wrong(*given, **more):
         table = honest(*given, **more)
         moved = {qid: np.where(ranks > 0, ranks + 1, 0) for qid, ranks in table.ranks.items()}
         return RankTable(table.points, table.docids, moved)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +21,11 @@ TUNED = (*WORLD, *SMALL, "grid.tau=[0.1,0.5]", "enrichment=feedback")
 FEW = ("measures=[AP]", "tuning.cutoffs=[]", "tuning.references=[[0.9,0.4],[3,0.4,0,0.1]]")
 
 
-def read(path: Path) -> Any:
+def read(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_every_cell_has_the_values_of_a_ranking_with_its_weight_and_tau(entry: Entry) -> None:
+def test_every_cell_has_the_values_of_a_ranking_with_its_weight_and_tau(entry):
     assert entry("tune", *TUNED, *FEW, "name=t") == 0
     table = MeasureTable.load(Path("runs/t/reported.npz"))
     assert len(table.points) == 2 * 2 * 3 * 2 + 1  # one reference is a cell of the grid
@@ -44,7 +43,7 @@ def test_every_cell_has_the_values_of_a_ranking_with_its_weight_and_tau(entry: E
             assert metrics[measure] == pytest.approx(mean), (cell, measure)
 
 
-def test_weight_and_tau_are_chosen_on_dev_and_the_report_says_the_optimism(entry: Entry) -> None:
+def test_weight_and_tau_are_chosen_on_dev_and_the_report_says_the_optimism(entry):
     assert entry("tune", *TUNED, *FEW, "name=t") == 0
     run = Path("runs/t")
     dev = MeasureTable.load(run / "selecting.npz")
@@ -66,9 +65,7 @@ def test_weight_and_tau_are_chosen_on_dev_and_the_report_says_the_optimism(entry
     assert config["enrichment"] == "feedback"
 
 
-def test_the_same_command_ranks_nothing_again(
-    entry: Entry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_command_ranks_nothing_again(entry, monkeypatch):
     assert entry("tune", *TUNED, *FEW, "name=t") == 0
     before = MeasureTable.load(Path("runs/t/reported.npz"))
     monkeypatch.setattr(tune_ranks_module, "GridBM25", None)
@@ -77,9 +74,7 @@ def test_the_same_command_ranks_nothing_again(
     assert np.array_equal(before.of("AP"), after.of("AP"))
 
 
-def test_phrases_of_a_model_are_asked_for_once_whatever_the_cells(
-    entry: Entry, tmp_path: Path
-) -> None:
+def test_phrases_of_a_model_are_asked_for_once_whatever_the_cells(entry, tmp_path):
     log = tmp_path / "asked"
     says = json.dumps({"keywords": ["seamark", "tidal range"]})
     model = (
@@ -112,17 +107,17 @@ def test_phrases_of_a_model_are_asked_for_once_whatever_the_cells(
     ],
 )
 def test_axes_that_change_nothing_and_bad_values_are_refused(
-    entry: Entry,
-    capsys: pytest.CaptureFixture[str],
-    overrides: tuple[str, ...],
-    message: str,
-) -> None:
+    entry,
+    capsys,
+    overrides,
+    message,
+):
     assert entry("tune", *TUNED, "name=t", *overrides) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not Path("runs/t/metrics.json").exists()
 
 
-def test_a_grid_has_planes_of_weight_and_tau_in_the_order_of_its_cells() -> None:
+def test_a_grid_has_planes_of_weight_and_tau_in_the_order_of_its_cells():
     grid = Grid([1, 2], [0.5], weight=[0, 1]).enriched(0.3, 0.05)
     assert grid.planes == [(0, 0.05), (1, 0.05)]
     assert grid.points == [
@@ -133,13 +128,13 @@ def test_a_grid_has_planes_of_weight_and_tau_in_the_order_of_its_cells() -> None
     assert Grid([1], [0.5]).planes == [()]
 
 
-def test_ties_go_to_the_published_weight_and_tau() -> None:
+def test_ties_go_to_the_published_weight_and_tau():
     assert distance((0.9, 0.4, 0.5, 0.05)) == 0
     assert distance((0.9, 0.4, 1.0, 0.05)) == pytest.approx(1 / 2 - 1 / 3)
     assert distance((0.9, 0.4, 0.5, 0.2)) == pytest.approx(0.15)
 
 
-def test_tables_of_four_numbers_a_cell_survive_their_file(tmp_path: Path) -> None:
+def test_tables_of_four_numbers_a_cell_survive_their_file(tmp_path):
     cells = [(0.9, 0.4, 0.5, 0.05), (1.5, 0.75, 0.0, 1.0)]
     table = RankTable(cells, {"q": ["d"]}, {"q": np.array([[1, 0]], np.int32)})
     table.save(tmp_path / "ranks.npz")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from processes import Ended, run_command
+from processes import run_command
 
 from soundingline.toolkit.runs import RunFolder
 
@@ -75,14 +75,14 @@ OPTIONS = {
 }
 
 
-def place(error: str) -> str:
+def place(error):
     """Where the user's code raises this."""
     lines = STRANGER[: STRANGER.index(error)].count("\n") + 1
     return f"stranger.py:{lines} raised ValueError: {error}"
 
 
 @pytest.fixture
-def stranger(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Entry]:
+def stranger(entry, tmp_path, monkeypatch):
     """`entry` in a folder with classes and options of a user's."""
     (tmp_path / "stranger.py").write_text(STRANGER)
     for option, target in OPTIONS.items():
@@ -99,7 +99,7 @@ def stranger(entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     sys.modules.pop("stranger", None)
 
 
-def in_a_process(folder: Path, command: str, *words: str) -> Ended:
+def in_a_process(folder, command, *words):
     environment = {"PYTHONPATH": f"{ROOT}:{folder}"}
     words = ("--config-dir=options", *words)
     return run_command(command, *words, folder=folder, environment=environment)
@@ -114,8 +114,8 @@ def in_a_process(folder: Path, command: str, *words: str) -> Ended:
     ],
 )
 def test_a_run_that_fails_in_the_users_code_names_the_line_and_a_trajectory(
-    stranger: Entry, capsys: pytest.CaptureFixture[str], given: str, error: str
-) -> None:
+    stranger, capsys, given, error
+):
     assert stranger("run", *TINY, given, "name=r") == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("soundingline: all 6 questions of the run runs/r failed (defect 6), ")
@@ -126,9 +126,7 @@ def test_a_run_that_fails_in_the_users_code_names_the_line_and_a_trajectory(
     assert len(trajectory["calls"]) == (1 if given == "agent=plain" else 0)
 
 
-def test_one_question_that_fails_is_named_beside_the_count(
-    stranger: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_question_that_fails_is_named_beside_the_count(stranger, capsys):
     assert stranger("run", *TINY, "agent=rarely", "name=r") == 0
     told = " ".join(capsys.readouterr().err.split())
     assert "1 of 6 questions failed (defect 1)" in told
@@ -137,17 +135,13 @@ def test_one_question_that_fails_is_named_beside_the_count(
     assert RunFolder("runs/r").failures() == {"defect": 1}
 
 
-def test_an_agent_that_returns_no_trajectory_is_told_so(
-    stranger: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_agent_that_returns_no_trajectory_is_told_so(stranger, capsys):
     assert stranger("run", *TINY, "agent=forgetful", "name=r") == 2
     error = "TypeError: Forgetful.run returned NoneType, and a run needs a Trajectory"
     assert error in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_class_that_cannot_be_made_is_named_with_its_line(
-    stranger: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_class_that_cannot_be_made_is_named_with_its_line(stranger, capsys):
     assert stranger("run", *TINY, "agent=unmade", "name=r") == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert "'stranger.Unmade'" in line and "in a constructor" in line
@@ -159,9 +153,7 @@ def test_a_class_that_cannot_be_made_is_named_with_its_line(
     ("given", "error"),
     [("retriever=failing", "in a stage"), ("benchmark=world", "in a benchmark")],
 )
-def test_an_error_in_the_users_code_ends_with_its_line_behind_the_traceback(
-    tmp_path: Path, given: str, error: str
-) -> None:
+def test_an_error_in_the_users_code_ends_with_its_line_behind_the_traceback(tmp_path, given, error):
     ended = in_a_process(tmp_path, "rank", *TINY, given, "name=r")
     assert ended.returncode == 1
     *before, last = ended.stderr.splitlines()
@@ -169,9 +161,7 @@ def test_an_error_in_the_users_code_ends_with_its_line_behind_the_traceback(
     assert before[-1] == f"ValueError: {error}"
 
 
-def test_a_cell_that_fails_in_the_users_code_names_the_line(
-    stranger: Entry, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cell_that_fails_in_the_users_code_names_the_line(stranger, capsys):
     assert stranger("rank", "-m", *TINY, "retriever=failing,bm25", "name=s") == 1
     lines = capsys.readouterr().err.splitlines()
     assert place("in a stage") in lines

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType
 
 import pytest
 from experiment_samples import TINY
@@ -15,7 +13,7 @@ from hydra.utils import get_object
 
 from soundingline.experiments import run as running
 from soundingline.experiments.config import Settings, plain_values
-from soundingline.experiments.pipeline import BoundPipeline, build_pipeline
+from soundingline.experiments.pipeline import build_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 # The packages that compose; `toolkit` knows of no pipeline.
@@ -43,10 +41,10 @@ class Walk:
     affair, and are not followed; nor are `__init__` files, which name what their packages have."""
 
     def __init__(self, start: CodeType, options: tuple[type, ...]) -> None:
-        self.entrances: dict[str, set[CodeType]] = {}
+        self.entrances = {}
         self._start, self._options = start, options
 
-    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+    def __call__(self, frame, event, argument):
         """What `sys.setprofile` calls."""
         if event != "call":
             return
@@ -60,22 +58,22 @@ class Walk:
         if not callers or file_of_ours(callers[0]) != file:
             entrances.add(frame.f_code)
 
-    def _callers(self, frame: FrameType) -> Iterator[FrameType]:
+    def _callers(self, frame):
         """The frames of ours above `frame`, up to that of the start."""
-        above: FrameType | None = frame
+        above = frame
         while above and above.f_code is not self._start:
             above = above.f_back
             if above and file_of_ours(above):
                 yield above
 
 
-def file_of_ours(frame: FrameType) -> str:
+def file_of_ours(frame):
     """The path from the root to the file of a frame, in the packages that compose; else empty."""
     return _of_ours(frame.f_code.co_filename)
 
 
 @cache
-def _of_ours(name: str) -> str:
+def _of_ours(name):
     path = Path(name)
     if path.name == "__init__.py" or not path.is_relative_to(ROOT):
         return ""
@@ -83,7 +81,7 @@ def _of_ours(name: str) -> str:
     return file.as_posix() if file.parts[0] in COMPOSING else ""
 
 
-def targets(values: Any) -> Iterator[str]:
+def targets(values):
     """What the options of a configuration name as their classes."""
     if isinstance(values, dict):
         if "_target_" in values:
@@ -93,20 +91,18 @@ def targets(values: Any) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("walk")
 
 
 @pytest.mark.parametrize("options", CONFIGURATIONS.values(), ids=CONFIGURATIONS.keys())
-def test_a_run_composes_its_pipeline_in_ten_files(
-    options: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_composes_its_pipeline_in_ten_files(options, folder, monkeypatch):
     monkeypatch.chdir(folder)
     settings = Settings.compose([*TINY, "name=walk", *options])
     classes = [get_object(name) for name in targets(plain_values(settings.config))]
     walk = Walk(build_pipeline.__code__, tuple(classes))
 
-    def traced(*given: Any, **named: Any) -> BoundPipeline:
+    def traced(*given, **named):
         build_pipeline(*given, **named)  # Builds the indexes, for which tracing takes long.
         sys.setprofile(walk)
         try:

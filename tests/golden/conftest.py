@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from golden_workplace import Workplace
@@ -11,7 +10,7 @@ from scripted_peer import running_peer
 
 
 @pytest.fixture(scope="session")
-def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+def _served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("golden")
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "golden-shared"
@@ -21,7 +20,7 @@ def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
 
 
 @pytest.fixture
-def workplace(_served: Workplace, monkeypatch: pytest.MonkeyPatch) -> Workplace:
+def workplace(_served, monkeypatch):
     monkeypatch.chdir(_served.folder)
     monkeypatch.setenv("COLUMNS", "120")
     _served.reset()

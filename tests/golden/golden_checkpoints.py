@@ -6,14 +6,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
 from unittest.mock import patch
 
 from golden_store import DATA
 
 
-def frequent_words(most: int = 400) -> tuple[str, ...]:
+def frequent_words(most=400):
     """The most frequent words of the documents."""
     rows = (DATA / "world" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
     text = " ".join(json.loads(row)["text"] for row in rows)
@@ -21,13 +19,13 @@ def frequent_words(most: int = 400) -> tuple[str, ...]:
     return tuple(sorted(counts, key=lambda word: (-counts[word], word))[:most])
 
 
-def t5(folder: Path) -> Path:
+def t5(folder):
     import tiny_t5
 
     return tiny_t5.save_t5(folder, words=(*tiny_t5.WORDS, *frequent_words()), seed=2)
 
 
-def doc2query(folder: Path) -> Path:
+def doc2query(folder):
     """As many layers on both sides: transformers counts the encoder's where it caches the
     decoder's."""
     import tiny_t5
@@ -36,27 +34,27 @@ def doc2query(folder: Path) -> Path:
     return tiny_t5.save_t5(folder, words=words, seed=4, num_decoder_layers=2)
 
 
-def splade(folder: Path) -> Path:
+def splade(folder):
     import tiny_splade
 
     return tiny_splade.write_splade(folder, words=frequent_words(), kind="distilbert", seed=7)
 
 
-def dense(folder: Path) -> Path:
+def dense(folder):
     import tiny_embedder
 
     with patch.object(tiny_embedder, "WORDS", _lower()):
         return tiny_embedder.save_sentence_model(folder, seed=1)
 
 
-def colbert(folder: Path) -> Path:
+def colbert(folder):
     import tiny_embedder
 
     with patch.object(tiny_embedder, "WORDS", _lower()):
         return tiny_embedder.save_multi_vector(folder, seed=1)
 
 
-def cross_encoder(folder: Path) -> Path:
+def cross_encoder(folder):
     import tiny_embedder
     import torch
     from transformers import BertConfig, BertForSequenceClassification
@@ -81,7 +79,7 @@ def cross_encoder(folder: Path) -> Path:
     return folder
 
 
-def rankllama(folder: Path) -> Path:
+def rankllama(folder):
     import tiny_llama
 
     words = tiny_llama.tokenizer((*tiny_llama.WORDS, *_lower()[:200]))
@@ -89,11 +87,11 @@ def rankllama(folder: Path) -> Path:
         return tiny_llama.save_rankllama(folder, seed=5)
 
 
-def _lower() -> tuple[str, ...]:
+def _lower():
     return tuple(dict.fromkeys(word.lower() for word in frequent_words()))
 
 
-CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
+CHECKPOINTS = {
     "t5": t5,
     "doc2query": doc2query,
     "splade": splade,

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from golden_record import plain, without_scores
-from scripted_peer import Raw, Request, Say
+from scripted_peer import Raw, Say
 
 COMPLETIONS = "/v1/completions"
 _DOCID = re.compile(r"docid=([^\s%]+)")
@@ -28,7 +28,7 @@ _NONCE = re.compile(r"\b[0-9a-f]{12,16}\b(?= =====|=====| was drawn)")
 Messages = Sequence[Mapping[str, Any]]
 
 
-def reply(request: Request) -> Any:
+def reply(request):
     """What the server says to this request."""
     body = request.body
     if request.path == COMPLETIONS:
@@ -48,7 +48,7 @@ def reply(request: Request) -> Any:
     return Say(text=written(messages[-1]["content"]), usage=usage)
 
 
-def written(prompt: str) -> str:
+def written(prompt):
     """The reply to a prompt that stands alone, by the words that tell what it asks for."""
     for words, answer in _PARTS.items():
         if words in prompt:
@@ -56,11 +56,11 @@ def written(prompt: str) -> str:
     raise AssertionError(f"no part of the model answers this prompt: {prompt}")
 
 
-def prompt_of(messages: Messages) -> str:
+def prompt_of(messages):
     return "\n".join(str(message["content"]) for message in messages)
 
 
-def spread(*texts: str) -> float:
+def spread(*texts):
     """A number from 0 to 1 that depends on nothing but the texts."""
     total = sum((place + 7) * ord(letter) for place, letter in enumerate("|".join(texts)))
     return total % 101 / 101
@@ -69,24 +69,24 @@ def spread(*texts: str) -> float:
 # Prompts that stand alone.
 
 
-def rewritten(prompt: str) -> str:
+def rewritten(prompt):
     """A question of the query's first words by alphabet."""
     words = _QUERY.findall(prompt)[-1].split()
     return f"Which town knows {' '.join(sorted(words)[:6])}?"
 
 
-def passage(prompt: str) -> str:
+def passage(prompt):
     """A passage of the question's longer words, and of some that it lacks."""
     words = _WORD.findall(prompt.rpartition("Question: ")[2])
     return f"The census tells of {' and '.join(sorted(set(words))[:8])}, and of a stone museum."
 
 
-def rationale(prompt: str) -> str:
+def rationale(prompt):
     words = _WORD.findall(prompt.split("\n\n")[1])
     return f"It is about {' '.join(words[-6:])}. The final answer is a bronze charter."
 
 
-def phrases(prompt: str) -> str:
+def phrases(prompt):
     """Phrases of words that are new, common, rare and repeated, so that every filter decides."""
     text = re.search(r"<(text|query)>\n(.*)\n</\1>", prompt, re.DOTALL)
     assert text is not None
@@ -95,20 +95,20 @@ def phrases(prompt: str) -> str:
     return json.dumps({"keywords": listed})
 
 
-def order(prompt: str) -> str:
+def order(prompt):
     """The passages from the last to the first, with one left out and one named twice."""
     count = int(re.findall(r"all (\d+) numbers", prompt)[-1])
     numbers = [*range(count, 0, -1)]
     return " > ".join(f"[{number}]" for number in [*numbers[:2], *numbers[3:], numbers[0]])
 
 
-def points(prompt: str) -> str:
+def points(prompt):
     """Points for a document; now and then a reply that cannot be read."""
     share = spread(prompt.partition("<document>")[2].partition("</document>")[0])
     return "I cannot say." if share < 0.15 else json.dumps({"score": round(100 * share)})
 
 
-def requirement_scores(prompt: str) -> str:
+def requirement_scores(prompt):
     """A requirement is met where a passage holds its longest word. The last row of some replies is
     missing, and has to be asked for once more."""
     title, *passages = _sections("passages", prompt)[-1].splitlines()
@@ -134,16 +134,16 @@ def requirement_scores(prompt: str) -> str:
 _PASSAGE = re.compile(r"> \[(\S+)\] (.*)")
 
 
-def _sections(name: str, prompt: str) -> list[str]:
+def _sections(name, prompt):
     return [found[1] for found in re.findall(_SECTION.format(name, name), prompt, re.DOTALL)]
 
 
-def remembered(prompt: str) -> str:
+def remembered(prompt):
     words = question_words([{"role": "user", "content": prompt}])
     return f"Explanation: I recall [d01] and [99999].\nExact Answer: {words[-1]}\nConfidence: 35%"
 
 
-def remembered_list(prompt: str) -> str:
+def remembered_list(prompt):
     """Documents by id, by title, by a title with a slip, by address, and one that is nowhere."""
     return f"Explanation: from memory\nConfidence: 20%\nDocuments:\n{REMEMBERED}"
 
@@ -156,7 +156,7 @@ Mulodan Hal
 1. Thijukax Bridge
 https://almanac.example/town/nether-jukusil"""
 
-_PARTS: Mapping[str, Callable[[str], str]] = {
+_PARTS = {
     "You turn a query that a search agent typed": rewritten,
     "Please write a passage": passage,
     "Give the rationale before answering": rationale,
@@ -172,7 +172,7 @@ _PARTS: Mapping[str, Callable[[str], str]] = {
 # The judge, the navigator and the agents.
 
 
-def verdict(prompt: str) -> dict[str, Any]:
+def verdict(prompt):
     """Right for about half of the responses, whatever they say."""
     response = _sections("response", prompt)[-1]
     right = spread(response) < 0.5
@@ -184,7 +184,7 @@ def verdict(prompt: str) -> dict[str, Any]:
     }
 
 
-def plan(messages: Messages) -> dict[str, Any]:
+def plan(messages):
     """A navigator's plan: the question's clauses, then a further requirement and other queries,
     then the end."""
     prompt = messages[-1]["content"]
@@ -205,7 +205,7 @@ def plan(messages: Messages) -> dict[str, Any]:
     return {"stop": True, "reason": "Nothing is left."}
 
 
-def agent_turn(body: Mapping[str, Any], usage: Mapping[str, int]) -> Say:
+def agent_turn(body, usage):
     """An agent's next step, by how many it has taken. Some calls are wrong: a tool that another
     interface has, an empty query."""
     messages = body["messages"]
@@ -217,7 +217,7 @@ def agent_turn(body: Mapping[str, Any], usage: Mapping[str, int]) -> Say:
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in body["tools"]}
     pattern = "|".join(words[:2])
     first = "grep" if "grep" in schemas else "search"
-    steps: list[list[tuple[str, dict[str, Any]]]] = [
+    steps = [
         [(first, {"query": " ".join(words[-12:]), "pattern": pattern})],
         [
             (first, {"query": " ".join(words[:8]), "pattern": f"{words[0]}.{{0,40}}[0-9]"}),
@@ -240,9 +240,7 @@ def agent_turn(body: Mapping[str, Any], usage: Mapping[str, int]) -> Say:
     return Say(reasoning=f"Step {number}: I think of {words[-1]}.", calls=calls, usage=usage)
 
 
-def final_answer(
-    messages: Messages, docid: str, docids: Sequence[str], words: Sequence[str]
-) -> str:
+def final_answer(messages, docid, docids, words):
     explanation = f"Explanation: it is told in [{docid}] and [nowhere]."
     if "Documents: [docid]" in prompt_of(messages):
         listed = " ".join(f"[{each}]" for each in [*dict.fromkeys(docids)][:6])
@@ -250,7 +248,7 @@ def final_answer(
     return f"{explanation}\nExact Answer: {words[-1]}\nConfidence: 60%"
 
 
-def formless(messages: Messages, usage: Mapping[str, int]) -> Say:
+def formless(messages, usage):
     """A model that answers at once and in no format, writes its calls as text, and repeats the
     prompt's own description of the format when it is reminded."""
     words = question_words(messages)
@@ -266,7 +264,7 @@ def formless(messages: Messages, usage: Mapping[str, int]) -> Say:
     return Say(text=said[min(number, len(said) - 1)], usage=usage)
 
 
-def question_words(messages: Messages) -> list[str]:
+def question_words(messages):
     """The longer words of the question: of the first user message, or of its line that a prompt
     labels as the question."""
     prompt = next(message["content"] for message in messages if message["role"] == "user")
@@ -274,7 +272,7 @@ def question_words(messages: Messages) -> list[str]:
     return _WORD.findall(labelled[1] if labelled else prompt)
 
 
-def reasoned_completion(prompt: str) -> Raw:
+def reasoned_completion(prompt):
     """Rank1's server: a reasoning that ends by itself, with the probabilities of both verdicts."""
     share = 0.05 + 0.9 * spread(prompt.partition("Passage: ")[2])
     word = " true" if share >= 0.5 else " false"
@@ -291,7 +289,7 @@ def reasoned_completion(prompt: str) -> Raw:
     return Raw(json.dumps({"model": "rank1", "choices": [choice], "usage": usage}))
 
 
-def stored_request(request: Request, *, scores: bool) -> dict[str, Any]:
+def stored_request(request, *, scores):
     """What the server was sent, without the random numbers of sections. Without `scores`, those on
     the pages of search results are left out."""
     text = _NONCE.sub("NONCE", json.dumps(request.body, ensure_ascii=False))

@@ -8,9 +8,8 @@ import importlib
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from entry_points import run_entry
 from processes import CommandProcess
@@ -19,7 +18,7 @@ NAMESPACE = "soundingline."
 PACKAGES = ("agents", "experiments", "pipelines", "toolkit")
 # Options and settings that were renamed after the golden files were recorded: what an override
 # begins with, and what it begins with today.
-RENAMED: dict[str, str] = {}
+RENAMED = {}
 
 
 class Ended(NamedTuple):
@@ -30,7 +29,7 @@ class Ended(NamedTuple):
     err: str
 
 
-def command(name: str, *arguments: str) -> Ended:
+def command(name, *arguments):
     """Run a command to its end in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -38,12 +37,12 @@ def command(name: str, *arguments: str) -> Ended:
     return Ended(code, out.getvalue(), err.getvalue())
 
 
-def process(name: str, *arguments: str) -> CommandProcess:
+def process(name, *arguments):
     """Start a command in a process of its own, which can be killed and served by."""
     return CommandProcess(name, *today(arguments))
 
 
-def today(arguments: Sequence[str]) -> list[str]:
+def today(arguments):
     """Flags first, and every override by its name of today."""
     renamed = []
     for argument in sorted(arguments, key=lambda each: not each.startswith("-")):
@@ -55,7 +54,7 @@ def today(arguments: Sequence[str]) -> list[str]:
     return renamed
 
 
-def ranked(*overrides: str, queries: Sequence[dict[str, str]]) -> Any:
+def ranked(*overrides, queries):
     """The frame that the pipeline of these overrides gives for queries."""
     import pandas as pd
 
@@ -64,22 +63,22 @@ def ranked(*overrides: str, queries: Sequence[dict[str, str]]) -> Any:
     return experiment.pipeline().transform(pd.DataFrame(topics))
 
 
-def cell_name(*overrides: str) -> str:
+def cell_name(*overrides):
     """The name that a run of these overrides has in a sweep."""
     settings = module("experiments.config").Settings.compose(tuple(today(overrides)))
     return str(module("experiments.naming").cell_name(settings))
 
 
-def benchmark(**arguments: Any) -> Any:
+def benchmark(**arguments):
     """A generated world."""
     return module("toolkit.benchmarks").FictionalWorld(**arguments)
 
 
-def module(name: str) -> Any:
+def module(name):
     return importlib.import_module(f"{NAMESPACE}{name}")
 
 
-def exported() -> Iterator[tuple[str, Any]]:
+def exported():
     """Every public name of a package that says what it exports, as `package.name`, and its
     value."""
     root = Path(__file__).resolve().parents[2]
@@ -91,7 +90,7 @@ def exported() -> Iterator[tuple[str, Any]]:
                 yield f"{place}.{name}", getattr(content, name)
 
 
-def write_world(folder: Path, world: Any, prefix: str = "d") -> None:
+def write_world(folder, world, prefix="d"):
     """Write a generated world as a BEIR folder: corpus, questions with their answers or checklists,
     judgements, satisfaction and links. Ids become short ones."""
     documents = list(world.documents())
@@ -105,7 +104,7 @@ def write_world(folder: Path, world: Any, prefix: str = "d") -> None:
     checklists = getattr(world, "checklists", None) or {}
     questions = []
     for topic in world.topics:
-        row: dict[str, Any] = {"_id": qids[topic.qid], "text": topic.text}
+        row = {"_id": qids[topic.qid], "text": topic.text}
         if answers := world.answers.get(topic.qid):
             row["answers"] = list(answers)
         if checklist := checklists.get(topic.qid):
@@ -138,11 +137,11 @@ def write_world(folder: Path, world: Any, prefix: str = "d") -> None:
         (folder / "links.tsv").write_text(text, encoding="utf-8")
 
 
-def _write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+def _write_lines(path, rows):
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text(text, encoding="utf-8")
 
 
-def without_addresses(text: str) -> str:
+def without_addresses(text):
     """The text without what the interpreter tells of places in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", text)

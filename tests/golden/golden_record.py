@@ -11,9 +11,8 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from golden_store import number
 
@@ -43,7 +42,7 @@ class Places(NamedTuple):
 
     names: Mapping[str, str]
 
-    def hidden(self, value: Any) -> Any:
+    def hidden(self, value):
         """The value with each such text replaced, and each fingerprint, at any depth."""
         if isinstance(value, str):
             for text, name in self.names.items():
@@ -54,12 +53,12 @@ class Places(NamedTuple):
         return [self.hidden(inner) for inner in value] if isinstance(value, list) else value
 
 
-def runs_below(folder: Path) -> list[Path]:
+def runs_below(folder):
     """The run folders of one command: those that hold a manifest."""
     return sorted(path.parent for path in folder.rglob("manifest.json"))
 
 
-def record(run: Path, ordered: int | None = None) -> dict[str, Any]:
+def record(run, ordered=None):
     """What is stored of one run folder.
 
     With `ordered`, stages are learned: scores are left out, only the first `ordered` ids of a
@@ -67,9 +66,7 @@ def record(run: Path, ordered: int | None = None) -> dict[str, Any]:
     together for that are an `AssertionError`.
     """
     manifest = read(run / "manifest.json")
-    stored: dict[str, Any] = {
-        name: plain(manifest[name]) for name in _OF_MANIFEST if name in manifest
-    }
+    stored = {name: plain(manifest[name]) for name in _OF_MANIFEST if name in manifest}
     stored["metrics"] = plain(read(run / "metrics.json"))
     summary = optional(run / "evaluation" / "summary.json")
     stored |= {name: summary[name] for name in ("counts", "denominators") if name in summary}
@@ -91,7 +88,7 @@ def record(run: Path, ordered: int | None = None) -> dict[str, Any]:
     return {name: value for name, value in stored.items() if value}
 
 
-def trajectories(run: Path, ordered: int | None) -> dict[str, Any]:
+def trajectories(run, ordered):
     """By question; the first one with its full texts."""
     paths = sorted((run / "queries").glob("[!.]*.json"))
     stored = {path.stem: trajectory(read(path), ordered) for path in paths}
@@ -101,22 +98,22 @@ def trajectories(run: Path, ordered: int | None) -> dict[str, Any]:
     }
 
 
-def read(path: Path) -> Any:
+def read(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def optional(path: Path) -> Any:
+def optional(path):
     """The content of a file that a run may lack."""
     return read(path) if path.exists() else {}
 
 
-def rows(path: Path) -> list[Any]:
+def rows(path):
     """The lines of a file that a run may lack."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return [plain(json.loads(line)) for line in text.splitlines()]
 
 
-def plain(value: Any) -> Any:
+def plain(value):
     """Numbers with the digits that are stored, and nothing that tells a time."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items() if not _TIMED.search(key)}
@@ -125,9 +122,9 @@ def plain(value: Any) -> Any:
     return number(value) if isinstance(value, float) else value
 
 
-def ledger(run: Path) -> list[Any]:
+def ledger(run):
     """What each start has spent, in all and by role; counts of nothing are left out."""
-    starts: list[tuple[Any, list[dict[str, Any]]]] = []
+    starts = []
     path = run / "ledger.jsonl"
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         line = json.loads(text)
@@ -138,12 +135,12 @@ def ledger(run: Path) -> list[Any]:
     return [_start(cap, attempts) for cap, attempts in starts]
 
 
-def _start(cap: Any, attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    by_role: dict[str, list[Mapping[str, Any]]] = {}
+def _start(cap, attempts):
+    by_role = {}
     for attempt in attempts:
         by_role.setdefault(attempt["role"], []).append(attempt)
     dollars = {role: [each.get("dollars", 0.0) for each in own] for role, own in by_role.items()}
-    stored: dict[str, Any] = {
+    stored = {
         "cap": cap,
         **_sums(attempts),
         "known_dollars": {role: sum(amounts) for role, amounts in dollars.items()},
@@ -154,9 +151,9 @@ def _start(cap: Any, attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in plain(stored).items() if value}
 
 
-def _sums(attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _sums(attempts):
     """Counts of attempts by name, without those that are not known for all of them."""
-    sums: Counter[str] = Counter()
+    sums = Counter()
     for attempt in attempts:
         sums.update(
             {k: v for k, v in attempt.items() if isinstance(v, (int, float)) and k[0] != "_"}
@@ -172,24 +169,24 @@ def _sums(attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in sums.items() if name not in unknown}
 
 
-def rankings(path: Path, ordered: int | None) -> dict[str, Any]:
+def rankings(path, ordered):
     """Of a TREC run, by question. Its scores count down from the number of hits: they are the ranks
     once more."""
-    ids: dict[str, list[str]] = {}
+    ids = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         qid, _, docid, *_ = line.split()
         ids.setdefault(qid, []).append(docid)
     return {qid: ranking(docids, ordered) for qid, docids in ids.items()}
 
 
-def ranking(ids: Sequence[str], ordered: int | None = None) -> str:
+def ranking(ids, ordered=None):
     """All ids in their order; of a learned stage the first in their order, the others by name."""
     if ordered is None or len(ids) <= ordered:
         return " ".join(ids)
     return " ".join([*ids[:ordered], "in any order:", *sorted(ids[ordered:])])
 
 
-def trajectory(content: Mapping[str, Any], ordered: int | None) -> dict[str, Any]:
+def trajectory(content, ordered):
     """How a question went. What is empty is left out."""
     stored = plain(content)
     stored.pop("format", None)
@@ -202,7 +199,7 @@ def trajectory(content: Mapping[str, Any], ordered: int | None) -> dict[str, Any
     return {name: value for name, value in stored.items() if value}
 
 
-def hashed(value: Any) -> Any:
+def hashed(value):
     """The value with every longer text as its length and a hash."""
     if isinstance(value, str) and len(value) > _SHORT:
         digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:10]
@@ -212,7 +209,7 @@ def hashed(value: Any) -> Any:
     return [hashed(inner) for inner in value] if isinstance(value, list) else value
 
 
-def call(item: Mapping[str, Any], ordered: int | None) -> dict[str, Any]:
+def call(item, ordered):
     """One tool call; what is empty is left out."""
     stored = {
         **item,
@@ -225,7 +222,7 @@ def call(item: Mapping[str, Any], ordered: int | None) -> dict[str, Any]:
     return {name: value for name, value in stored.items() if value}
 
 
-def without_scores(value: Any) -> Any:
+def without_scores(value):
     """The texts of search pages without the scores on them."""
     if isinstance(value, str):
         return _SCORE.sub("score=", value)
@@ -234,7 +231,7 @@ def without_scores(value: Any) -> Any:
     return [without_scores(inner) for inner in value] if isinstance(value, list) else value
 
 
-def check_gaps(text: str) -> None:
+def check_gaps(text):
     """Hits that are shown in order must have scores that no machine can swap."""
     scores = [float(score) for score in _SCORE.findall(text)]
     for better, worse in itertools.pairwise(scores):
@@ -242,7 +239,7 @@ def check_gaps(text: str) -> None:
         assert better - worse >= least, f"hits are too close together to be stored: {text}"
 
 
-def cells(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def cells(records):
     """The records of a sweep, each under the factors in which its cells differ."""
     listed = list(records)
     keys = dict.fromkeys(key for each in listed for key in each["factors"])

@@ -14,7 +14,7 @@ import math
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,21 +35,21 @@ _REFERENCE = "="
 _MOST_LINES, _AROUND = 8, 60
 
 
-def path_of(name: str) -> Path:
+def path_of(name):
     return DATA / f"{name}.json.gz"
 
 
-def names() -> set[str]:
+def names():
     return {path.name.removesuffix(".json.gz") for path in DATA.glob("*.json.gz")}
 
 
-def read(name: str) -> Any:
+def read(name):
     """The content of a golden file; empty where there is none."""
     path = path_of(name)
     return decoded(path.read_bytes()) if path.exists() else {}
 
 
-def write(name: str, content: Any) -> bool:
+def write(name, content):
     """Store this content; whether it differs from what was stored. A file whose content is the same
     is left alone, so that another zlib does not change it."""
     content = json.loads(json.dumps(content))
@@ -59,33 +59,33 @@ def write(name: str, content: Any) -> bool:
     return True
 
 
-def encoded(content: Any) -> bytes:
+def encoded(content):
     """The same bytes for the same content: without a time or a name in the header."""
     text = json.dumps(_shared(content), ensure_ascii=False, separators=(",", ":"))
     return gzip.compress(text.encode("utf-8", "surrogatepass"), 9, mtime=0)
 
 
-def decoded(data: bytes) -> Any:
+def decoded(data):
     packed = json.loads(gzip.decompress(data).decode("utf-8", "surrogatepass"))
     return _restored(packed["content"], packed["shared"])
 
 
-def _shared(content: Any) -> dict[str, Any]:
+def _shared(content):
     """The content with references to long parts that it holds more than once: a page is part of a
     call, of the messages, and of every later request."""
-    counts: Counter[str] = Counter()
+    counts = Counter()
 
-    def count(value: Any) -> None:
+    def count(value):
         key = _key(value)
         counts[key] += 1
         if not key or counts[key] == 1:
             for inner in _inner(value):
                 count(inner)
 
-    parts: list[Any] = []
-    places: dict[str, int] = {}
+    parts = []
+    places = {}
 
-    def replace(value: Any) -> Any:
+    def replace(value):
         key = _key(value)
         if key and counts[key] > 1:
             if key not in places:
@@ -96,7 +96,7 @@ def _shared(content: Any) -> dict[str, Any]:
             return {_REFERENCE: places[key]}
         return replace_inner(value)
 
-    def replace_inner(value: Any) -> Any:
+    def replace_inner(value):
         if isinstance(value, Mapping):
             return {key: replace(inner) for key, inner in value.items()}
         return [replace(inner) for inner in value] if isinstance(value, list) else value
@@ -105,7 +105,7 @@ def _shared(content: Any) -> dict[str, Any]:
     return {"content": replace(content), "shared": parts}
 
 
-def _restored(value: Any, shared: list[Any]) -> Any:
+def _restored(value, shared):
     if isinstance(value, Mapping):
         if list(value) == [_REFERENCE]:
             return _restored(shared[value[_REFERENCE]], shared)
@@ -113,7 +113,7 @@ def _restored(value: Any, shared: list[Any]) -> Any:
     return [_restored(inner, shared) for inner in value] if isinstance(value, list) else value
 
 
-def _key(value: Any) -> str:
+def _key(value):
     """What tells a long part from others; empty for a short one."""
     if not isinstance(value, (str, Mapping, list)):
         return ""
@@ -121,13 +121,13 @@ def _key(value: Any) -> str:
     return text if len(text) >= _LONG else ""
 
 
-def _inner(value: Any) -> Iterable[Any]:
+def _inner(value):
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, list) else ()
 
 
-def number(value: float) -> float:
+def number(value):
     """A number with the digits that are stored."""
     return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else value
 
@@ -138,7 +138,7 @@ class Difference(NamedTuple):
     received: Any
 
 
-def differing(expected: Any, received: Any, path: str = "") -> Iterator[Difference]:
+def differing(expected, received, path=""):
     """Every single value that differs, with its path, such as `queries / q1 / calls / 2 / name`."""
     if isinstance(expected, Mapping) and isinstance(received, Mapping):
         for key in dict.fromkeys([*expected, *received]):
@@ -155,17 +155,17 @@ def differing(expected: Any, received: Any, path: str = "") -> Iterator[Differen
         yield Difference(path, expected, received)
 
 
-def _unmatched(values: list[Any], others: list[Any]) -> list[Any]:
+def _unmatched(values, others):
     """The values that the other list lacks. Lists in an order of no meaning are sorted: one changed
     value must not shift all others."""
     return [value for value in values if value not in others]
 
 
-def _below(path: str, key: Any) -> str:
+def _below(path, key):
     return f"{path} / {key}" if path else str(key)
 
 
-def _agree(expected: Any, received: Any, path: str) -> bool:
+def _agree(expected, received, path):
     numbers = (int, float)
     if type(expected) in numbers and type(received) in numbers:
         if LEARNED in path:
@@ -175,10 +175,10 @@ def _agree(expected: Any, received: Any, path: str) -> bool:
     return type(expected) is type(received) and expected == received
 
 
-def differences(expected: Any, received: Any, most: int = 12) -> str:
+def differences(expected, received, most=12):
     """The first values that differ, each with what was expected and received; empty where none
     does. A difference that occurs at several paths is shown once."""
-    found: dict[tuple[str, str], list[Difference]] = {}
+    found = {}
     for each in differing(expected, received):
         found.setdefault((repr(each.expected), repr(each.received)), []).append(each)
     shown = []
@@ -190,7 +190,7 @@ def differences(expected: Any, received: Any, most: int = 12) -> str:
     return "\n".join(shown)
 
 
-def contrast(expected: Any, received: Any) -> str:
+def contrast(expected, received):
     """Both values. Of long texts, the lines or the stretch that differ."""
     old, new = _shown(expected), _shown(received)
     if "\n" in old and "\n" in new:
@@ -206,17 +206,17 @@ def contrast(expected: Any, received: Any) -> str:
     return f"  expected: {_cut(old, start)}\n  received: {_cut(new, start)}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value):
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _cut(text: str, start: int = 0) -> str:
+def _cut(text, start=0):
     end = start + 4 * _AROUND
     before, after = "..." if start else "", "..." if end < len(text) else ""
     return f"{before}{text[start:end]}{after}"
 
 
-def main(revision: str = "HEAD") -> None:
+def main(revision="HEAD"):
     """Print how the golden files differ from those of a revision."""
     root = Path(_git("rev-parse", "--show-toplevel", folder=DATA).decode().strip())
     folder = DATA.relative_to(root)
@@ -231,11 +231,11 @@ def main(revision: str = "HEAD") -> None:
             say(f"=== {name}\n{message}")
 
 
-def say(text: str) -> None:
+def say(text):
     sys.stdout.write(f"{text}\n")
 
 
-def _git(*arguments: str, folder: Path) -> bytes:
+def _git(*arguments, folder):
     return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True).stdout
 
 

@@ -6,11 +6,9 @@ import fcntl
 import importlib.util
 import json
 import os
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import golden_product as product
 import golden_store as store
@@ -32,11 +30,11 @@ class Workplace:
         self.folder, self.shared, self.server = folder, shared, server
         self.reset()
 
-    def reset(self) -> None:
+    def reset(self):
         self.server.reset()
         self.server.default = reply
 
-    def arguments(self, name: str, text: str) -> list[str]:
+    def arguments(self, name, text):
         """The words of a command line, with places filled in; `name` is that of its run. Each run
         has caches of its own: no result may depend on what ran before."""
         values = {**{key: str(path) for key, path in WORLDS.items()}, "server": self.address}
@@ -54,11 +52,11 @@ class Workplace:
         ]
 
     @property
-    def address(self) -> str:
+    def address(self):
         return self.server.openai_url
 
     @cached_property
-    def places(self) -> Places:
+    def places(self):
         return Places(
             {
                 str(self.shared): "<shared>",
@@ -68,23 +66,23 @@ class Workplace:
             }
         )
 
-    def run(self, command: str, name: str, text: str, code: int = 0) -> product.Ended:
+    def run(self, command, name, text, code=0):
         """Run a command to its end, which must be the one expected."""
         ended = product.command(command, *self.arguments(name, text))
         assert ended.code == code, f"{command} ended with {ended.code}: {ended.err}"
         return ended
 
-    def recorded(self, name: str, ordered: int | None = None) -> dict[str, Any]:
+    def recorded(self, name, ordered=None):
         """What the run of this name has left; of a sweep, by cell."""
         records = [record(run, ordered) for run in runs_below(self.folder / "runs" / name)]
         return records[0] if len(records) == 1 else {"cells": cells(records)}
 
-    def requests(self, *, scores: bool = True) -> list[Any]:
+    def requests(self, *, scores=True):
         """What the server was sent, in an order that does not depend on which came first."""
         sent = [stored_request(each, scores=scores) for each in self.server.requests]
         return sorted(sent, key=lambda each: json.dumps(each, sort_keys=True))
 
-    def checkpoint(self, name: str) -> Path:
+    def checkpoint(self, name):
         import torch
 
         torch.set_num_threads(1)  # Sums of floats are then made in one order.
@@ -96,23 +94,23 @@ class Workplace:
                 place.write_text(str(made))
         return Path(place.read_text())
 
-    def questions(self, world: str) -> list[dict[str, Any]]:
+    def questions(self, world):
         return json_lines(WORLDS[world] / "queries.jsonl")
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _alone(path):
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def json_lines(path: Path) -> list[dict[str, Any]]:
+def json_lines(path):
     """The objects in a file of JSON lines."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def check(name: str, received: Any, places: Places) -> None:
+def check(name, received, places):
     """Compare a result with its golden file, or write the file where that was asked for."""
     received = places.hidden(received)
     if WRITE:
@@ -122,7 +120,7 @@ def check(name: str, received: Any, places: Places) -> None:
         pytest.fail(f"{name} differs from {store.path_of(name).name}\n{message}", pytrace=False)
 
 
-def skip_without(packages: Sequence[str]) -> None:
+def skip_without(packages):
     """Skip the test where one of these optional packages is not installed. None is imported."""
     for package in packages:
         if importlib.util.find_spec(package) is None:

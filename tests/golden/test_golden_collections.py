@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import golden_product as product
 import pytest
 from golden_record import plain, read
 from golden_store import number
-from golden_workplace import Workplace, check
+from golden_workplace import check
 
 SETTINGS = {
     "bm25 0.9 0.4": "retriever=bm25_default",
@@ -33,9 +31,7 @@ TOP, BANDS = 10, (30, 100, 300, 1000)
 
 
 @pytest.mark.parametrize("collection", EVERY)
-def test_rankings_of_a_real_collection(
-    collection: str, workplace: Workplace, data_root: Path
-) -> None:
+def test_rankings_of_a_real_collection(collection, workplace, data_root):
     lines = (data_root / collection / "queries.jsonl").read_text(encoding="utf-8").splitlines()
     queries = [json.loads(line) for line in lines][:: EVERY[collection]]
     content = {}
@@ -51,8 +47,8 @@ def test_rankings_of_a_real_collection(
     check(f"collection_{collection}", content, workplace.places)
 
 
-def _ranking(ids: Sequence[str], scores: Sequence[float]) -> dict[str, Any]:
-    stored: dict[str, Any] = {
+def _ranking(ids, scores):
+    stored = {
         "ids": " ".join(ids[:TOP]),
         "scores": [number(float(score)) for score in scores[:TOP]],
     }
@@ -66,15 +62,15 @@ def _ranking(ids: Sequence[str], scores: Sequence[float]) -> dict[str, Any]:
     return stored
 
 
-def test_the_ranks_of_a_tuning_on_a_real_collection(workplace: Workplace, data_root: Path) -> None:
+def test_the_ranks_of_a_tuning_on_a_real_collection(workplace, data_root):
     """Of the table of ranks (settings by judged documents) the sums by setting and by question:
     together they place a difference."""
     import numpy as np
 
     text = f"benchmark=cacm paths.data={data_root} tuning.select=null measures=[AP,nDCG@10,R@100]"
     workplace.run("tune", "grid", text)
-    by_cell: dict[str, Any] = {}
-    by_question: dict[str, Any] = {}
+    by_cell = {}
+    by_question = {}
     for path in sorted(Path("runs/grid/ranks").glob("*.npz")):
         part = np.load(path, allow_pickle=False)
         ranks, start = part["ranks"], 0

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import golden_product as product
 import golden_store as store
 import pytest
-from golden_workplace import WRITE, Workplace, check
+from golden_workplace import WRITE, check
 
 SIGNATURES = store.DATA / "signatures.txt"
 
 
-def test_exported_names_have_the_signatures_that_are_stored() -> None:
+def test_exported_names_have_the_signatures_that_are_stored():
     """A text file, so that git shows which names and arguments changed."""
     pytest.importorskip("torch", reason="re-rankers need torch to be imported")
     lines = [line for name, value in product.exported() for line in described(name, value)]
@@ -30,7 +27,7 @@ def test_exported_names_have_the_signatures_that_are_stored() -> None:
         pytest.fail(f"{SIGNATURES.name}\n{store.contrast(expected, received)}", pytrace=False)
 
 
-def described(name: str, value: Any) -> Iterator[str]:
+def described(name, value):
     """The name with one argument a line, and the public methods of a class."""
     name = name.removeprefix(product.NAMESPACE)
     if not callable(value):
@@ -49,14 +46,14 @@ def described(name: str, value: Any) -> Iterator[str]:
                 yield f"    .{method}{_parameters(function)}"
 
 
-def _parameters(member: Any) -> str:
+def _parameters(member):
     function = getattr(member, "__func__", member)
     if not inspect.isfunction(function):
         return ""
     return _plain(f"({', '.join(map(str, inspect.signature(function).parameters.values()))})")
 
 
-def _plain(text: str) -> str:
+def _plain(text):
     """An argument as its source has it, whatever the import namespace."""
     text = re.sub(r"ForwardRef\('([^']*)'\)", r"\1", text)
     text = re.sub(r": '([^']*)'", r": \1", text)
@@ -135,9 +132,9 @@ NAMES = (
 )
 
 
-def test_settings_make_the_runs_that_are_stored(workplace: Workplace) -> None:
+def test_settings_make_the_runs_that_are_stored(workplace):
     """Command lines that mean the same share a run folder, and no others do."""
-    named: dict[str, list[str]] = {}
+    named = {}
     for overrides in NAMES:
         named.setdefault(product.cell_name(*overrides.split()), []).append(overrides)
     groups = {name.rpartition("-")[0]: [] for name in named}
@@ -231,9 +228,7 @@ BAD = {
 _SMALL = "benchmark.documents=64 benchmark.questions=6"
 
 
-def test_bad_commands_end_with_a_line_that_names_what_is_wrong(
-    workplace: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_commands_end_with_a_line_that_names_what_is_wrong(workplace, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     endings = {}
     for line, named in BAD.items():

@@ -7,14 +7,13 @@ float32. The order follows from them, but for hits whose scores are that close.
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import golden_product as product
 import pytest
 from golden_store import LEARNED as MARK
 from golden_store import number
-from golden_workplace import Workplace, check, skip_without
+from golden_workplace import check, skip_without
 from test_golden_runs import CPU, LEARNED, MAXP, PASSAGES, TEST
 
 CPU_RETRIEVER, CPU_RERANKER = CPU.format(stage="retriever"), CPU.format(stage="reranker")
@@ -61,7 +60,7 @@ RANKED = {
 
 
 @pytest.mark.parametrize("name", RANKED)
-def test_a_ranking_by_a_model_gives_what_is_stored(name: str, workplace: Workplace) -> None:
+def test_a_ranking_by_a_model_gives_what_is_stored(name, workplace):
     ranked = RANKED[name]
     skip_without(ranked.needs)
     text = f"{TEST} {ranked.overrides}"
@@ -73,12 +72,12 @@ def test_a_ranking_by_a_model_gives_what_is_stored(name: str, workplace: Workpla
     check(name, content, workplace.places)
 
 
-def _lasting(content: dict[str, Any]) -> dict[str, Any]:
+def _lasting(content):
     """What does not change where two hits with nearly equal scores change places."""
     return {key: content[key] for key in ("factors", "stages", "counts") if key in content}
 
 
-def scores(workplace: Workplace, text: str, depth: int | None) -> dict[str, Any]:
+def scores(workplace, text, depth):
     """The score of each hit by question, down to `depth`; below it the ids, which no model has
     ranked."""
     limit = re.search(r"benchmark.limit=(\d+)", text)
@@ -110,7 +109,7 @@ OF_MODELS = ("cross_encoder", "rankllama")
 DEPTH = 4
 
 
-def test_a_sweep_over_five_rerankers_gives_what_is_stored(workplace: Workplace) -> None:
+def test_a_sweep_over_five_rerankers_gives_what_is_stored(workplace):
     skip_without((*LEARNED, "peft", "openai"))
     options = _options(workplace)
     text = f"{TEST} hydra.searchpath=[file://{options}] reranker.depth={DEPTH} benchmark.limit=2"
@@ -126,7 +125,7 @@ def test_a_sweep_over_five_rerankers_gives_what_is_stored(workplace: Workplace) 
     check("rerankers", content, workplace.places)
 
 
-def _options(workplace: Workplace) -> Path:
+def _options(workplace):
     folder = workplace.folder / "options"
     (folder / "reranker").mkdir(parents=True, exist_ok=True)
     for name, settings in RERANKERS.items():

@@ -9,12 +9,12 @@ how to record the golden files anew.
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import golden_product as product
 import pytest
 from golden_store import differences, number, read
-from golden_workplace import Workplace, check, skip_without
+from golden_workplace import check, skip_without
 
 LEARNED, CLIENT = ("torch", "transformers"), ("openai",)
 
@@ -152,7 +152,7 @@ COMMANDS = {
 }
 
 
-def run(workplace: Workplace, name: str, command: Command) -> dict[str, Any]:
+def run(workplace, name, command):
     """Run a command in a run folder of this name; what is to be stored of it."""
     text = f"{command.benchmark} {command.overrides}"
     workplace.run(command.command, name, text)
@@ -164,7 +164,7 @@ def run(workplace: Workplace, name: str, command: Command) -> dict[str, Any]:
     return content
 
 
-def scores(workplace: Workplace, text: str) -> dict[str, Any]:
+def scores(workplace, text):
     """What the pipeline ranks for each question, with scores."""
     overrides = [word for word in workplace.arguments("scores", text) if word != "-m"]
     world = "sets" if "{sets}" in text else "world"
@@ -181,12 +181,12 @@ def scores(workplace: Workplace, text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_gives_what_is_stored(name: str, workplace: Workplace) -> None:
+def test_a_command_gives_what_is_stored(name, workplace):
     skip_without(COMMANDS[name].needs)
     check(name, run(workplace, name, COMMANDS[name]), workplace.places)
 
 
-def test_a_changed_setting_is_shown_with_the_values_that_changed(workplace: Workplace) -> None:
+def test_a_changed_setting_is_shown_with_the_values_that_changed(workplace):
     changed = COMMANDS["rank_document_ql"]._replace(overrides="retriever=ql retriever.mu=5")
     expected = read("rank_document_ql")
     message = differences(expected, run(workplace, "changed", changed), most=100)

@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.error import HTTPError
@@ -16,7 +15,7 @@ from urllib.request import Request, urlopen
 
 import golden_product as product
 from golden_record import plain
-from golden_workplace import Workplace, check, skip_without
+from golden_workplace import check, skip_without
 from test_golden_runs import SETS, TEST
 
 SERVE = ("mcp", "uvicorn", "starlette", "jsonschema")
@@ -31,13 +30,13 @@ class Conversation:
 
     def __init__(self, process: Any) -> None:
         self.process = process
-        self.lines: list[Any] = []
-        self._names: dict[str, str] = {}
+        self.lines = []
+        self._names = {}
         match = self._announced(r"serving at (\S+)/ ", lambda: process.errors)
         self.url = match[1]
         self.port = int(self.url.rpartition(":")[2])
 
-    def _announced(self, pattern: str, text: Any) -> re.Match[str]:
+    def _announced(self, pattern, text):
         until = time.monotonic() + 120
         while not (match := re.search(pattern, text())):
             assert self.process.poll() is None, self.process.errors
@@ -45,13 +44,13 @@ class Conversation:
             time.sleep(0.01)
         return match
 
-    def post(self, path: str, **body: Any) -> Any:
+    def post(self, path, **body):
         return self._send(path, Request(self.url + path, json.dumps(body).encode()), body)
 
-    def get(self, path: str) -> Any:
+    def get(self, path):
         return self._send(path, Request(self.url + path))
 
-    def _send(self, path: str, request: Request, body: Any = None) -> Any:
+    def _send(self, path, request, body=None):
         try:
             with urlopen(request, timeout=60) as reply:
                 status, text = reply.status, reply.read().decode()
@@ -61,7 +60,7 @@ class Conversation:
         self.note({"request": path, "body": body, "status": status, "reply": value})
         return value
 
-    def note(self, line: Any) -> None:
+    def note(self, line):
         """Add to the transcript, without times and with sessions by their names."""
         text = json.dumps(plain(without_times(line)), ensure_ascii=False)
         for handle in re.findall(r'"session": "([^"]+)"', text):
@@ -72,7 +71,7 @@ class Conversation:
         self.lines.append(json.loads(text))
 
 
-def without_times(value: Any) -> Any:
+def without_times(value):
     """The value without the keys below which a server tells how long it took."""
     if isinstance(value, dict):
         return {k: without_times(inner) for k, inner in value.items() if k not in _TIMES}
@@ -83,7 +82,7 @@ _TIMES = ("timing_ms", "timingMs", "version", "seconds")
 
 
 @contextmanager
-def serving(workplace: Workplace, name: str, text: str) -> Iterator[Conversation]:
+def serving(workplace, name, text):
     process = product.process("serve", *workplace.arguments(name, f"{text} port=0"))
     try:
         conversation = Conversation(process)
@@ -96,7 +95,7 @@ def serving(workplace: Workplace, name: str, text: str) -> Iterator[Conversation
             process.wait()
 
 
-def test_a_run_by_a_client_of_the_json_interface(workplace: Workplace) -> None:
+def test_a_run_by_a_client_of_the_json_interface(workplace):
     skip_without(SERVE)
     with serving(workplace, "served", f"{TEST} {LIMIT} client=golden") as talk:
         talk.get("/tools")
@@ -139,8 +138,8 @@ def test_a_run_by_a_client_of_the_json_interface(workplace: Workplace) -> None:
 
 
 def test_searchers_of_browsecomp_plus_and_the_tcp_clients_of_pi_serini(
-    workplace: Workplace,
-) -> None:
+    workplace,
+):
     skip_without(SERVE)
     text = f"{TEST} tool=top_k tool.k=3 tool.max_tokens=40 tool.get_document=true rpc_port=0"
     with serving(workplace, "", f"{text} unit=passage unit.max_tokens=60") as talk:
@@ -155,7 +154,7 @@ def test_searchers_of_browsecomp_plus_and_the_tcp_clients_of_pi_serini(
     check("serve_browsecomp_plus", {"conversation": talk.lines}, workplace.places)
 
 
-def test_clients_of_the_model_context_protocol(workplace: Workplace) -> None:
+def test_clients_of_the_model_context_protocol(workplace):
     skip_without(SERVE)
     with serving(workplace, "served-sets", f"{SETS} {LIMIT} agent=navigator") as talk:
         asyncio.run(_mcp_run(talk))
@@ -164,7 +163,7 @@ def test_clients_of_the_model_context_protocol(workplace: Workplace) -> None:
     check("serve_mcp", content, workplace.places)
 
 
-LITERATURE: list[tuple[str, dict[str, Any]]] = [
+LITERATURE = [
     ("read", {"docid": "d22", "layer": "abstract"}),
     ("read", {"docid": "d22", "layer": "text", "offset": 2}),
     ("locate", {"docid": "d22", "requirement": "Jukusul Works owned it"}),
@@ -184,7 +183,7 @@ LITERATURE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def _mcp(talk: Conversation) -> None:
+async def _mcp(talk):
     """A conversation over server-sent events, as BrowseComp-Plus's clients have it."""
     import mcp
     from mcp.client.sse import sse_client
@@ -197,7 +196,7 @@ async def _mcp(talk: Conversation) -> None:
         await _called(talk, client, "search")
 
 
-async def _mcp_run(talk: Conversation) -> None:
+async def _mcp_run(talk):
     """A run over streamable HTTP, by a client with a session and by one without."""
     import mcp
 
@@ -214,7 +213,7 @@ async def _mcp_run(talk: Conversation) -> None:
         await _called(talk, client, "submit_answer", answer="d11", session=session)
 
 
-async def _listed(talk: Conversation, client: Any) -> None:
+async def _listed(talk, client):
     tools = (await client.list_tools()).tools
     listed = [tool.model_dump(exclude_none=True) for tool in tools]
     for tool in listed:  # Annotations and metadata of the protocol's revisions.
@@ -222,7 +221,7 @@ async def _listed(talk: Conversation, client: Any) -> None:
     talk.note({"request": "list_tools", "reply": listed})
 
 
-async def _called(talk: Conversation, client: Any, tool: str, **arguments: Any) -> str:
+async def _called(talk, client, tool, **arguments):
     try:
         result = await client.call_tool(tool, arguments)
     except Exception as error:
@@ -234,20 +233,20 @@ async def _called(talk: Conversation, client: Any, tool: str, **arguments: Any) 
     return str(texts[0])
 
 
-def _handles(texts: list[str]) -> dict[str, str]:
+def _handles(texts):
     """The session that a reply gives in its text."""
     found = re.search(r'"session": ?"([^"]+)"', texts[0])
     return {"session": found[1]} if found else {}
 
 
-def _rpc(talk: Conversation) -> None:
+def _rpc(talk):
     """Pi-Serini's TCP protocol, whose port the command prints."""
     ready = json.loads(
         talk._announced(r"^(\{.*\})$", lambda: talk.process.output.strip().splitlines()[0])[1]
     )
     with socket.create_connection(("127.0.0.1", ready["port"]), timeout=60) as connection:
         stream = connection.makefile("rwb")
-        requests: list[dict[str, Any]] = [
+        requests = [
             {"type": "ping"},
             {"type": "search", "query": "customs house slate", "query_mode": "plain", "k": 3},
             {

@@ -14,15 +14,13 @@ import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import golden_product as product
-import pytest
 from golden_model import reply
 from golden_record import hashed, plain, read, rows
 from golden_store import differing
-from golden_workplace import WORLDS, Workplace, check, json_lines, skip_without
-from scripted_peer import Fail, Request
+from golden_workplace import WORLDS, check, json_lines, skip_without
+from scripted_peer import Fail
 from sealed_benchmark import sealed_row, write_jsonl
 from test_golden_runs import (
     CHAINS,
@@ -42,18 +40,18 @@ CANARY = "a canary of the golden gate"
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(T[\d:.+Z-]+)?")
 
 
-def text_of(path: Path) -> list[str]:
+def text_of(path):
     """The lines of a file or of an output, without dates."""
     return lines_of(path.read_text(encoding="utf-8"))
 
 
-def lines_of(text: str) -> list[str]:
+def lines_of(text):
     """The lines but for those of Hydra, which tell the time, and names of classes."""
     lines = (line.rstrip() for line in _DATE.sub("<date>", text).splitlines())
     return [line for line in lines if "[HYDRA]" not in line and "_target_" not in line]
 
 
-def twin(expected: Any, received: Any) -> dict[str, Any]:
+def twin(expected, received):
     """The values in which the second of two runs differs, by path; empty where they are equal."""
     return {each.path: [each.expected, each.received] for each in differing(expected, received)}
 
@@ -67,15 +65,15 @@ NAVIGATOR = (
 )
 
 
-def test_a_navigator_with_librarians_and_one_that_was_stopped(workplace: Workplace) -> None:
+def test_a_navigator_with_librarians_and_one_that_was_stopped(workplace):
     skip_without(CLIENT)
     workplace.run("run", "navigator", NAVIGATOR)
     content = workplace.recorded("navigator")
     content["requests"] = _some_in_full(workplace.requests())
 
-    failed: list[Request] = []
+    failed = []
 
-    def stopping(request: Request) -> Any:
+    def stopping(request):
         """The key is refused once, at the second plan of the second question."""
         prompt = str(request.body["messages"][-1]["content"])
         if not failed and "Round 2 of" in prompt and "settlement" in prompt:
@@ -103,7 +101,7 @@ def test_a_navigator_with_librarians_and_one_that_was_stopped(workplace: Workpla
     check("navigator", content, workplace.places)
 
 
-def _some_in_full(requests: list[Any], full: int = 4) -> list[Any]:
+def _some_in_full(requests, full=4):
     """Requests that are long and alike: the first and the last ones in full."""
     return [
         each if place < full or place >= len(requests) - full else hashed(each)
@@ -111,7 +109,7 @@ def _some_in_full(requests: list[Any], full: int = 4) -> list[Any]:
     ]
 
 
-def test_an_index_is_built_by_a_command_of_its_own(workplace: Workplace) -> None:
+def test_an_index_is_built_by_a_command_of_its_own(workplace):
     text = f"{CHAINS} unit=passage unit.max_tokens=80 engine.analyzer=english_unstemmed"
     first, second = (workplace.run("index", "", text) for _ in range(2))
     content = {"first": lines_of(first.out), "second": lines_of(second.out)}
@@ -121,7 +119,7 @@ def test_an_index_is_built_by_a_command_of_its_own(workplace: Workplace) -> None
 # Enrichment by a model, which is prepared by a command of its own.
 
 
-def test_a_corpus_that_a_model_enriches(workplace: Workplace) -> None:
+def test_a_corpus_that_a_model_enriches(workplace):
     skip_without(CLIENT)
     sira = f"{TEST} enrichment=sira {ENRICHMENT_LLM} enrichment.corpus.max_characters=600"
     sira += " enrichment.query_filter.tau=0.3 enrichment.corpus_filter.tau=0.3"
@@ -140,7 +138,7 @@ def test_a_corpus_that_a_model_enriches(workplace: Workplace) -> None:
 # Tuning.
 
 
-def _tuning(folder: Path) -> dict[str, Any]:
+def _tuning(folder):
     return {
         "cells": text_of(folder / "points.csv"),
         "chosen": text_of(folder / "chosen.yaml"),
@@ -148,13 +146,13 @@ def _tuning(folder: Path) -> dict[str, Any]:
     }
 
 
-def _without_settings(lines: list[str]) -> list[str]:
+def _without_settings(lines):
     """A report without the table of all settings, which holds names of classes and versions."""
     tables = ("### All settings", "### Settings that all")
     return lines[: next(n for n, line in enumerate(lines) if line.startswith(tables))]
 
 
-def test_a_tuning_by_cross_validation_and_what_it_chose(workplace: Workplace) -> None:
+def test_a_tuning_by_cross_validation_and_what_it_chose(workplace):
     tuning = (
         f"{CHAINS} {PASSAGES} grid=range grid.k1=0.5:3:0.5 grid.b=0:1:0.25 tuning.select=null"
         " tuning.folds=3 tuning.objective=AP"
@@ -167,7 +165,7 @@ def test_a_tuning_by_cross_validation_and_what_it_chose(workplace: Workplace) ->
     check("tune_folds", content, workplace.places)
 
 
-def test_a_tuning_of_an_enrichment(workplace: Workplace) -> None:
+def test_a_tuning_of_an_enrichment(workplace):
     tuning = (
         f"{TEST} grid=sira grid.k1=[0.9,3] grid.b=[0.4,0.75] grid.weight=[0,0.5,2]"
         " grid.tau=[0.1,0.5] enrichment=feedback tuning.references=[[0.9,0.4],[3,0.4,0,0.1]]"
@@ -180,7 +178,7 @@ def test_a_tuning_of_an_enrichment(workplace: Workplace) -> None:
 # A judge with a model, and repeated questions.
 
 
-def test_repeated_questions_and_a_judge_with_a_model(workplace: Workplace) -> None:
+def test_repeated_questions_and_a_judge_with_a_model(workplace):
     skip_without(CLIENT)
     text = (
         f"{CHAINS} benchmark.limit=3 agent=pi_serini {PRICED} llm.settings.seed=7 repeats=2"
@@ -199,14 +197,14 @@ def test_repeated_questions_and_a_judge_with_a_model(workplace: Workplace) -> No
 # Runs that must be equal.
 
 
-def test_a_run_that_was_killed_goes_on_to_the_same_end(workplace: Workplace) -> None:
+def test_a_run_that_was_killed_goes_on_to_the_same_end(workplace):
     skip_without(CLIENT)
     text = f"{CHAINS} benchmark.limit=3 agent=pi_serini {PRICED}"
     workplace.run("run", "undisturbed", text)
     content = workplace.recorded("undisturbed")
-    processes: list[Any] = []
+    processes = []
 
-    def killing(request: Request) -> Any:
+    def killing(request):
         """The process dies while its eighth request waits for a reply."""
         if len(workplace.server.requests) == 8:
             until = time.monotonic() + 60
@@ -234,9 +232,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_end(workplace: Workplace) -> 
     check("killed", stored, workplace.places)
 
 
-def test_an_obfuscated_run_is_equal_to_its_plain_twin(
-    workplace: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_obfuscated_run_is_equal_to_its_plain_twin(workplace, monkeypatch):
     monkeypatch.setenv("SOUNDINGLINE_CANARY", CANARY)
     folder = _published(workplace)
     benchmark = (
@@ -265,7 +261,7 @@ def test_an_obfuscated_run_is_equal_to_its_plain_twin(
     check("obfuscated", content, workplace.places)
 
 
-def _comparable(content: dict[str, Any]) -> dict[str, Any]:
+def _comparable(content):
     """An exported file without the names of its run and without times."""
     metadata = {
         key: value for key, value in content["metadata"].items() if key in ("model", "tools")
@@ -273,13 +269,13 @@ def _comparable(content: dict[str, Any]) -> dict[str, Any]:
     return plain({**content, "metadata": metadata})
 
 
-def _published(workplace: Workplace) -> Path:
+def _published(workplace):
     """The stored world in BrowseComp-Plus's published form, its questions obfuscated."""
     documents = {
         row["_id"]: {"docid": row["_id"], "text": f"{row['title']}\n{row['text']}", "url": ""}
         for row in json_lines(WORLDS["world"] / "corpus.jsonl")
     }
-    judged: dict[str, list[str]] = {}
+    judged = {}
     for path in sorted((WORLDS["world"] / "qrels").iterdir()):
         for line in path.read_text().splitlines()[1:]:
             qid, docid, _ = line.split()
@@ -299,11 +295,11 @@ def _published(workplace: Workplace) -> Path:
 # Exchange.
 
 
-def test_a_run_goes_out_in_five_formats_and_comes_back(workplace: Workplace) -> None:
+def test_a_run_goes_out_in_five_formats_and_comes_back(workplace):
     text = f"{TEST} benchmark.limit=2 {MAXP} agent.max_searches=2"
     workplace.run("run", "out", text)
     ours = workplace.recorded("out")
-    content: dict[str, Any] = {}
+    content = {}
     for form in ("browsecomp_plus", "leaderboard", "trec", "inspect", "inspect_json"):
         out = Path(f"out-{form}")
         workplace.run("export", "", f"runs/out format={form} out={out}")
@@ -329,16 +325,16 @@ def test_a_run_goes_out_in_five_formats_and_comes_back(workplace: Workplace) -> 
     check("exchange", content, workplace.places)
 
 
-def _without(values: Mapping[str, Any], beginning: str) -> dict[str, Any]:
+def _without(values, beginning):
     return {key: value for key, value in values.items() if not key.startswith(beginning)}
 
 
-def _name(path: Path) -> str:
+def _name(path):
     """The name of an exported file. Logs of Inspect have their time and an id of the run in it."""
     return re.sub(r"_[0-9a-f]{12}(?=\.)", "_<id>", _DATE.sub("<date>", path.name))
 
 
-def _file(path: Path) -> Any:
+def _file(path):
     """The content of an exported file. Of an archive, the names of its members."""
     if path.suffix == ".eval":
         return sorted(zipfile.ZipFile(path).namelist())
@@ -347,7 +343,7 @@ def _file(path: Path) -> Any:
     return _stable(plain(read(path)))
 
 
-def _stable(value: Any) -> Any:
+def _stable(value):
     """Without times, versions and random ids, which a log holds in many places."""
     if isinstance(value, Mapping):
         return {key: _stable(inner) for key, inner in value.items() if not _VARYING.fullmatch(key)}
@@ -359,7 +355,7 @@ def _stable(value: Any) -> Any:
 _VARYING = re.compile(".*(working|time|created|version|revision|packages|commit|uuid).*")
 
 
-def test_recorded_calls_go_through_another_pipeline(workplace: Workplace) -> None:
+def test_recorded_calls_go_through_another_pipeline(workplace):
     text = f"{TEST} agent.max_searches=2"
     workplace.run("run", "recorded", text)
     replayed = workplace.run("replay", "replayed", "runs/recorded retriever=bm25_tuned")
@@ -375,8 +371,8 @@ def test_recorded_calls_go_through_another_pipeline(workplace: Workplace) -> Non
 
 
 def test_the_report_of_a_sweep_on_the_terminal_in_a_file_and_its_traces(
-    workplace: Workplace,
-) -> None:
+    workplace,
+):
     text = (
         "-m benchmark=beir benchmark.path={world} benchmark.split=null traces=true"
         " unit=document,maxp retriever=bm25_default,bm25_tuned agent.max_searches=2 measures=[AP]"
@@ -396,10 +392,10 @@ def test_the_report_of_a_sweep_on_the_terminal_in_a_file_and_its_traces(
     check("report", content, workplace.places)
 
 
-def _lasting(lines: list[str]) -> list[str]:
+def _lasting(lines):
     """The tables without measured seconds, names of classes, and the long names of runs."""
-    kept: list[str] = []
-    left_out: set[int] = set()
+    kept = []
+    left_out = set()
     for line in lines:
         columns = line.strip("|").split(" | ")
         if line.startswith("|"):
@@ -421,7 +417,7 @@ _NOT_PINNED = re.compile(
 )
 
 
-def _page(path: Path) -> list[str]:
+def _page(path):
     """The lines of a trace without markup and times."""
     text = re.sub(r"<[^>]*>", "", _NOT_PINNED.sub("", path.read_text(encoding="utf-8")))
     return [html.unescape(line) for line in lines_of(text) if line.strip()]

@@ -8,7 +8,6 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from foreign_runs import answer, browsecomp, call, search, thought, trajectory
@@ -18,7 +17,6 @@ from soundingline.toolkit.evaluation import evaluate_run
 from soundingline.toolkit.exchange import browsecomp_plus, inspect_ai
 from soundingline.toolkit.exchange.inspect_ai import sample, sample_messages
 from soundingline.toolkit.exchange.transcript import Transcript, trajectory_of
-from soundingline.toolkit.trajectory import Trajectory
 
 PEERS = Path(os.environ.get("SOUNDINGLINE_PEERS", ""))
 BROWSECOMP_PLUS = os.environ.get("SOUNDINGLINE_BROWSECOMP_PLUS", "")
@@ -27,16 +25,16 @@ QUESTIONS = 260
 pytestmark = pytest.mark.peers
 
 
-def answers() -> dict[str, str]:
+def answers():
     return {str(number): "Ada" for number in range(QUESTIONS)}
 
 
-def judged() -> dict[str, dict[str, int]]:
+def judged():
     rng = random.Random(3)
     return {qid: dict.fromkeys(map(str, rng.sample(range(50), 3)), 1) for qid in answers()}
 
 
-def trajectories(count: int) -> list[Trajectory]:
+def trajectories(count):
     """With reasoning, failed calls, wrong answers, citations of passages, no answer at all."""
     rng = random.Random(5)
     made = []
@@ -54,21 +52,21 @@ def trajectories(count: int) -> list[Trajectory]:
     return made
 
 
-def python(name: str) -> Path:
+def python(name):
     place = PEERS / name / "bin" / "python"
     if not PEERS.is_absolute() or not place.exists():
         pytest.skip("SOUNDINGLINE_PEERS has no environment of that name")
     return place
 
 
-def run(*command: str | Path, **options: Any) -> str:
+def run(*command, **options):
     texts = [str(part) for part in command]
     done = subprocess.run(texts, capture_output=True, text=True, timeout=300, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def write_log(folder: Path, form: str, rows: list[Trajectory]) -> Path:
+def write_log(folder, form, rows):
     """A log of the trajectories, under the name that an export gives it."""
     head = inspect_ai.header(
         "a_run",
@@ -87,14 +85,12 @@ def write_log(folder: Path, form: str, rows: list[Trajectory]) -> Path:
     return path
 
 
-def right(row: Trajectory) -> dict[str, float]:
+def right(row):
     return {"accuracy": float(row.answer.exact == "Ada")}
 
 
 @pytest.mark.parametrize("form", ["eval", "json"])
-def test_inspect_reads_every_message_call_and_score_of_a_hundred_questions(
-    tmp_path: Path, form: str
-) -> None:
+def test_inspect_reads_every_message_call_and_score_of_a_hundred_questions(tmp_path, form):
     rows = trajectories(100)
     path = write_log(tmp_path, form, rows)
     output = run(python("inspect"), CLIENTS / "with_inspect.py", "read", path)
@@ -120,9 +116,7 @@ def test_inspect_reads_every_message_call_and_score_of_a_hundred_questions(
 
 
 @pytest.mark.parametrize("form", ["eval", "json"])
-def test_inspect_lists_a_folder_with_our_log_and_reads_its_samples_one_at_a_time(
-    tmp_path: Path, form: str
-) -> None:
+def test_inspect_lists_a_folder_with_our_log_and_reads_its_samples_one_at_a_time(tmp_path, form):
     rows = trajectories(10)
     write_log(tmp_path, form, rows)
     (log,) = json.loads(run(python("inspect"), CLIENTS / "with_inspect.py", "list", tmp_path))
@@ -131,9 +125,7 @@ def test_inspect_lists_a_folder_with_our_log_and_reads_its_samples_one_at_a_time
 
 
 @pytest.mark.parametrize("form", ["eval", "json"])
-def test_inspect_scores_our_log_and_the_scored_log_is_the_same_run(
-    tmp_path: Path, form: str
-) -> None:
+def test_inspect_scores_our_log_and_the_scored_log_is_the_same_run(tmp_path, form):
     rows = trajectories(20)
     path = write_log(tmp_path, form, rows)
     command = python("inspect").parent / "inspect"
@@ -149,7 +141,7 @@ def test_inspect_scores_our_log_and_the_scored_log_is_the_same_run(
     assert {row.qid: row for row in inspect_ai.read(path)} == {row.qid: row for row in rows}
 
 
-def test_inspect_bundles_our_logs_for_its_viewer(tmp_path: Path) -> None:
+def test_inspect_bundles_our_logs_for_its_viewer(tmp_path):
     (tmp_path / "logs").mkdir()
     paths = [write_log(tmp_path / "logs", form, trajectories(3)) for form in ("eval", "json")]
     command = python("inspect").parent / "inspect"
@@ -159,7 +151,7 @@ def test_inspect_bundles_our_logs_for_its_viewer(tmp_path: Path) -> None:
     assert set(listing) == {path.name for path in paths}
 
 
-def test_a_log_that_inspect_wrote_is_read(tmp_path: Path) -> None:
+def test_a_log_that_inspect_wrote_is_read(tmp_path):
     pytest.importorskip("zstandard")
     path = tmp_path / "theirs.eval"
     run(python("inspect"), CLIENTS / "with_inspect.py", "write", path)
@@ -173,8 +165,8 @@ def test_a_log_that_inspect_wrote_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not BROWSECOMP_PLUS, reason="SOUNDINGLINE_BROWSECOMP_PLUS is not set")
 def test_browsecomp_pluss_evaluator_gives_our_published_figures_on_an_export(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """Their script as it is; only the judge's model is scripted."""
     rows = trajectories(QUESTIONS - 20)
     runs = tmp_path / "exported"

@@ -17,7 +17,7 @@ CLIENT = Path(__file__).parent / "clients" / "as_notebook.py"
 pytestmark = pytest.mark.peers
 
 
-def test_the_code_of_the_librarys_page_runs_in_a_notebook(tmp_path: Path) -> None:
+def test_the_code_of_the_librarys_page_runs_in_a_notebook(tmp_path):
     if not PEERS.is_absolute() or not PYTHON.exists():
         pytest.skip("SOUNDINGLINE_PEERS has no environment of that name")
     page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scripted_peer import Raw, Say, running_peer
@@ -40,7 +39,7 @@ pytestmark = [
 ]
 
 
-def run(*command: str | Path, cwd: Path | None = None) -> Any:
+def run(*command, cwd=None):
     """The last line that a client prints, as JSON."""
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, timeout=120, cwd=cwd
@@ -49,14 +48,14 @@ def run(*command: str | Path, cwd: Path | None = None) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def python(name: str) -> Path:
+def python(name):
     place = PEERS / name / "bin" / "python"
     if not place.exists():
         pytest.skip(f"{place} is absent")
     return place
 
 
-def check_texts(texts: list[str]) -> None:
+def check_texts(texts):
     """What the tools of BrowseComp-Plus's server say to `STEPS`."""
     many, one, none, document, missing = map(json.loads, texts)
     assert [len(rows) for rows in (many, one, none)] == [3, 1, 0]
@@ -68,7 +67,7 @@ def check_texts(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sse", "http"])
-def test_fastmcp_of_browsecomp_plus(kind: str) -> None:
+def test_fastmcp_of_browsecomp_plus(kind):
     client, steps = python("fastmcp"), json.dumps(STEPS)
     with serving(TOP_K) as server:
         result = run(client, CLIENTS / "with_fastmcp.py", f"{server.url}/mcp", kind, steps)
@@ -79,12 +78,12 @@ def test_fastmcp_of_browsecomp_plus(kind: str) -> None:
     check_texts([texts[0] for _, texts in result["results"]])
 
 
-def browsing_steps(search_id: str) -> str:
+def browsing_steps(search_id):
     page = {"reason": "r", "search_id": search_id, "offset": 6}
     return json.dumps([["search", {"reason": "r", "query": "mill"}], ["read_search_results", page]])
 
 
-def test_fastmcp_pages_through_a_ranking_of_its_connection() -> None:
+def test_fastmcp_pages_through_a_ranking_of_its_connection():
     steps = browsing_steps("s1")
     with serving(RankedBrowsing()) as server:
         for kind, path in (("sse", "/mcp"), ("sse", "/sse"), ("http", "/mcp")):
@@ -98,7 +97,7 @@ def test_fastmcp_pages_through_a_ranking_of_its_connection() -> None:
 @pytest.mark.parametrize(
     ("transport", "path"), [("streamable_http", "/mcp"), ("sse", "/sse"), ("sse", "/mcp")]
 )
-def test_langchain_pages_through_a_ranking(transport: str, path: str, mode: str) -> None:
+def test_langchain_pages_through_a_ranking(transport, path, mode):
     """In its default mode each call opens an MCP session of its own."""
     client, steps = python("langchain"), browsing_steps("<first>")
     with serving(RankedBrowsing()) as server:
@@ -113,7 +112,7 @@ def test_langchain_pages_through_a_ranking(transport: str, path: str, mode: str)
     assert {each["type"] for each in parameters["properties"].values()} == {"string", "integer"}
 
 
-def test_langchain_is_told_what_to_do_where_a_run_is_recorded(tmp_path: Path) -> None:
+def test_langchain_is_told_what_to_do_where_a_run_is_recorded(tmp_path):
     """A question ends with the session that got it, so that one session has to be kept."""
     client = python("langchain")
     search = ["search", {"reason": "r", "query": "mill"}]
@@ -131,13 +130,13 @@ def test_langchain_is_told_what_to_do_where_a_run_is_recorded(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("order", ["first", "last"])
-def test_openai_agents_searches_through_our_pipeline(order: str, tmp_path: Path) -> None:
+def test_openai_agents_searches_through_our_pipeline(order, tmp_path):
     client = python(f"openai-agents-{order}")
     script = CLIENTS / "with_openai_agents.py"
     assert run(client, script, tmp_path, cwd=tmp_path) == {"answer": '["d1"]'}
 
 
-def test_qwen_agent() -> None:
+def test_qwen_agent():
     with serving(TOP_K) as server:
         url = f"{server.url}/mcp"
         script = CLIENTS / "with_qwen_agent.py"
@@ -150,7 +149,7 @@ def test_qwen_agent() -> None:
 
 
 @pytest.mark.skipif(not BROWSECOMP_PLUS, reason="SOUNDINGLINE_BROWSECOMP_PLUS is not set")
-def test_the_client_of_browsecomp_plus_unmodified(tmp_path: Path) -> None:
+def test_the_client_of_browsecomp_plus_unmodified(tmp_path):
     call = {"name": "search-server-search", "arguments": {"query": "Grenholm mill"}}
     answer = "Explanation: so [mill]\nExact Answer: Torvald Brekke\nConfidence: 90%"
     script = Path(BROWSECOMP_PLUS) / "search_agent" / "qwen_client.py"
@@ -178,7 +177,7 @@ def test_the_client_of_browsecomp_plus_unmodified(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not BROWSECOMP_PLUS, reason="SOUNDINGLINE_BROWSECOMP_PLUS is not set")
-def test_the_documented_searcher_is_one_of_browsecomp_plus(tmp_path: Path) -> None:
+def test_the_documented_searcher_is_one_of_browsecomp_plus(tmp_path):
     theirs = Path(BROWSECOMP_PLUS) / "searcher" / "searchers" / "base.py"
     ours = Path(__file__).resolve().parents[2] / "docs" / "custom_searcher.py"
     package = tmp_path / "searchers"
@@ -211,9 +210,7 @@ def test_the_documented_searcher_is_one_of_browsecomp_plus(tmp_path: Path) -> No
         ("oss_client.py", "local_knowledge_base_retrieval", "user_query"),
     ],
 )
-def test_clients_of_browsecomp_plus_that_search_in_their_process(
-    client: str, tool: str, parameter: str, tmp_path: Path
-) -> None:
+def test_clients_of_browsecomp_plus_that_search_in_their_process(client, tool, parameter, tmp_path):
     """As they are, in a copy of their clone that has our searcher in it."""
     clone = tmp_path / "clone"
     for folder in ("searcher", "search_agent"):
@@ -261,9 +258,9 @@ def test_clients_of_browsecomp_plus_that_search_in_their_process(
     assert set(trajectory.tiers["previewed"]) == {row["docid"] for row in rows}
 
 
-def stand_ins(folder: Path) -> None:
+def stand_ins(folder):
     """Empty modules for what their other searchers import, which needs a JVM or a GPU."""
-    members_of: dict[str, list[str]] = {
+    members_of = {
         "pyserini.search.lucene": ["LuceneSearcher"],
         "faiss": [],
         "datasets": ["load_dataset"],
@@ -281,7 +278,7 @@ def stand_ins(folder: Path) -> None:
         (place / "__init__.py").write_text(text, encoding="utf-8")
 
 
-def streamed(text: str) -> Raw:
+def streamed(text):
     """A streamed reply of a chat model."""
     head = {"id": "c1", "object": "chat.completion.chunk", "created": 0, "model": "m"}
     choice = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
@@ -291,7 +288,7 @@ def streamed(text: str) -> Raw:
     return Raw(body, "text/event-stream")
 
 
-def test_pi_serini_over_http_and_tcp_unmodified() -> None:
+def test_pi_serini_over_http_and_tcp_unmodified():
     place = PEERS / "pi-serini"
     if not (place / "node_modules").exists():
         pytest.skip("SOUNDINGLINE_PI_SERINI was not set when the environments were made")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chromium import Tab, chromium, running_tab
+from chromium import chromium, running_tab
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
 from test_traces import FAILED, HOSTILE, hostile_run
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.peers
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Tab]:
+def browser():
     path = chromium()
     if path is None:
         pytest.skip("there is no Chromium")
@@ -28,7 +27,7 @@ def browser() -> Iterator[Tab]:
 
 
 @pytest.fixture(params=[1280, 400])
-def tab(browser: Tab, request: pytest.FixtureRequest) -> Iterator[Tab]:
+def tab(browser, request):
     """In each test, at both widths: no request to a network, no violation of the policy, and
     nothing wider than the window."""
     for noted in (browser.problems, browser.dialogs, browser.requests):
@@ -40,7 +39,7 @@ def tab(browser: Tab, request: pytest.FixtureRequest) -> Iterator[Tab]:
     assert {url.partition(":")[0] for url in browser.requests} <= {"file", "about"}
 
 
-def test_the_fields_of_the_index_filter_its_rows(tab: Tab, tmp_path: Path) -> None:
+def test_the_fields_of_the_index_filter_its_rows(tab, tmp_path):
     wrong = two_calls(answer=Answer(exact="Eve"))
     tab.open(traced(tmp_path / "run", two_calls(), FAILED, repeats=[[wrong]]) / "index.html")
     shown = (
@@ -61,7 +60,7 @@ def test_the_fields_of_the_index_filter_its_rows(tab: Tab, tmp_path: Path) -> No
         assert tab.value(shown) == everything
 
 
-def test_foreign_texts_run_nothing_and_load_nothing(tab: Tab, tmp_path: Path) -> None:
+def test_foreign_texts_run_nothing_and_load_nothing(tab, tmp_path):
     folder = hostile_run(tmp_path / "run")
     for page in folder.glob("*.html"):
         tab.open(page)
@@ -72,7 +71,7 @@ def test_foreign_texts_run_nothing_and_load_nothing(tab: Tab, tmp_path: Path) ->
         assert tab.value("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_a_score_leads_to_its_passage(tab: Tab, tmp_path: Path) -> None:
+def test_a_score_leads_to_its_passage(tab, tmp_path):
     tab.open(traced(tmp_path / "run", two_rounds(), passages=AnyPassage()) / "1-7.html")
     tab.wait("document.querySelector('a.satisfied')")
     tab.value("document.querySelector('a.satisfied').click()")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,24 +14,23 @@ from scripted_model import ScriptedModel, saying, used
 
 from soundingline.toolkit.llm import SamplingParams, Turn
 from soundingline.toolkit.llm.blocking import BlockingModel
-from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import Price
 
 _QUERY = re.compile(r"<query>\n(.*)\n</query>", re.DOTALL)
 _THOUGHTS = re.compile(r"<thoughts>\n(.*)\n</thoughts>", re.DOTALL)
 
 
-def query_of(messages: Any) -> str:
+def query_of(messages):
     """The query that a request asks to rewrite."""
     return _QUERY.findall(messages[0]["content"])[-1]
 
 
-def thoughts_of(messages: Any) -> str:
+def thoughts_of(messages):
     """The reasoning in a request; empty where it has none."""
     return (_THOUGHTS.findall(messages[0]["content"]) or [""])[0]
 
 
-def question(messages: Any, settings: SamplingParams | None = None) -> Turn:
+def question(messages, settings=None):
     """What is <query> [when <reasoning>]?"""
     thoughts = thoughts_of(messages)
     when = f" when {thoughts}" if thoughts else ""
@@ -47,21 +46,21 @@ class QuestionModel(ScriptedModel):
         super().__init__(choose=choose)
         self.seconds = seconds
 
-    async def respond(self, *arguments: Any) -> Turn:
+    async def respond(self, *arguments):
         await asyncio.sleep(self.seconds)
         return await super().respond(*arguments)
 
     @property
-    def queries(self) -> list[str]:
+    def queries(self):
         """The queries of all requests, in order."""
         return [query_of(request.messages) for request in self.requests]
 
 
-def replies(*texts: str | Exception) -> Callable[[Any, SamplingParams], Turn]:
+def replies(*texts):
     """Gives these, one after the other."""
     left = list(texts)
 
-    def choose(messages: Any, settings: SamplingParams) -> Turn:
+    def choose(messages, settings):
         text = left.pop(0)
         if isinstance(text, Exception):
             raise text
@@ -70,29 +69,27 @@ def replies(*texts: str | Exception) -> Callable[[Any, SamplingParams], Turn]:
     return choose
 
 
-def rewriter_llm(settings: SamplingParams | None = None) -> BlockingModel:
+def rewriter_llm(settings=None):
     """Not started yet."""
     price = Price(input=1.0, output=1.0)
     return BlockingModel("scripted", role="rewriter", settings=settings, price=price)
 
 
 @contextmanager
-def asking(
-    model: ScriptedModel, settings: SamplingParams | None = None, ledger: Ledger | None = None
-) -> Iterator[BlockingModel]:
+def asking(model, settings=None, ledger=None):
     """The model as stages are given it."""
     with rewriter_llm(settings).started(model, ledger) as blocking:
         yield blocking
 
 
-def frame(*queries: str, reasoning: list[Any] | None = None) -> pd.DataFrame:
+def frame(*queries, reasoning=None):
     """One row a query, of the questions q1, q2, ..."""
     qids = [f"q{number}" for number in range(1, len(queries) + 1)]
     rows = pd.DataFrame({"qid": qids, "query": pd.Series(list(queries), dtype=object)})
     return rows if reasoning is None else rows.assign(reasoning=reasoning)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_for(condition, seconds=10.0):
     """Until it holds."""
     deadline = time.monotonic() + seconds
     while not condition():

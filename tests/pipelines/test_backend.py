@@ -2,7 +2,6 @@ import gc
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pandas as pd
 import pyterrier as pt
@@ -13,7 +12,7 @@ from soundingline.pipelines.aggregation import MaxP
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.lexical import LexicalIndex
 from soundingline.pipelines.search_notes import note
-from soundingline.toolkit.data import Hit, SearchBackend, SearchRequest
+from soundingline.toolkit.data import Hit, SearchRequest
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import RankedBrowsing
 
@@ -23,9 +22,9 @@ class Fixed(pt.Transformer):
 
     def __init__(self, *rows: tuple[str, float], ranks: list[int] | None = None) -> None:
         self.rows, self.ranks = rows, ranks
-        self.asked: list[dict[str, str]] = []
+        self.asked = []
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+    def transform(self, inp):
         pt.validate.query_frame(inp, extra_columns=["query"])
         self.asked += inp.to_dict("records")
         frame = pd.DataFrame(self.rows, columns=["docno", "score"])
@@ -36,8 +35,8 @@ class Fixed(pt.Transformer):
 PASSAGES = [("d1%p2", 3.0), ("d2%p0", 2.0), ("d1%p0", 1.0)]
 
 
-def test_hits_name_the_unit_and_its_document_with_ranks_from_one() -> None:
-    backend: SearchBackend = PipelineBackend(Fixed(*PASSAGES), unit="passage")
+def test_hits_name_the_unit_and_its_document_with_ranks_from_one():
+    backend = PipelineBackend(Fixed(*PASSAGES), unit="passage")
     assert backend.search(SearchRequest("ships")).hits == [
         Hit("d1", "d1%p2", 1, 3.0),
         Hit("d2", "d2%p0", 2, 2.0),
@@ -45,7 +44,7 @@ def test_hits_name_the_unit_and_its_document_with_ranks_from_one() -> None:
     ]
 
 
-def test_hits_are_read_one_by_one_in_parts_and_backwards() -> None:
+def test_hits_are_read_one_by_one_in_parts_and_backwards():
     rows = [
         Hit("d1", "d1%p2", 1, 3.0),
         Hit("d2", "d2%p0", 2, 2.0),
@@ -63,7 +62,7 @@ def test_hits_are_read_one_by_one_in_parts_and_backwards() -> None:
         hits[3]
 
 
-def test_only_the_hits_that_a_page_shows_are_made() -> None:
+def test_only_the_hits_that_a_page_shows_are_made():
     rows = [(f"d{number}", 1000.0 - number) for number in range(1000)]
     store = store_of({docid: f"A ship, {docid}." for docid, _ in rows})
     session = RankedBrowsing(page=5).open(PipelineBackend(Fixed(*rows)), store)
@@ -75,7 +74,7 @@ def test_only_the_hits_that_a_page_shows_are_made() -> None:
     assert after - before <= 10  # the page's, as it was made and as it is told
 
 
-def test_the_query_reaches_the_pipeline_word_for_word_with_the_reasoning() -> None:
+def test_the_query_reaches_the_pipeline_word_for_word_with_the_reasoning():
     pipeline = Fixed(*PASSAGES)
     words = '+ship^2 "sank in" AND (title:x) #combine(a) naïve?'
     PipelineBackend(pipeline).search(SearchRequest(words, reasoning="because"))
@@ -84,7 +83,7 @@ def test_the_query_reaches_the_pipeline_word_for_word_with_the_reasoning() -> No
     assert [row["reasoning"] for row in pipeline.asked] == ["because", ""]
 
 
-def test_a_rewriter_keeps_the_raw_query_as_query_0() -> None:
+def test_a_rewriter_keeps_the_raw_query_as_query_0():
     last = Fixed(*PASSAGES)
     rewriter = pt.apply.query(lambda row: f"{row['query']} because {row['reasoning']}")
     PipelineBackend(rewriter >> last).search(SearchRequest("ships", "they sink"))
@@ -92,13 +91,13 @@ def test_a_rewriter_keeps_the_raw_query_as_query_0() -> None:
     assert last.asked[0]["query_0"] == "ships"
 
 
-def test_both_queries_are_noted_where_the_pipeline_ranked_by_another() -> None:
+def test_both_queries_are_noted_where_the_pipeline_ranked_by_another():
     rewriter = pt.apply.query(lambda row: f"{row['query']} at sea")
     found = PipelineBackend(rewriter >> Fixed(*PASSAGES)).search(SearchRequest("ships"))
     assert found.notes == {"query": "ships at sea", "query_0": "ships"}
 
 
-def test_a_query_that_stayed_the_same_is_not_noted() -> None:
+def test_a_query_that_stayed_the_same_is_not_noted():
     same = pt.apply.query(lambda row: row["query"])
     for pipeline in (Fixed(*PASSAGES), same >> Fixed(*PASSAGES)):
         assert PipelineBackend(pipeline).search(SearchRequest("ships")).notes == {}
@@ -107,13 +106,13 @@ def test_a_query_that_stayed_the_same_is_not_noted() -> None:
 class Noting(pt.Transformer):
     """Notes the query under `seen`, after a while, so that threads meet."""
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+    def transform(self, inp):
         time.sleep(0.02)
         note("seen", inp["query"].iloc[0])
         return inp
 
 
-def test_what_stages_note_is_told_of_their_own_search_even_if_it_finds_nothing() -> None:
+def test_what_stages_note_is_told_of_their_own_search_even_if_it_finds_nothing():
     backend = PipelineBackend(Noting() >> Fixed())
     requests = [SearchRequest(f"query {number}") for number in range(16)]
     with ThreadPoolExecutor(8) as pool:
@@ -121,18 +120,18 @@ def test_what_stages_note_is_told_of_their_own_search_even_if_it_finds_nothing()
     assert found == [([], {"seen": request.query}) for request in requests]
 
 
-def test_two_notes_of_one_name_are_both_kept() -> None:
+def test_two_notes_of_one_name_are_both_kept():
     found = PipelineBackend(Noting() >> Noting() >> Fixed()).search(SearchRequest("ships"))
     assert found.notes == {"seen": "ships", "seen_2": "ships"}
 
 
-def test_a_note_outside_a_search_goes_nowhere() -> None:
+def test_a_note_outside_a_search_goes_nowhere():
     Noting()(pd.DataFrame({"qid": ["1"], "query": ["before"]}))
     assert PipelineBackend(Fixed()).search(SearchRequest("after")).notes == {}
 
 
-def test_a_broken_search_leaves_no_notes_to_the_next() -> None:
-    def broken(frame: pd.DataFrame) -> pd.DataFrame:
+def test_a_broken_search_leaves_no_notes_to_the_next():
+    def broken(frame):
         note("half", "way")
         raise ZeroDivisionError
 
@@ -141,7 +140,7 @@ def test_a_broken_search_leaves_no_notes_to_the_next() -> None:
     assert PipelineBackend(Fixed()).search(SearchRequest("x")).notes == {}
 
 
-def test_rows_carry_the_question_that_asks() -> None:
+def test_rows_carry_the_question_that_asks():
     pipeline = Fixed(*PASSAGES)
     backend = PipelineBackend(pipeline, "passage")
     one = backend.asked_by("q/1 é")
@@ -151,13 +150,13 @@ def test_rows_carry_the_question_that_asks() -> None:
     assert (one.pipeline, one.unit) == (pipeline, "passage")
 
 
-def test_at_most_depth_hits_come_back() -> None:
+def test_at_most_depth_hits_come_back():
     backend = PipelineBackend(Fixed(*PASSAGES))
     found = [backend.search(SearchRequest("x", depth=depth)).hits for depth in (1, 2, 9)]
     assert list(map(len, found)) == [1, 2, 3]
 
 
-def test_ranks_order_the_hits_where_the_pipeline_gives_them() -> None:
+def test_ranks_order_the_hits_where_the_pipeline_gives_them():
     backend = PipelineBackend(Fixed(*PASSAGES, ranks=[2, 0, 1]))
     assert [hit.unit_id for hit in backend.search(SearchRequest("x")).hits] == [
         "d2%p0",
@@ -166,17 +165,17 @@ def test_ranks_order_the_hits_where_the_pipeline_gives_them() -> None:
     ]
 
 
-def test_scores_order_the_hits_where_it_gives_no_ranks() -> None:
+def test_scores_order_the_hits_where_it_gives_no_ranks():
     backend = PipelineBackend(Fixed(*reversed(PASSAGES), ("d9", 2.0)))
     got = [hit.unit_id for hit in backend.search(SearchRequest("x")).hits]
     assert got == ["d1%p2", "d2%p0", "d9", "d1%p0"]
 
 
-def test_no_results_are_no_hits() -> None:
+def test_no_results_are_no_hits():
     assert PipelineBackend(Fixed()).search(SearchRequest("x")) == ([], {})
 
 
-def test_max_p_gives_documents() -> None:
+def test_max_p_gives_documents():
     backend = PipelineBackend(Fixed(*PASSAGES) >> MaxP())
     assert backend.search(SearchRequest("x")).hits == [
         Hit("d1", "d1", 1, 3.0),
@@ -184,45 +183,45 @@ def test_max_p_gives_documents() -> None:
     ]
 
 
-def test_numbers_are_plain_python_numbers() -> None:
+def test_numbers_are_plain_python_numbers():
     backend = PipelineBackend(Fixed(*PASSAGES, ranks=[0, 1, 2]))
     hit = backend.search(SearchRequest("x")).hits[0]
     assert (type(hit.rank), type(hit.score), type(hit.docid)) == (int, float, str)
 
 
-def test_what_is_not_a_transformer_is_refused() -> None:
+def test_what_is_not_a_transformer_is_refused():
     with pytest.raises(InputError, match=r"of type function. valid: a PyTerrier transformer"):
         PipelineBackend(lambda frame: frame)
 
 
-def test_a_pipeline_that_begins_with_a_re_ranker_is_told_as_such() -> None:
+def test_a_pipeline_that_begins_with_a_re_ranker_is_told_as_such():
     with pytest.raises(InputError, match=r"begin it with a retriever"):
         PipelineBackend(MaxP()).search(SearchRequest("x"))
 
 
-def test_a_pipeline_that_gives_no_documents_is_told_as_such() -> None:
+def test_a_pipeline_that_gives_no_documents_is_told_as_such():
     rewriter = pt.apply.query(lambda row: row["query"])
     with pytest.raises(InputError, match=r"returns no docno and no score"):
         PipelineBackend(rewriter).search(SearchRequest("x"))
 
 
-def test_defects_pass_through() -> None:
-    def broken(frame: pd.DataFrame) -> pd.DataFrame:
+def test_defects_pass_through():
+    def broken(frame):
         raise ZeroDivisionError("a defect")
 
     with pytest.raises(ZeroDivisionError, match=r"a defect"):
         PipelineBackend(pt.apply.generic(broken)).search(SearchRequest("x"))
 
 
-def test_questions_take_turns_at_an_exclusive_pipeline() -> None:
+def test_questions_take_turns_at_an_exclusive_pipeline():
     assert _most_at_once(exclusive=True, questions=4) == 1
 
 
-def _most_at_once(exclusive: bool, questions: int = 1) -> int:
+def _most_at_once(exclusive, questions=1):
     """The largest number of searches that were inside the pipeline together."""
     inside, most, guard = 0, 0, threading.Lock()
 
-    def slow(frame: pd.DataFrame) -> pd.DataFrame:
+    def slow(frame):
         nonlocal inside, most
         with guard:
             inside += 1
@@ -239,17 +238,17 @@ def _most_at_once(exclusive: bool, questions: int = 1) -> int:
     return most
 
 
-def test_an_exclusive_pipeline_serves_one_search_at_a_time() -> None:
+def test_an_exclusive_pipeline_serves_one_search_at_a_time():
     assert _most_at_once(exclusive=True) == 1
 
 
-def test_other_pipelines_serve_threads_together() -> None:
+def test_other_pipelines_serve_threads_together():
     assert _most_at_once(exclusive=False) > 1
 
 
 def test_half_a_surrogate_pair_in_a_query_is_searched_as_any_other_character(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     units = [{"docno": "d1", "text": "Brel is a harbour town."}]
     index = LexicalIndex.build(units, tmp_path / "index")
     backend = PipelineBackend(index.bm25() >> MaxP(), unit="passage")

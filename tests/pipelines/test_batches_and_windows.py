@@ -16,9 +16,7 @@ from soundingline.toolkit.errors import InputError
     size=st.integers(1, 7),
     repeated=st.integers(1, 3),
 )
-def test_pieces_are_the_text_and_hold_no_more_tokens_than_asked(
-    text: str, size: int, repeated: int
-) -> None:
+def test_pieces_are_the_text_and_hold_no_more_tokens_than_asked(text, size, repeated):
     # A token a character, and several at every fifth, as a tokenizer of bytes has them.
     begins = [at for at in range(len(text)) for _ in range(1 if at % 5 else repeated)]
     pieces = cut(text, begins, size)
@@ -39,18 +37,18 @@ def test_pieces_are_the_text_and_hold_no_more_tokens_than_asked(
         (2, ["th", "e ", "ol", "d ", "mi", "ll"]),
     ],
 )
-def test_cuts_stand_between_words_where_one_begins(size: int, pieces: list[str]) -> None:
+def test_cuts_stand_between_words_where_one_begins(size, pieces):
     text = "the old mill"
     letters = [match.start() for match in re.finditer(r"\S", text)]
     assert cut(text, letters, size) == pieces
 
 
-def test_pieces_taken_off_the_front_leave_out_white_space_alone() -> None:
+def test_pieces_taken_off_the_front_leave_out_white_space_alone():
     assert taken_off("  the old  mill ", lambda rest: rest[:3]) == ["the", "old", "mil", "l"]
     assert taken_off(" \n ", lambda rest: rest[:3]) == [""]
 
 
-def test_pieces_that_have_more_tokens_by_themselves_are_cut_again() -> None:
+def test_pieces_that_have_more_tokens_by_themselves_are_cut_again():
     text = "the old mill by the river"
     # A token a character; by itself a piece has two more, and the last word one for each letter.
     pieces = fitting(
@@ -67,34 +65,32 @@ def test_pieces_that_have_more_tokens_by_themselves_are_cut_again() -> None:
 LENGTHS = st.lists(st.integers(0, 600), max_size=60)
 
 
-def test_texts_of_like_length_share_a_batch_and_the_longest_come_first() -> None:
+def test_texts_of_like_length_share_a_batch_and_the_longest_come_first():
     assert by_tokens([10, 500, 20, 490, 15], max_tokens=1000) == [[1, 3], [2, 4, 0]]
 
 
-def test_a_text_longer_than_a_batch_is_one_by_itself() -> None:
+def test_a_text_longer_than_a_batch_is_one_by_itself():
     assert by_tokens([5, 2000, 1500, 5], max_tokens=1000) == [[1], [2], [0, 3]]
 
 
-def test_a_batch_holds_no_more_texts_than_it_may() -> None:
+def test_a_batch_holds_no_more_texts_than_it_may():
     assert by_tokens([1] * 5, max_tokens=1000, max_items=2) == [[0, 1], [2, 3], [4]]
 
 
-def test_equal_lengths_keep_their_order() -> None:
+def test_equal_lengths_keep_their_order():
     assert by_tokens([7] * 6, max_tokens=21) == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_texts_without_a_token_are_batched_too() -> None:
+def test_texts_without_a_token_are_batched_too():
     assert by_tokens([0, 0, 3], max_tokens=2) == [[2], [0, 1]]
 
 
-def test_no_texts_are_no_batches() -> None:
+def test_no_texts_are_no_batches():
     assert by_tokens([], max_tokens=10) == []
 
 
 @given(LENGTHS, st.integers(1, 2000), st.none() | st.integers(1, 9))
-def test_every_text_is_in_one_batch_that_fits(
-    lengths: list[int], max_tokens: int, max_items: int | None
-) -> None:
+def test_every_text_is_in_one_batch_that_fits(lengths, max_tokens, max_items):
     batches = by_tokens(lengths, max_tokens, max_items)
     assert sorted(position for batch in batches for position in batch) == [*range(len(lengths))]
     for batch in batches:
@@ -105,9 +101,7 @@ def test_every_text_is_in_one_batch_that_fits(
 
 
 @given(LENGTHS, st.integers(1, 2000))
-def test_no_two_neighbouring_batches_would_fit_into_one(
-    lengths: list[int], max_tokens: int
-) -> None:
+def test_no_two_neighbouring_batches_would_fit_into_one(lengths, max_tokens):
     batches = by_tokens(lengths, max_tokens)
     for first, second in pairwise(batches):
         assert (len(first) + 1) * max(1, lengths[first[0]]) > max_tokens
@@ -115,6 +109,6 @@ def test_no_two_neighbouring_batches_would_fit_into_one(
 
 
 @pytest.mark.parametrize(("tokens", "items"), [(0, None), (-5, 3), (10, 0)])
-def test_impossible_sizes_are_refused(tokens: int, items: int | None) -> None:
+def test_impossible_sizes_are_refused(tokens, items):
     with pytest.raises(InputError, match=r"valid: 1 or more of each"):
         by_tokens([1], tokens, items)

@@ -9,11 +9,8 @@ import re
 import sqlite3
 import struct
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from pathlib import Path
-from typing import Any
 
 import pytest
 from effort import cases
@@ -31,15 +28,15 @@ MB = 1 << 20
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "folder" / "cache.sqlite"
 
 
-def key(number: int) -> tuple[str, ...]:
+def key(number):
     return "stage", str(number)
 
 
-def test_what_was_put_is_got_by_its_key_in_the_order_asked(path: Path) -> None:
+def test_what_was_put_is_got_by_its_key_in_the_order_asked(path):
     cache = ResultCache(path)
     cache.put([(("a", "b"), 1.5), (("c",), {"text": ["x", None]})])
     assert cache.get([("c",), ("unknown",), ("a", "b"), ("c",)]) == [
@@ -50,19 +47,19 @@ def test_what_was_put_is_got_by_its_key_in_the_order_asked(path: Path) -> None:
     ]
 
 
-def test_it_outlives_its_object(path: Path) -> None:
+def test_it_outlives_its_object(path):
     ResultCache(path).put([(key(1), "kept")])
     assert ResultCache(path).get([key(1)]) == ["kept"]
 
 
-def test_a_value_put_again_is_replaced(path: Path) -> None:
+def test_a_value_put_again_is_replaced(path):
     cache = ResultCache(path)
     cache.put([(key(1), "old")])
     cache.put([(key(1), "new")])
     assert cache.get([key(1)]) == ["new"]
 
 
-def test_more_keys_than_sqlite_takes_in_one_statement(path: Path) -> None:
+def test_more_keys_than_sqlite_takes_in_one_statement(path):
     cache = ResultCache(path)
     cache.put((key(n), n) for n in range(0, 70_000, 2))
     got = cache.get([key(n) for n in range(70_000)])
@@ -70,14 +67,14 @@ def test_more_keys_than_sqlite_takes_in_one_statement(path: Path) -> None:
     assert not any(value is not None for value in got[1::2])
 
 
-def test_hits_misses_and_writes_are_counted(path: Path) -> None:
+def test_hits_misses_and_writes_are_counted(path):
     cache = ResultCache(path)
     cache.put([(key(1), 0.0), (key(2), False)])
     cache.get([key(1), key(2), key(3)])
     assert cache.counts == {"hits": 2, "misses": 1, "written": 2}
 
 
-def test_without_a_path_nothing_is_kept(tmp_path: Path) -> None:
+def test_without_a_path_nothing_is_kept(tmp_path):
     cache = ResultCache(None)
     cache.put([(key(1), 1)])
     assert cache.get([key(1)]) == [None]
@@ -86,14 +83,14 @@ def test_without_a_path_nothing_is_kept(tmp_path: Path) -> None:
 
 @settings(max_examples=cases(30))  # each makes a file
 @given(st.floats(allow_nan=False))
-def test_a_float_comes_back_to_the_bit(tmp_path_factory: Any, value: float) -> None:
+def test_a_float_comes_back_to_the_bit(tmp_path_factory, value):
     cache = ResultCache(tmp_path_factory.mktemp("cache") / "c.sqlite")
     cache.put([(key(1), value)])
     (got,) = cache.get([key(1)])
     assert struct.pack("<d", got) == struct.pack("<d", value)
 
 
-def test_a_value_that_is_no_number_comes_back_as_such(path: Path) -> None:
+def test_a_value_that_is_no_number_comes_back_as_such(path):
     cache = ResultCache(path)
     cache.put([(key(1), math.nan)])
     assert math.isnan(cache.get([key(1)])[0])
@@ -105,9 +102,7 @@ PARTS = st.lists(TEXTS, max_size=4).map(tuple)
 
 @settings(max_examples=cases(30))
 @given(PARTS, PARTS)
-def test_only_equal_keys_find_a_value(
-    tmp_path_factory: Any, mine: tuple[str, ...], other: tuple[str, ...]
-) -> None:
+def test_only_equal_keys_find_a_value(tmp_path_factory, mine, other):
     cache = ResultCache(tmp_path_factory.mktemp("cache") / "c.sqlite")
     cache.put([(mine, "mine")])
     assert cache.get([other]) == ["mine" if mine == other else None]
@@ -116,27 +111,25 @@ def test_only_equal_keys_find_a_value(
 @pytest.mark.parametrize(
     ("one", "other"), [(("ab", "c"), ("a", "bc")), (("a", ""), ("a",)), ((), ("",))]
 )
-def test_the_parts_of_a_key_do_not_run_together(
-    path: Path, one: tuple[str, ...], other: tuple[str, ...]
-) -> None:
+def test_the_parts_of_a_key_do_not_run_together(path, one, other):
     cache = ResultCache(path)
     cache.put([(one, 1)])
     assert cache.get([other, one]) == [None, 1]
 
 
 @given(TEXTS, TEXTS)
-def test_texts_have_one_hash_each(one: str, other: str) -> None:
+def test_texts_have_one_hash_each(one, other):
     assert (text_hash(one) == text_hash(other)) == (one == other)
 
 
-def test_text_of_any_script_and_half_a_surrogate_pair_is_kept(path: Path) -> None:
+def test_text_of_any_script_and_half_a_surrogate_pair_is_kept(path):
     odd = ["naïve 東京 \U0001f600", "\ud800", "a\x00b", "'; DROP TABLE results; --"]
     cache = ResultCache(path)
     cache.put([((text,), text) for text in odd])
     assert cache.get([(text,) for text in odd]) == odd
 
 
-def write_and_read(path: Path, worker: int, barrier: Any = None) -> int:
+def write_and_read(path, worker, barrier=None):
     """Values of all workers that one worker could read of its own: 200 of each, half shared."""
     if barrier:
         barrier.wait(60)
@@ -151,15 +144,15 @@ def write_and_read(path: Path, worker: int, barrier: Any = None) -> int:
     return len([value for value in cache.get([key(n) for n in range(200)]) if value is not None])
 
 
-def whole(path: Path) -> bool:
+def whole(path):
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_many_threads_share_one_object(path: Path) -> None:
+def test_many_threads_share_one_object(path):
     cache = ResultCache(path)
 
-    def work(worker: int) -> None:
+    def work(worker):
         for n in range(20):
             cache.put([(key(n), n), (("own", str(worker), str(n)), n)])
             assert cache.get([key(n), ("own", str(worker), str(n))]) == [n, n]
@@ -170,7 +163,7 @@ def test_many_threads_share_one_object(path: Path) -> None:
     assert whole(path)
 
 
-def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, options: str) -> None:
+def mounted(tmp_path, monkeypatch, kind, options):
     """Have this process, and those forked from it, take `tmp_path` for a mount of that kind."""
     table = tmp_path / "mountinfo"
     table.write_text(f"1 0 0:1 / {tmp_path.resolve()} rw - {kind} server:/export rw,{options}\n")
@@ -181,9 +174,7 @@ SHARED, ALONE = ("nfs4", "local_lock=none"), ("nfs", "nolock,local_lock=all")
 
 
 @pytest.mark.parametrize("mount", [SHARED, ALONE], ids=["shared locks", "locks of one host"])
-def test_on_a_network_file_system_no_log_or_memory_is_shared(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: tuple[str, str]
-) -> None:
+def test_on_a_network_file_system_no_log_or_memory_is_shared(path, tmp_path, monkeypatch, mount):
     filled(path)
     mounted(tmp_path, monkeypatch, *mount)
     cache = ResultCache(path)
@@ -199,8 +190,8 @@ def test_on_a_network_file_system_no_log_or_memory_is_shared(
 
 
 def test_a_cache_that_moves_to_a_network_file_system_and_back_keeps_its_entries(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    path, tmp_path, monkeypatch
+):
     ResultCache(path).put([(key(1), "local")])
     gc.collect()  # closes the connection, as the end of its process would
     with monkeypatch.context() as patch:
@@ -211,9 +202,7 @@ def test_a_cache_that_moves_to_a_network_file_system_and_back_keeps_its_entries(
     assert ResultCache(path).get([key(1), key(2)]) == ["local", "network"]
 
 
-def test_hosts_have_files_of_their_own_where_locks_stay_on_their_host(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_have_files_of_their_own_where_locks_stay_on_their_host(path, tmp_path, monkeypatch):
     mounted(tmp_path, monkeypatch, *ALONE)
     for host in ("node-1.cluster", "node/2"):
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
@@ -223,9 +212,7 @@ def test_hosts_have_files_of_their_own_where_locks_stay_on_their_host(
     assert names == {"cache@node-1.cluster.sqlite", "cache@node_2.sqlite"}
 
 
-def test_the_mode_of_a_network_file_system_is_told_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_mode_of_a_network_file_system_is_told_in_one_line(tmp_path, monkeypatch):
     mounted(tmp_path, monkeypatch, *SHARED)
     shared = network_note(tmp_path / "caches")
     mounted(tmp_path, monkeypatch, *ALONE)
@@ -240,18 +227,18 @@ def test_the_mode_of_a_network_file_system_is_told_in_one_line(
 
 @pytest.mark.parametrize("mount", [SHARED, ALONE], ids=["shared locks", "locks of one host"])
 def test_several_processes_write_at_once_on_a_network_file_system(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount: tuple[str, str]
-) -> None:
+    path, tmp_path, monkeypatch, mount
+):
     mounted(tmp_path, monkeypatch, *mount)
     check_processes(path, FORK)
 
 
 @pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
-def test_several_processes_begin_one_file_together(path: Path, context: Any) -> None:
+def test_several_processes_begin_one_file_together(path, context):
     check_processes(path, context)
 
 
-def check_processes(path: Path, context: Any) -> None:
+def check_processes(path, context):
     barrier = context.Barrier(4)
     workers = [context.Process(target=write_and_read, args=(path, n, barrier)) for n in range(4)]
     for worker in workers:
@@ -265,11 +252,11 @@ def check_processes(path: Path, context: Any) -> None:
     assert whole(cache.file)
 
 
-def test_a_cache_in_use_goes_on_in_forked_processes_and_in_their_parent(path: Path) -> None:
+def test_a_cache_in_use_goes_on_in_forked_processes_and_in_their_parent(path):
     cache = ResultCache(path)
     cache.put([(key(n), n) for n in range(50)])
 
-    def child(number: int) -> None:
+    def child(number):
         for n in range(50):
             assert cache.get([key(n)]) == [n]
             cache.put([(("child", str(number), str(n)), n)])
@@ -290,10 +277,10 @@ def test_a_cache_in_use_goes_on_in_forked_processes_and_in_their_parent(path: Pa
     assert whole(path)
 
 
-def test_a_process_killed_while_it_writes_leaves_whole_batches_only(path: Path) -> None:
+def test_a_process_killed_while_it_writes_leaves_whole_batches_only(path):
     ready = FORK.Event()
 
-    def writer() -> None:
+    def writer():
         cache = ResultCache(path)
         for batch in range(10**6):
             cache.put([((str(batch), str(n)), n) for n in range(100)])
@@ -314,13 +301,13 @@ def test_a_process_killed_while_it_writes_leaves_whole_batches_only(path: Path) 
     assert whole(path)
 
 
-def test_it_is_picklable(path: Path) -> None:
+def test_it_is_picklable(path):
     cache = ResultCache(path)
     cache.put([(key(1), 1)])
     assert pickle.loads(pickle.dumps(cache)).get([key(1)]) == [1]
 
 
-def test_a_file_that_is_no_database_is_told_in_one_line(path: Path) -> None:
+def test_a_file_that_is_no_database_is_told_in_one_line(path):
     path.parent.mkdir()
     path.write_bytes(b"not a database, but longer than its header " * 100)
     with pytest.raises(
@@ -329,7 +316,7 @@ def test_a_file_that_is_no_database_is_told_in_one_line(path: Path) -> None:
         ResultCache(path)
 
 
-def damage(path: Path) -> None:
+def damage(path):
     """Overwrite all of the file but its first page."""
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -341,21 +328,21 @@ def damage(path: Path) -> None:
         stream.write(b"\x55" * (size - 4096))
 
 
-def filled(path: Path) -> None:
+def filled(path):
     cache = ResultCache(path)
     cache.put((key(n), "value " * 20) for n in range(2000))
     del cache
     gc.collect()
 
 
-def test_a_damaged_file_is_told_when_it_is_read(path: Path) -> None:
+def test_a_damaged_file_is_told_when_it_is_read(path):
     filled(path)
     damage(path)
     with pytest.raises(InputError, match=r"cache .*cache.sqlite .*damaged.*move that file away"):
         ResultCache(path).get([key(n) for n in range(2000)])
 
 
-def test_a_damaged_file_is_told_when_it_is_written(path: Path) -> None:
+def test_a_damaged_file_is_told_when_it_is_written(path):
     filled(path)
     damage(path)
     with pytest.raises(InputError, match=r"cache .*cache.sqlite .*move that file away"):
@@ -366,9 +353,7 @@ BITS = [(byte, bit) for byte in range(len('{"text": "a paid reply"}')) for bit i
 
 
 @pytest.mark.parametrize(("byte", "bit"), random.Random(5).sample(BITS, cases(len(BITS), 12)))
-def test_a_value_with_one_changed_bit_is_set_aside_and_told(
-    path: Path, capsys: pytest.CaptureFixture[str], byte: int, bit: int
-) -> None:
+def test_a_value_with_one_changed_bit_is_set_aside_and_told(path, capsys, byte, bit):
     cache = ResultCache(path)
     cache.put([(key(n), {"text": "another"}) for n in range(2, 9)])
     cache.put([(key(1), {"text": "a paid reply"})])
@@ -388,7 +373,7 @@ def test_a_value_with_one_changed_bit_is_set_aside_and_told(
     assert whole(path) and not capsys.readouterr().err
 
 
-def test_a_full_disk_keeps_what_was_there_and_is_told(path: Path) -> None:
+def test_a_full_disk_keeps_what_was_there_and_is_told(path):
     cache = ResultCache(path)
     cache.put([(key(1), 1)])
     pages = cache._connection().execute("PRAGMA page_count").fetchone()[0]
@@ -399,20 +384,20 @@ def test_a_full_disk_keeps_what_was_there_and_is_told(path: Path) -> None:
     assert cache.counts["written"] == 1
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InputError, match=r"cache .*cannot be opened"):
         ResultCache(tmp_path / "file" / "cache.sqlite")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_without_permission_is_told(path: Path) -> None:
+def test_a_folder_without_permission_is_told(path):
     path.parent.mkdir(mode=0o500)
     with pytest.raises(InputError, match=r"cache .*cannot be opened"):
         ResultCache(path)
 
 
-def used(path: Path) -> list[int]:
+def used(path):
     connection = sqlite3.connect(path)
     try:
         return [row[0] for row in connection.execute("SELECT used FROM results ORDER BY used")]
@@ -420,9 +405,7 @@ def used(path: Path) -> list[int]:
         connection.close()
 
 
-def test_a_hit_notes_when_an_entry_was_used_once_a_day(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hit_notes_when_an_entry_was_used_once_a_day(path, monkeypatch):
     day, now = 86400, 1_700_000_000.9
     cache = ResultCache(path)
     monkeypatch.setattr("time.time", lambda: now)
@@ -435,9 +418,7 @@ def test_a_hit_notes_when_an_entry_was_used_once_a_day(
     assert used(path) == [1_700_000_000, 1_700_000_001 + day]
 
 
-def test_a_hit_whose_use_cannot_be_noted_is_a_hit(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hit_whose_use_cannot_be_noted_is_a_hit(path, monkeypatch):
     cache = ResultCache(path)
     cache.put([(key(1), 1)])
     cache._connection().execute("PRAGMA query_only=1")
@@ -445,7 +426,7 @@ def test_a_hit_whose_use_cannot_be_noted_is_a_hit(
     assert cache.get([key(1)]) == [1]
 
 
-def test_values_are_plain_json(path: Path) -> None:
+def test_values_are_plain_json(path):
     cache = ResultCache(path)
     cache.put([(key(1), {"score": 0.1})])
     ((value,),) = cache._connection().execute("SELECT value FROM results").fetchall()
@@ -453,22 +434,22 @@ def test_values_are_plain_json(path: Path) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return tmp_path / "caches"
 
 
-def named(name: str, number: int) -> tuple[str, ...]:
+def named(name, number):
     return name, str(number)
 
 
 def fill(
-    file: Path,
-    name: str,
-    numbers: Sequence[int],
-    at: float,
-    monkeypatch: pytest.MonkeyPatch,
-    value: Any = "x" * 200,
-) -> None:
+    file,
+    name,
+    numbers,
+    at,
+    monkeypatch,
+    value="x" * 200,
+):
     """Entries written at a time, in batches a second apart."""
     cache = ResultCache(file)
     for start in range(0, len(numbers), 500):
@@ -479,12 +460,12 @@ def fill(
     gc.collect()
 
 
-def present(file: Path, name: str, numbers: Sequence[int]) -> list[int]:
+def present(file, name, numbers):
     values = ResultCache(file).get([named(name, n) for n in numbers])
     return [n for n, value in zip(numbers, values, strict=True) if value is not None]
 
 
-def on_disk(folder: Path) -> int:
+def on_disk(folder):
     gc.collect()
     size = 0
     for file in folder.iterdir():
@@ -493,9 +474,7 @@ def on_disk(folder: Path) -> int:
     return size
 
 
-def test_a_survey_tells_entries_bytes_and_last_use(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_survey_tells_entries_bytes_and_last_use(folder, monkeypatch):
     fill(folder / "b.sqlite", "b", range(700), 2e9, monkeypatch)
     fill(folder / "a.sqlite", "a", range(3), 1.5e9, monkeypatch)
     (folder / "notes.txt").write_text("not a cache")
@@ -505,15 +484,13 @@ def test_a_survey_tells_entries_bytes_and_last_use(
     assert second.bytes == (folder / "b.sqlite").stat().st_size
 
 
-def test_a_folder_that_is_not_there_holds_no_caches(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_holds_no_caches(tmp_path):
     assert survey(tmp_path / "absent") == []
     assert bound(tmp_path / "absent", 0) == 0
     assert not (tmp_path / "absent").exists()
 
 
-def test_the_least_recently_used_entries_of_all_caches_go_first(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_least_recently_used_entries_of_all_caches_go_first(folder, monkeypatch):
     numbers = list(range(4000))
     fill(folder / "a.sqlite", "old", numbers, 1e9, monkeypatch)
     fill(folder / "b.sqlite", "middle", numbers, 1.1e9, monkeypatch)
@@ -530,9 +507,7 @@ def test_the_least_recently_used_entries_of_all_caches_go_first(
     assert set(rest) >= set(range(min(rest) // 500 * 500 + 500, len(numbers)))
 
 
-def test_an_entry_that_was_found_lately_is_not_old(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_that_was_found_lately_is_not_old(folder, monkeypatch):
     file = folder / "a.sqlite"
     fill(file, "a", range(4000), 1e9, monkeypatch)
     wanted = list(range(0, 4000, 9))
@@ -541,9 +516,7 @@ def test_an_entry_that_was_found_lately_is_not_old(
     assert present(file, "a", wanted) == wanted
 
 
-def test_what_was_not_used_since_a_time_is_pruned(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_not_used_since_a_time_is_pruned(folder, monkeypatch):
     file = folder / "a.sqlite"
     fill(file, "old", range(5000), 1e9, monkeypatch)
     fill(file, "new", range(100), 1.5e9, monkeypatch)
@@ -553,7 +526,7 @@ def test_what_was_not_used_since_a_time_is_pruned(
     assert on_disk(folder) < 200_000
 
 
-def test_entries_of_one_time_go_one_by_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_of_one_time_go_one_by_one(folder, monkeypatch):
     file = folder / "a.sqlite"
     fill(file, "a", range(500), 1e9, monkeypatch, value="x" * 4000)
     size = survey(folder)[0].bytes
@@ -562,9 +535,7 @@ def test_entries_of_one_time_go_one_by_one(folder: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("length", [0, 5, 200, 2000, 20_000])
-def test_any_size_of_values_is_pruned_to_the_limit_and_not_far_below(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, length: int
-) -> None:
+def test_any_size_of_values_is_pruned_to_the_limit_and_not_far_below(folder, monkeypatch, length):
     file = folder / "a.sqlite"
     fill(file, "a", range(200_000 // (length + 50)), 1e9, monkeypatch, value="é" * length)
     limit = survey(folder)[0].bytes // 2
@@ -573,9 +544,7 @@ def test_any_size_of_values_is_pruned_to_the_limit_and_not_far_below(
     assert whole(file)
 
 
-def test_a_cache_below_its_bound_is_left_alone_and_one_above_falls_well_below(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_below_its_bound_is_left_alone_and_one_above_falls_well_below(folder, monkeypatch):
     fill(folder / "a.sqlite", "a", range(5000), 1e9, monkeypatch)
     size = survey(folder)[0].bytes
     assert bound(folder, size) == 0
@@ -584,7 +553,7 @@ def test_a_cache_below_its_bound_is_left_alone_and_one_above_falls_well_below(
     assert size // 2 < survey(folder)[0].bytes <= 0.8 * size
 
 
-def use(file: Path, worker: int, stop: Any, ready: Any) -> None:
+def use(file, worker, stop, ready):
     """Write and read new entries until `stop`; each must be there right after it was written."""
     cache, n = ResultCache(file), 0
     while n < 50 or not stop.is_set():
@@ -597,9 +566,7 @@ def use(file: Path, worker: int, stop: Any, ready: Any) -> None:
 
 
 @pytest.mark.parametrize("network", [False, True], ids=["local", "network"])
-def test_processes_go_on_while_another_prunes(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: bool
-) -> None:
+def test_processes_go_on_while_another_prunes(folder, tmp_path, monkeypatch, network):
     if network:
         mounted(tmp_path, monkeypatch, *SHARED)
     file = folder / "a.sqlite"
@@ -624,7 +591,7 @@ def test_processes_go_on_while_another_prunes(
     assert whole(file)
 
 
-def test_two_processes_may_prune_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_may_prune_at_once(folder, monkeypatch):
     fill(folder / "a.sqlite", "a", range(10_000), 1e9, monkeypatch)
     half = survey(folder)[0].bytes // 2
     workers = [FORK.Process(target=prune, args=(folder,), kwargs={"limit": half}) for _ in "12"]
@@ -636,9 +603,7 @@ def test_two_processes_may_prune_at_once(folder: Path, monkeypatch: pytest.Monke
     assert half // 2 < survey(folder)[0].bytes <= half
 
 
-def test_a_file_of_another_host_is_told_and_never_opened(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_another_host_is_told_and_never_opened(folder, tmp_path, monkeypatch):
     mounted(tmp_path, monkeypatch, *ALONE)
     for host in ("here", "there"):
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
@@ -654,7 +619,7 @@ def test_a_file_of_another_host_is_told_and_never_opened(
     assert theirs.read_bytes() == content
 
 
-def test_a_database_of_another_kind_is_not_touched(folder: Path) -> None:
+def test_a_database_of_another_kind_is_not_touched(folder):
     folder.mkdir()
     file = folder / "other.sqlite"
     with closing(sqlite3.connect(file)) as connection, connection:
@@ -666,7 +631,7 @@ def test_a_database_of_another_kind_is_not_touched(folder: Path) -> None:
     assert file.read_bytes() == content
 
 
-def test_a_damaged_cache_is_told_in_one_line(folder: Path) -> None:
+def test_a_damaged_cache_is_told_in_one_line(folder):
     folder.mkdir()
     (folder / "a.sqlite").write_bytes(random.Random(0).randbytes(9000))
     for call in (survey, lambda place: prune(place, limit=0)):

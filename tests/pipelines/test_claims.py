@@ -11,21 +11,19 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 from effort import cases
-from scripted_peer import Fail, Peer, Request, Say, Stall, running_peer
+from scripted_peer import Fail, Say, Stall, running_peer
 from scripted_prompts import ScriptedPrompts
 
 from soundingline.pipelines import cache as caches
 from soundingline.pipelines.cache import Claims, ResultCache
 from soundingline.pipelines.counts import Counts
-from soundingline.pipelines.prompt_client import PromptClient, PromptClients
+from soundingline.pipelines.prompt_client import PromptClients
 from soundingline.toolkit import files
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import Refused
@@ -37,7 +35,7 @@ PROMPTS = [f"Which mill is number {number}?" for number in range(200)]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Peer]:
+def server():
     for name in ("openai", "tenacity", "httpx2"):
         import_module(name)  # Once, and not in each of the processes that are forked.
     with running_peer() as running:
@@ -45,48 +43,46 @@ def server() -> Iterator[Peer]:
 
 
 @pytest.fixture
-def peer(server: Peer) -> Peer:
+def peer(server):
     server.reset()
     return server
 
 
-def prompt_of(request: Request) -> str:
+def prompt_of(request):
     """Empty where the process was killed before it had sent the request whole."""
     messages = request.body.get("messages", [{"content": ""}])
     return str(messages[-1]["content"])
 
 
-def paid(peer: Peer) -> Counter[str]:
+def paid(peer):
     """How often each prompt has come to the server."""
     return Counter(filter(None, map(prompt_of, peer.requests)))
 
 
-def answering(seconds: float) -> Any:
+def answering(seconds):
     """A server that takes about so long for each reply."""
 
-    def step(request: Request) -> Say:
+    def step(request):
         time.sleep(seconds * random.random() * 2)
         return Say(text=f"It is {prompt_of(request)}")
 
     return step
 
 
-def client_of(
-    folder: Path, model: Any, counts: Counts | None = None, **others: Any
-) -> PromptClient:
+def client_of(folder, model, counts=None, **others):
     counts = Counts() if counts is None else counts
     clients = PromptClients("test", ["test"], lambda text: not text, counts, **others)
     return clients.of(model, folder)
 
 
-def ask(folder: Path, url: str, batches: list[list[str]], timeout: float, threads: int) -> None:
+def ask(folder, url, batches, timeout, threads):
     """What a process does; its exit code is 0 where it has the right reply to each prompt."""
     settings = SamplingParams(timeout=timeout)
     chat = OpenAIChat(model="m", base_url=url, settings=settings, concurrency=16, attempts=1)
     blocking = BlockingModel("m", role="enrichment", settings=settings)
     client = client_of(folder, blocking)
 
-    def replies(batch: list[str]) -> bool:
+    def replies(batch):
         given = client.replies(dict.fromkeys(batch, ""))
         return {prompt: reply.text for prompt, reply in given.items()} == {
             prompt: f"It is {prompt}" for prompt in batch
@@ -97,16 +93,14 @@ def ask(folder: Path, url: str, batches: list[list[str]], timeout: float, thread
     os._exit(0 if right else 1)
 
 
-def begun(
-    folder: Path, peer: Peer, batches: list[list[str]], timeout: float = 60.0, threads: int = 1
-) -> Any:
+def begun(folder, peer, batches, timeout=60.0, threads=1):
     arguments = (folder, peer.openai_url, batches, timeout, threads)
     process = FORK.Process(target=ask, args=arguments)
     process.start()
     return process
 
 
-def ended(*processes: Any, seconds: float = 60.0) -> list[int | None]:
+def ended(*processes, seconds=60.0):
     for process in processes:
         process.join(seconds)
     codes = [process.exitcode for process in processes]
@@ -117,7 +111,7 @@ def ended(*processes: Any, seconds: float = 60.0) -> list[int | None]:
     return codes
 
 
-def in_batches(size: int, seed: int, count: int = len(PROMPTS)) -> list[list[str]]:
+def in_batches(size, seed, count=None):
     """The first `count` prompts in the order of the seed."""
     prompts = random.Random(seed).sample(PROMPTS[:count], count)
     return [prompts[start : start + size] for start in range(0, len(prompts), size)]
@@ -128,13 +122,13 @@ def in_batches(size: int, seed: int, count: int = len(PROMPTS)) -> list[list[str
     [(200, 1, None), (16, 4, None), (1, 8, None), (16, 4, "nfs4"), (16, 4, "nfs")],
 )
 def test_two_processes_pay_for_each_prompt_once(
-    tmp_path: Path,
-    peer: Peer,
-    monkeypatch: pytest.MonkeyPatch,
-    size: int,
-    threads: int,
-    kind: str | None,
-) -> None:
+    tmp_path,
+    peer,
+    monkeypatch,
+    size,
+    threads,
+    kind,
+):
     if kind:
         table = tmp_path / "mountinfo"
         options = {"nfs4": "local_lock=none", "nfs": "nolock,local_lock=all"}[kind]
@@ -152,8 +146,8 @@ def test_two_processes_pay_for_each_prompt_once(
 
 @pytest.mark.parametrize("seed", range(cases(20, 2)))
 def test_more_processes_some_of_which_are_killed_pay_twice_only_for_what_was_in_flight(
-    tmp_path: Path, peer: Peer, seed: int
-) -> None:
+    tmp_path, peer, seed
+):
     chance = random.Random(seed)
     peer.default = answering(0.01)
     processes = [begun(tmp_path, peer, in_batches(50, seed * 4 + number)) for number in range(4)]
@@ -170,7 +164,7 @@ def test_more_processes_some_of_which_are_killed_pay_twice_only_for_what_was_in_
     assert paid(peer).total() <= len(PROMPTS) + 16 * len(killed)
 
 
-def test_the_claims_of_a_killed_process_are_free_at_once(tmp_path: Path, peer: Peer) -> None:
+def test_the_claims_of_a_killed_process_are_free_at_once(tmp_path, peer):
     peer.default = Stall(60)
     first = begun(tmp_path, peer, [PROMPTS])
     while len(peer.requests) < 16:
@@ -187,8 +181,8 @@ def test_the_claims_of_a_killed_process_are_free_at_once(tmp_path: Path, peer: P
 
 
 def test_a_process_that_was_stopped_is_waited_for_no_longer_than_an_attempt_may_last(
-    tmp_path: Path, peer: Peer, capfd: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, peer, capfd
+):
     peer.default = Stall(60)
     first = begun(tmp_path, peer, [PROMPTS])
     while len(peer.requests) < 16:
@@ -203,13 +197,11 @@ def test_a_process_that_was_stopped_is_waited_for_no_longer_than_an_attempt_may_
     first.join()
 
 
-def test_prompts_that_another_process_got_no_reply_to_are_asked_for_here(
-    tmp_path: Path, peer: Peer
-) -> None:
+def test_prompts_that_another_process_got_no_reply_to_are_asked_for_here(tmp_path, peer):
     refused = set(random.Random(3).sample(PROMPTS, 20))
     told = set[str]()
 
-    def step(request: Request) -> Any:
+    def step(request):
         prompt = prompt_of(request)
         time.sleep(0.002)
         if prompt in refused - told:
@@ -227,8 +219,8 @@ def test_prompts_that_another_process_got_no_reply_to_are_asked_for_here(
 
 
 def test_two_clients_of_one_process_share_a_file_and_neither_frees_the_others_claims(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     cache = tmp_path / "c.sqlite"
     one, other = Claims(cache, 60), Claims(cache, 60)
     first, second = one.in_turn(["a", "b"]), other.in_turn(["b", "c"])
@@ -243,7 +235,7 @@ def test_two_clients_of_one_process_share_a_file_and_neither_frees_the_others_cl
     second.close()
 
 
-def test_no_descriptor_stays_open_without_a_claim(tmp_path: Path) -> None:
+def test_no_descriptor_stays_open_without_a_claim(tmp_path):
     before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(50):
         for part in Claims(tmp_path / f"{number}.sqlite", 60).in_turn(["a", "b"]):
@@ -251,12 +243,12 @@ def test_no_descriptor_stays_open_without_a_claim(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_forked_child_has_none_of_its_parents_claims_and_respects_them(tmp_path: Path) -> None:
+def test_a_forked_child_has_none_of_its_parents_claims_and_respects_them(tmp_path):
     cache = tmp_path / "c.sqlite"
     mine = Claims(cache, 60).in_turn(["a"])
     assert next(mine) == ["a"]
 
-    def child() -> None:
+    def child():
         parts = Claims(cache, 60).in_turn(["b", "a"])
         os._exit(0 if [next(parts), next(parts)] == [["b"], ["a"]] else 1)
 
@@ -269,10 +261,8 @@ def test_a_forked_child_has_none_of_its_parents_claims_and_respects_them(tmp_pat
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
-def test_where_there_are_no_locks_every_prompt_is_given_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    def without(handle: int, command: int, *range_: int) -> None:
+def test_where_there_are_no_locks_every_prompt_is_given_at_once(tmp_path, monkeypatch, code):
+    def without(handle, command, *range_):
         if command != fcntl.LOCK_UN:
             raise OSError(code, os.strerror(code))
 
@@ -281,7 +271,7 @@ def test_where_there_are_no_locks_every_prompt_is_given_at_once(
     assert list(Claims(None, 60).in_turn(["a", "b"])) == [["a", "b"]]
 
 
-def test_replies_of_another_process_count_as_shared(tmp_path: Path) -> None:
+def test_replies_of_another_process_count_as_shared(tmp_path):
     counts = Counts("asked", "shared")
     model = ScriptedPrompts(lambda prompt: f"It is {prompt}")
     client = client_of(tmp_path, model, counts)
@@ -309,10 +299,10 @@ def test_replies_of_another_process_count_as_shared(tmp_path: Path) -> None:
     assert client.lookups == {"cache_hits": 0, "cache_misses": 5}
 
 
-def test_an_error_frees_the_claims(tmp_path: Path) -> None:
+def test_an_error_frees_the_claims(tmp_path):
     failing = client_of(tmp_path, ScriptedPrompts(lambda prompt: RuntimeError("a defect")))
 
-    def raising(*arguments: Any, **options: Any) -> Any:
+    def raising(*arguments, **options):
         raise RuntimeError("a defect")
 
     failing._model.respond_many = raising  # type: ignore[method-assign]

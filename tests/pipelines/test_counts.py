@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from soundingline.pipelines.counts import Counts
 
 
-def test_no_addition_of_any_thread_is_lost() -> None:
+def test_no_addition_of_any_thread_is_lost():
     counts = Counts("asked", "found", "never")
 
-    def work(number: int) -> None:
+    def work(number):
         for _ in range(2000):
             counts.add(asked=1, found=2)
         counts.raise_to("largest", number)
@@ -18,7 +18,7 @@ def test_no_addition_of_any_thread_is_lost() -> None:
     assert counts() == {"asked": 16_000, "found": 32_000, "never": 0, "largest": 7}
 
 
-def test_what_was_read_does_not_change() -> None:
+def test_what_was_read_does_not_change():
     counts = Counts("asked")
     before = counts()
     counts.add(asked=1)

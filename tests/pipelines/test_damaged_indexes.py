@@ -7,10 +7,8 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,20 +35,20 @@ UNITS = [
 ] + [Unit("long", "", "tide " * 300)]
 
 
-def write_lexical(folder: Path) -> None:
+def write_lexical(folder):
     LexicalIndex.build(UNITS, folder)
 
 
-def open_lexical(folder: Path) -> Any:
+def open_lexical(folder):
     return LexicalIndex.open(folder)
 
 
-def base_of(folder: Path) -> LexicalIndex:
+def base_of(folder):
     path = folder.parent / "base"
     return LexicalIndex.open(path) if path.exists() else LexicalIndex.build(UNITS, path)
 
 
-def enriched_engine(folder: Path) -> EnrichedEngine:
+def enriched_engine(folder):
     phrases = folder.parent / "source" / "phrases.jsonl"
     phrases.parent.mkdir(exist_ok=True)
     phrases.write_text(
@@ -60,20 +58,20 @@ def enriched_engine(folder: Path) -> EnrichedEngine:
     return EnrichedEngine(LexicalEngine(), PhraseFile(path=str(phrases)), None, collection)
 
 
-def write_enriched(folder: Path) -> None:
+def write_enriched(folder):
     enriched_engine(folder).build(UNITS, folder, corpus_fingerprint="")
 
 
-def open_enriched(folder: Path) -> Any:
+def open_enriched(folder):
     return enriched_engine(folder).open(folder, corpus_fingerprint="")
 
 
-def write_impacts(folder: Path) -> None:
+def write_impacts(folder):
     made = encode_corpus(UNITS, StubSparse(), folder.with_name("encoding"), corpus_fingerprint="c")
     ImpactIndex.build(made, [f"t{number}" for number in range(60)], folder)
 
 
-def engine(kind: str) -> Any:
+def engine(kind):
     if kind != "pisa":
         return vector_engine(kind)
     from soundingline.pipelines.engines.pisa import PisaEngine
@@ -81,32 +79,32 @@ def engine(kind: str) -> Any:
     return PisaEngine()
 
 
-def write_by(kind: str) -> Callable[[Path], None]:
+def write_by(kind):
     return lambda folder: engine(kind).build(UNITS, folder, corpus_fingerprint="c")
 
 
-def open_by(kind: str) -> Callable[[Path], Any]:
+def open_by(kind):
     return lambda folder: engine(kind).open(folder, corpus_fingerprint="c")
 
 
-def write_store(folder: Path) -> None:
+def write_store(folder):
     documents = [Document(unit.unit_id, unit.title, unit.text) for unit in UNITS]
     SqliteStore.build(folder, documents, corpus_fingerprint="c").close()
 
 
-def texts_of(folder: Path) -> Path:
+def texts_of(folder):
     path = folder.parent / "texts"
     if not path.exists():
         write_store(path)
     return path
 
 
-def write_spans(folder: Path) -> None:
+def write_spans(folder):
     with SqliteStore(texts_of(folder)) as store:
         store.add_units(folder, WholeDocument())
 
 
-KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Any]]] = {
+KINDS = {
     "lexical": (write_lexical, open_lexical),
     "enriched": (write_enriched, open_enriched),
     "impacts": (write_impacts, ImpactIndex.open),
@@ -120,7 +118,7 @@ if find_spec("pyterrier_pisa"):
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def built(tmp_path_factory):
     """An index or a store of each kind, whole."""
     root = tmp_path_factory.mktemp("whole")
     for kind, (write, _) in KINDS.items():
@@ -129,18 +127,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: root / kind / "index" for kind in KINDS}
 
 
-def files_of(folder: Path) -> list[str]:
+def files_of(folder):
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != VERIFIED]
     return [path.relative_to(folder).as_posix() for path in paths]
 
 
-def flip(path: Path, chance: random.Random) -> None:
+def flip(path, chance):
     content = bytearray(path.read_bytes())
     content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
     path.write_bytes(content)
 
 
-def zero(path: Path, chance: random.Random) -> None:
+def zero(path, chance):
     content = bytearray(path.read_bytes())
     held = [place for place, byte in enumerate(content) if byte]
     start = chance.choice(held)
@@ -148,20 +146,20 @@ def zero(path: Path, chance: random.Random) -> None:
     path.write_bytes(content)
 
 
-def truncate(path: Path, chance: random.Random) -> None:
+def truncate(path, chance):
     os.truncate(path, chance.randrange(path.stat().st_size))
 
 
-def extend(path: Path, chance: random.Random) -> None:
+def extend(path, chance):
     with path.open("ab") as stream:
         stream.write(chance.randbytes(8) + b"\xff")
 
 
-def remove(path: Path, chance: random.Random) -> None:
+def remove(path, chance):
     path.unlink()
 
 
-def swap(path: Path, chance: random.Random) -> None:
+def swap(path, chance):
     """With another file of the folder that holds something else, of the same size if there is."""
     content = path.read_bytes()
     folder = next(
@@ -178,12 +176,12 @@ def swap(path: Path, chance: random.Random) -> None:
 DAMAGES = (flip, zero, truncate, extend, remove, swap)
 
 
-def possible(path: Path, damage: Any) -> bool:
+def possible(path, damage):
     content = path.read_bytes()
     return {flip: bool(content), truncate: bool(content), zero: any(content)}.get(damage, True)
 
 
-def trials(built: Mapping[str, Path]) -> list[tuple[str, str, Any]]:
+def trials(built):
     """Each kind, file and damage once, in an order that has all kinds in any part of it."""
     every = [
         (kind, name, damage)
@@ -196,9 +194,7 @@ def trials(built: Mapping[str, Path]) -> list[tuple[str, str, Any]]:
     return every
 
 
-def test_each_damage_of_each_file_is_told_with_its_name_and_how_to_rebuild(
-    built: dict[str, Path], tmp_path: Path
-) -> None:
+def test_each_damage_of_each_file_is_told_with_its_name_and_how_to_rebuild(built, tmp_path):
     every = trials(built)
     assert len(every) >= 240
     for number, (kind, name, damage) in enumerate(every[: cases(len(every), 60)]):
@@ -223,16 +219,16 @@ def test_each_damage_of_each_file_is_told_with_its_name_and_how_to_rebuild(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_whole_opens_and_is_read_once_for_each_state_of_its_files(
-    kind: str, built: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    kind, built, tmp_path, monkeypatch
+):
     for other in built[kind].parent.iterdir():
         shutil.copytree(other, tmp_path / other.name)
     folder, open_ = tmp_path / "index", KINDS[kind][1]
     time.sleep(2 * files._SETTLED_NS / 1e9)  # until a copy's times tell a later change
-    read: list[Path] = []
+    read = []
     crc32 = files._crc32
 
-    def noted(path: Path, start: int) -> str:
+    def noted(path, start):
         read.append(path)
         return crc32(path, start)
 
@@ -256,9 +252,7 @@ def test_what_is_whole_opens_and_is_read_once_for_each_state_of_its_files(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"documents.bin": 5}', b"\xff\xfe"])
-def test_a_damaged_record_of_openings_is_made_again(
-    content: bytes, built: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_damaged_record_of_openings_is_made_again(content, built, tmp_path):
     shutil.copytree(built["lexical"], tmp_path / "index")
     (tmp_path / "index" / VERIFIED).write_bytes(content)
     time.sleep(2 * files._SETTLED_NS / 1e9)
@@ -270,10 +264,10 @@ def test_a_damaged_record_of_openings_is_made_again(
     )
 
 
-def rewritten(name: str, kind: str, change: Callable[[Any], None]) -> Callable[[Path], None]:
+def rewritten(name, kind, change):
     """Numbers of a file changed in place."""
 
-    def forge(folder: Path) -> None:
+    def forge(folder):
         path = folder / name
         if path.suffix == ".npy":
             numbers = np.load(path)
@@ -287,8 +281,8 @@ def rewritten(name: str, kind: str, change: Callable[[Any], None]) -> Callable[[
     return forge
 
 
-def put(place: int, value: int) -> Callable[[Any], None]:
-    def change(numbers: Any) -> None:
+def put(place, value):
+    def change(numbers):
         numbers[place] = value
 
     return change
@@ -308,8 +302,8 @@ FORGED = {
 
 @pytest.mark.parametrize(("kind", "name"), FORGED)
 def test_numbers_that_lead_out_of_an_index_are_refused_although_their_checksums_are_right(
-    kind: str, name: str, built: dict[str, Path], tmp_path: Path
-) -> None:
+    kind, name, built, tmp_path
+):
     if kind not in built:
         pytest.skip(f"the packages of {kind} are not installed")
     for other in built[kind].parent.iterdir():

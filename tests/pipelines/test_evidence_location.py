@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.evidence import LexicalLocator
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.corpus import Passages
-from soundingline.toolkit.data import Document, Unit, parent
+from soundingline.toolkit.data import Unit, parent
 from soundingline.toolkit.errors import InputError
 
 REQUIREMENTS = ["The river drove between 20 and 150 mills.", "It is built of red brick", "zzzz"]
 
 
 @pytest.fixture(scope="module")
-def documents() -> list[Document]:
+def documents():
     world = FictionalWorld(documents=64, questions="sets:4", median_words=300, p90_words=900)
     return list(world.documents())
 
 
 @pytest.fixture(scope="module")
-def units(documents: list[Document]) -> list[Unit]:
+def units(documents):
     return [unit for document in documents for unit in Passages(60).units(document)]
 
 
 @pytest.fixture(scope="module")
-def index(units: list[Unit], tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
+def index(units, tmp_path_factory):
     return LexicalIndex.build(units, tmp_path_factory.mktemp("evidence") / "index")
 
 
-def test_passages_and_scores_are_those_of_a_search_of_the_whole_index(
-    index: LexicalIndex, documents: list[Document], units: list[Unit]
-) -> None:
+def test_passages_and_scores_are_those_of_a_search_of_the_whole_index(index, documents, units):
     docids = [document.docid for document in documents[5:40:3]]
     located = LexicalLocator(index).locate(docids, REQUIREMENTS, most=4)
     for number, requirement in enumerate(REQUIREMENTS):
@@ -49,7 +45,7 @@ def test_passages_and_scores_are_those_of_a_search_of_the_whole_index(
     assert not any(rows[2] for rows in located)
 
 
-def test_a_frequency_that_one_byte_does_not_hold_counts(tmp_path: Path) -> None:
+def test_a_frequency_that_one_byte_does_not_hold_counts(tmp_path):
     units = [Unit("a%p0", "", "tide " * 300), Unit("a%p1", "", "tide mill"), Unit("b%p0", "", "x")]
     index = LexicalIndex.build(units, tmp_path / "index")
     ((located,),) = LexicalLocator(index).locate(["a"], ["tide"])
@@ -58,13 +54,13 @@ def test_a_frequency_that_one_byte_does_not_hold_counts(tmp_path: Path) -> None:
     assert [passage.unit_id for passage in located] == [units[n].unit_id for n in numbers]
 
 
-def test_a_whole_document_is_its_own_evidence(tmp_path: Path) -> None:
+def test_a_whole_document_is_its_own_evidence(tmp_path):
     units = [Unit("a", "", "the tide"), Unit("b", "", "a mill")]
     index = LexicalIndex.build(units, tmp_path / "index")
     assert LexicalLocator(index).locate(["b", "a"], ["mill"])[0][0][0].unit_id == "b"
 
 
-def test_an_unknown_document_is_a_key_error(index: LexicalIndex) -> None:
+def test_an_unknown_document_is_a_key_error(index):
     with pytest.raises(KeyError, match="ghost"):
         LexicalLocator(index).locate(["ghost"], ["mill"])
     with pytest.raises(InputError, match="most"):

@@ -14,14 +14,14 @@ from soundingline.toolkit.data import Link
 from soundingline.toolkit.errors import InputError
 
 
-def graph(*pairs: str) -> LinkGraph:
+def graph(*pairs):
     return LinkGraph.build([Link(*pair.split(">")) for pair in pairs])
 
 
 LINKS = graph("a>x", "a>y", "b>x", "z>a", "c>w", "x>c")
 
 
-def ranking(**scores: float) -> pd.DataFrame:
+def ranking(**scores):
     """One query's ranking, best first; `_` in a name stands for the mark of passages."""
     rows = [(name.replace("_", "%p"), score) for name, score in scores.items()]
     frame = pd.DataFrame(rows, columns=["docno", "score"])
@@ -29,7 +29,7 @@ def ranking(**scores: float) -> pd.DataFrame:
     return frame.assign(**query)
 
 
-def scores(result: pd.DataFrame) -> dict[str, float]:
+def scores(result):
     assert result["rank"].tolist() == list(range(len(result)))
     assert result["score"].is_monotonic_decreasing
     return dict(zip(result["docno"], result["score"], strict=True))
@@ -38,7 +38,7 @@ def scores(result: pd.DataFrame) -> dict[str, float]:
 RANKING = ranking(a=10.0, b=8.0, c=2.0)
 
 
-def test_neighbours_of_the_head_get_its_damped_scores_summed_and_are_ranked_with_it() -> None:
+def test_neighbours_of_the_head_get_its_damped_scores_summed_and_are_ranked_with_it():
     result = LinkExpansion(LINKS, head=2, damping=0.5)(RANKING)
     # x of a and b, y and z of a; c is no seed.
     assert scores(result) == {"a": 10, "x": 9, "b": 8, "y": 5, "z": 5, "c": 2}
@@ -49,63 +49,63 @@ def test_neighbours_of_the_head_get_its_damped_scores_summed_and_are_ranked_with
     ("direction", "expected"),
     [("out", {"x", "y"}), ("in", {"z"}), ("both", {"x", "y", "z"})],
 )
-def test_links_are_followed_out_in_or_both_ways(direction: str, expected: set[str]) -> None:
+def test_links_are_followed_out_in_or_both_ways(direction, expected):
     result = LinkExpansion(LINKS, head=1, direction=direction)(RANKING)
     assert set(result["docno"]) - set("abc") == expected
 
 
-def test_a_retrieved_neighbour_rises_and_stays_one_row() -> None:
+def test_a_retrieved_neighbour_rises_and_stays_one_row():
     result = scores(LinkExpansion(graph("a>c"), head=2, damping=1.0)(RANKING))
     assert result == {"c": 12, "a": 10, "b": 8}
 
 
-def test_below_keeps_the_ranking_and_puts_new_documents_under_it() -> None:
+def test_below_keeps_the_ranking_and_puts_new_documents_under_it():
     result = LinkExpansion(LINKS, head=2, place="below")(RANKING)
     assert list(result["docno"]) == ["a", "b", "c", "x", "y", "z"]
     assert scores(result)["b"] == 8
 
 
-def test_new_documents_and_rows_are_capped_the_best_first() -> None:
+def test_new_documents_and_rows_are_capped_the_best_first():
     assert list(LinkExpansion(LINKS, head=2, most=1)(RANKING)["docno"]) == ["a", "x", "b", "c"]
     assert list(LinkExpansion(LINKS, head=2, depth=3)(RANKING)["docno"]) == ["a", "x", "b"]
 
 
-def test_a_hub_is_not_followed_and_counted() -> None:
+def test_a_hub_is_not_followed_and_counted():
     hub = graph(*(f"a>n{number}" for number in range(10_000)), "b>x")
     stage = LinkExpansion(hub, largest_hub=100)
     assert set(stage(RANKING)["docno"]) == {"a", "b", "c", "x"}
     assert stage.counts["hubs"] == 1 and stage.counts["added"] == 1
 
 
-def test_a_cycle_ends() -> None:
+def test_a_cycle_ends():
     assert scores(LinkExpansion(graph("a>b", "b>a"), head=2)(RANKING)) == {"a": 14, "b": 13, "c": 2}
 
 
-def test_negative_scores_count_from_the_lowest() -> None:
+def test_negative_scores_count_from_the_lowest():
     result = LinkExpansion(graph("a>x"), head=1, damping=0.5)(ranking(a=-1.0, b=-2.0, c=-5.0))
     assert scores(result) == {"a": -1, "b": -2, "x": -3, "c": -5}
 
 
-def test_passages_count_as_their_documents_and_a_new_one_comes_as_its_first_passage() -> None:
+def test_passages_count_as_their_documents_and_a_new_one_comes_as_its_first_passage():
     result = LinkExpansion(graph("a>x", "a>b"), head=1)(ranking(a_3=10.0, b_1=8.0, b_0=7.0))
     assert scores(result) == {"b%p1": 13, "a%p3": 10, "b%p0": 7, "x%p0": 5}
 
 
-def test_rows_keep_their_columns_and_new_ones_have_those_of_the_query() -> None:
+def test_rows_keep_their_columns_and_new_ones_have_those_of_the_query():
     result = LinkExpansion(LINKS, head=1)(RANKING.assign(text="t")).set_index("docno")
     assert set(result["query"]) == {"words"} and set(result["qid"]) == {"q"}
     assert result.loc["a", "text"] == "t"
     assert pd.isna(result.loc["x", "text"])
 
 
-def test_queries_are_apart_and_nothing_gives_nothing() -> None:
+def test_queries_are_apart_and_nothing_gives_nothing():
     both = pd.concat([RANKING, RANKING.assign(qid="p")[2:]], ignore_index=True)
     result = LinkExpansion(LINKS, head=1)(both)
     assert set(result[result["qid"] == "p"]["docno"]) == {"c", "w", "x"}
     assert len(LinkExpansion(LINKS)(RANKING[:0])) == 0
 
 
-def test_a_collection_gives_its_links_to_a_retriever_with_expansion() -> None:
+def test_a_collection_gives_its_links_to_a_retriever_with_expansion():
     retriever = LinkExpandedRetriever(pt.Transformer.from_df(RANKING), head=1)
     assert retriever.fingerprint == ""
     bound = retriever.bind(Collection("c", links=lambda: LINKS))
@@ -115,7 +115,7 @@ def test_a_collection_gives_its_links_to_a_retriever_with_expansion() -> None:
     assert retriever == LinkExpandedRetriever(retriever.retriever, head=1) != bound
 
 
-def test_a_collection_without_links_is_refused() -> None:
+def test_a_collection_without_links_is_refused():
     with pytest.raises(InputError, match="no links between its documents"):
         LinkExpansion().bind(Collection("c"))
     with pytest.raises(InputError, match="not bound"):
@@ -135,7 +135,7 @@ def test_a_collection_without_links_is_refused() -> None:
         {"depth": 0},
     ],
 )
-def test_impossible_settings_are_refused(setting: dict[str, object]) -> None:
+def test_impossible_settings_are_refused(setting):
     (name,) = setting
     for kind, first in (
         (LinkExpansion, LINKS),

@@ -1,7 +1,6 @@
 """Fusion against values computed by hand."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyterrier as pt
@@ -24,7 +23,7 @@ class Fixed(pt.Transformer):
     def __init__(self, rankings: dict[str, dict[str, float]], query: str = "rewritten") -> None:
         self.rankings, self.query = rankings, query
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+    def transform(self, inp):
         pt.validate.query_frame(inp, extra_columns=["query"])
         rows = [
             {**row, "query": self.query, "docno": docno, "score": score, "rank": n, "added": 1}
@@ -43,27 +42,27 @@ class TwoRankings(OpenedIndex):
     """Ranks as `FIRST` for BM25, and as `SECOND` for k1=2 and for query likelihood."""
 
     def __init__(self) -> None:
-        self.models: list[Any] = []
+        self.models = []
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other):
         return self is other
 
     __hash__ = object.__hash__
 
-    def rank(self, queries: list[str], model: Any, depth: int) -> list[RankedList]:
+    def rank(self, queries, model, depth):
         self.models.append(model)
         fixed = FIRST if getattr(model, "k1", 2) != 2 else SECOND
         found = [fixed.rankings.get(query.split()[-1], {}) for query in queries]
         return [RankedList(list(each), list(each.values())) for each in found]
 
 
-def frame(*qids: str) -> pd.DataFrame:
+def frame(*qids):
     return pd.DataFrame(
         {"qid": list(qids), "query": [f"query {qid}" for qid in qids], "reasoning": "why"}
     )
 
 
-def scores(found: pd.DataFrame, qid: str) -> dict[str, float]:
+def scores(found, qid):
     hits = found[found["qid"] == qid]
     assert hits["rank"].tolist() == list(range(len(hits)))
     assert hits["score"].is_monotonic_decreasing
@@ -112,7 +111,7 @@ def test_equal_scores_are_brought_to_one_and_what_was_not_found_to_zero():
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_a_weight_at_its_end_keeps_one_order(weight: float):
+def test_a_weight_at_its_end_keeps_one_order(weight):
     found = scores(Interpolation(FIRST, SECOND, weight=weight)(frame("b")), "b")
     alone = (FIRST if weight else SECOND).rankings["b"]
     assert [docno for docno in found if docno in alone] == list(alone)
@@ -120,7 +119,7 @@ def test_a_weight_at_its_end_keeps_one_order(weight: float):
 
 @pytest.mark.parametrize("kind", [ReciprocalRankFusion, Interpolation])
 class TestEveryFusion:
-    def test_keeps_the_input_s_columns_and_its_order_of_queries(self, kind: Any):
+    def test_keeps_the_input_s_columns_and_its_order_of_queries(self, kind):
         found = kind(FIRST, SECOND)(frame("b", "c", "a").assign(query_0="before"))
         assert list(found.columns) == [
             *("qid", "query", "reasoning", "query_0", "docno", "score", "rank")
@@ -131,30 +130,30 @@ class TestEveryFusion:
         assert set(found["reasoning"]) == {"why"}
         assert set(found["query_0"]) == {"before"}
 
-    def test_takes_a_ranking_of_one_alone(self, kind: Any):
+    def test_takes_a_ranking_of_one_alone(self, kind):
         assert list(scores(kind(FIRST, Fixed({}))(frame("b")), "b")) == ["x", "y", "z"]
         assert list(scores(kind(Fixed({}), FIRST)(frame("b")), "b")) == ["x", "y", "z"]
 
-    def test_gives_an_empty_frame_for_none_and_for_nothing_found(self, kind: Any):
+    def test_gives_an_empty_frame_for_none_and_for_nothing_found(self, kind):
         for fusion, asked in ((kind(FIRST, SECOND), frame()), (kind(FIRST, SECOND), frame("c"))):
             found = fusion(asked)
             assert len(found) == 0
             assert {"qid", "query", "reasoning", "docno", "score", "rank"} <= set(found.columns)
 
-    def test_cuts_at_the_depth(self, kind: Any):
+    def test_cuts_at_the_depth(self, kind):
         whole = kind(FIRST, SECOND)(frame("b"))
         cut = kind(FIRST, SECOND, depth=2)
         pd.testing.assert_frame_equal(cut(frame("b")), whole[:2])
         assert (kind(FIRST, SECOND) % 2).compile() == cut
         assert hash((kind(FIRST, SECOND) % 2).compile()) == hash(cut)
 
-    def test_leaves_its_input_and_the_rankings_as_they_were(self, kind: Any):
+    def test_leaves_its_input_and_the_rankings_as_they_were(self, kind):
         asked = frame("b")
         before = asked.copy()
         kept = FIRST(asked)
 
         class Keeps(pt.Transformer):
-            def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+            def transform(self, inp):
                 return kept
 
         copied = kept.copy()
@@ -162,12 +161,12 @@ class TestEveryFusion:
         pd.testing.assert_frame_equal(asked, before)
         pd.testing.assert_frame_equal(kept, copied)
 
-    def test_differs_from_one_of_other_retrievers_or_settings(self, kind: Any):
+    def test_differs_from_one_of_other_retrievers_or_settings(self, kind):
         assert kind(FIRST, SECOND) == kind(FIRST, SECOND)
         assert kind(FIRST, SECOND) != kind(SECOND, FIRST)
         assert kind(FIRST, SECOND) != kind(FIRST, SECOND, depth=5)
 
-    def test_is_inspected_and_continued_by_pyterrier(self, kind: Any):
+    def test_is_inspected_and_continued_by_pyterrier(self, kind):
         fusion = kind(FIRST, SECOND)
         assert set(pt.inspect.transformer_outputs(fusion, ["qid", "query"])) == {
             *("qid", "query", "docno", "score", "rank")
@@ -187,7 +186,7 @@ def test_wrong_settings_are_refused_with_what_is_valid():
 
 
 @pytest.mark.parametrize("kind", [ReciprocalRankFusion, Interpolation])
-def test_both_retrievers_are_bound_and_checked(kind: Any):
+def test_both_retrievers_are_bound_and_checked(kind):
     fusion = kind(BM25(k1=1), BM25(k1=2))
     bound = fusion.bind(Collection("c1", index=TwoRankings()))
     pd.testing.assert_frame_equal(bound(frame("b")), kind(FIRST, SECOND)(frame("b")))
@@ -198,7 +197,7 @@ def test_both_retrievers_are_bound_and_checked(kind: Any):
 
 
 @pytest.mark.parametrize("option", ["fusion_rrf", "fusion_interpolation"])
-def test_options_nest_any_two_retrievers(option: str):
+def test_options_nest_any_two_retrievers(option):
     from hydra import compose, initialize_config_dir
     from hydra.utils import instantiate
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,7 +33,7 @@ QUERIES = pd.DataFrame(
 )
 
 
-def documents(size: int, seed: int = 0) -> list[Unit]:
+def documents(size, seed=0):
     """Documents of which some words are in nearly all, some are frequent, and some are empty."""
     chance = random.Random(seed)
     drawn = [
@@ -48,13 +45,13 @@ def documents(size: int, seed: int = 0) -> list[Unit]:
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
+def index(tmp_path_factory):
     path = tmp_path_factory.mktemp("lexical") / "index"
     return LexicalIndex.build(documents(400), path, analyzer="whitespace")
 
 
 @pytest.fixture(scope="module")
-def enriched(index: LexicalIndex, tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
+def enriched(index, tmp_path_factory):
     folder = tmp_path_factory.mktemp("enriched")
     rows = [{"id": f"d{n}", "phrases": [f"w{n % 60} w1 extra", "w40"]} for n in range(0, 400, 3)]
     (folder / "phrases.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
@@ -68,11 +65,11 @@ def enriched(index: LexicalIndex, tmp_path_factory: pytest.TempPathFactory) -> L
 class Weights:
     """A query's words as impacts' terms."""
 
-    def queries(self, texts: Any) -> list[dict[str, float]]:
+    def queries(self, texts):
         return [{f"t{n}": (1 + n) / len(text) for n in range(0, 52, 2)} for text in texts]
 
 
-def learned(kind: str, folder: Path) -> Any:
+def learned(kind, folder):
     if kind == "impacts":
         made = encode_corpus(
             documents(400), StubSparse(), folder / "encoding", corpus_fingerprint="c"
@@ -84,7 +81,7 @@ def learned(kind: str, folder: Path) -> Any:
     return engine.open(folder / "index", corpus_fingerprint="c").retriever()
 
 
-def given(seed: int, size: int = 50) -> pd.DataFrame:
+def given(seed, size=50):
     """Candidates of each query, in no order, some of them twice."""
     chance = random.Random(seed)
     rows = [
@@ -96,9 +93,7 @@ def given(seed: int, size: int = 50) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["qid", "query", "docno", "text"])
 
 
-def assert_as_ranked(
-    make: Callable[[int], pt.Transformer], seed: int, tolerance: float = 0.0
-) -> None:
+def assert_as_ranked(make, seed, tolerance=0.0):
     """Given documents have scores and order of a ranking of all; 0 where that lacks them."""
     ranking, inp = make(400)(QUERIES), given(seed)
     whole = {(row.qid, row.docno): row.score for row in ranking.itertuples()}
@@ -126,18 +121,18 @@ LEXICAL = {
 
 
 @pytest.mark.parametrize("name", LEXICAL)
-def test_given_documents_have_the_bits_of_the_whole_ranking(name: str, index: LexicalIndex) -> None:
+def test_given_documents_have_the_bits_of_the_whole_ranking(name, index):
     for seed in range(cases(50, 4)):
         assert_as_ranked(lambda depth: LEXICAL[name](index, max(depth, 4)), seed)
 
 
-def test_phrases_count_for_given_documents(enriched: LexicalIndex) -> None:
+def test_phrases_count_for_given_documents(enriched):
     for seed in range(cases(50, 4)):
         assert_as_ranked(lambda depth: enriched.bm25(depth=depth), seed)
 
 
 @pytest.mark.parametrize("kind", ["impacts", "dense", "colbert"])
-def test_learned_retrievers_score_given_documents(kind: str, tmp_path: Path) -> None:
+def test_learned_retrievers_score_given_documents(kind, tmp_path):
     if kind != "impacts":
         for package in ("torch", "pyterrier_dr", "sentence_transformers"):
             pytest.importorskip(package)
@@ -147,7 +142,7 @@ def test_learned_retrievers_score_given_documents(kind: str, tmp_path: Path) -> 
         assert_as_ranked(retriever.at_depth, seed, 1e-5 if kind == "colbert" else 0.0)
 
 
-def test_features_are_written_as_pyterrier_writes_them(index: LexicalIndex) -> None:
+def test_features_are_written_as_pyterrier_writes_them(index):
     bm25, ql = index.bm25(depth=10), index.ql()
     first = bm25(QUERIES)
     out = (bm25 >> (index.bm25(k1=2) ** ql))(QUERIES)
@@ -163,7 +158,7 @@ def test_features_are_written_as_pyterrier_writes_them(index: LexicalIndex) -> N
     )
 
 
-def test_a_cutoff_cuts_given_documents_and_the_depth_does_not(index: LexicalIndex) -> None:
+def test_a_cutoff_cuts_given_documents_and_the_depth_does_not(index):
     inp = given(1)
     assert len(index.bm25(depth=2)(inp)) == len(inp)
     for retriever in (index.bm25(), index.ql(), index.bm25().rm3()):
@@ -173,7 +168,7 @@ def test_a_cutoff_cuts_given_documents_and_the_depth_does_not(index: LexicalInde
             pd.testing.assert_frame_equal(pipeline(inp), expected)
 
 
-def test_columns_of_the_input_stay_and_the_first_row_says_the_query(index: LexicalIndex) -> None:
+def test_columns_of_the_input_stay_and_the_first_row_says_the_query(index):
     inp = given(2).assign(score=7.0, rank=1, features=None).set_index(pd.Index(range(200, 400)))
     out = index.bm25()(inp)
     assert list(out.columns) == ["qid", "query", "docno", "text", "features", "score", "rank"]
@@ -184,7 +179,7 @@ def test_columns_of_the_input_stay_and_the_first_row_says_the_query(index: Lexic
     pd.testing.assert_frame_equal(left, right)
 
 
-def test_weights_of_terms_are_taken_and_stay_after_feedback(index: LexicalIndex) -> None:
+def test_weights_of_terms_are_taken_and_stay_after_feedback(index):
     weights = {"a": {"w1": 2.0}, "b": {"w2": 1.0, "w3": 0.5}, "c": {}, "none": {"nowhere": 1.0}}
     inp = given(3).assign(query_toks=lambda rows: rows["qid"].map(weights))
     queries = QUERIES.assign(query_toks=QUERIES["qid"].map(weights))
@@ -197,7 +192,7 @@ def test_weights_of_terms_are_taken_and_stay_after_feedback(index: LexicalIndex)
 
 
 @pytest.mark.parametrize("name", LEXICAL)
-def test_no_candidates_give_no_rows(name: str, index: LexicalIndex) -> None:
+def test_no_candidates_give_no_rows(name, index):
     retriever = LEXICAL[name](index, 10)
     out = retriever(given(0)[:0])
     assert len(out) == 0
@@ -205,7 +200,7 @@ def test_no_candidates_give_no_rows(name: str, index: LexicalIndex) -> None:
     assert len((index.bm25() >> (retriever**retriever))(QUERIES[:0])) == 0
 
 
-def test_a_document_that_the_index_lacks_is_refused(index: LexicalIndex, tmp_path: Path) -> None:
+def test_a_document_that_the_index_lacks_is_refused(index, tmp_path):
     inp = given(0)
     inp.loc[17, "docno"] = "d7%p3"
     message = r"docno 'd7%p3' is not in LexicalIndex\(.*before any aggregation"
@@ -214,7 +209,7 @@ def test_a_document_that_the_index_lacks_is_refused(index: LexicalIndex, tmp_pat
             retriever(inp)
 
 
-def test_stages_of_a_run_score_given_documents(index: LexicalIndex) -> None:
+def test_stages_of_a_run_score_given_documents(index):
     collection = Collection("c", index=index)
     for stage, plain in (
         (BM25(depth=5), index.bm25()),
@@ -228,7 +223,7 @@ def test_stages_of_a_run_score_given_documents(index: LexicalIndex) -> None:
 
 
 @pytest.mark.skipif(not find_spec("pyterrier_pisa"), reason="PISA is not installed")
-def test_an_engine_that_only_ranks_refuses_them(tmp_path: Path) -> None:
+def test_an_engine_that_only_ranks_refuses_them(tmp_path):
     from soundingline.pipelines.engines.pisa import PisaEngine
 
     engine = PisaEngine()

@@ -2,7 +2,6 @@
 
 import pickle
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +19,20 @@ from soundingline.toolkit.errors import InputError
 class Letters(OpenedIndex):
     """Ranks the letters of a query, the last one first."""
 
-    def rank(self, queries: Sequence[str], model: Retriever, depth: int) -> Sequence[RankedList]:
+    def rank(self, queries, model, depth):
         letters = [query[::-1][:depth] for query in queries]
         return [RankedList(list(each), range(len(each), 0, -1)) for each in letters]
 
 
-def backwards(name: str = "letters", **settings: int) -> Retriever:
+def backwards(name="letters", **settings):
     return Retriever(index=Letters(Path(name), {"corpus_fingerprint": "c"}), **settings)
 
 
-def frame(**columns: list[object]) -> pd.DataFrame:
+def frame(**columns):
     return pd.DataFrame({"qid": [f"q{n}" for n in range(len(*columns.values()))], **columns})
 
 
-def test_rows_keep_every_column_and_old_results_give_way() -> None:
+def test_rows_keep_every_column_and_old_results_give_way():
     queries = frame(query=["ab", "", "c"]).assign(reasoning=["x", "y", "z"], rank=9)
     ranking = backwards()(queries)
     assert list(ranking.columns) == ["qid", "query", "reasoning", "docno", "score", "rank"]
@@ -43,18 +42,18 @@ def test_rows_keep_every_column_and_old_results_give_way() -> None:
 
 
 @pytest.mark.parametrize("query", [None, 3, float("nan"), ["a"]])
-def test_a_query_that_is_no_text_is_refused(query: object) -> None:
+def test_a_query_that_is_no_text_is_refused(query):
     with pytest.raises(InputError, match=r"query holds .* valid: text"):
         backwards()(frame(query=[query]))
 
 
 @pytest.mark.parametrize("weights", ["a", ["a"], {"a": -1}, {"a": float("inf")}])
-def test_weights_that_are_no_weights_are_refused(weights: object) -> None:
+def test_weights_that_are_no_weights_are_refused(weights):
     with pytest.raises(InputError, match=r"(query_toks holds|weight -?\w+ of term 'a').*valid"):
         backwards()(frame(query_toks=[weights]))
 
 
-def test_retrievers_are_equal_by_class_index_and_settings() -> None:
+def test_retrievers_are_equal_by_class_index_and_settings():
     one, same = backwards(), backwards()
     assert one == same and hash(one) == hash(same)
     assert one not in (backwards("others"), backwards(depth=3), "letters")
@@ -63,7 +62,7 @@ def test_retrievers_are_equal_by_class_index_and_settings() -> None:
     assert one.fuse_rank_cutoff(1000) is None
 
 
-def test_ids_are_read_for_all_queries_together() -> None:
+def test_ids_are_read_for_all_queries_together():
     docnos = np.array(["a", "b", "c"], dtype=object)
     parts = [(np.array([2, 0]), np.array([5.0, 4.0])), (np.array([], int), np.array([]))]
     rankings = ranked_lists(docnos, parts)
@@ -72,7 +71,7 @@ def test_ids_are_read_for_all_queries_together() -> None:
     assert len(ranked(frame(query=["x"]), [NOTHING])) == 0
 
 
-def test_an_opened_index_is_its_folder_and_its_corpus(tmp_path: Path) -> None:
+def test_an_opened_index_is_its_folder_and_its_corpus(tmp_path):
     units = [Unit("d1", "", "old mill"), Unit("d2", "", "river")]
     index = LexicalIndex.build(units, tmp_path / "one", corpus_fingerprint="c")
     other = LexicalIndex.build(units, tmp_path / "two", corpus_fingerprint="c")
@@ -81,7 +80,7 @@ def test_an_opened_index_is_its_folder_and_its_corpus(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(index)) == index
 
 
-def test_a_folder_is_an_index_of_its_own_kind_alone(tmp_path: Path) -> None:
+def test_a_folder_is_an_index_of_its_own_kind_alone(tmp_path):
     (tmp_path / "data.bin").write_bytes(b"1234")
     write_manifest(tmp_path, "ours", {"corpus_fingerprint": "c"})
     assert is_index(tmp_path, "ours") and not is_index(tmp_path, "theirs")

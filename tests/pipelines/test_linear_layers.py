@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -29,18 +27,18 @@ ACTIVATIONS = {
 }
 
 
-def numbers(*shape: int, seed: int, dtype: Any) -> Any:
+def numbers(*shape, seed, dtype):
     torch.set_num_threads(1)
     random = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=random).to(dtype)
 
 
-def layer(dtype: Any) -> tuple[Any, Any]:
+def layer(dtype):
     weight = numbers(OUTPUTS, INPUTS, seed=1, dtype=dtype) / 6
     return weight, numbers(OUTPUTS, seed=2, dtype=dtype)
 
 
-def exact(rows: Any, dtype: Any, activation: str | None) -> Any:
+def exact(rows, dtype, activation):
     weight, bias = layer(dtype)
     return ACTIVATIONS[activation](rows.double() @ weight.double().T + bias.double())
 
@@ -48,9 +46,7 @@ def exact(rows: Any, dtype: Any, activation: str | None) -> Any:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("tokens", [1, 7, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_layer_is_its_product_its_bias_and_its_activation(
-    dtype: Any, tokens: int, activation: str | None
-) -> None:
+def test_a_layer_is_its_product_its_bias_and_its_activation(dtype, tokens, activation):
     rows = numbers(tokens, INPUTS, seed=3, dtype=dtype)
     result = linear(*layer(dtype), activation)(rows)
     assert result.dtype == dtype
@@ -63,8 +59,8 @@ def test_a_layer_is_its_product_its_bias_and_its_activation(
 @pytest.mark.skipif(not computes_bfloat16(CPU), reason="no instructions for bfloat16")
 @pytest.mark.parametrize("activation", [None, "gelu", "relu"])
 def test_in_bfloat16_a_sum_is_rounded_once_after_bias_and_activation(
-    activation: str | None,
-) -> None:
+    activation,
+):
     rows = numbers(300, INPUTS, seed=3, dtype=torch.bfloat16)
     result = linear(*layer(torch.bfloat16), activation)(rows).double()
     expected = exact(rows, torch.bfloat16, activation)
@@ -73,7 +69,7 @@ def test_in_bfloat16_a_sum_is_rounded_once_after_bias_and_activation(
 
 @pytest.mark.parametrize("activation", [None, "gelu", "relu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_layer_without_a_bias_adds_zeros(dtype: Any, activation: str | None) -> None:
+def test_a_layer_without_a_bias_adds_zeros(dtype, activation):
     rows = numbers(300, INPUTS, seed=3, dtype=dtype)
     weight, _ = layer(dtype)
     zeros = torch.zeros(OUTPUTS, dtype=dtype)
@@ -82,8 +78,8 @@ def test_a_layer_without_a_bias_adds_zeros(dtype: Any, activation: str | None) -
 
 
 def test_a_torch_without_the_operators_computes_step_by_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(torch.ops, "mkldnn", object())
     rows = numbers(300, INPUTS, seed=3, dtype=torch.bfloat16)
     weight, bias = layer(torch.bfloat16)
@@ -91,7 +87,7 @@ def test_a_torch_without_the_operators_computes_step_by_step(
     assert torch.equal(linear(weight, bias, "gelu")(rows), steps)
 
 
-def test_float32_is_computed_as_torch_does() -> None:
+def test_float32_is_computed_as_torch_does():
     rows = numbers(300, INPUTS, seed=3, dtype=torch.float32)
     weight, bias = layer(torch.float32)
     steps = torch.nn.functional.linear(rows, weight, bias)
@@ -99,7 +95,7 @@ def test_float32_is_computed_as_torch_does() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_packed_layers_of_a_network_give_its_results(bias: bool) -> None:
+def test_packed_layers_of_a_network_give_its_results(bias):
     network = torch.nn.Sequential(torch.nn.Linear(16, 8, bias=bias), torch.nn.Linear(8, 3))
     states = torch.randn(2, 5, 16)
     with torch.inference_mode():

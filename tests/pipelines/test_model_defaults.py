@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,11 +36,11 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
+def one_thread():
     torch.set_num_threads(1)
 
 
-def says(folder: Path, length: int) -> Path:
+def says(folder, length):
     """The checkpoint with a tokenizer that names this length."""
     path = folder / "tokenizer_config.json"
     content = json.loads(path.read_text("utf-8"))
@@ -51,7 +48,7 @@ def says(folder: Path, length: int) -> Path:
     return folder
 
 
-def save_cross_encoder(folder: Path) -> Path:
+def save_cross_encoder(folder):
     body = tiny_embedder.save_bert(folder / "body")
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained(body, num_labels=1)
     loaded.save_pretrained(folder)
@@ -59,27 +56,27 @@ def save_cross_encoder(folder: Path) -> Path:
     return folder
 
 
-def scored(kind: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+def scored(kind, **fixed):
     """The score of a long document by a scorer of this kind."""
 
-    def result(folder: Path, **given: Any) -> Any:
+    def result(folder, **given):
         words = " ".join(("mill", "river", "old", "the") * 40)
         return kind(str(folder), **fixed, **given).score([Pair("the mill", words)])
 
     return result
 
 
-def encoded(kind: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+def encoded(kind, **fixed):
     """The tokens that an encoder of this kind reads of a long document."""
 
-    def result(folder: Path, **given: Any) -> Any:
+    def result(folder, **given):
         words = (*tiny_splade.WORDS[:4], "mill", "river", "old", "the")
         return kind(str(folder), **fixed, **given).lengths([" ".join(words * 40)])
 
     return result
 
 
-MODELS: dict[str, tuple[Callable[[Path], Path], Callable[..., Any], int]] = {
+MODELS = {
     "monoT5": (lambda f: says(tiny_t5.save_t5(f), LENGTH), scored(MonoT5), LENGTH),
     "RankLLaMA": (
         lambda f: says(tiny_llama.save_rankllama(f), LENGTH),
@@ -110,9 +107,7 @@ MODELS: dict[str, tuple[Callable[[Path], Path], Callable[..., Any], int]] = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_reads_as_many_tokens_as_its_checkpoint_was_made_for(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_model_reads_as_many_tokens_as_its_checkpoint_was_made_for(name, tmp_path):
     save, result, length = MODELS[name]
     folder = save(tmp_path / "model")
     own = result(folder)
@@ -123,9 +118,7 @@ def test_a_model_reads_as_many_tokens_as_its_checkpoint_was_made_for(
 
 
 @pytest.mark.parametrize("kind", [MonoT5, RankLLaMA, CrossEncoder, SpladeEncoder])
-def test_an_own_length_that_is_given_as_well_changes_no_fingerprint(
-    kind: Any, tmp_path: Path
-) -> None:
+def test_an_own_length_that_is_given_as_well_changes_no_fingerprint(kind, tmp_path):
     makers = {
         MonoT5: tiny_t5.save_t5,
         RankLLaMA: tiny_llama.save_rankllama,
@@ -142,17 +135,13 @@ def test_an_own_length_that_is_given_as_well_changes_no_fingerprint(
     ("positions", "tokenizer", "expected"),
     [(512, 180, 180), (128, 512, 128), (128, 1e30, 128), (None, 77, 77), (None, 1e30, 512)],
 )
-def test_the_tokenizer_names_the_length_and_the_positions_bound_it(
-    positions: int | None, tokenizer: float, expected: int
-) -> None:
+def test_the_tokenizer_names_the_length_and_the_positions_bound_it(positions, tokenizer, expected):
     config = SimpleNamespace(max_position_embeddings=positions)
     assert own_length(config, tokenizer) == expected
 
 
 @pytest.mark.parametrize("computes", [True, False])
-def test_a_cpu_computes_in_float32_whatever_its_instructions(
-    computes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cpu_computes_in_float32_whatever_its_instructions(computes, monkeypatch):
     monkeypatch.setattr(models, "computes_bfloat16", lambda device: computes)
     assert models.choose_dtype(None, CPU) == torch.float32
     assert models.choose_dtype("bfloat16", CPU) == torch.bfloat16
@@ -160,7 +149,7 @@ def test_a_cpu_computes_in_float32_whatever_its_instructions(
     assert models.choose_dtype(None, torch.device("cuda")) == gpu
 
 
-def test_no_model_sets_a_length_or_a_precision_of_its_own() -> None:
+def test_no_model_sets_a_length_or_a_precision_of_its_own():
     named = [getattr(pipelines, name) for name in pipelines.__all__]
     encoders = [SpladeEncoder, SpladeEngine]
     checked = 0

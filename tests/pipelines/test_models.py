@@ -40,7 +40,7 @@ from soundingline.toolkit.optional import import_optional  # noqa: E402
 CPU = torch.device("cpu")
 
 
-def bert(folder: Path, seed: int = 0) -> Path:
+def bert(folder, seed=0):
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(seed)
@@ -51,12 +51,12 @@ def bert(folder: Path, seed: int = 0) -> Path:
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
+def checkpoint(tmp_path):
     return bert(tmp_path / "bert")
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def offline(monkeypatch, tmp_path):
     """A hub cache of our own and no network; where the hub's snapshots of `org/name` lie."""
     from huggingface_hub import constants
 
@@ -66,29 +66,29 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "hub" / "models--org--name"
 
 
-def cached(repository: Path, commit: str, seed: int = 0) -> None:
+def cached(repository, commit, seed=0):
     """As the hub's client lays out what it has downloaded."""
     (repository / "refs").mkdir(parents=True, exist_ok=True)
     (repository / "refs" / "main").write_text(commit)
     bert(repository / "snapshots" / commit, seed)
 
 
-def test_a_folders_configuration_is_read(checkpoint: Path) -> None:
+def test_a_folders_configuration_is_read(checkpoint):
     assert checkpoint_config(str(checkpoint)).hidden_size == 8
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./models/none", "~/none", "a/b/c"])
-def test_a_path_without_a_folder_is_told_as_such(name: str) -> None:
+def test_a_path_without_a_folder_is_told_as_such(name):
     with pytest.raises(InputError, match=r"there is no folder '.*' with a model\. check the path"):
         checkpoint_config(name)
 
 
-def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_told(tmp_path):
     with pytest.raises(InputError, match=r"cannot be loaded, in that folder .*save_pretrained"):
         checkpoint_config(str(tmp_path))
 
 
-def test_a_damaged_configuration_is_told(checkpoint: Path) -> None:
+def test_a_damaged_configuration_is_told(checkpoint):
     (checkpoint / "config.json").write_text("{not json")
     with pytest.raises(InputError, match=r"cannot be loaded, in that folder"):
         checkpoint_config(str(checkpoint))
@@ -96,7 +96,7 @@ def test_a_damaged_configuration_is_told(checkpoint: Path) -> None:
 
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("ask", [checkpoint_config, checkpoint_fingerprint])
-def test_a_hub_model_that_cannot_be_had_is_told_in_one_line_with_what_to_run(ask: object) -> None:
+def test_a_hub_model_that_cannot_be_had_is_told_in_one_line_with_what_to_run(ask):
     with pytest.raises(InputError, match=r"neither on this machine .*`hf download org/name`") as e:
         ask("org/name")  # type: ignore[operator]
     assert "\n" not in str(e.value)
@@ -104,31 +104,29 @@ def test_a_hub_model_that_cannot_be_had_is_told_in_one_line_with_what_to_run(ask
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_name_that_no_hub_model_can_have_is_told() -> None:
+def test_a_name_that_no_hub_model_can_have_is_told():
     with pytest.raises(InputError, match=r"cannot be loaded"):
         checkpoint_fingerprint("no such name!")
 
 
-def test_what_is_no_fault_of_a_checkpoint_passes_through(checkpoint: Path) -> None:
+def test_what_is_no_fault_of_a_checkpoint_passes_through(checkpoint):
     with pytest.raises(ZeroDivisionError), opening(str(checkpoint)):
         raise ZeroDivisionError
 
 
-def test_equal_content_has_one_fingerprint_wherever_it_lies(
-    checkpoint: Path, tmp_path: Path
-) -> None:
+def test_equal_content_has_one_fingerprint_wherever_it_lies(checkpoint, tmp_path):
     copy = Path(shutil.copytree(checkpoint, tmp_path / "another" / "place"))
     (copy / "README.md").write_text("notes change no score")
     assert checkpoint_fingerprint(str(copy)) == checkpoint_fingerprint(str(checkpoint))
 
 
-def test_other_weights_have_another_fingerprint(checkpoint: Path, tmp_path: Path) -> None:
+def test_other_weights_have_another_fingerprint(checkpoint, tmp_path):
     other = bert(tmp_path / "other", seed=1)
     assert checkpoint_fingerprint(str(other)) != checkpoint_fingerprint(str(checkpoint))
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "1_Pooling/config.json", "vocab.txt"])
-def test_another_tokenizer_or_module_is_another_fingerprint(checkpoint: Path, file: str) -> None:
+def test_another_tokenizer_or_module_is_another_fingerprint(checkpoint, file):
     before = checkpoint_fingerprint(str(checkpoint))
     (checkpoint / file).parent.mkdir(exist_ok=True)
     (checkpoint / file).write_text("one")
@@ -137,7 +135,7 @@ def test_another_tokenizer_or_module_is_another_fingerprint(checkpoint: Path, fi
     assert len({before, with_it, checkpoint_fingerprint(str(checkpoint))}) == 3
 
 
-def test_weights_written_over_in_place_have_another_fingerprint(checkpoint: Path) -> None:
+def test_weights_written_over_in_place_have_another_fingerprint(checkpoint):
     before = checkpoint_fingerprint(str(checkpoint))
     path = checkpoint / "model.safetensors"
     known = path.stat()
@@ -151,7 +149,7 @@ def test_weights_written_over_in_place_have_another_fingerprint(checkpoint: Path
 
 
 @pytest.mark.parametrize("name", ["aa.json", "c.json", "sub/a.json"])
-def test_a_file_of_another_name_is_another_fingerprint(checkpoint: Path, name: str) -> None:
+def test_a_file_of_another_name_is_another_fingerprint(checkpoint, name):
     (checkpoint / "sub").mkdir()
     (checkpoint / "a.json").write_text("1")
     before = checkpoint_fingerprint(str(checkpoint))
@@ -159,7 +157,7 @@ def test_a_file_of_another_name_is_another_fingerprint(checkpoint: Path, name: s
     assert checkpoint_fingerprint(str(checkpoint)) != before
 
 
-def test_a_hub_models_fingerprint_is_its_commit(offline: Path) -> None:
+def test_a_hub_models_fingerprint_is_its_commit(offline):
     cached(offline, "0123456789abcdef0123456789abcdef01234567")
     assert checkpoint_fingerprint("org/name") == "org/name@0123456789abcdef0123456789abcdef01234567"
     cached(offline, "f" * 40, seed=1)
@@ -168,7 +166,7 @@ def test_a_hub_models_fingerprint_is_its_commit(offline: Path) -> None:
     assert older.endswith("@0123456789abcdef0123456789abcdef01234567")
 
 
-def test_the_size_of_the_weights_is_that_of_their_files(checkpoint: Path) -> None:
+def test_the_size_of_the_weights_is_that_of_their_files(checkpoint):
     index = (checkpoint / "model.safetensors").stat().st_size
     assert weight_bytes(str(checkpoint)) == index
     (checkpoint / "pytorch_model.bin").write_bytes(b"the same weights in an older form")
@@ -179,7 +177,7 @@ def test_the_size_of_the_weights_is_that_of_their_files(checkpoint: Path) -> Non
     assert weight_bytes(str(checkpoint)) is None
 
 
-def test_the_size_of_a_hub_model_is_known_where_it_is_here(offline: Path) -> None:
+def test_the_size_of_a_hub_model_is_known_where_it_is_here(offline):
     assert weight_bytes("org/name") is None
     cached(offline, "c" * 40)
     assert weight_bytes("org/name") == (
@@ -187,7 +185,7 @@ def test_the_size_of_a_hub_model_is_known_where_it_is_here(offline: Path) -> Non
     )
 
 
-def test_a_model_of_the_wrong_kind_is_told(checkpoint: Path) -> None:
+def test_a_model_of_the_wrong_kind_is_told(checkpoint):
     config = checkpoint_config(str(checkpoint))
     check_kind(config, str(checkpoint), ("t5", "bert"), "monoT5")
     with pytest.raises(
@@ -196,20 +194,20 @@ def test_a_model_of_the_wrong_kind_is_told(checkpoint: Path) -> None:
         check_kind(config, str(checkpoint), ("t5",), "monoT5")
 
 
-def test_free_memory_is_what_the_kernel_gives() -> None:
+def test_free_memory_is_what_the_kernel_gives():
     lines = Path("/proc/meminfo").read_text("ascii").splitlines()
     known = dict(line.split(":") for line in lines)
     assert 0 < free_bytes(CPU) <= int(known["MemTotal"].split()[0]) * 1024
 
 
-def test_too_little_memory_is_told_with_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_told_with_the_sizes(monkeypatch):
     monkeypatch.setattr("soundingline.pipelines.models.free_bytes", lambda device: 4_000_000_000)
     check_memory(4_000_000_000, CPU, "a 2B model")
     with pytest.raises(InputError, match=r"a 3B model needs 6\.2 GB and cpu has 4\.0 GB free\."):
         check_memory(6_200_000_000, CPU, "a 3B model")
 
 
-def test_an_allocation_that_fails_is_told_with_what_was_computed() -> None:
+def test_an_allocation_that_fails_is_told_with_what_was_computed():
     with (
         pytest.raises(InputError, match=r"a batch of 9 does not fit into the memory of cpu, .* GB"),
         within_memory(CPU, "a batch of 9"),
@@ -218,19 +216,17 @@ def test_an_allocation_that_fails_is_told_with_what_was_computed() -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
-def test_running_out_of_memory_anywhere_is_told(error: Exception) -> None:
+def test_running_out_of_memory_anywhere_is_told(error):
     with pytest.raises(InputError, match=r"does not fit.* batch_tokens"), within_memory(CPU, "x"):
         raise error
 
 
-def test_other_faults_of_a_computation_pass_through() -> None:
+def test_other_faults_of_a_computation_pass_through():
     with pytest.raises(RuntimeError, match=r"mat1"), within_memory(CPU, "x"):
         torch.ones(2, 3) @ torch.ones(2, 3)
 
 
-def test_loading_shows_no_bars_where_nobody_watches(
-    checkpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_loading_shows_no_bars_where_nobody_watches(checkpoint, capsys):
     from transformers import BertModel
     from transformers.utils.logging import is_progress_bar_enabled
 
@@ -241,12 +237,10 @@ def test_loading_shows_no_bars_where_nobody_watches(
     assert is_progress_bar_enabled() is enabled
 
 
-def test_tries_of_a_download_are_not_shown(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tries_of_a_download_are_not_shown(monkeypatch, tmp_path, caplog):
     import logging
 
-    def unreachable(*_: object, **__: object) -> None:
+    def unreachable(*_, **__):
         logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
         raise OSError("no network")
 
@@ -259,7 +253,7 @@ def test_tries_of_a_download_are_not_shown(
     assert not caplog.records and logger.level == level
 
 
-def test_more_tokens_than_positions_are_refused(checkpoint: Path) -> None:
+def test_more_tokens_than_positions_are_refused(checkpoint):
     config = checkpoint_config(str(checkpoint))
     check_length(config, "m", 512)
     with pytest.raises(InputError, match=r"query_max_length=513 with 'm'.*at most 512"):
@@ -268,7 +262,7 @@ def test_more_tokens_than_positions_are_refused(checkpoint: Path) -> None:
     check_length(checkpoint_config(str(save_t5(checkpoint.parent / "t5"))), "m", 5000)
 
 
-def test_weights_that_were_cut_short_are_told(checkpoint: Path) -> None:
+def test_weights_that_were_cut_short_are_told(checkpoint):
     from transformers import BertModel
 
     weights = checkpoint / "model.safetensors"
@@ -278,7 +272,7 @@ def test_weights_that_were_cut_short_are_told(checkpoint: Path) -> None:
         BertModel.from_pretrained(checkpoint)
 
 
-def gpus(monkeypatch: pytest.MonkeyPatch, count: int, bfloat16: bool = True) -> None:
+def gpus(monkeypatch, count, bfloat16=True):
     """A machine with that many GPUs, as torch tells it."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -290,7 +284,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, count: int, bfloat16: bool = True) -> 
     )
 
 
-def test_a_gpu_is_taken_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_taken_where_there_is_one(monkeypatch):
     gpus(monkeypatch, 0)
     assert choose_device() == CPU
     gpus(monkeypatch, 2)
@@ -300,9 +294,7 @@ def test_a_gpu_is_taken_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "gpu", "", "CPU", "mps"])
-def test_a_device_that_is_not_here_is_told_with_those_that_are(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_device_that_is_not_here_is_told_with_those_that_are(monkeypatch, name):
     gpus(monkeypatch, 0)
     with pytest.raises(
         InputError, match=r"not on this machine\. valid: null, cpu\. set device=null"
@@ -310,13 +302,13 @@ def test_a_device_that_is_not_here_is_told_with_those_that_are(
         choose_device(name)
 
 
-def test_a_gpu_beyond_those_that_are_here_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_beyond_those_that_are_here_is_told(monkeypatch):
     gpus(monkeypatch, 2)
     with pytest.raises(InputError, match=r"valid: null, cpu, cuda, cuda:0, cuda:1\."):
         choose_device("cuda:2")
 
 
-def test_bfloat16_is_taken_where_the_device_computes_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_is_taken_where_the_device_computes_in_it(monkeypatch):
     gpu = torch.device("cuda")
     gpus(monkeypatch, 1)
     assert choose_dtype(None, gpu) == torch.bfloat16
@@ -327,22 +319,22 @@ def test_bfloat16_is_taken_where_the_device_computes_in_it(monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="the kernel tells what the CPU has")
-def test_a_cpu_computes_in_bfloat16_where_the_kernel_says_so() -> None:
+def test_a_cpu_computes_in_bfloat16_where_the_kernel_says_so():
     flags = Path("/proc/cpuinfo").read_text("utf-8").split()
     known = bool({"amx_bf16", "avx512_bf16"} & set(flags))
     assert computes_bfloat16(CPU) == known
 
 
 @pytest.mark.parametrize("name", ["float16", "bf16", "", "half"])
-def test_another_dtype_is_told_with_the_valid_ones(name: str) -> None:
+def test_another_dtype_is_told_with_the_valid_ones(name):
     with pytest.raises(InputError, match=r"dtype=.* valid: null, bfloat16, float32"):
         choose_dtype(name, CPU)
 
 
 def test_a_package_that_is_not_installed_is_told_with_the_extra_that_brings_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def absent(name: str) -> None:
+    monkeypatch,
+):
+    def absent(name):
         raise ModuleNotFoundError(f"No module named '{name}'", name=name.partition(".")[0])
 
     monkeypatch.setattr("soundingline.toolkit.optional.import_module", absent)
@@ -353,9 +345,9 @@ def test_a_package_that_is_not_installed_is_told_with_the_extra_that_brings_it(
 
 
 def test_a_package_that_is_broken_inside_keeps_its_own_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def broken(name: str) -> None:
+    monkeypatch,
+):
+    def broken(name):
         raise ModuleNotFoundError("No module named 'tokenizers'", name="tokenizers")
 
     monkeypatch.setattr("soundingline.toolkit.optional.import_module", broken)
@@ -364,7 +356,7 @@ def test_a_package_that_is_broken_inside_keeps_its_own_error(
 
 
 @pytest.fixture(scope="module")
-def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def adapters(tmp_path_factory):
     if find_spec("peft") is None:
         pytest.skip("peft is not installed")
     folder = tmp_path_factory.mktemp("adapters")
@@ -373,14 +365,14 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_an_adapter_of_another_part_of_the_network_is_refused(adapters: Path) -> None:
+def test_an_adapter_of_another_part_of_the_network_is_refused(adapters):
     # Made for the bare body; the language model holds the body under another name.
     it = Checkpoint(str(adapters / "adapter"), automatic="AutoModelForCausalLM")
     with pytest.raises(InputError, match="is not one of"):
         it.load(CPU, torch.float32)
 
 
-def test_a_checkpoint_that_lacks_weights_is_refused(adapters: Path) -> None:
+def test_a_checkpoint_that_lacks_weights_is_refused(adapters):
     it = Checkpoint(
         str(adapters / "llama"), automatic="AutoModelForSequenceClassification", num_labels=1
     )
@@ -391,7 +383,7 @@ def test_a_checkpoint_that_lacks_weights_is_refused(adapters: Path) -> None:
     assert not network.training
 
 
-def test_an_adapter_that_names_no_base_needs_one(adapters: Path, tmp_path: Path) -> None:
+def test_an_adapter_that_names_no_base_needs_one(adapters, tmp_path):
     for path in (adapters / "adapter").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     config = json.loads((tmp_path / "adapter_config.json").read_text())
@@ -403,9 +395,7 @@ def test_an_adapter_that_names_no_base_needs_one(adapters: Path, tmp_path: Path)
     assert Checkpoint(str(tmp_path), str(adapters / "llama")).config.model_type == "llama"
 
 
-def test_loading_and_merging_say_nothing(
-    adapters: Path, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
-) -> None:
+def test_loading_and_merging_say_nothing(adapters, capfd, recwarn):
     capfd.readouterr()
     network, missing = Checkpoint(str(adapters / "adapter")).load(CPU, torch.float32)
     said = capfd.readouterr()
@@ -419,15 +409,15 @@ class Canary:
     def __init__(self, place: Path) -> None:
         self.place = place
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self):
         return Path.touch, (self.place,)
 
 
 @pytest.mark.parametrize("answer", ["y\n", ""])
 def test_code_that_a_checkpoint_brings_is_not_run_and_nobody_is_asked(
-    answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
+    answer, tmp_path, monkeypatch
+):
+    asked = []
     monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or answer)
     model = tiny_embedder.save_llama(tmp_path / "llama")
     canary = tmp_path / "canary"
@@ -450,7 +440,7 @@ def test_code_that_a_checkpoint_brings_is_not_run_and_nobody_is_asked(
     assert not canary.exists() and not asked
 
 
-def test_pickled_weights_run_nothing(adapters: Path, tmp_path: Path) -> None:
+def test_pickled_weights_run_nothing(adapters, tmp_path):
     model = tmp_path / "llama"
     model.mkdir()
     for path in (adapters / "llama").glob("*.json"):
@@ -461,7 +451,7 @@ def test_pickled_weights_run_nothing(adapters: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "canary").exists()
 
 
-def test_a_pickled_adapter_runs_nothing(adapters: Path, tmp_path: Path) -> None:
+def test_a_pickled_adapter_runs_nothing(adapters, tmp_path):
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     config = adapters / "adapter" / "adapter_config.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -23,8 +22,8 @@ JUDGEMENTS = {
 }
 
 
-def texts(known: Sequence[str]) -> object:
-    def units(unit_ids: Sequence[str]) -> list[Unit]:
+def texts(known):
+    def units(unit_ids):
         for unit_id in unit_ids:
             if unit_id not in known:
                 raise KeyError(unit_id)
@@ -37,10 +36,10 @@ DOCUMENTS = Collection("c", texts=texts([f"d{n}" for n in range(1, 10)]), qrels=
 PASSAGES = replace(DOCUMENTS, texts=texts([f"d{n}%p{p}" for n in range(1, 10) for p in range(3)]))
 
 
-def ranking(docnos: Sequence[str]) -> pt.Transformer:
+def ranking(docnos):
     """A base that ranks the same for every query."""
 
-    def rows(queries: pd.DataFrame) -> pd.DataFrame:
+    def rows(queries):
         each = [
             {**row, "docno": docno, "score": 9.0 - place, "rank": place}
             for row in queries.to_dict("records")
@@ -51,18 +50,18 @@ def ranking(docnos: Sequence[str]) -> pt.Transformer:
     return pt.apply.generic(rows, required_columns=["qid", "query"])
 
 
-def by_qid(oracle: OracleRetriever, collection: Collection) -> dict[str, list[str]]:
+def by_qid(oracle, collection):
     found = oracle.bind(collection).transform(QUERIES)
     assert (found.groupby("qid")["score"].diff().dropna() < 0).all(), "scores must fall"
     assert found["rank"].tolist() == found.groupby("qid").cumcount().tolist()
     return {qid: rows["docno"].tolist() for qid, rows in found.groupby("qid")}
 
 
-def test_evidence_comes_by_grade_and_alone_without_a_base() -> None:
+def test_evidence_comes_by_grade_and_alone_without_a_base():
     assert by_qid(OracleRetriever(), DOCUMENTS) == {"1": ["d2", "d1"], "2": ["d5"]}
 
 
-def test_the_base_comes_behind_it_each_unit_once() -> None:
+def test_the_base_comes_behind_it_each_unit_once():
     oracle = OracleRetriever(ranking(["d7", "d1", "d9"]))
     assert by_qid(oracle, DOCUMENTS) == {
         "1": ["d2", "d1", "d7", "d9"],
@@ -71,22 +70,22 @@ def test_the_base_comes_behind_it_each_unit_once() -> None:
     }
 
 
-def test_a_passage_is_the_one_that_the_base_ranks_best_or_the_first() -> None:
+def test_a_passage_is_the_one_that_the_base_ranks_best_or_the_first():
     oracle = OracleRetriever(ranking(["d7%p1", "d1%p2", "d1%p0"]))
     assert by_qid(oracle, PASSAGES)["1"] == ["d2%p0", "d1%p2", "d7%p1", "d1%p0"]
 
 
-def test_depth_and_tier_are_kept() -> None:
+def test_depth_and_tier_are_kept():
     assert by_qid(OracleRetriever(ranking(["d7", "d8"]), depth=2), DOCUMENTS)["2"] == ["d5", "d7"]
     assert by_qid(OracleRetriever(tier="gold"), DOCUMENTS) == {"1": ["d2"]}
 
 
-def test_columns_of_the_queries_stay() -> None:
+def test_columns_of_the_queries_stay():
     found = OracleRetriever().bind(DOCUMENTS).transform(QUERIES)
     assert found["note"].tolist() == ["x", "x", "y"]
 
 
-def test_what_cannot_work_is_told() -> None:
+def test_what_cannot_work_is_told():
     with pytest.raises(InputError, match=r"the tier 'expert'. valid: evidence, gold"):
         OracleRetriever(tier="expert").bind(DOCUMENTS)
     with pytest.raises(InputError, match="no judgements"):

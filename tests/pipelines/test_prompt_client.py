@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from scripted_model import ScriptedModel, saying, used
 
@@ -20,9 +17,7 @@ from soundingline.toolkit.llm.prices import Price
 DOLLAR = Price(input=0.0, output=1_000_000.0)
 
 
-def replies(
-    model: ScriptedModel, cache: ResultCache, ledger: Ledger | None = None
-) -> dict[str, int]:
+def replies(model, cache, ledger=None):
     """What a client counts that asks for the reply to one prompt."""
     blocking, counts = BlockingModel("m", role="rewriter", price=DOLLAR), Counts()
     client = PromptClient(
@@ -39,13 +34,13 @@ def replies(
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> ResultCache:
+def cache(tmp_path):
     return ResultCache(tmp_path / "replies.sqlite")
 
 
 def test_tokens_that_the_server_did_not_tell_are_unknown_now_and_where_they_are_kept(
-    cache: ResultCache,
-) -> None:
+    cache,
+):
     found = replies(ScriptedModel(saying("yes", usage=Usage(input=5))), cache)
     assert found["reply_unmetered"] == 1
     assert replies(ScriptedModel(), cache)["reply_unmetered"] == 1
@@ -62,9 +57,7 @@ def test_tokens_that_the_server_did_not_tell_are_unknown_now_and_where_they_are_
         ([10**400, 10], {"reply_unmetered": 1}),
     ],
 )
-def test_the_tokens_of_a_kept_reply_are_known_only_where_they_are_possible(
-    cache: ResultCache, kept: Any, counted: dict[str, int]
-) -> None:
+def test_the_tokens_of_a_kept_reply_are_known_only_where_they_are_possible(cache, kept, counted):
     value = {"text": "yes", "retried": False, "tokens": kept}
     cache.put([(("k", "prompt"), value)])
     assert replies(ScriptedModel(), cache) == counted
@@ -75,9 +68,7 @@ def test_the_tokens_of_a_kept_reply_are_known_only_where_they_are_possible(
     [saying("", usage=used(0, 1)), Truncated("cut", turn=saying("y", usage=used(0, 1)))],
     ids=["empty", "truncated"],
 )
-def test_a_second_request_for_a_prompt_is_on_the_ledger_beside_the_first(
-    cache: ResultCache, first: Any
-) -> None:
+def test_a_second_request_for_a_prompt_is_on_the_ledger_beside_the_first(cache, first):
     ledger = Ledger()
     model = ScriptedModel(first, saying("yes", usage=used(0, 1)))
     counted = replies(model, cache, ledger)

@@ -7,7 +7,6 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,11 +25,10 @@ from question_model import (
 
 from soundingline.pipelines.prompt_template import PROMPTS, last_words
 from soundingline.pipelines.q2q import Q2Q, Reading, is_empty, lost_numbers, read_question
-from soundingline.pipelines.rewrite import Rewriter
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import SamplingParams, Turn
 from soundingline.toolkit.llm import errors as llm_errors
-from soundingline.toolkit.llm.errors import ModelError, OutOfMoney, ServerGone, Truncated
+from soundingline.toolkit.llm.errors import OutOfMoney, ServerGone, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,17 +41,17 @@ NOTHING = dict.fromkeys(
 )
 
 
-def rewritten(stage: Rewriter, *queries: str, **columns: Any) -> list[str]:
+def rewritten(stage, *queries, **columns):
     return stage(frame(*queries, **columns))["query"].tolist()
 
 
-def told(stage: Rewriter) -> dict[str, int]:
+def told(stage):
     """The counts that are not zero, without the tokens of replies."""
     counts = stage.counts.items()
     return {name: count for name, count in counts if count and not name.startswith("reply_")}
 
 
-def test_tokens_of_replies_are_counted_whether_asked_for_or_kept(tmp_path: Path) -> None:
+def test_tokens_of_replies_are_counted_whether_asked_for_or_kept(tmp_path):
     for _ in range(2):
         with asking(QuestionModel(replies("What is a king?"))) as llm:
             stage = Q2Q(model=llm, cache=tmp_path)
@@ -66,7 +64,7 @@ def test_tokens_of_replies_are_counted_whether_asked_for_or_kept(tmp_path: Path)
 # What is asked.
 
 
-def test_the_prompt_alone_holds_the_query_and_no_reasoning() -> None:
+def test_the_prompt_alone_holds_the_query_and_no_reasoning():
     model = QuestionModel()
     with asking(model) as llm:
         rewritten(Q2Q(model=llm), "king of spain", reasoning=["a secret thought"])
@@ -77,7 +75,7 @@ def test_the_prompt_alone_holds_the_query_and_no_reasoning() -> None:
     assert request.tools == []
 
 
-def test_the_prompt_with_reasoning_holds_both() -> None:
+def test_the_prompt_with_reasoning_holds_both():
     model = QuestionModel()
     with asking(model) as llm:
         stage = Q2Q(model=llm, reasoning=True)
@@ -89,7 +87,7 @@ def test_the_prompt_with_reasoning_holds_both() -> None:
 
 
 @pytest.mark.parametrize("thoughts", ["", "  \n", None, float("nan")])
-def test_without_reasoning_the_query_alone_is_asked_and_counted(thoughts: Any) -> None:
+def test_without_reasoning_the_query_alone_is_asked_and_counted(thoughts):
     model = QuestionModel()
     with asking(model) as llm:
         stage, alone = Q2Q(model=llm, reasoning=True), Q2Q(model=llm)
@@ -103,7 +101,7 @@ def test_without_reasoning_the_query_alone_is_asked_and_counted(thoughts: Any) -
     }
 
 
-def test_long_reasoning_is_asked_with_its_end() -> None:
+def test_long_reasoning_is_asked_with_its_end():
     model = QuestionModel()
     with asking(model) as llm:
         stage = Q2Q(model=llm, reasoning=True, max_reasoning_words=3)
@@ -112,7 +110,7 @@ def test_long_reasoning_is_asked_with_its_end() -> None:
     assert last_words(" a b ", 2) == "a b"
 
 
-def test_what_a_query_holds_never_becomes_a_place_of_the_prompt() -> None:
+def test_what_a_query_holds_never_becomes_a_place_of_the_prompt():
     model = QuestionModel()
     with asking(model) as llm:
         stage = Q2Q(model=llm, reasoning=True)
@@ -121,7 +119,7 @@ def test_what_a_query_holds_never_becomes_a_place_of_the_prompt() -> None:
     assert thoughts_of(model.requests[0].messages) == "{query} \\1"
 
 
-def test_effort_is_low_and_the_other_settings_are_the_models_own() -> None:
+def test_effort_is_low_and_the_other_settings_are_the_models_own():
     model, own = (
         QuestionModel(),
         SamplingParams(temperature=0.5, reasoning_effort="high", timeout=9),
@@ -135,7 +133,7 @@ def test_effort_is_low_and_the_other_settings_are_the_models_own() -> None:
     assert {request.settings.timeout for request in model.requests} == {9}
 
 
-def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
+def test_a_prompt_of_ones_own(tmp_path):
     mine, plain = tmp_path / "mine.txt", tmp_path / "plain.txt"
     mine.write_text("<thoughts>\n{reasoning}\n</thoughts><query>\n{query}\n</query> mine")
     plain.write_text("<query>\n{query}\n</query> plain")
@@ -159,14 +157,14 @@ def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
         ("{query} {reasoning} {question}", True),
     ],
 )
-def test_a_prompt_with_wrong_places_is_refused(tmp_path: Path, text: str, reasoning: bool) -> None:
+def test_a_prompt_with_wrong_places_is_refused(tmp_path, text, reasoning):
     path = tmp_path / "p.txt"
     path.write_text(text)
     with pytest.raises(InputError, match=r"p\.txt has the places .* valid: \{query\}"):
         Q2Q(model=rewriter_llm(), prompt=str(path), reasoning=reasoning)
 
 
-def test_a_prompt_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_prompt_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"cannot read the prompt .*gone\.txt"):
         Q2Q(model=rewriter_llm(), prompt=str(tmp_path / "gone.txt"))
 
@@ -180,12 +178,12 @@ def test_a_prompt_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"prompt_without_reasoning": "x.txt"}, "set prompt, or reasoning=true"),
     ],
 )
-def test_impossible_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_impossible_arguments_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         Q2Q(model=rewriter_llm(), **arguments)
 
 
-def test_both_prompts_tell_the_rules_and_the_same_eight_questions() -> None:
+def test_both_prompts_tell_the_rules_and_the_same_eight_questions():
     texts = [(PROMPTS / f"rewriter/{name}.txt").read_text() for name in ("q2q", "q2q_reasoning")]
     styles = [[line for line in text.splitlines() if line.startswith("- ")] for text in texts]
     assert styles[0] == styles[1] and len(styles[0]) == 8
@@ -197,7 +195,7 @@ def test_both_prompts_tell_the_rules_and_the_same_eight_questions() -> None:
 # What comes of replies.
 
 
-def test_an_empty_reply_is_asked_for_once_more() -> None:
+def test_an_empty_reply_is_asked_for_once_more():
     model = QuestionModel(replies(' "" \n', "What is a king?"))
     with asking(model) as llm:
         stage = Q2Q(model=llm)
@@ -206,21 +204,21 @@ def test_an_empty_reply_is_asked_for_once_more() -> None:
     assert told(stage) == {"queries": 1, "asked": 1, "retried": 1}
 
 
-def test_after_two_empty_replies_the_query_stays() -> None:
+def test_after_two_empty_replies_the_query_stays():
     with asking(QuestionModel(replies("", "“”"))) as llm:
         stage = Q2Q(model=llm)
         assert rewritten(stage, "king") == ["king"]
     assert told(stage) == {**{"queries": 1, "asked": 1, "retried": 1, "fell_back": 1}}
 
 
-def test_a_second_try_has_the_next_seed() -> None:
+def test_a_second_try_has_the_next_seed():
     model = QuestionModel(replies("", "What is a king?"))
     with asking(model, SamplingParams(seed=7)) as llm:
         rewritten(Q2Q(model=llm), "king")
     assert [request.settings.seed for request in model.requests] == [7, 8]
 
 
-def test_a_reply_with_a_label_is_cleaned_and_counted() -> None:
+def test_a_reply_with_a_label_is_cleaned_and_counted():
     with asking(QuestionModel(replies('**Question:** "What is a king?"'))) as llm:
         stage = Q2Q(model=llm)
         assert rewritten(stage, "king") == ["What is a king?"]
@@ -228,14 +226,14 @@ def test_a_reply_with_a_label_is_cleaned_and_counted() -> None:
 
 
 @pytest.mark.parametrize("reply", ["It is about kings.\nThey rule.", f"What {'is ' * 64} king?"])
-def test_prose_is_not_used_and_not_asked_for_again(reply: str) -> None:
+def test_prose_is_not_used_and_not_asked_for_again(reply):
     with asking(QuestionModel(replies(reply))) as llm:
         stage = Q2Q(model=llm)
         assert rewritten(stage, "king") == ["king"]
     assert told(stage) == {**{"queries": 1, "asked": 1, "fell_back": 1, "prose": 1}}
 
 
-def test_an_example_of_the_prompt_is_not_used_and_counted() -> None:
+def test_an_example_of_the_prompt_is_not_used_and_counted():
     """As Qwen2.5-Coder-0.5B-Instruct answered more than half of CACM's questions."""
     with asking(QuestionModel(replies("What is the most popular food in Switzerland?"))) as llm:
         stage = Q2Q(model=llm)
@@ -243,7 +241,7 @@ def test_an_example_of_the_prompt_is_not_used_and_counted() -> None:
     assert told(stage) == {**{"queries": 1, "asked": 1, "fell_back": 1, "copied": 1}}
 
 
-def test_what_the_reasoning_says_is_no_copy_of_the_prompt() -> None:
+def test_what_the_reasoning_says_is_no_copy_of_the_prompt():
     asked = "What is the most popular food in Switzerland?"
     thoughts = ["The Swiss like a popular food, of which I need the name. Switzerland it is."]
     with asking(QuestionModel(replies(asked, asked))) as llm:
@@ -253,7 +251,7 @@ def test_what_the_reasoning_says_is_no_copy_of_the_prompt() -> None:
     assert (stage.counts["copied"], stage.counts["without_reasoning"]) == (1, 0)
 
 
-def test_a_question_that_lost_a_number_is_used_and_counted() -> None:
+def test_a_question_that_lost_a_number_is_used_and_counted():
     with asking(QuestionModel(replies("Which match had many fans?"))) as llm:
         stage = Q2Q(model=llm)
         assert rewritten(stage, "match 61,880") == ["Which match had many fans?"]
@@ -261,7 +259,7 @@ def test_a_question_that_lost_a_number_is_used_and_counted() -> None:
     assert stage.counts["fell_back"] == 0
 
 
-def test_a_truncated_reply_is_asked_for_once_more() -> None:
+def test_a_truncated_reply_is_asked_for_once_more():
     cut = Truncated("cut", turn=Turn(text="What is"))
     with asking(QuestionModel(replies(cut, "What is a king?"))) as llm:
         stage = Q2Q(model=llm)
@@ -279,8 +277,8 @@ def test_a_truncated_reply_is_asked_for_once_more() -> None:
     ids=lambda errors: errors[0].code,
 )
 def test_what_befalls_this_query_alone_leaves_the_query_and_is_asked_again_next_time(
-    tmp_path: Path, errors: list[ModelError]
-) -> None:
+    tmp_path, errors
+):
     with asking(QuestionModel(replies(*errors, "What is a king?"))) as llm:
         stage = Q2Q(model=llm, cache=tmp_path)
         assert rewritten(stage, "king") == ["king"]
@@ -299,12 +297,12 @@ def test_what_befalls_this_query_alone_leaves_the_query_and_is_asked_again_next_
     ],
     ids=lambda error: error.code,
 )
-def test_what_would_befall_any_query_is_raised(error: ModelError) -> None:
+def test_what_would_befall_any_query_is_raised(error):
     with asking(QuestionModel(replies(error))) as llm, pytest.raises(type(error)):
         rewritten(Q2Q(model=llm), "king")
 
 
-def test_a_cap_on_money_stops_rewriting_and_keeps_what_was_paid_for(tmp_path: Path) -> None:
+def test_a_cap_on_money_stops_rewriting_and_keeps_what_was_paid_for(tmp_path):
     model, ledger = QuestionModel(), Ledger(cap=110 / 1e6)
     with asking(model, ledger=ledger) as llm:
         stage = Q2Q(model=llm, cache=tmp_path)
@@ -315,8 +313,8 @@ def test_a_cap_on_money_stops_rewriting_and_keeps_what_was_paid_for(tmp_path: Pa
     assert model.queries == ["king"]
 
 
-def test_of_a_frame_that_fails_what_came_back_is_kept(tmp_path: Path) -> None:
-    def choose(messages: Any, settings: SamplingParams) -> Turn:
+def test_of_a_frame_that_fails_what_came_back_is_kept(tmp_path):
+    def choose(messages, settings):
         if query_of(messages) == "bad":
             raise ServerGone("gone")
         return question(messages)
@@ -330,7 +328,7 @@ def test_of_a_frame_that_fails_what_came_back_is_kept(tmp_path: Path) -> None:
     assert model.queries.count("good") == 1
 
 
-def test_a_blank_query_is_left_alone() -> None:
+def test_a_blank_query_is_left_alone():
     model = QuestionModel()
     with asking(model) as llm:
         stage = Q2Q(model=llm)
@@ -338,7 +336,7 @@ def test_a_blank_query_is_left_alone() -> None:
     assert model.requests == [] and stage.counts == NOTHING
 
 
-def test_requests_are_on_the_account_of_their_question() -> None:
+def test_requests_are_on_the_account_of_their_question():
     ledger = Ledger()
     with asking(QuestionModel(replies("", "What?", "What?")), ledger=ledger) as llm:
         rewritten(Q2Q(model=llm), "what a king", "what a queen")
@@ -350,7 +348,7 @@ def test_requests_are_on_the_account_of_their_question() -> None:
 # Once.
 
 
-def test_rows_are_asked_together_and_equal_ones_once() -> None:
+def test_rows_are_asked_together_and_equal_ones_once():
     model = QuestionModel(seconds=0.2)
     with asking(model) as llm:
         queries = [f"king {number % 10}" for number in range(30)]
@@ -360,13 +358,13 @@ def test_rows_are_asked_together_and_equal_ones_once() -> None:
     assert told(stage) == {"queries": 30, "asked": 10}
 
 
-def test_many_threads_with_one_query_make_one_request() -> None:
+def test_many_threads_with_one_query_make_one_request():
     model = QuestionModel(seconds=0.3)
     barrier = threading.Barrier(32)
     with asking(model) as llm:
         stage = Q2Q(model=llm)
 
-        def ask(number: int) -> list[str]:
+        def ask(number):
             barrier.wait()
             return rewritten(stage, "king")
 
@@ -377,7 +375,7 @@ def test_many_threads_with_one_query_make_one_request() -> None:
     assert (stage.counts["asked"], stage.counts["shared"]) == (1, 31)
 
 
-def test_threads_with_overlapping_frames_do_not_wait_for_each_other_forever() -> None:
+def test_threads_with_overlapping_frames_do_not_wait_for_each_other_forever():
     model = QuestionModel(seconds=0.01)
     with asking(model) as llm:
         stage = Q2Q(model=llm)
@@ -387,10 +385,10 @@ def test_threads_with_overlapping_frames_do_not_wait_for_each_other_forever() ->
     assert found == [[f"What is {query}?" for query in queries] for queries in frames * 4]
 
 
-def test_a_thread_that_waits_for_anothers_request_asks_itself_where_that_one_fails() -> None:
+def test_a_thread_that_waits_for_anothers_request_asks_itself_where_that_one_fails():
     spent = threading.Event()
 
-    def choose(messages: Any, settings: SamplingParams) -> Turn:
+    def choose(messages, settings):
         if not spent.is_set():
             spent.set()
             raise OutOfMoney("the question's cap", scope="question")
@@ -409,14 +407,14 @@ def test_a_thread_that_waits_for_anothers_request_asks_itself_where_that_one_fai
     assert len(model.requests) == 2
 
 
-def test_ten_threads_never_see_each_others_reasoning() -> None:
+def test_ten_threads_never_see_each_others_reasoning():
     """One field for all threads is the fault of the published code."""
     model = QuestionModel(seconds=0.002)
     barrier = threading.Barrier(10)
     with asking(model) as llm:
         stage = Q2Q(model=llm, reasoning=True)
 
-        def agent(number: int) -> list[str]:
+        def agent(number):
             found = []
             for turn in range(12):
                 barrier.wait()
@@ -433,7 +431,7 @@ def test_ten_threads_never_see_each_others_reasoning() -> None:
     assert stage.counts["asked"] == 120
 
 
-def test_replies_are_kept_on_disk(tmp_path: Path) -> None:
+def test_replies_are_kept_on_disk(tmp_path):
     model = QuestionModel()
     with asking(model) as llm:
         assert rewritten(Q2Q(model=llm, cache=tmp_path), "king", "queen") == [
@@ -446,7 +444,7 @@ def test_replies_are_kept_on_disk(tmp_path: Path) -> None:
     assert told(stage) == {"queries": 2, "asked": 1, "cache_hits": 1, "cache_misses": 1}
 
 
-def test_a_kept_reply_is_read_as_it_was_the_first_time(tmp_path: Path) -> None:
+def test_a_kept_reply_is_read_as_it_was_the_first_time(tmp_path):
     texts = ["It rules.\nAlways.", "Question: What is a queen?", "", ""]
     by_query = {"king": [texts[0]], "queen": [texts[1]], "rook": texts[2:]}
     model = QuestionModel(lambda messages, _: Turn(text=by_query[query_of(messages)].pop(0)))
@@ -473,7 +471,7 @@ with asking(model) as llm:
 """
 
 
-def test_another_process_finds_what_this_one_asked(tmp_path: Path) -> None:
+def test_another_process_finds_what_this_one_asked(tmp_path):
     with asking(QuestionModel()) as llm:
         stage = Q2Q(model=llm, cache=tmp_path, reasoning=True)
         (asked,) = rewritten(stage, "king", reasoning=["of chess"])
@@ -495,9 +493,7 @@ def test_another_process_finds_what_this_one_asked(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_another_prompt_model_or_setting_is_asked_anew(
-    tmp_path: Path, changed: dict[str, Any]
-) -> None:
+def test_another_prompt_model_or_setting_is_asked_anew(tmp_path, changed):
     own = tmp_path / "own.txt"
     own.write_text("Another prompt.\n<query>\n{query}\n</query>")
     arguments = dict(changed)
@@ -516,7 +512,7 @@ def test_another_prompt_model_or_setting_is_asked_anew(
     assert first.fingerprint != second.fingerprint
 
 
-def test_a_longer_timeout_is_no_other_rewriter(tmp_path: Path) -> None:
+def test_a_longer_timeout_is_no_other_rewriter(tmp_path):
     model = QuestionModel()
     for timeout in (60, 600):
         with asking(model, SamplingParams(timeout=timeout)) as llm:
@@ -524,7 +520,7 @@ def test_a_longer_timeout_is_no_other_rewriter(tmp_path: Path) -> None:
     assert model.queries == ["king"]
 
 
-def test_before_the_model_runs_all_is_known_but_the_rewriting() -> None:
+def test_before_the_model_runs_all_is_known_but_the_rewriting():
     llm = rewriter_llm(SamplingParams(seed=1))
     stage = Q2Q(model=llm)
     with asking(QuestionModel(), SamplingParams(seed=1)) as running:
@@ -538,12 +534,12 @@ QUERY = '"61,880" football attendance'
 QUESTION = "What football match had an attendance of 61,880?"
 
 
-def read(reply: str, max_words: int = 64) -> Reading:
+def read(reply, max_words=64):
     return read_question(reply, QUERY, max_words)
 
 
 @pytest.mark.parametrize("reply", [QUESTION, f"  {QUESTION}\n", QUESTION.lower().rstrip("?")])
-def test_a_bare_question_is_taken_as_it_is(reply: str) -> None:
+def test_a_bare_question_is_taken_as_it_is(reply):
     assert read(reply) == Reading(reply.strip())
 
 
@@ -573,7 +569,7 @@ def test_a_bare_question_is_taken_as_it_is(reply: str) -> None:
         f"{QUESTION}\nWhich stadium held 61,880 people?",
     ],
 )
-def test_labels_marks_and_other_lines_are_taken_off(reply: str) -> None:
+def test_labels_marks_and_other_lines_are_taken_off(reply):
     assert read(reply) == Reading(QUESTION, cleaned=True)
 
 
@@ -588,7 +584,7 @@ def test_labels_marks_and_other_lines_are_taken_off(reply: str) -> None:
         "How many * and ** operators are in C++?",
     ],
 )
-def test_what_belongs_to_the_question_stays(reply: str) -> None:
+def test_what_belongs_to_the_question_stays(reply):
     assert read(reply) == Reading(reply)
 
 
@@ -596,7 +592,7 @@ def test_what_belongs_to_the_question_stays(reply: str) -> None:
     "reply",
     ["", " \n\t", '""', "“”", "''", "\n```\n```", "?", "Question:", "<think>hm</think>", "**"],
 )
-def test_white_space_quotation_marks_and_bare_labels_are_empty(reply: str) -> None:
+def test_white_space_quotation_marks_and_bare_labels_are_empty(reply):
     assert is_empty(reply)
     assert read(reply) == Reading(trouble="empty")
 
@@ -609,7 +605,7 @@ def test_white_space_quotation_marks_and_bare_labels_are_empty(reply: str) -> No
         f"What {'very ' * 64}long question had 61,880?",
     ],
 )
-def test_prose_is_no_question(reply: str) -> None:
+def test_prose_is_no_question(reply):
     assert read(reply) == Reading(trouble="prose")
 
 
@@ -629,7 +625,7 @@ PROMPT = (PROMPTS / "rewriter/q2q.txt").read_text(encoding="utf-8")
         ("nitrogen", "Hydrogen is a liquid below what temperature?"),
     ],
 )
-def test_an_example_of_the_prompt_is_copied(query: str, reply: str) -> None:
+def test_an_example_of_the_prompt_is_copied(query, reply):
     assert read_question(reply, query, 64, prompt=PROMPT) == Reading(trouble="copied")
     assert read_question(reply, query, 64).question
 
@@ -648,36 +644,34 @@ def test_an_example_of_the_prompt_is_copied(query: str, reply: str) -> None:
         ("what", "what?"),
     ],
 )
-def test_a_question_that_shares_words_with_the_prompt_is_no_copy(query: str, reply: str) -> None:
+def test_a_question_that_shares_words_with_the_prompt_is_no_copy(query, reply):
     assert read_question(reply, query, 64, prompt=PROMPT) == Reading(reply)
 
 
-def test_no_query_is_a_copy_when_it_comes_back() -> None:
+def test_no_query_is_a_copy_when_it_comes_back():
     for line in PROMPT.splitlines():
         query = line.removeprefix("- ")
         if query.strip():
             assert read_question(query, query, 64, prompt=PROMPT).trouble != "copied"
 
 
-def test_a_line_without_a_question_mark_that_speaks_of_the_query_is_taken() -> None:
+def test_a_line_without_a_question_mark_that_speaks_of_the_query_is_taken():
     reply = "football match with an attendance of 61,880"
     assert read(reply) == Reading(reply)
 
 
-def test_the_longest_question_is_an_argument() -> None:
+def test_the_longest_question_is_an_argument():
     assert read("What had an attendance of 61,880?", max_words=6).question
     assert read("What had an attendance of 61,880?", max_words=5).trouble == "prose"
 
 
-def test_numbers_that_the_question_does_not_have_are_found() -> None:
+def test_numbers_that_the_question_does_not_have_are_found():
     assert lost_numbers("61,880 fans 1990", "Who saw it with 61,880 fans?") == {"1990"}
     assert lost_numbers("61,880", "Was it 61880 or 61,880?") == set()
 
 
 @given(st.text(max_size=80), st.text(max_size=20))
-def test_any_reply_is_read_the_same_twice_and_a_question_is_one_line(
-    reply: str, query: str
-) -> None:
+def test_any_reply_is_read_the_same_twice_and_a_question_is_one_line(reply, query):
     reading = read_question(reply, query, 10)
     assert reading == read_question(reply, query, 10)
     assert bool(reading.question) != bool(reading.trouble)
@@ -686,7 +680,7 @@ def test_any_reply_is_read_the_same_twice_and_a_question_is_one_line(
 
 
 @given(st.text("abc ?\"'*_`“”#-\n:", max_size=30))
-def test_reading_a_question_again_changes_nothing(reply: str) -> None:
+def test_reading_a_question_again_changes_nothing(reply):
     first = read_question(reply, "abc", 50)
     if first.question:
         assert read_question(first.question, "abc", 50) == Reading(first.question)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from documented_commands import code_blocks
@@ -19,7 +17,7 @@ from soundingline.pipelines.requirement_scorers import (
 )
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.listwise import Listwise
-from soundingline.pipelines.rerank.reranker import Pair, Reranker
+from soundingline.pipelines.rerank.reranker import Reranker
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search.scoring import (
@@ -48,10 +46,10 @@ class SharedWords(Reranker):
 
     def __init__(self, broken: str = "") -> None:
         super().__init__()
-        self.pairs: list[Pair] = []
+        self.pairs = []
         self._broken = broken
 
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
+    def score(self, pairs):
         self.pairs += pairs
         words = [len(set(pair.query.split()) & set(pair.text.split())) for pair in pairs]
         return [
@@ -60,7 +58,7 @@ class SharedWords(Reranker):
         ]
 
 
-def test_a_requirement_scores_its_best_passage() -> None:
+def test_a_requirement_scores_its_best_passage():
     (judgement,) = RerankerScorer(SharedWords(), output="probability").score([CANDIDATE])
     assert judgement.requirements == (
         RequirementScore("satisfied", 1.0, "", "d%p0"),
@@ -74,30 +72,30 @@ def test_a_requirement_scores_its_best_passage() -> None:
     ("output", "expected"),
     [("logit", 1 / (1 + math.exp(-1))), ("log_probability", 1.0), ("probability", 1.0)],
 )
-def test_what_a_model_puts_out_becomes_a_score_of_0_to_1(output: str, expected: float) -> None:
+def test_what_a_model_puts_out_becomes_a_score_of_0_to_1(output, expected):
     (judgement,) = RerankerScorer(SharedWords(), output=output).score([CANDIDATE])
     assert judgement.requirements[0] is not None
     assert judgement.requirements[0].score == pytest.approx(expected)
 
 
-def test_an_output_of_another_kind_is_refused() -> None:
+def test_an_output_of_another_kind_is_refused():
     with pytest.raises(InputError, match="logit"):
         RerankerScorer(SharedWords(), output="percent")
 
 
-def test_a_re_ranker_of_lists_is_no_scorer_of_pairs() -> None:
+def test_a_re_ranker_of_lists_is_no_scorer_of_pairs():
     with pytest.raises(InputError, match="Listwise scores no pairs"):
         RerankerScorer(Listwise())  # type: ignore[arg-type]
 
 
-def test_a_score_that_is_no_number_leaves_its_requirement_unscored() -> None:
+def test_a_score_that_is_no_number_leaves_its_requirement_unscored():
     scorer = RerankerScorer(SharedWords(broken="Wey"), output="probability")
     (judgement,) = scorer.score([CANDIDATE])
     assert judgement.requirements[1] is None and judgement.error == "not_a_number"
     assert judgement.requirements[0] is not None and scorer.counts["not_a_number"] == 1
 
 
-def test_scores_of_pairs_are_kept_between_runs(tmp_path: Path) -> None:
+def test_scores_of_pairs_are_kept_between_runs(tmp_path):
     model = SharedWords()
     resources = ScorerResources(caches=tmp_path)
     first = RerankerScorer(model, output="probability").bind(resources).score([CANDIDATE])
@@ -118,9 +116,7 @@ def test_scores_of_pairs_are_kept_between_runs(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_another_question_document_or_text_has_its_own_score(
-    other: CandidateDocument, tmp_path: Path
-) -> None:
+def test_another_question_document_or_text_has_its_own_score(other, tmp_path):
     model = SharedWords()
     scorer = CachedRequirementScorer(RerankerScorer(model, output="probability"), tmp_path)
     scorer.score([CANDIDATE])
@@ -129,7 +125,7 @@ def test_another_question_document_or_text_has_its_own_score(
     assert len(model.pairs) > before
 
 
-def test_a_student_is_a_sequence_classifier_in_a_folder(tmp_path: Path) -> None:
+def test_a_student_is_a_sequence_classifier_in_a_folder(tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "about", "barley", "the", "wey"]
@@ -158,7 +154,7 @@ def test_a_student_is_a_sequence_classifier_in_a_folder(tmp_path: Path) -> None:
         _ = RerankerScorer(CrossEncoder(str(tmp_path))).fingerprint
 
 
-def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
+def test_a_file_gives_back_what_was_written(tmp_path):
     rows = (RequirementScore("satisfied", 0.9, "It says so.", "d%p0"),)
     judgement = DocumentScore((*rows, RequirementScore("not", 0.0), rows[0]), 0.6, "stated")
     path = tmp_path / "scores.jsonl"
@@ -187,14 +183,14 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
         for row in ({"score": 2}, {"score": "much"}, {"score": 1, "verdict": "perhaps"}, {})
     ],
 )
-def test_a_damaged_line_is_named(line: str, tmp_path: Path) -> None:
+def test_a_damaged_line_is_named(line, tmp_path):
     path = tmp_path / "scores.jsonl"
     path.write_text(f"\n{line}\n", encoding="utf-8")
     with pytest.raises(InputError, match="line 2"):
         _ = FileScorer(str(path)).fingerprint
 
 
-def test_an_absent_file_is_told() -> None:
+def test_an_absent_file_is_told():
     with pytest.raises(InputError, match="cannot read the scores"):
         _ = FileScorer("nowhere.jsonl").fingerprint
 
@@ -210,17 +206,17 @@ class Store:
     def __init__(self, texts: dict[str, str]) -> None:
         self._texts = texts
 
-    def document(self, docid: str) -> Any:
+    def document(self, docid):
         raise KeyError(docid)
 
-    def lines(self, docid: str, offset: int = 1, limit: int = 200) -> Any:
+    def lines(self, docid, offset=1, limit=200):
         raise KeyError(docid)
 
-    def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
+    def texts(self, unit_ids):
         return [Unit(unit_id, "", self._texts[unit_id]) for unit_id in unit_ids]
 
 
-def corpus(count: int, seed: int) -> dict[str, str]:
+def corpus(count, seed):
     """Sentences of a few words, each of which names each grain or not."""
     draw = random.Random(seed)
     texts = {}
@@ -231,7 +227,7 @@ def corpus(count: int, seed: int) -> dict[str, str]:
     return texts
 
 
-def taught(texts: dict[str, str]) -> Trajectory:
+def taught(texts):
     """A run of one question whose teacher finds every grain that a passage names."""
     documents = {}
     for unit_id, text in texts.items():
@@ -251,14 +247,14 @@ def taught(texts: dict[str, str]) -> Trajectory:
     return Trajectory("q", "Which mills grind which grain?", "completed", rounds=(row,))
 
 
-def written(texts: dict[str, str], path: Path) -> Path:
+def written(texts, path):
     """The rows of a run that was taught, in a file."""
     rows = training_rows(taught(texts), Store(texts))
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return path
 
 
-def training_pairs(path: Path) -> dict[tuple[str, str], float]:
+def training_pairs(path):
     """The pairs that the recipe of `docs/literature-search.md` makes of a file."""
     page = Path(__file__).resolve().parents[2] / "docs" / "literature-search.md"
     [recipe] = [
@@ -266,14 +262,14 @@ def training_pairs(path: Path) -> dict[tuple[str, str], float]:
         for block in code_blocks(page.read_text(encoding="utf-8"))
         if block.file == "pairs.py"
     ]
-    names: dict[str, Any] = {}
+    names = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path.parent)
         exec(recipe, names)
     return names["pairs"]
 
 
-def candidates(texts: dict[str, str]) -> list[CandidateDocument]:
+def candidates(texts):
     return [
         CandidateDocument(
             "Which mills grind which grain?",
@@ -285,7 +281,7 @@ def candidates(texts: dict[str, str]) -> list[CandidateDocument]:
     ]
 
 
-def test_a_run_gives_rows_that_a_file_scorer_and_training_read(tmp_path: Path) -> None:
+def test_a_run_gives_rows_that_a_file_scorer_and_training_read(tmp_path):
     texts = {"d1%p0": "the mill grinds rye", "d2%p0": "by the river"}
     path = written(texts, tmp_path / "judgements.jsonl")
     first, _ = map(json.loads, path.read_text().splitlines())
@@ -300,7 +296,7 @@ def test_a_run_gives_rows_that_a_file_scorer_and_training_read(tmp_path: Path) -
     assert len(pairs) == len(REQUIREMENTS) * len(texts)
 
 
-def test_an_overall_probability_trains_the_question_with_every_passage(tmp_path: Path) -> None:
+def test_an_overall_probability_trains_the_question_with_every_passage(tmp_path):
     chunks = [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]
     needs = [
         {"requirement": "r", "score": 1, "passage": "b"},
@@ -312,7 +308,7 @@ def test_an_overall_probability_trains_the_question_with_every_passage(tmp_path:
     assert training_pairs(path) == {("r", "two"): 1, ("q", "one"): 0.25, ("q", "two"): 0.25}
 
 
-def test_documents_without_scores_and_passages_that_are_gone_are_left_out() -> None:
+def test_documents_without_scores_and_passages_that_are_gone_are_left_out():
     cell = {"score": 0.5, "passage": "gone%p0"}
     documents = {"d1": {"requirements": {}}, "d2": {"requirements": {"r": cell}}, "d3": "?"}
     trajectory = Trajectory("q", "?", "completed", rounds=({"documents": documents},))
@@ -320,7 +316,7 @@ def test_documents_without_scores_and_passages_that_are_gone_are_left_out() -> N
     assert (row["docid"], row["chunks"], row["overall"]) == ("d2", [], None)
 
 
-def untrained(folder: Path) -> Path:
+def untrained(folder):
     """A tiny classifier of pairs with one label, whose every word is a token."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -346,7 +342,7 @@ def untrained(folder: Path) -> Path:
 
 
 @pytest.fixture
-def one_thread() -> Iterator[None]:
+def one_thread():
     """Threads that wait for each other take a hundred times as long on a busy machine."""
     torch = pytest.importorskip("torch")
     before = torch.get_num_threads()
@@ -355,7 +351,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def train(folder: Path, pairs: Mapping[tuple[str, str], float], steps: int) -> None:
+def train(folder, pairs, steps):
     """Cross-entropy towards the teacher's scores, in place."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -381,7 +377,7 @@ def train(folder: Path, pairs: Mapping[tuple[str, str], float], steps: int) -> N
     network.eval().save_pretrained(folder)
 
 
-def agreement(folder: Path, texts: dict[str, str]) -> float:
+def agreement(folder, texts):
     """Share of verdicts on unseen passages that are the teacher's."""
     model = CrossEncoder(str(folder), max_length=32, device="cpu", dtype="float32")
     scorer = RerankerScorer(model)
@@ -396,9 +392,7 @@ def agreement(folder: Path, texts: dict[str, str]) -> float:
     return sum(right) / len(right)
 
 
-def test_a_student_learns_its_teachers_verdicts_and_scores_by_its_path(
-    tmp_path: Path, one_thread: None
-) -> None:
+def test_a_student_learns_its_teachers_verdicts_and_scores_by_its_path(tmp_path, one_thread):
     folder = untrained(tmp_path / "student")
     unseen = corpus(60, seed=1)
     before = agreement(folder, unseen)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import doctest
 import json
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyterrier as pt
@@ -34,7 +31,6 @@ from soundingline.pipelines.search_notes import collecting
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import SearchRequest, Topic, Unit
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.llm import SamplingParams, Turn
 from soundingline.toolkit.llm.errors import AuthenticationFailed, Refused
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import Price
@@ -45,21 +41,21 @@ from soundingline.toolkit.trajectory import Trajectory, dump_trajectory, read_tr
 class Shouting(Rewriter):
     """Rewrites without a model."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         super().__post_init__()
-        self.requests: list[QueryContext] = []
+        self.requests = []
 
-    def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
+    def rewrite(self, queries):
         self.requests += queries
         return [RewrittenQuery(query.text.upper(), {"of": len(query.text)}) for query in queries]
 
 
-def test_the_example_of_a_rewriter_of_ones_own_runs() -> None:
+def test_the_example_of_a_rewriter_of_ones_own_runs():
     results = doctest.testmod(rewrite)
     assert results.attempted > 0 and results.failed == 0
 
 
-def test_the_query_before_it_is_query_0_and_other_columns_stay() -> None:
+def test_the_query_before_it_is_query_0_and_other_columns_stay():
     inp = frame("king", "queen", reasoning=["a", "b"]).assign(other=[1, 2])
     out = Shouting()(inp)
     assert out.to_dict("list") == {
@@ -72,19 +68,19 @@ def test_the_query_before_it_is_query_0_and_other_columns_stay() -> None:
     assert list(inp.columns) == ["qid", "query", "reasoning", "other"]
 
 
-def test_older_queries_move_on_as_pyterriers_do() -> None:
+def test_older_queries_move_on_as_pyterriers_do():
     out = (Shouting() >> Shouting())(frame("king"))
     expected = pt.model.push_queries(pt.model.push_queries(frame("king"), keep_original=True))
     assert {*out.columns} == {*expected.columns, "query"} == {"qid", "query", "query_0", "query_1"}
     assert out[["query_1", "query_0", "query"]].iloc[0].tolist() == ["king", "KING", "KING"]
 
 
-def test_any_index_of_the_frame_is_kept_in_order() -> None:
+def test_any_index_of_the_frame_is_kept_in_order():
     inp = frame("a", "b", "c").set_index(pd.Index([9, 9, 0]))
     assert Shouting()(inp)["query"].tolist() == ["A", "B", "C"]
 
 
-def test_a_ranking_is_asked_about_once_a_query() -> None:
+def test_a_ranking_is_asked_about_once_a_query():
     ranking = pd.DataFrame(
         {"qid": ["1", "1", "2"], "query": ["a", "a", "b"], "docno": ["x", "y", "x"], "score": 1.0}
     )
@@ -95,7 +91,7 @@ def test_a_ranking_is_asked_about_once_a_query() -> None:
     assert rewriter.requests == [QueryContext("a", "1"), QueryContext("b", "2")]
 
 
-def test_an_empty_frame_comes_back_with_the_columns_and_without_a_request() -> None:
+def test_an_empty_frame_comes_back_with_the_columns_and_without_a_request():
     model = QuestionModel()
     with asking(model) as llm:
         out = Q2Q(model=llm)(frame("king").iloc[:0])
@@ -104,7 +100,7 @@ def test_an_empty_frame_comes_back_with_the_columns_and_without_a_request() -> N
     assert model.requests == []
 
 
-def test_pyterrier_can_inspect_it_without_asking() -> None:
+def test_pyterrier_can_inspect_it_without_asking():
     columns = pt.inspect.transformer_outputs(Shouting(), ["qid", "query", "reasoning"])
     assert set(columns) == {"qid", "query", "query_0", "reasoning"}
     with pytest.raises(pt.validate.InputValidationError):
@@ -112,12 +108,12 @@ def test_pyterrier_can_inspect_it_without_asking() -> None:
 
 
 @pytest.mark.parametrize("query", [None, float("nan"), 7])
-def test_a_query_that_is_no_text_is_refused(query: object) -> None:
+def test_a_query_that_is_no_text_is_refused(query):
     with pytest.raises(InputError, match=r"a query is .* valid: text"):
         Shouting()(frame("king", query))  # type: ignore[arg-type]
 
 
-def test_equal_rewriters_are_equal_stages() -> None:
+def test_equal_rewriters_are_equal_stages():
     with asking(QuestionModel()) as llm:
         one, same = Q2Q(model=llm), Q2Q(model=llm)
         others = [Q2Q(model=llm, apply_to="retriever"), Q2Q(model=llm, max_words=9)]
@@ -125,14 +121,14 @@ def test_equal_rewriters_are_equal_stages() -> None:
         assert all(one != other for other in others)
 
 
-def test_both_queries_and_what_happened_are_noted() -> None:
+def test_both_queries_and_what_happened_are_noted():
     with collecting() as notes:
         Shouting(apply_to="retriever")(frame("king"))
     pair = {"raw": "king", "rewritten": "KING", "apply_to": "retriever"}
     assert notes == {"rewrite": {**pair, "of": 4}}
 
 
-def test_what_happened_to_a_reply_is_noted_in_words() -> None:
+def test_what_happened_to_a_reply_is_noted_in_words():
     texts = ["", "Query: Who is king?", "It is long.\nToo long.", "What is it?"]
     with asking(QuestionModel(replies(*texts))) as llm:
         stage = Q2Q(model=llm, reasoning=True)
@@ -156,11 +152,11 @@ def test_what_happened_to_a_reply_is_noted_in_words() -> None:
     }
 
 
-def test_threads_note_their_own_queries() -> None:
+def test_threads_note_their_own_queries():
     with asking(QuestionModel(seconds=0.01)) as llm:
         stage = Q2Q(model=llm)
 
-        def noted(number: int) -> object:
+        def noted(number):
             with collecting() as notes:
                 stage(frame(f"king {number}"))
             return notes["rewrite"]["raw"], notes["rewrite"]["rewritten"]
@@ -174,7 +170,7 @@ RAW, NEW = "king spain", "Who is king of Spain?"
 
 
 class Fixed(Rewriter):
-    def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
+    def rewrite(self, queries):
         return [
             RewrittenQuery(NEW if query.text == RAW else f"What is {query.text}?")
             for query in queries
@@ -186,9 +182,9 @@ class Recording(pt.Transformer):
 
     def __init__(self, reranks: bool = False, keeps: bool = True, found: int = 2) -> None:
         self.reranks, self.keeps, self.found = reranks, keeps, found
-        self.queries: list[str] = []
+        self.queries = []
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+    def transform(self, inp):
         self.queries += list(dict.fromkeys(inp["query"]))
         if self.reranks:
             return inp.assign(score=-inp["score"])
@@ -210,8 +206,8 @@ MATRIX = [
 @pytest.mark.parametrize("keeps", [True, False], ids=["keeps", "drops"])
 @pytest.mark.parametrize(("apply_to", "reranks", "first", "second"), MATRIX)
 def test_each_stage_sees_the_query_that_is_for_it_and_the_ranking_keeps_both(
-    apply_to: str, reranks: bool, first: str, second: str | None, keeps: bool, aggregate: bool
-) -> None:
+    apply_to, reranks, first, second, keeps, aggregate
+):
     retriever, reranker = Recording(keeps=keeps), Recording(reranks=True)
     pipeline = compose(
         retriever,
@@ -226,12 +222,12 @@ def test_each_stage_sees_the_query_that_is_for_it_and_the_ranking_keeps_both(
     assert set(ranking["query"]) == {NEW} and set(ranking["query_0"]) == {RAW}
 
 
-def test_a_rewriter_for_the_re_ranker_needs_one() -> None:
+def test_a_rewriter_for_the_re_ranker_needs_one():
     with pytest.raises(InputError, match=r"for the re-ranker, and there is none.*apply_to"):
         compose(Recording(), rewriter=Fixed(apply_to="reranker"))
 
 
-def test_without_a_rewriter_stages_stand_as_they_are() -> None:
+def test_without_a_rewriter_stages_stand_as_they_are():
     retriever, reranker = Recording(), Recording(reranks=True)
     assert compose(retriever) is retriever
     ranking = compose(retriever, reranker=reranker)(pd.DataFrame({"qid": ["7"], "query": [RAW]}))
@@ -239,7 +235,7 @@ def test_without_a_rewriter_stages_stand_as_they_are() -> None:
     assert "query_0" not in ranking.columns
 
 
-def test_any_pyterrier_rewriter_will_do_and_is_for_both() -> None:
+def test_any_pyterrier_rewriter_will_do_and_is_for_both():
     retriever, reranker = Recording(), Recording(reranks=True)
     other = pt.apply.query(lambda row: row["query"].upper())
     compose(retriever, rewriter=other, reranker=reranker)(
@@ -248,7 +244,7 @@ def test_any_pyterrier_rewriter_will_do_and_is_for_both() -> None:
     assert retriever.queries == reranker.queries == [RAW.upper()]
 
 
-def test_many_questions_keep_their_own_queries() -> None:
+def test_many_questions_keep_their_own_queries():
     retriever, reranker = Recording(), Recording(reranks=True)
     pipeline = compose(retriever, rewriter=Fixed(apply_to="retriever"), reranker=reranker)
     queries = pd.DataFrame({"qid": ["3", "1", "2"], "query": ["c", "a", "b"]})
@@ -259,7 +255,7 @@ def test_many_questions_keep_their_own_queries() -> None:
 
 
 @pytest.mark.parametrize("apply_to", ["both", "retriever", "reranker"])
-def test_an_empty_ranking_and_an_empty_frame_pass(apply_to: str) -> None:
+def test_an_empty_ranking_and_an_empty_frame_pass(apply_to):
     pipeline = compose(
         Recording(found=0), rewriter=Fixed(apply_to=apply_to), reranker=Recording(reranks=True)
     )
@@ -269,7 +265,7 @@ def test_an_empty_ranking_and_an_empty_frame_pass(apply_to: str) -> None:
 
 
 @pytest.mark.parametrize("apply_to", ["both", "retriever", "reranker"])
-def test_a_search_tells_both_queries_whether_it_finds_anything_or_not(apply_to: str) -> None:
+def test_a_search_tells_both_queries_whether_it_finds_anything_or_not(apply_to):
     for found in (0, 2):
         pipeline = compose(
             Recording(found=found),
@@ -286,7 +282,7 @@ def test_a_search_tells_both_queries_whether_it_finds_anything_or_not(apply_to: 
 class Feedback(pt.Transformer):
     """Rewrites the query of a ranking itself, and pushes it, as PyTerrier's feedback does."""
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+    def transform(self, inp):
         out = pt.model.push_queries(inp.drop_duplicates("qid").drop(columns=["docno", "score"]))
         return out.assign(query=out["query_0"] + " more")
 
@@ -295,9 +291,7 @@ class Feedback(pt.Transformer):
     ("apply_to", "first", "second"),
     [("both", NEW, NEW), ("retriever", NEW, RAW), ("reranker", RAW, NEW)],
 )
-def test_a_retriever_that_rewrites_by_feedback_does_not_mix_up_the_queries(
-    apply_to: str, first: str, second: str
-) -> None:
+def test_a_retriever_that_rewrites_by_feedback_does_not_mix_up_the_queries(apply_to, first, second):
     begin, end, reranker = Recording(), Recording(), Recording(reranks=True)
     pipeline = compose(
         begin >> Feedback() >> end, rewriter=Fixed(apply_to=apply_to), reranker=reranker
@@ -309,7 +303,7 @@ def test_a_retriever_that_rewrites_by_feedback_does_not_mix_up_the_queries(
 
 
 @pytest.mark.parametrize(("apply_to", "first"), [("both", NEW), ("reranker", RAW)])
-def test_retrievers_that_are_fused_see_the_same_query(apply_to: str, first: str) -> None:
+def test_retrievers_that_are_fused_see_the_same_query(apply_to, first):
     left, right, reranker = Recording(), Recording(found=3), Recording(reranks=True)
     pipeline = compose(left + 2 * right, rewriter=Fixed(apply_to=apply_to), reranker=reranker)
     ranking = pipeline(pd.DataFrame({"qid": ["7"], "query": [RAW]}))
@@ -318,14 +312,14 @@ def test_retrievers_that_are_fused_see_the_same_query(apply_to: str, first: str)
     assert len(ranking) == 3 and set(ranking["query_0"]) == {RAW}
 
 
-def test_a_rewriter_that_keeps_no_query_is_told_of() -> None:
+def test_a_rewriter_that_keeps_no_query_is_told_of():
     forgetful = pt.apply.generic(lambda queries: queries.assign(query="x"))
     pipeline = compose(Recording(), rewriter=forgetful)
     with pytest.raises(InputError, match=r"is given no query_0.*as PyTerrier does"):
         pipeline(pd.DataFrame({"qid": ["7"], "query": [RAW]}))
 
 
-def test_asked_stages_compare_by_what_they_are_asked() -> None:
+def test_asked_stages_compare_by_what_they_are_asked():
     stage = MaxP()
     assert WithQuery(stage, "raw") == WithQuery(stage, "raw") != WithQuery(stage, "rewritten")
     assert hash(WithQuery(stage, "raw")) == hash(WithQuery(stage, "raw"))
@@ -339,13 +333,13 @@ FRAME = pd.DataFrame({"qid": ["q1"], "query": ["tide table"]})
 
 
 @pytest.fixture
-def collection(tmp_path: Path) -> Collection:
+def collection(tmp_path):
     units = [{"docno": "d0", "text": "tide table"}, {"docno": "d1", "text": "oil lamp"}]
     index = LexicalIndex.build(units, tmp_path / "index")
     return Collection("c", index=index, caches=tmp_path / "caches")
 
 
-def test_the_passage_is_searched_and_the_query_re_ranks(collection: Collection) -> None:
+def test_the_passage_is_searched_and_the_query_re_ranks(collection):
     with_model = collection.with_model(ScriptedPrompts(lambda prompt: PASSAGE))
     pipeline = compose(
         BM25().bind(with_model),
@@ -359,7 +353,7 @@ def test_the_passage_is_searched_and_the_query_re_ranks(collection: Collection) 
     assert notes["rewrite"]["apply_to"] == "retriever"
 
 
-def test_an_enrichment_by_the_same_passage_asks_for_it_once(collection: Collection) -> None:
+def test_an_enrichment_by_the_same_passage_asks_for_it_once(collection):
     model = ScriptedPrompts(lambda prompt: PASSAGE)
     with_model = collection.with_model(model)
     HyDE().bind(with_model).transform(FRAME)
@@ -368,9 +362,7 @@ def test_an_enrichment_by_the_same_passage_asks_for_it_once(collection: Collecti
 
 
 @pytest.mark.parametrize("answer", ["  \n", Refused("no")])
-def test_without_a_passage_the_query_is_searched(
-    collection: Collection, answer: str | Exception
-) -> None:
+def test_without_a_passage_the_query_is_searched(collection, answer):
     stage = HyDE().bind(collection.with_model(ScriptedPrompts(lambda prompt: answer)))
     with collecting("q1") as notes:
         assert stage.transform(FRAME)["query"].tolist() == ["tide table"]
@@ -378,7 +370,7 @@ def test_without_a_passage_the_query_is_searched(
     assert stage.counts["empty"] + stage.counts["refused"] == 1
 
 
-def test_settings_are_checked(collection: Collection) -> None:
+def test_settings_are_checked(collection):
     with pytest.raises(InputError, match="apply_to is 'all'"):
         HyDE(apply_to="all")
     with pytest.raises(InputError, match="task is 'poem'"):
@@ -393,31 +385,29 @@ TEXTS = {"mill": "Torvald Brekke built Grenholm Mill.", "king": "The king of Spa
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
+def index(tmp_path_factory):
     units = [Unit(docid, "", text) for docid, text in TEXTS.items()]
-    path: Path = tmp_path_factory.mktemp("trajectories") / "index"
+    path = tmp_path_factory.mktemp("trajectories") / "index"
     return LexicalIndex.build(units, path)
 
 
-def written(trajectory: Trajectory, folder: Path) -> Trajectory:
+def written(trajectory, folder):
     """As it is read from its file."""
     path = folder / f"{trajectory.qid}.json"
     path.write_text(dump_trajectory(trajectory), encoding="utf-8")
     return read_trajectory(path)
 
 
-def session(index: LexicalIndex, rewriter: Rewriter, qid: str) -> RankedBrowsing:
+def session(index, rewriter, qid):
     backend = PipelineBackend(compose(index.bm25(), rewriter=rewriter))
     return RankedBrowsing().open(backend.asked_by(qid), store_of(TEXTS))
 
 
-def notes(trajectory: Trajectory) -> list[Any]:
+def notes(trajectory):
     return [call.notes.get("rewrite") for call in trajectory.calls if call.name == "search"]
 
 
-def test_a_chat_agents_trajectory_holds_both_queries_and_the_rewriters_costs(
-    index: LexicalIndex, tmp_path: Path
-) -> None:
+def test_a_chat_agents_trajectory_holds_both_queries_and_the_rewriters_costs(index, tmp_path):
     ledger, model = Ledger(), QuestionModel()
     agent_model = ScriptedModel(
         calling(search("Grenholm Mill"), reasoning="a mill in the north", usage=used()),
@@ -450,9 +440,7 @@ def test_a_chat_agents_trajectory_holds_both_queries_and_the_rewriters_costs(
     assert stored.usage["dollars"] == pytest.approx(6 * 110 / 1e6)
 
 
-def test_a_search_that_finds_nothing_still_records_its_rewriting(
-    index: LexicalIndex, tmp_path: Path
-) -> None:
+def test_a_search_that_finds_nothing_still_records_its_rewriting(index, tmp_path):
     with asking(QuestionModel(replies("Xyzzy plugh?"))) as llm:
         tool = session(index, Q2Q(model=llm), "q1")
         result = tool.call("search", {"reason": "", "query": "xyzzy"})
@@ -462,9 +450,7 @@ def test_a_search_that_finds_nothing_still_records_its_rewriting(
     assert record["calls"][0]["notes"] == {"rewrite": pair}
 
 
-def test_an_agent_of_rules_has_its_queries_rewritten_too(
-    index: LexicalIndex, tmp_path: Path
-) -> None:
+def test_an_agent_of_rules_has_its_queries_rewritten_too(index, tmp_path):
     agent = KeywordAgent()
     with asking(QuestionModel()) as llm:
         stage = Q2Q(model=llm, reasoning=True)
@@ -475,9 +461,7 @@ def test_an_agent_of_rules_has_its_queries_rewritten_too(
     assert stage.counts["without_reasoning"] == len(stored)
 
 
-def test_ten_agents_at_once_have_their_own_reasoning_in_their_own_rewritings(
-    index: LexicalIndex, tmp_path: Path
-) -> None:
+def test_ten_agents_at_once_have_their_own_reasoning_in_their_own_rewritings(index, tmp_path):
     """Agents share the index, the rewriter and its model; they ask for the same at the same time,
     and each thinks of something else."""
 
@@ -487,12 +471,12 @@ def test_ten_agents_at_once_have_their_own_reasoning_in_their_own_rewritings(
         def __init__(self) -> None:
             super().__init__(choose=self._think)
 
-        async def respond(self, *arguments: Any) -> Turn:
+        async def respond(self, *arguments):
             await asyncio.sleep(0.005)
             return await super().respond(*arguments)
 
         @staticmethod
-        def _think(messages: Any, settings: SamplingParams) -> Turn:
+        def _think(messages, settings):
             about = messages[1]["content"].split()[-1]
             turn = sum(message["role"] == "assistant" for message in messages)
             if turn == 4:
@@ -503,7 +487,7 @@ def test_ten_agents_at_once_have_their_own_reasoning_in_their_own_rewritings(
     agent = ChatAgent(model=Thinking(), ledger=ledger)
     topics = [Topic(f"q{n}", f"What of topic-{n}") for n in range(10)]
 
-    async def all_at_once(stage: Rewriter) -> list[Trajectory]:
+    async def all_at_once(stage):
         runs = (agent.run(topic, session(index, stage, topic.qid)) for topic in topics)
         return list(await asyncio.gather(*runs))
 
@@ -519,7 +503,7 @@ def test_ten_agents_at_once_have_their_own_reasoning_in_their_own_rewritings(
     assert len(asked) == len(model.requests) == 40
 
 
-def test_a_rewriter_that_nobody_lets_in_fails_the_question_by_name(index: LexicalIndex) -> None:
+def test_a_rewriter_that_nobody_lets_in_fails_the_question_by_name(index):
     agent = ChatAgent(model=ScriptedModel(calling(search("Grenholm Mill")), saying()))
     with asking(QuestionModel(replies(AuthenticationFailed("wrong key")))) as llm:
         tool = session(index, Q2Q(model=llm), "q1")
@@ -527,7 +511,7 @@ def test_a_rewriter_that_nobody_lets_in_fails_the_question_by_name(index: Lexica
     assert (trajectory.status, trajectory.reason) == ("failed", "authentication_failed")
 
 
-def test_a_rewriter_without_money_ends_the_question_as_the_agent_would(index: LexicalIndex) -> None:
+def test_a_rewriter_without_money_ends_the_question_as_the_agent_would(index):
     # The agent's turns are cheap: it is the second rewriting that the cap does not bear.
     price, ledger = Price(input=1.0, output=1.0), Ledger(question_cap=200 / 1e6)
     turns = [calling(search(f"mill {n}"), usage=used(9, 1)) for n in range(9)]

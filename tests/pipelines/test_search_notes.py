@@ -3,7 +3,7 @@ from __future__ import annotations
 from soundingline.pipelines.search_notes import collecting, note
 
 
-def test_a_note_goes_to_the_innermost_block_and_outer_ones_go_on_after_it() -> None:
+def test_a_note_goes_to_the_innermost_block_and_outer_ones_go_on_after_it():
     with collecting() as outer:
         note("first", 1)
         with collecting() as inner:
@@ -14,7 +14,7 @@ def test_a_note_goes_to_the_innermost_block_and_outer_ones_go_on_after_it() -> N
     assert inner == {"second": 2}
 
 
-def test_notes_of_one_name_are_numbered() -> None:
+def test_notes_of_one_name_are_numbered():
     with collecting() as notes:
         for value in "abc":
             note("rewrite", value)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
@@ -37,14 +36,14 @@ class Exposure:
     docid: str
 
 
-def test_data_become_models_dataclasses_and_whatever_an_adapter_makes() -> None:
+def test_data_become_models_dataclasses_and_whatever_an_adapter_makes():
     run = parse(Run, {"query-id": "7", "result": [{"tool_name": "search"}]}, where="a.json")
     assert run.query_id == "7" and run.result == [Call(tool_name="search")]
     assert parse(Exposure, {"call": 1, "docid": "d"}, where="a.json") == Exposure(1, "d")
     assert parse(TypeAdapter(tuple[int, str]), [1, "d"], where="a.json") == (1, "d")
 
 
-def test_halves_of_surrogate_pairs_pass() -> None:
+def test_halves_of_surrogate_pairs_pass():
     data = json.loads('{"tool_name": "\\ud83d"}')
     assert parse(Call, data, where="a.json").tool_name == "\ud83d"
 
@@ -79,7 +78,7 @@ def test_halves_of_surrogate_pairs_pass() -> None:
         ),
     ],
 )
-def test_a_misfit_is_one_line_with_its_place_and_without_texts(data: Any, message: str) -> None:
+def test_a_misfit_is_one_line_with_its_place_and_without_texts(data, message):
     with pytest.raises(InputError) as raised:
         parse(Run, data, where="a.json:3", do="Run it again")
     assert str(raised.value) == message
@@ -108,7 +107,7 @@ class Points(TypedDict):
         ({"shown": {"call": "1", "docid": "d"}}, "shown.call is a value of type string"),
     ],
 )
-def test_strict_checks_convert_no_single_value(change: dict[str, Any], place: str) -> None:
+def test_strict_checks_convert_no_single_value(change, place):
     data = {"name": "a", "points": [[1, 2.5]], **change}
     if not place:
         assert parse(Points, data, where="a.json", strict=True)["points"][0][0] == 1
@@ -118,11 +117,11 @@ def test_strict_checks_convert_no_single_value(change: dict[str, Any], place: st
     assert place in str(raised.value) and len(str(raised.value)) < 200
 
 
-def test_the_example_of_the_documentation_holds() -> None:
+def test_the_example_of_the_documentation_holds():
     results = doctest.testmod(errors)
     assert results.attempted and not results.failed
 
 
-def test_checks_are_imported_only_where_data_are_read() -> None:
+def test_checks_are_imported_only_where_data_are_read():
     program = "import sys, soundingline.toolkit.errors; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

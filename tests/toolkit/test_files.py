@@ -7,9 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -53,27 +50,27 @@ MOUNTS = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remoun
 
 
 @pytest.fixture(params=[0o077, 0o002, 0o022], ids=oct)
-def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+def umask(request):
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
 
 
-def make_lock(path: Path) -> None:
+def make_lock(path):
     with file_lock(path):
         pass
 
 
-def make_run_lock(path: Path) -> None:
+def make_run_lock(path):
     with run_lock(path):
         pass
 
 
-def make_log(path: Path) -> None:
+def make_log(path):
     os.close(open_own(path, append=True))
 
 
-FILES: dict[str, Callable[[Path], Any]] = {
+FILES = {
     "text": lambda path: write_text(path, "é"),
     "arrays": lambda path: _save(path, ranks=np.zeros(3)),
     "waiting lock": make_lock,
@@ -83,9 +80,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("make", FILES.values(), ids=FILES.keys())
-def test_files_and_their_folders_have_the_rights_that_the_umask_leaves(
-    tmp_path: Path, umask: int, make: Callable[[Path], Any]
-) -> None:
+def test_files_and_their_folders_have_the_rights_that_the_umask_leaves(tmp_path, umask, make):
     path = tmp_path / "deep" / "file"
     make(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
@@ -93,13 +88,13 @@ def test_files_and_their_folders_have_the_rights_that_the_umask_leaves(
     assert [item.name for item in path.parent.iterdir()] == ["file"]
 
 
-def test_a_folder_has_the_rights_that_the_umask_leaves(tmp_path: Path, umask: int) -> None:
+def test_a_folder_has_the_rights_that_the_umask_leaves(tmp_path, umask):
     with atomic_folder(tmp_path / "index") as folder:
         (folder / "a").write_text("1")
     assert stat.S_IMODE((tmp_path / "index").stat().st_mode) == 0o777 & ~umask
 
 
-def test_databases_have_the_rights_that_the_umask_leaves(tmp_path: Path, umask: int) -> None:
+def test_databases_have_the_rights_that_the_umask_leaves(tmp_path, umask):
     cache = ResultCache(tmp_path / "caches" / "stage.sqlite")  # open, with its log beside it
     cache.put([(("key",), 1)])
     document = Document("d", "title", "text")
@@ -110,7 +105,7 @@ def test_databases_have_the_rights_that_the_umask_leaves(tmp_path: Path, umask: 
     assert {stat.S_IMODE(path.parent.stat().st_mode) for path in files} == {0o777 & ~umask}
 
 
-def test_a_folder_appears_whole(tmp_path: Path) -> None:
+def test_a_folder_appears_whole(tmp_path):
     target = tmp_path / "index"
     with atomic_folder(target) as folder:
         (folder / "a").write_text("1")
@@ -118,7 +113,7 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
     assert (target / "a").read_text() == "1"
 
 
-def test_an_error_leaves_what_stood_and_nothing_else(tmp_path: Path) -> None:
+def test_an_error_leaves_what_stood_and_nothing_else(tmp_path):
     target = tmp_path / "index"
     target.mkdir()
     (target / "old").write_text("old")
@@ -129,7 +124,7 @@ def test_an_error_leaves_what_stood_and_nothing_else(tmp_path: Path) -> None:
     assert (target / "old").read_text() == "old"
 
 
-def test_leftovers_of_a_dead_process_are_swept(tmp_path: Path) -> None:
+def test_leftovers_of_a_dead_process_are_swept(tmp_path):
     # No process has this id: it is above the largest that Linux gives.
     dead = tmp_path / ".index.4999999.x.partial"
     dead.mkdir()
@@ -138,7 +133,7 @@ def test_leftovers_of_a_dead_process_are_swept(tmp_path: Path) -> None:
     assert not dead.exists()
 
 
-def test_a_file_appears_whole(tmp_path: Path) -> None:
+def test_a_file_appears_whole(tmp_path):
     path = tmp_path / "a.json"
     write_text(path, "é")
     with pytest.raises(UnicodeEncodeError):
@@ -148,9 +143,7 @@ def test_a_file_appears_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [make_lock, make_log])
-def test_what_is_written_in_place_follows_no_symbolic_link(
-    tmp_path: Path, make: Callable[[Path], None]
-) -> None:
+def test_what_is_written_in_place_follows_no_symbolic_link(tmp_path, make):
     target, link = tmp_path / "thesis.txt", tmp_path / ".lock"
     target.write_text("years of work")
     link.symlink_to(target)
@@ -166,29 +159,29 @@ def test_what_is_written_in_place_follows_no_symbolic_link(
 
 
 @pytest.mark.parametrize("make", [make_lock, make_log])
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, make):
     os.mkfifo(tmp_path / ".lock")
     with pytest.raises(InputError, match="no regular file"):
         make(tmp_path / ".lock")
 
 
-def test_a_lock_keeps_the_text_of_its_file(tmp_path: Path) -> None:
+def test_a_lock_keeps_the_text_of_its_file(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("not mine")
     make_lock(path)
     assert path.read_text() == "not mine"
 
 
-def test_texts_that_no_file_can_hold_have_fingerprints_too() -> None:
+def test_texts_that_no_file_can_hold_have_fingerprints_too():
     assert fingerprint("\ud83d") == fingerprint("\ud83d") != fingerprint("\ud83e")
 
 
 @pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def hashed(monkeypatch):
     """The files whose content was read for a hash."""
-    read: list[Path] = []
+    read = []
 
-    def noting(path: Path) -> str:
+    def noting(path):
         read.append(path)
         return file_hash(path)
 
@@ -196,7 +189,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return read
 
 
-def test_a_large_file_is_hashed_once_until_it_changes(tmp_path: Path, hashed: list[Path]) -> None:
+def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, hashed):
     record, large = tmp_path / "caches" / "weights.json", tmp_path / "a.gguf"
     large.write_bytes(b"first")
     one = cached_file_hash(large, record)
@@ -217,9 +210,7 @@ def test_a_large_file_is_hashed_once_until_it_changes(tmp_path: Path, hashed: li
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"%s": 1}', '{"%s": {"state": []}}'])
-def test_a_record_of_hashes_that_cannot_be_read_is_begun_again(
-    damage: str, tmp_path: Path, hashed: list[Path]
-) -> None:
+def test_a_record_of_hashes_that_cannot_be_read_is_begun_again(damage, tmp_path, hashed):
     record, large = tmp_path / "weights.json", tmp_path / "a.gguf"
     large.write_bytes(b"first")
     record.write_text(damage.replace("%s", str(large)))
@@ -228,7 +219,7 @@ def test_a_record_of_hashes_that_cannot_be_read_is_begun_again(
     assert hashed == [large]
 
 
-def test_without_a_record_a_hash_is_made_each_time(tmp_path: Path, hashed: list[Path]) -> None:
+def test_without_a_record_a_hash_is_made_each_time(tmp_path, hashed):
     large = tmp_path / "a.gguf"
     large.write_bytes(b"first")
     assert cached_file_hash(large, None) == cached_file_hash(large, None)
@@ -247,8 +238,8 @@ with atomic_file(Path(sys.argv[1], "page.html")) as stream:
 
 
 def test_temporary_files_of_killed_processes_are_removed_and_those_of_others_stay(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
@@ -262,7 +253,7 @@ def test_temporary_files_of_killed_processes_are_removed_and_those_of_others_sta
 
 
 @pytest.fixture
-def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def mounts(tmp_path, monkeypatch):
     (tmp_path / "mountinfo").write_text(MOUNTS)
     monkeypatch.setattr(files, "MOUNTS", tmp_path / "mountinfo")
 
@@ -286,31 +277,27 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("/over/caches", "gpfs", True, True),
     ],
 )
-def test_the_deepest_and_newest_mount_tells_the_file_system(
-    path: str, kind: str, network: bool, shares_locks: bool
-) -> None:
+def test_the_deepest_and_newest_mount_tells_the_file_system(path, kind, network, shares_locks):
     system = file_system(path)
     assert system is not None
     assert (system.kind, system.network, system.shares_locks) == (kind, network, shares_locks)
 
 
 @pytest.mark.usefixtures("mounts")
-def test_links_are_followed_to_where_they_lead(tmp_path: Path) -> None:
+def test_links_are_followed_to_where_they_lead(tmp_path):
     (tmp_path / "link").symlink_to("/home/me")
     system = file_system(tmp_path / "link" / "caches")
     assert system is not None
     assert system.kind == "nfs4"
 
 
-def test_a_system_that_does_not_tell_has_no_known_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_that_does_not_tell_has_no_known_file_system(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MOUNTS", tmp_path / "absent")
     assert file_system("/home") is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/self/mountinfo")
-def test_this_machine_tells_the_file_system_of_every_place(tmp_path: Path) -> None:
+def test_this_machine_tells_the_file_system_of_every_place(tmp_path):
     proc, here = file_system("/proc/self"), file_system(tmp_path / "absent" / "file")
     assert proc is not None
     assert here is not None

@@ -9,9 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 from effort import cases
@@ -34,7 +31,7 @@ while True:
 """
 
 
-def test_kill_9_loses_no_line_that_append_has_returned_for(tmp_path: Path) -> None:
+def test_kill_9_loses_no_line_that_append_has_returned_for(tmp_path):
     path = tmp_path / "journal.jsonl"
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
@@ -50,9 +47,7 @@ def test_kill_9_loses_no_line_that_append_has_returned_for(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("cut", range(1, 20))
-def test_an_unfinished_last_line_is_left_out_and_set_aside_before_the_next(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cut: int
-) -> None:
+def test_an_unfinished_last_line_is_left_out_and_set_aside_before_the_next(tmp_path, capsys, cut):
     path = tmp_path / "journal.jsonl"
     journal = JsonLinesLog(path, head={"head": 1})
     journal.append({"number": 1})
@@ -70,7 +65,7 @@ def test_an_unfinished_last_line_is_left_out_and_set_aside_before_the_next(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_file_that_holds_nothing_whole_is_begun_anew(tmp_path: Path) -> None:
+def test_a_file_that_holds_nothing_whole_is_begun_anew(tmp_path):
     path = tmp_path / "journal.jsonl"
     path.write_text('{"head"')
     assert read_json_lines(path) == []
@@ -79,18 +74,18 @@ def test_a_file_that_holds_nothing_whole_is_begun_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["", "{", "3", "[]", "\x00\x00", "[" * 100_000])
-def test_a_damaged_line_is_told_by_its_number(tmp_path: Path, line: str) -> None:
+def test_a_damaged_line_is_told_by_its_number(tmp_path, line):
     path = tmp_path / "journal.jsonl"
     path.write_text(f'{{"number":1}}\n{line}\n{{"number":3}}\n')
     with pytest.raises(ValueError, match="line 2"):
         read_json_lines(path)
 
 
-def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
+def test_lines_of_many_threads_stay_whole(tmp_path):
     path = tmp_path / "journal.jsonl"
     journal = JsonLinesLog(path, head={})
 
-    def work(writer: int) -> None:
+    def work(writer):
         for number in range(100):
             journal.append({"writer": writer, "number": number, "text": "y" * 999})
 
@@ -106,15 +101,13 @@ def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
         assert numbers == list(range(100))
 
 
-def test_a_line_that_the_disk_has_no_room_for_leaves_no_half(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_that_the_disk_has_no_room_for_leaves_no_half(tmp_path, monkeypatch):
     path = tmp_path / "journal.jsonl"
     journal = JsonLinesLog(path)
     journal.append({"number": 1})
     write, room = os.write, [3]
 
-    def full(handle: int, data: bytes) -> int:
+    def full(handle, data):
         if not room[0]:
             raise OSError(errno.ENOSPC, "No space left on device")
         size, room[0] = room[0], 0
@@ -129,9 +122,7 @@ def test_a_line_that_the_disk_has_no_room_for_leaves_no_half(
     assert read_json_lines(path) == [{"number": 1}, {"number": 3}]
 
 
-def test_the_disk_is_waited_for_once_in_a_while_and_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_disk_is_waited_for_once_in_a_while_and_at_the_end(tmp_path, monkeypatch):
     now, synced = [0.0], list[float]()
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(now[0]))
     journal = JsonLinesLog(tmp_path / "journal.jsonl", sync_seconds=1.0, clock=lambda: now[0])
@@ -142,7 +133,7 @@ def test_the_disk_is_waited_for_once_in_a_while_and_at_the_end(
     assert synced == [0.0, 1.0, 2.0, 2.4]
 
 
-def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path):
     target = tmp_path / "precious"
     target.write_text("precious")
     path = tmp_path / "journal.jsonl"
@@ -152,7 +143,7 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None
     assert target.read_text() == "precious"
 
 
-def test_texts_that_no_file_can_hold_come_back_as_they_were(tmp_path: Path) -> None:
+def test_texts_that_no_file_can_hold_come_back_as_they_were(tmp_path):
     journal = JsonLinesLog(tmp_path / "journal.jsonl")
     rows = [{"text": "\ud83d"}, {"text": "line\u2028break\nand \r\x85"}, {"text": "語"}]
     for row in rows:
@@ -163,7 +154,7 @@ def test_texts_that_no_file_can_hold_come_back_as_they_were(tmp_path: Path) -> N
 ROWS = [{"round": 1, "text": "barley"}, {"round": 2, "cost": 0.25}, {}, {"round": 4}]
 
 
-def journal_of(path: Path, rows: Sequence[Mapping[str, Any]] = ROWS) -> Path:
+def journal_of(path, rows=ROWS):
     journal = JsonLinesLog(path)
     for row in rows:
         journal.append(row)
@@ -171,7 +162,7 @@ def journal_of(path: Path, rows: Sequence[Mapping[str, Any]] = ROWS) -> Path:
     return path
 
 
-def asides(path: Path) -> list[bytes]:
+def asides(path):
     """What was set aside of a file, in order."""
     found = path.parent.glob(f"{path.name}.damaged-*")
     return [one.read_bytes() for one in sorted(found, key=lambda one: int(one.name.split("-")[-1]))]
@@ -179,11 +170,11 @@ def asides(path: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_every_changed_bit_is_noticed_and_the_lines_before_it_stay(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    sealed: bool,
-) -> None:
+    tmp_path,
+    monkeypatch,
+    capsys,
+    sealed,
+):
     if sealed:
         monkeypatch.setenv(VARIABLE, "a canary")
         mark_obfuscated(tmp_path)
@@ -211,7 +202,7 @@ def test_every_changed_bit_is_noticed_and_the_lines_before_it_stay(
 
 
 @pytest.mark.parametrize("zeros", [1, 40, 4096])
-def test_zeros_that_a_power_cut_leaves_are_set_aside(tmp_path: Path, zeros: int) -> None:
+def test_zeros_that_a_power_cut_leaves_are_set_aside(tmp_path, zeros):
     path = journal_of(tmp_path / "journal.jsonl")
     content = path.read_bytes()
     path.write_bytes(content + bytes(zeros))
@@ -225,9 +216,7 @@ def test_zeros_that_a_power_cut_leaves_are_set_aside(tmp_path: Path, zeros: int)
     assert len(asides(path)) == 2, "an earlier one is never overwritten"
 
 
-def test_lines_that_do_not_depend_on_each_other_all_stay(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_that_do_not_depend_on_each_other_all_stay(tmp_path, capsys):
     path = journal_of(tmp_path / "journal.jsonl", [{"head": 1}, *ROWS])
     lines = path.read_bytes().split(b"\n")
     path.write_bytes(b"\n".join([lines[0], b"?", *lines[2:]]))
@@ -241,7 +230,7 @@ def test_lines_that_do_not_depend_on_each_other_all_stay(
     assert not capsys.readouterr().err and len(asides(path)) == 2
 
 
-def test_lines_of_an_earlier_version_have_no_checksum_and_are_read(tmp_path: Path) -> None:
+def test_lines_of_an_earlier_version_have_no_checksum_and_are_read(tmp_path):
     path = tmp_path / "journal.jsonl"
     path.write_text('{"round":1}\n{"round":2}\n')
     journal_of(path, [{"round": 3}])
@@ -251,7 +240,7 @@ def test_lines_of_an_earlier_version_have_no_checksum_and_are_read(tmp_path: Pat
         read_json_lines(path)
 
 
-def test_another_canary_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_canary_is_no_damage(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, "a canary")
     mark_obfuscated(tmp_path)
     path = journal_of(tmp_path / "journal.jsonl")

@@ -36,43 +36,43 @@ TEXT = "The keeper of the light at Brel carved oak benches."
 
 
 @pytest.fixture(autouse=True)
-def canary(monkeypatch: pytest.MonkeyPatch) -> None:
+def canary(monkeypatch):
     monkeypatch.setenv(VARIABLE, CANARY)
 
 
 @pytest.fixture
-def sealed(tmp_path: Path) -> Path:
+def sealed(tmp_path):
     mark_obfuscated(tmp_path / "sealed")
     return tmp_path / "sealed"
 
 
-def trajectory(**more: object) -> Trajectory:
+def trajectory(**more):
     call = ToolCall("search", {"query": TEXT}, output=TEXT * 50, ranking=("d1",))
     return Trajectory("q1", TEXT, "completed", calls=(call,), **more)  # type: ignore[arg-type]
 
 
 @given(st.text())
-def test_the_seal_is_the_published_scheme_and_is_opened_again(text: str) -> None:
+def test_the_seal_is_the_published_scheme_and_is_opened_again(text):
     text = text.encode("utf-8", "replace").decode()
     assert Canary(CANARY).encrypt(text) == obfuscated(text)
     assert Canary(CANARY).decrypt(obfuscated(text)) == text
 
 
 @pytest.mark.parametrize("broken", ["no base64!", obfuscated(TEXT)[:-1], obfuscated(TEXT, "other")])
-def test_what_another_canary_sealed_or_what_is_damaged_is_not_opened(broken: str) -> None:
+def test_what_another_canary_sealed_or_what_is_damaged_is_not_opened(broken):
     with pytest.raises(NotObfuscated):
         Canary(CANARY).decrypt(broken)
 
 
 @given(st.text())
-def test_lines_of_any_text_come_back(text: str) -> None:
+def test_lines_of_any_text_come_back(text):
     content = text.encode("utf-8", "replace")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, CANARY)
         assert decrypt_lines(encrypt_lines(content), Path("x")) == content
 
 
-def test_a_marked_folder_seals_all_below_it_but_what_is_declared_clear(sealed: Path) -> None:
+def test_a_marked_folder_seals_all_below_it_but_what_is_declared_clear(sealed):
     deep = sealed / "a" / "b.json"
     write_json(deep, {"question": TEXT})
     write_text(sealed / "clear.txt", TEXT, clear=True)
@@ -83,7 +83,7 @@ def test_a_marked_folder_seals_all_below_it_but_what_is_declared_clear(sealed: P
     assert is_obfuscated(deep) and not is_obfuscated(sealed.parent / "outside.txt")
 
 
-def test_a_folder_is_sealed_with_one_canary(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_sealed_with_one_canary(sealed, monkeypatch):
     mark_obfuscated(sealed)
     assert CANARY not in (sealed / MARKER).read_text()
     monkeypatch.setenv(VARIABLE, "another canary")
@@ -95,7 +95,7 @@ def test_a_folder_is_sealed_with_one_canary(sealed: Path, monkeypatch: pytest.Mo
     assert not (sealed / "new").exists()
 
 
-def test_a_journal_is_sealed_line_by_line_and_goes_on(sealed: Path) -> None:
+def test_a_journal_is_sealed_line_by_line_and_goes_on(sealed):
     path = sealed / "verdicts.jsonl"
     for number in range(2):
         journal = JsonLinesLog(path, head={"head": TEXT})
@@ -108,7 +108,7 @@ def test_a_journal_is_sealed_line_by_line_and_goes_on(sealed: Path) -> None:
     assert read_json_lines(path) == rows
 
 
-def test_a_cache_in_a_sealed_folder_holds_no_text(sealed: Path) -> None:
+def test_a_cache_in_a_sealed_folder_holds_no_text(sealed):
     cache = ResultCache(sealed / "q2q.sqlite")
     cache.put([(("prompt", TEXT), {"text": TEXT}), (("pair",), -2.25)])
     again = ResultCache(sealed / "q2q.sqlite")
@@ -117,7 +117,7 @@ def test_a_cache_in_a_sealed_folder_holds_no_text(sealed: Path) -> None:
     assert TEXT.encode() not in written
 
 
-def test_a_trajectory_and_its_outcome_are_read_through_the_seal(sealed: Path) -> None:
+def test_a_trajectory_and_its_outcome_are_read_through_the_seal(sealed):
     path = sealed / "q1.json"
     write_text(path, dump_trajectory(trajectory()))
     assert TEXT.encode() not in path.read_bytes()
@@ -129,9 +129,7 @@ def test_a_trajectory_and_its_outcome_are_read_through_the_seal(sealed: Path) ->
 
 
 @pytest.mark.parametrize("value", [None, "another canary"])
-def test_a_sealed_run_is_not_read_without_its_canary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None
-) -> None:
+def test_a_sealed_run_is_not_read_without_its_canary(tmp_path, monkeypatch, value):
     folder = RunFolder(tmp_path / "run")
     with folder.writing({"sealed": True, "fingerprints": {}}):
         folder.write(trajectory())

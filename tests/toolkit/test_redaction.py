@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -49,16 +48,16 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("name", SECRET)
-def test_a_name_of_a_secret_is_known(name: str) -> None:
+def test_a_name_of_a_secret_is_known(name):
     assert is_secret_key(name)
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_name_of_something_else_is_not_taken_for_one(name: str) -> None:
+def test_a_name_of_something_else_is_not_taken_for_one(name):
     assert not is_secret_key(name)
 
 
-def test_no_argument_of_our_own_options_is_taken_for_a_secret() -> None:
+def test_no_argument_of_our_own_options_is_taken_for_a_secret():
     options = {path: yaml.safe_load(path.read_text("utf-8")) for path in CONF.rglob("*.yaml")}
     assert len(options) > 50
     for path, option in options.items():
@@ -66,7 +65,7 @@ def test_no_argument_of_our_own_options_is_taken_for_a_secret() -> None:
         assert [name for name in names(option) if is_secret_key(name)] == [], path
 
 
-def names(value: Any) -> list[str]:
+def names(value):
     if isinstance(value, dict):
         return [*map(str, value), *(name for inner in value.values() for name in names(inner))]
     if isinstance(value, list):
@@ -92,22 +91,22 @@ def names(value: Any) -> list[str]:
         ("retriever.k1=0.9", "retriever.k1=0.9"),
     ],
 )  # fmt: skip
-def test_secrets_inside_texts_are_masked_and_the_rest_stays(text: str, wanted: str) -> None:
+def test_secrets_inside_texts_are_masked_and_the_rest_stays(text, wanted):
     assert redact(text) == wanted
 
 
-def test_an_option_of_a_command_line_hides_the_word_behind_it() -> None:
+def test_an_option_of_a_command_line_hides_the_word_behind_it():
     command = ["vllm", "serve", "--api-key", "sk-1", "--port", "8000"]
     assert redact(command) == ["vllm", "serve", "--api-key", REDACTED, "--port", "8000"]
 
 
-def test_what_is_no_secret_under_a_secret_name_stays() -> None:
+def test_what_is_no_secret_under_a_secret_name_stays():
     values = {"api_key": None, "auth": False, "password": "", "token": "${oc.env:MY_TOKEN}"}
     assert redact(values) == values
 
 
 @pytest.mark.parametrize("value", ["sk-live-1", "lower_case", 7])
-def test_a_key_in_the_place_of_its_variables_name_is_masked(value: object) -> None:
+def test_a_key_in_the_place_of_its_variables_name_is_masked(value):
     assert redact({"key_env": value}) == {"key_env": REDACTED}
     assert redact({"key_env": "MY_KEY"}) == {"key_env": "MY_KEY"}
 
@@ -121,7 +120,7 @@ PLANTED = "planted-0123456789abcdef"
 
 
 @given(value=plain)
-def test_plain_values_come_back_as_they_are(value: Any) -> None:
+def test_plain_values_come_back_as_they_are(value):
     assert redact(value) == value
     assert list(find_secrets(value)) == []
 
@@ -132,10 +131,8 @@ def test_plain_values_come_back_as_they_are(value: Any) -> None:
     name=st.sampled_from(SECRET),
     form=st.sampled_from(["{}", "Bearer {}", "x {} y"]),
 )
-def test_a_secret_is_masked_at_any_depth_and_told_where_it_must_be_hidden(
-    value: Any, path: list[str], name: str, form: str
-) -> None:
-    planted: Any = {name: form.format(PLANTED), "beside": value}
+def test_a_secret_is_masked_at_any_depth_and_told_where_it_must_be_hidden(value, path, name, form):
+    planted = {name: form.format(PLANTED), "beside": value}
     for step in path:
         planted = [value, planted] if step == "list" else {step: planted}
     safe = redact(planted)
@@ -145,6 +142,6 @@ def test_a_secret_is_masked_at_any_depth_and_told_where_it_must_be_hidden(
     assert PLANTED in found
 
 
-def test_the_examples_of_the_documentation_hold() -> None:
+def test_the_examples_of_the_documentation_hold():
     results = doctest.testmod(redaction)
     assert results.attempted and not results.failed

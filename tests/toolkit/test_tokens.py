@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,12 +18,12 @@ LONG = "the harbour kings antidisestablishment  \u00e9\u6f22\U0001f6a2\tx " * 40
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(tmp_path_factory):
     return write_tokenizer(tmp_path_factory.mktemp("tokens") / "tokenizer.json")
 
 
 @pytest.fixture(scope="module")
-def reference(path: Path) -> Any:
+def reference(path):
     """The library's own tokenizer, without what its file says of truncation and padding."""
     from tokenizers import Tokenizer
 
@@ -36,62 +33,54 @@ def reference(path: Path) -> Any:
     return tokenizer
 
 
-def test_tokens_are_counted_as_the_library_counts_them(path: Path, reference: Any) -> None:
+def test_tokens_are_counted_as_the_library_counts_them(path, reference):
     tokens = load_tokenizer(str(path))
     assert tokens.count(LONG) == len(reference.encode(LONG).ids) != count_tokens(LONG)
     assert tokens.count("") == 0 and tokens.count("\ud800 x") > 0
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 100, 511])
-def test_a_head_has_the_first_tokens_of_the_whole_text(
-    path: Path, reference: Any, limit: int
-) -> None:
+def test_a_head_has_the_first_tokens_of_the_whole_text(path, reference, limit):
     head = load_tokenizer(str(path)).truncate(LONG, limit)
     whole = reference.encode(LONG)
     assert LONG.startswith(head) and len(head) == whole.offsets[limit - 1][1]
 
 
 @given(text=st.text(), limit=st.integers(min_value=0, max_value=30))
-def test_a_head_is_a_prefix_and_whole_where_it_is_short(
-    path: Path, reference: Any, text: str, limit: int
-) -> None:
+def test_a_head_is_a_prefix_and_whole_where_it_is_short(path, reference, text, limit):
     head = load_tokenizer(str(path)).truncate(text, limit)
     ends = [end for _, end in reference.encode(text).offsets]
     expected = text if len(ends) < limit else text[: ends[limit - 1]] if limit else ""
     assert head == expected
 
 
-def test_a_long_text_is_not_read_whole_for_its_head(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_text_is_not_read_whole_for_its_head(path, monkeypatch):
     tokens = load_tokenizer(str(path))
-    read: list[int] = []
+    read = []
     encoded = tokens._encoded  # type: ignore[attr-defined]
     monkeypatch.setattr(tokens, "_encoded", lambda text: read.append(len(text)) or encoded(text))
     tokens.truncate(LONG * 50, 10)
     assert max(read) < 2000
 
 
-def test_a_run_without_a_space_is_cut_as_in_the_whole_text(path: Path, reference: Any) -> None:
+def test_a_run_without_a_space_is_cut_as_in_the_whole_text(path, reference):
     text = "harbour" * 3000 + " end"
     head = load_tokenizer(str(path)).truncate(text, 20)
     assert len(head) == reference.encode(text).offsets[19][1]
 
 
-def test_without_a_tokenizer_words_and_marks_count(path: Path) -> None:
+def test_without_a_tokenizer_words_and_marks_count(path):
     assert load_tokenizer(None) is WORDS
     assert WORDS.count("two words.") == 3 and WORDS.truncate("two words.", 2) == "two words"
     assert WORDS.fingerprint == "words and marks"
 
 
-def test_a_folder_and_a_name_of_the_hub_are_found_and_named(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_and_a_name_of_the_hub_are_found_and_named(path, monkeypatch):
     import huggingface_hub
 
     asked = []
 
-    def download(name: str, file: str, revision: str | None = None) -> str:
+    def download(name, file, revision=None):
         asked.append((name, file))
         return str(path)
 
@@ -104,13 +93,13 @@ def test_a_folder_and_a_name_of_the_hub_are_found_and_named(
 
 
 @pytest.mark.parametrize("source", ["nowhere.json", "/a/b/c", "{folder}/empty", "{folder}"])
-def test_what_is_no_tokenizer_is_told_in_one_line(tmp_path: Path, source: str) -> None:
+def test_what_is_no_tokenizer_is_told_in_one_line(tmp_path, source):
     (tmp_path / "empty").write_text("{}")
     with pytest.raises(InputError, match="no tokenizer"):
         load_tokenizer(source.format(folder=tmp_path))
 
 
-def test_tools_and_heads_use_the_tokenizer(path: Path, reference: Any) -> None:
+def test_tools_and_heads_use_the_tokenizer(path, reference):
     text = "the harbour of the king " * 60
     document = Document("d1", "", text)
     backend, store = WordBackend({"d1": text}), store_of({"d1": document})

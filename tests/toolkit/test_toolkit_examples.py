@@ -12,7 +12,7 @@ MODULES = ("corpus.store", "corpus.resolve", "search.answers", "tokens")
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_the_examples_of_a_module_are_true(module: str) -> None:
+def test_the_examples_of_a_module_are_true(module):
     result = doctest.testmod(importlib.import_module(f"soundingline.toolkit.{module}"))
     assert result.attempted and not result.failed
 
@@ -22,12 +22,12 @@ def test_the_examples_of_a_module_are_true(module: str) -> None:
     [("collections.md", "unit_id='d1%p1'"), ("search-tool.md", "1. docid=d1 score=2.0000")],
 )
 def test_the_example_of_a_page_runs(
-    page: str,
-    output: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    page,
+    output,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
     (code,) = (block for block in blocks if "SqliteStore" in block)

@@ -18,13 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tiny_model import WORDS, save_checkpoint
 
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.trajectory import Trajectory
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = os.environ.get("SOUNDINGLINE_VLLM", "")
@@ -49,21 +47,21 @@ class Run:
     seconds: float
 
     @property
-    def trajectories(self) -> list[Trajectory]:
+    def trajectories(self):
         return list(self.folder.trajectories())
 
     @property
-    def ledger(self) -> dict[str, Any]:
+    def ledger(self):
         """The one row of a run that was started once."""
         (row,) = json.loads(self.folder.ledger_path.read_text(encoding="utf-8"))["starts"]
         return dict(row)
 
     @property
-    def log(self) -> str:
+    def log(self):
         return (self.folder.path / "server.log").read_text(encoding="utf-8", errors="replace")
 
 
-def arguments(weights: Path, *, window: int = 32_768) -> list[str]:
+def arguments(weights, *, window=32_768):
     launcher = ",".join(f"'{word}'" for word in shlex.split(LAUNCHER))
     return [
         "name=vllm",
@@ -100,12 +98,12 @@ def arguments(weights: Path, *, window: int = 32_768) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def weights(tmp_path_factory):
     place = tmp_path_factory.mktemp("model")
     return save_checkpoint(place / "model", [f"fw{n:07d}" for n in range(DOCUMENTS)])
 
 
-def carried_out(place: Path, overrides: list[str]) -> Run:
+def carried_out(place, overrides):
     """The command, from its start to its end."""
     began = time.monotonic()
     done = subprocess.run(
@@ -121,16 +119,16 @@ def carried_out(place: Path, overrides: list[str]) -> Run:
 
 
 @pytest.fixture(scope="module")
-def run(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(weights, tmp_path_factory):
     return carried_out(tmp_path_factory.mktemp("vllm"), arguments(weights))
 
 
-def test_every_question_has_ended_as_the_budget_says(run: Run) -> None:
+def test_every_question_has_ended_as_the_budget_says(run):
     assert len(run.trajectories) == QUESTIONS
     assert {(each.status, each.reason) for each in run.trajectories} == {("out_of_turns", "turns")}
 
 
-def test_every_turn_is_one_call_that_the_schemas_allow(run: Run) -> None:
+def test_every_turn_is_one_call_that_the_schemas_allow(run):
     for trajectory in run.trajectories:
         assert len(trajectory.calls) == TURNS
         for call in trajectory.calls:
@@ -139,13 +137,13 @@ def test_every_turn_is_one_call_that_the_schemas_allow(run: Run) -> None:
             assert call.error in allowed, (call.arguments, call.output)
 
 
-def test_tools_find_and_open_documents(run: Run) -> None:
+def test_tools_find_and_open_documents(run):
     calls = [call for trajectory in run.trajectories for call in trajectory.calls]
     assert any(call.name == "search" and call.ranking for call in calls)
     assert any(call.name == "read_document" and not call.error for call in calls)
 
 
-def test_every_answer_has_the_format_that_was_demanded(run: Run) -> None:
+def test_every_answer_has_the_format_that_was_demanded(run):
     for trajectory in run.trajectories:
         text = trajectory.messages[-1]["content"]
         assert re.fullmatch(ANSWER, text), text
@@ -155,7 +153,7 @@ def test_every_answer_has_the_format_that_was_demanded(run: Run) -> None:
     assert any(trajectory.answer.citations for trajectory in run.trajectories)
 
 
-def test_the_ledger_has_every_request_and_every_token(run: Run) -> None:
+def test_the_ledger_has_every_request_and_every_token(run):
     ledger = run.ledger
     assert ledger["calls"] == QUESTIONS * (TURNS + 1)
     assert ledger["failed"] == ledger["retries"] == ledger["unmetered"] == 0
@@ -164,18 +162,18 @@ def test_the_ledger_has_every_request_and_every_token(run: Run) -> None:
         assert all(each.usage[name] > 0 for each in run.trajectories)
 
 
-def test_most_of_the_input_comes_from_the_prefix_cache(run: Run) -> None:
+def test_most_of_the_input_comes_from_the_prefix_cache(run):
     assert run.ledger["cached_tokens"] > 0.5 * run.ledger["input_tokens"]
     assert [line for each in run.trajectories for line in each.warnings] == []
 
 
-def test_nothing_of_the_server_is_left(run: Run) -> None:
+def test_nothing_of_the_server_is_left(run):
     assert "the server ended with code" in run.log
     assert str(os.getpid()) in processes_in(Path.cwd())
     assert processes_in(run.place) == []
 
 
-def test_summary(run: Run) -> None:
+def test_summary(run):
     """What docs/log.md tells of the run."""
     ledger, calls = run.ledger, [call for each in run.trajectories for call in each.calls]
     first = min(map(begin, run.trajectories))
@@ -203,9 +201,7 @@ def test_summary(run: Run) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["window known", "window unknown"])
-def test_a_transcript_that_fills_the_window_ends_with_an_answer(
-    weights: Path, tmp_path: Path, known: bool
-) -> None:
+def test_a_transcript_that_fills_the_window_ends_with_an_answer(weights, tmp_path, known):
     full = [
         *arguments(weights, window=WINDOW),
         "budget.turns=null",
@@ -228,12 +224,12 @@ def test_a_transcript_that_fills_the_window_ends_with_an_answer(
     sys.stdout.write(f"calls {calls}; refused {ledger['failed']}; exchanges left out {left_out}\n")
 
 
-def begin(trajectory: Trajectory) -> float:
+def begin(trajectory):
     """When the question was begun, in seconds, to the second."""
     return datetime.fromisoformat(trajectory.started).timestamp()
 
 
-def processes_in(folder: Path) -> list[str]:
+def processes_in(folder):
     """The process ids whose working folder it is; the server's children keep that of the run, but
     not their command lines."""
     links = [entry / "cwd" for entry in Path("/proc").glob("[0-9]*")]

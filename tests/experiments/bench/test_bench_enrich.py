@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-import pytest
-
 from soundingline.experiments.bench import enrich
-from soundingline.experiments.bench.harness import Cost, Section
+from soundingline.experiments.bench.harness import Cost
 
 
-def test_an_enriched_index_costs_what_the_harness_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measured(function: Callable[..., None], *arguments: Any) -> Cost:
+def test_an_enriched_index_costs_what_the_harness_measured(tmp_path, monkeypatch):
+    def measured(function, *arguments):
         function(*arguments)
         return Cost(seconds=12.3, peak_mb=456.0, processor=78.9)
 
-    sections: list[Section] = []
+    sections = []
     monkeypatch.setattr(enrich, "DATA", tmp_path)
     monkeypatch.setattr(enrich, "in_own_process", measured)
     monkeypatch.setattr(enrich, "ask", lambda *arguments: [])

@@ -1,6 +1,5 @@
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -17,21 +16,21 @@ from soundingline.experiments.bench.harness import (
 from soundingline.toolkit.errors import InputError
 
 
-def use_memory(megabytes: int) -> None:
+def use_memory(megabytes):
     memory = bytearray(megabytes << 20)
     memory[::4096] = b"x" * len(memory[::4096])
     time.sleep(0.6)
 
 
-def fail() -> None:
+def fail():
     raise SystemExit(3)
 
 
-def test_latencies_are_milliseconds_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latencies_are_milliseconds_a_request(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         clock[0] += seconds
 
     systems = {"none": lambda seconds: None, "sleep": sleep}
@@ -41,11 +40,11 @@ def test_latencies_are_milliseconds_a_request(monkeypatch: pytest.MonkeyPatch) -
     assert times["sleep"] == pytest.approx((51, 96, 51, 51))
 
 
-def test_the_spread_of_latencies_is_that_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spread_of_latencies_is_that_of_the_rounds(monkeypatch):
     clock, slowdown = [0.0], iter([1] * 3 + [1] * 3 + [2] * 3 + [5] * 3)
     monkeypatch.setattr(harness.time, "perf_counter", lambda: clock[0])
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         clock[0] += seconds * next(slowdown)
 
     times = latencies({"sleep": sleep}, [0.001, 0.002, 0.009], rounds=3)
@@ -53,11 +52,11 @@ def test_the_spread_of_latencies_is_that_of_the_rounds(monkeypatch: pytest.Monke
     assert str(times["sleep"]).endswith("(2.00–10.00)")
 
 
-def test_systems_take_turns_round_by_round_and_the_first_requests_are_not_counted() -> None:
-    calls: list[tuple[str, int]] = []
+def test_systems_take_turns_round_by_round_and_the_first_requests_are_not_counted():
+    calls = []
 
-    def system(name: str) -> Callable[[int], int]:
-        def answer(request: int) -> int:
+    def system(name):
+        def answer(request):
             calls.append((name, request))
             return 10 * request
 
@@ -71,7 +70,7 @@ def test_systems_take_turns_round_by_round_and_the_first_requests_are_not_counte
 
 
 @pytest.mark.parametrize("form", ["--documents=2000", "documents=2000"])
-def test_arguments_are_read_in_both_forms_and_told_as_one_command(form: str) -> None:
+def test_arguments_are_read_in_both_forms_and_told_as_one_command(form):
     parser = Arguments("lexical", documents=(100, 10), seed=(7, 0))
     options = parser.read([form])
     assert (options.documents, options.seed, options.write) == (2000, 7, False)
@@ -79,29 +78,29 @@ def test_arguments_are_read_in_both_forms_and_told_as_one_command(form: str) -> 
     assert parser.command(options) == command
 
 
-def test_an_argument_below_its_least_value_is_refused() -> None:
+def test_an_argument_below_its_least_value_is_refused():
     with pytest.raises(InputError, match=r"documents=9\. valid: 10 or more"):
         Arguments("lexical", documents=(100, 10)).read(["--documents", "9"])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_peak_memory_is_that_of_the_process_that_ran() -> None:
+def test_peak_memory_is_that_of_the_process_that_ran():
     small, large = in_own_process(use_memory, 1), in_own_process(use_memory, 200)
     assert large.peak_mb - small.peak_mb == pytest.approx(199, abs=30)
     assert small.seconds >= 0.6
 
 
-def test_a_failure_in_the_process_is_not_taken_for_a_measurement() -> None:
+def test_a_failure_in_the_process_is_not_taken_for_a_measurement():
     with pytest.raises(RuntimeError, match="fail failed with exit code 3"):
         in_own_process(fail)
 
 
-def test_bandwidth_is_that_of_memory() -> None:
+def test_bandwidth_is_that_of_memory():
     assert 1e8 < bandwidth(16) < 1e13
 
 
-def test_ratios_of_builds_are_those_of_each_round() -> None:
-    def costs(*pairs: tuple[float, float]) -> list[Cost]:
+def test_ratios_of_builds_are_those_of_each_round():
+    def costs(*pairs):
         return [Cost(seconds, 0, processor) for seconds, processor in pairs]
 
     rounds = {

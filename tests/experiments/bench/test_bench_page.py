@@ -1,15 +1,10 @@
 from importlib.metadata import version
-from pathlib import Path
-
-import pytest
 
 from soundingline.experiments.bench import harness
 from soundingline.experiments.bench.harness import Section, Table, report
 
 
-def test_a_section_replaces_its_former_self_and_leaves_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_section_replaces_its_former_self_and_leaves_the_rest(tmp_path, monkeypatch, capsys):
     page = tmp_path / "docs" / "benchmarks.md"
     monkeypatch.setattr(harness, "PAGE", page)
     report(Section("one", "One", "run it", ["first"]), write=True)
@@ -31,8 +26,8 @@ def test_a_section_replaces_its_former_self_and_leaves_the_rest(
 
 
 def test_a_section_names_its_machine_and_what_it_does_not_show(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(harness, "machine", lambda: "A processor, 2 cores")
     assert "A processor, 2 cores" in Section("", "", "run it", []).setup()
     assert "no claim about other sizes" in Section("", "", "run it", []).setup()

@@ -1,15 +1,14 @@
 """How the agreement of two sentence splitters is counted."""
 
 from soundingline.experiments.bench.sentences import Agreement, compare
-from soundingline.toolkit.corpus.sentences import Spans
 
 
-def at(text: str, *words: str) -> Spans:
+def at(text, *words):
     begins = [0, *(text.index(word) for word in words)]
     return list(zip(begins, [*begins[1:], len(text)], strict=True))
 
 
-def test_boundaries_are_counted_everywhere_and_within_lines() -> None:
+def test_boundaries_are_counted_everywhere_and_within_lines():
     text = "One. Two. Three\nFour. Five"
     ours = at(text, "Two", "Four", "Five")
     theirs = at(text, "Two", "Three", "Four")
@@ -19,5 +18,5 @@ def test_boundaries_are_counted_everywhere_and_within_lines() -> None:
     assert Agreement(3, 1, 1).row("x")[-3:] == ["0.333", "1.000", "0.500"]
 
 
-def test_no_boundary_has_no_share() -> None:
+def test_no_boundary_has_no_share():
     assert compare(["One"], lambda text: [(0, 3)], lambda text: [(0, 3)])["all"].row("x")[-1] == "—"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -20,7 +18,7 @@ from soundingline.pipelines.learned.impacts import ImpactIndex
 from soundingline.toolkit.errors import InputError
 
 
-def test_passages_have_the_statistics_that_they_are_said_to_have() -> None:
+def test_passages_have_the_statistics_that_they_are_said_to_have():
     passages = drawn_passages(2000, (7, 0))
     sizes = [len(passage) for passage in passages]
     assert np.mean(sizes) == pytest.approx(200, abs=8)
@@ -35,7 +33,7 @@ def test_passages_have_the_statistics_that_they_are_said_to_have() -> None:
         assert (np.diff(passage["term"]) > 0).all()
 
 
-def test_the_same_seed_draws_the_same_and_another_draws_another(tmp_path: Path) -> None:
+def test_the_same_seed_draws_the_same_and_another_draws_another(tmp_path):
     one, two = drawn_passages(30, (7, 0)), drawn_passages(30, (7, 0))
     assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
     other = drawn_passages(30, (8, 0))
@@ -45,7 +43,7 @@ def test_the_same_seed_draws_the_same_and_another_draws_another(tmp_path: Path) 
     assert draw_queries(encoded, 7) == draw_queries(encoded, 7)
 
 
-def test_queries_hold_known_terms_of_whole_weights(tmp_path: Path) -> None:
+def test_queries_hold_known_terms_of_whole_weights(tmp_path):
     queries = draw_queries(encoding(tmp_path / "shards", 1000, 7), 7)
     assert set(queries) == set(SIZES)
     for size, asked in queries.items():
@@ -55,15 +53,13 @@ def test_queries_hold_known_terms_of_whole_weights(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> ImpactIndex:
+def index(tmp_path):
     encoded = encoding(tmp_path / "shards", 1000, 7)
     splade.build(encoded.folder, tmp_path / "index", 100.0)
     return ImpactIndex.open(tmp_path / "index")
 
 
-def test_search_is_timed_beside_brute_force_that_ranks_the_same(
-    index: ImpactIndex, tmp_path: Path
-) -> None:
+def test_search_is_timed_beside_brute_force_that_ranks_the_same(index, tmp_path):
     queries = draw_queries(encoding(tmp_path / "shards", 1000, 7), 7)
     rows = splade.engine_rows("x100", index, {size: queries[size][:5] for size in SIZES})
     assert [row[0] for row in rows if "GB/s" not in row[0]] == [
@@ -77,9 +73,9 @@ def test_search_is_timed_beside_brute_force_that_ranks_the_same(
     assert splade._bytes_read(index, queries[SIZES[0]][:5]) == 6 * postings
 
 
-def test_a_search_that_finds_something_else_is_not_timed(index: ImpactIndex) -> None:
+def test_a_search_that_finds_something_else_is_not_timed(index):
     class Wrong(splade.BruteForce):
-        def search(self, query: splade.Query) -> tuple[np.ndarray, np.ndarray]:
+        def search(self, query):
             documents, sums = super().search(query)
             return documents[::-1], sums
 
@@ -87,7 +83,7 @@ def test_a_search_that_finds_something_else_is_not_timed(index: ImpactIndex) -> 
         splade.check_same_ranking(index, Wrong(index), [{term(3): 5.0, term(80): 2.0}])
 
 
-def test_brute_force_adds_what_a_dense_matrix_adds(index: ImpactIndex) -> None:
+def test_brute_force_adds_what_a_dense_matrix_adds(index):
     sums = np.zeros(len(index))
     for number, weight in ((3, 5), (80, 2)):
         documents, impacts = index.postings(term(number))
@@ -97,6 +93,6 @@ def test_brute_force_adds_what_a_dense_matrix_adds(index: ImpactIndex) -> None:
     assert sums[documents].tolist() == scores.tolist()
 
 
-def test_too_few_documents_are_refused() -> None:
+def test_too_few_documents_are_refused():
     with pytest.raises(InputError, match="documents=10"):
         splade.main(["--documents", "10"])

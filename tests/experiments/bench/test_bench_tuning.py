@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from soundingline.toolkit.errors import InputError
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
+def corpus(tmp_path):
     rng = np.random.default_rng(0)
     words = [f"word{chr(97 + n % 26)}{chr(97 + n // 26)}" for n in range(300)]
     path = tmp_path / "world" / "corpus.jsonl"
@@ -27,15 +25,13 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
-def options(**more: int) -> argparse.Namespace:
+def options(**more):
     return argparse.Namespace(
         **{"questions": 4, "rounds": 2, "cells": 3, "threads": 2, "seed": 1, **more}
     )
 
 
-def test_grid_and_single_runs_are_timed_and_checked(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grid_and_single_runs_are_timed_and_checked(corpus, monkeypatch):
     monkeypatch.setattr(tuning, "anserini", lambda *_: lambda cells: None)
     monkeypatch.setattr(tuning, "BROWSECOMP", 9)
     index, rows, seconds = tuning.measure(corpus, options())
@@ -46,7 +42,7 @@ def test_grid_and_single_runs_are_timed_and_checked(
     assert seconds > 0
 
 
-def test_cells_measured_one_by_one_are_scaled_to_the_whole_grid() -> None:
+def test_cells_measured_one_by_one_are_scaled_to_the_whole_grid():
     # Beside the grid's 10 and 20 seconds, 2 and 3 seconds for 3 cells and 4 questions.
     seconds = {"grid": [10.0, 20.0], "system": [2.0, 3.0]}
     _, row = tuning.rows_of(seconds, {"grid": 363, "system": 3}, 4)
@@ -60,13 +56,13 @@ def test_cells_measured_one_by_one_are_scaled_to_the_whole_grid() -> None:
     ]
 
 
-def test_a_grid_that_disagrees_is_not_timed(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grid_that_disagrees_is_not_timed(corpus, monkeypatch):
     honest = tuning.whole_grid
 
-    def wrong(*given: Any) -> Any:
+    def wrong(*given):
         rank = honest(*given)
 
-        def ranks(cells: object) -> dict[str, Any]:
+        def ranks(cells):
             return {qid: np.where(row == 1, 2, row) for qid, row in rank(cells).items()}
 
         return ranks
@@ -76,12 +72,12 @@ def test_a_grid_that_disagrees_is_not_timed(corpus: Path, monkeypatch: pytest.Mo
         tuning.measure(corpus, options())
 
 
-def test_questions_need_documents_that_are_long_enough(corpus: Path) -> None:
+def test_questions_need_documents_that_are_long_enough(corpus):
     with pytest.raises(InputError, match="documents are long enough"):
         tuning.measure(corpus, options(questions=140))
 
 
-def test_bad_arguments_are_refused() -> None:
+def test_bad_arguments_are_refused():
     for name in ("documents", "questions", "rounds", "cells", "threads"):
         with pytest.raises(InputError, match="or more"):
             tuning.main([f"--{name}=0"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,12 +12,12 @@ pytest.importorskip("torch")
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> tuple[vectors.Matrix, vectors.Matrix, dict[str, vectors.System]]:
+def small(tmp_path):
     documents, queries = vectors.draw(400, 8, seed=1)
     return documents, queries, vectors.systems(documents, 120, choose_device("cpu"), tmp_path)
 
 
-def test_all_systems_find_the_best_documents_and_are_timed(small: tuple) -> None:
+def test_all_systems_find_the_best_documents_and_are_timed(small):
     documents, queries, named = small
     assert list(named)[:2] == ["ours, numpy", "ours, torch on cpu"]
     assert "pyterrier_dr, numpy" in named
@@ -30,7 +28,7 @@ def test_all_systems_find_the_best_documents_and_are_timed(small: tuple) -> None
     assert rows[0][2::2] == ["1.00 (1.00–1.00)"] * len(vectors.BATCHES)
 
 
-def test_a_system_that_loses_documents_is_not_timed(small: tuple) -> None:
+def test_a_system_that_loses_documents_is_not_timed(small):
     documents, queries, named = small
     exact = named["ours, numpy"]
     lossy = {"lossy": lambda queries: [numbers[1:] for numbers in exact(queries)]}
@@ -38,7 +36,7 @@ def test_a_system_that_loses_documents_is_not_timed(small: tuple) -> None:
         vectors.check_same(lossy, documents, queries[:2])
 
 
-def test_a_query_lies_near_a_document_and_vectors_have_length_1() -> None:
+def test_a_query_lies_near_a_document_and_vectors_have_length_1():
     documents, queries = vectors.draw(50, 16, seed=2)
     np.testing.assert_allclose(np.linalg.norm(documents, axis=1), 1, rtol=1e-5)
     assert (queries @ documents.T).max(axis=1).min() > 0.4

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pytest
 from effort import cases
@@ -16,8 +14,7 @@ from jsonschema import Draft202012Validator
 from served import DOCUMENTS, STORE, TOPICS, plain_backend, serving, until
 
 from soundingline.experiments.serving.api import ENDPOINTS
-from soundingline.experiments.serving.endpoint import Endpoint
-from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult
+from soundingline.toolkit.data import Document, Hit, SearchResult
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import RankedBrowsing, TopK
@@ -25,7 +22,7 @@ from soundingline.toolkit.search import RankedBrowsing, TopK
 SEARCH = {"tool": "search", "arguments": {"reason": "r", "query": "Grenholm mill"}}
 
 
-def test_a_session_over_http_is_the_session_that_an_agent_of_ours_has() -> None:
+def test_a_session_over_http_is_the_session_that_an_agent_of_ours_has():
     arguments = {"reason": "r", "query": "mill"}
     page = {"reason": "r", "search_id": "s1", "offset": 6, "limit": None}
     direct = RankedBrowsing().open(plain_backend(), STORE)
@@ -45,7 +42,7 @@ def test_a_session_over_http_is_the_session_that_an_agent_of_ours_has() -> None:
         assert (status, refusal["error"]) == (404, "unknown_session")
 
 
-def test_each_answered_question_is_a_trajectory_of_the_run(tmp_path: Path) -> None:
+def test_each_answered_question_is_a_trajectory_of_the_run(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with serving(folder=folder) as server:
         given = server.ask("/question")
@@ -72,7 +69,7 @@ def test_each_answered_question_is_a_trajectory_of_the_run(tmp_path: Path) -> No
     assert roles == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
 
 
-def test_two_clients_never_work_on_the_same_question(tmp_path: Path) -> None:
+def test_two_clients_never_work_on_the_same_question(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with serving(folder=folder) as server, ThreadPoolExecutor(8) as pool:
         given = list(pool.map(lambda _: server.ask("/question"), range(8)))
@@ -84,7 +81,7 @@ def test_two_clients_never_work_on_the_same_question(tmp_path: Path) -> None:
         assert again["under_way"] == 3
 
 
-def test_the_question_of_a_closed_or_idle_session_is_handed_out_again(tmp_path: Path) -> None:
+def test_the_question_of_a_closed_or_idle_session_is_handed_out_again(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with serving(folder=folder, topics=TOPICS[:1], idle_seconds=0.4) as server:
         first = server.ask("/question")
@@ -98,7 +95,7 @@ def test_the_question_of_a_closed_or_idle_session_is_handed_out_again(tmp_path: 
     assert not folder.queries.exists() or not list(folder.queries.iterdir())
 
 
-def test_a_resumed_run_asks_only_what_is_left(tmp_path: Path) -> None:
+def test_a_resumed_run_asks_only_what_is_left(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with serving(folder=folder) as server:
         handle = server.ask("/question")["session"]
@@ -108,7 +105,7 @@ def test_a_resumed_run_asks_only_what_is_left(tmp_path: Path) -> None:
     assert qids == [TOPICS[1].qid, TOPICS[2].qid, None]
 
 
-def test_what_would_escape_the_record_is_refused(tmp_path: Path) -> None:
+def test_what_would_escape_the_record_is_refused(tmp_path):
     with serving(folder=RunFolder(tmp_path / "run")) as server:
         handle = server.ask("/open")["session"]
         assert server.post("/call", session=handle, **SEARCH)[1]["error"] == "no_question"
@@ -121,7 +118,7 @@ def test_what_would_escape_the_record_is_refused(tmp_path: Path) -> None:
             assert server.post(path, **body)[1]["error"] == "recorded", path
 
 
-def test_without_a_run_there_are_no_questions() -> None:
+def test_without_a_run_there_are_no_questions():
     with serving() as server:
         assert server.post("/question")[1]["error"] == "no_run"
         handle = server.ask("/open")["session"]
@@ -135,7 +132,7 @@ class Gate:
         self.open = threading.Event()
         self.waiting = threading.Semaphore(0)
 
-    def search(self, request: SearchRequest) -> SearchResult:
+    def search(self, request):
         if "slow" in request.query:
             self.waiting.release()
             assert self.open.wait(20)
@@ -146,11 +143,11 @@ class Gate:
         return SearchResult([Hit("mill", "mill", 1, 1.0)])
 
 
-def query(text: str) -> dict[str, Any]:
+def query(text):
     return {"tool": "search", "arguments": {"reason": "r", "query": text}}
 
 
-def test_a_slow_query_holds_up_its_own_session_only() -> None:
+def test_a_slow_query_holds_up_its_own_session_only():
     gate = Gate()
     with serving(backend=lambda qid: gate) as server, ThreadPoolExecutor(2) as pool:
         slow, fast = server.ask("/open")["session"], server.ask("/open")["session"]
@@ -165,8 +162,8 @@ def test_a_slow_query_holds_up_its_own_session_only() -> None:
 
 
 def test_a_session_that_is_closed_during_a_call_gives_its_question_back_behind_it(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     gate, folder = Gate(), RunFolder(tmp_path / "run")
     with serving(folder=folder, topics=TOPICS[:1], backend=lambda qid: gate) as server:
         with ThreadPoolExecutor(1) as pool:
@@ -180,9 +177,7 @@ def test_a_session_that_is_closed_during_a_call_gives_its_question_back_behind_i
         until(lambda: server.get("/status")[1]["questions"]["waiting"] == 1)
 
 
-def test_a_broken_pipeline_ends_its_question_as_failed_and_nothing_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_pipeline_ends_its_question_as_failed_and_nothing_else(tmp_path, caplog):
     gate, folder = Gate(), RunFolder(tmp_path / "run")
     with serving(folder=folder, backend=lambda qid: gate) as server:
         handle, other = (server.ask("/question")["session"] for _ in range(2))
@@ -199,7 +194,7 @@ def test_a_broken_pipeline_ends_its_question_as_failed_and_nothing_else(
     assert [topic.qid for topic in folder.pending(TOPICS)] == [TOPICS[0].qid, TOPICS[2].qid]
 
 
-def test_bad_input_in_the_pipeline_is_told_in_its_own_line() -> None:
+def test_bad_input_in_the_pipeline_is_told_in_its_own_line():
     gate = Gate()
     with serving(backend=lambda qid: gate) as server:
         handle = server.ask("/open")["session"]
@@ -207,7 +202,7 @@ def test_bad_input_in_the_pipeline_is_told_in_its_own_line() -> None:
         assert (status, refusal["message"]) == (500, "the index is gone. build it.")
 
 
-def test_sessions_calls_bodies_and_results_are_bounded() -> None:
+def test_sessions_calls_bodies_and_results_are_bounded():
     with serving(max_sessions=2, max_calls=2, max_request_bytes=300) as server:
         handle, _ = (server.ask("/open")["session"] for _ in range(2))
         assert server.post("/open")[1]["error"] == "too_many_sessions"
@@ -226,7 +221,7 @@ def test_sessions_calls_bodies_and_results_are_bounded() -> None:
         assert (status, refusal["error"]) == (500, "too_large")
 
 
-def test_the_description_names_every_path_and_the_page_is_served() -> None:
+def test_the_description_names_every_path_and_the_page_is_served():
     with serving() as server:
         status, description = server.get("/openapi.json")
         assert status == 200 and description["openapi"].startswith("3.1")
@@ -253,9 +248,7 @@ def test_the_description_names_every_path_and_the_page_is_served() -> None:
         ("/openapi.json", b"", 405, "wrong_method"),
     ],
 )
-def test_a_wrong_request_is_told_in_one_line(
-    path: str, body: bytes, status: int, code: str
-) -> None:
+def test_a_wrong_request_is_told_in_one_line(path, body, status, code):
     with serving() as server:
         got, reply = server.request("POST", path, body)
         refusal = json.loads(reply)
@@ -283,9 +276,7 @@ PATHS = [endpoint for endpoint in ENDPOINTS if endpoint.body is not None]
     body=st.dictionaries(st.sampled_from([*FIELDS, "other"]), VALUES, max_size=3),
     texts=st.dictionaries(st.sampled_from(FIELDS), st.text(max_size=2), max_size=4),
 )
-def test_a_body_is_wrong_where_its_published_schema_says_so(
-    endpoint: Endpoint, body: Any, texts: dict[str, str]
-) -> None:
+def test_a_body_is_wrong_where_its_published_schema_says_so(endpoint, body, texts):
     """Also with fields that are right, so that not every body lacks one."""
     published = Draft202012Validator(endpoint.body)
     full = {**texts, **body} if isinstance(body, dict) else body
@@ -294,7 +285,7 @@ def test_a_body_is_wrong_where_its_published_schema_says_so(
         assert bool(endpoint.wrong(candidate)) is not published.is_valid(candidate)
 
 
-def test_another_address_needs_a_token_and_every_request_carries_it() -> None:
+def test_another_address_needs_a_token_and_every_request_carries_it():
     with pytest.raises(InputError, match="SOUNDINGLINE_TOKEN"), serving(host="0.0.0.0"):
         pass
     with serving(host="0.0.0.0", token="s3cret") as server:
@@ -304,7 +295,7 @@ def test_another_address_needs_a_token_and_every_request_carries_it() -> None:
             assert server.request("GET", "/mcp", headers=headers)[0] == 401
 
 
-def test_a_page_of_somebody_else_reaches_nothing() -> None:
+def test_a_page_of_somebody_else_reaches_nothing():
     with serving() as server:
         for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
             status, reply = server.request("GET", "/status", headers=headers)
@@ -313,7 +304,7 @@ def test_a_page_of_somebody_else_reaches_nothing() -> None:
         assert server.request("GET", "/status", headers=local)[0] == 200
 
 
-def test_an_answer_in_three_lines_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_an_answer_in_three_lines_is_taken_as_it_is(tmp_path):
     folder = RunFolder(tmp_path / "run")
     text = "Explanation: so\nExact Answer: Brekke\nConfidence: 55%"
     with serving(folder=folder) as server:
@@ -322,13 +313,11 @@ def test_an_answer_in_three_lines_is_taken_as_it_is(tmp_path: Path) -> None:
         assert (result["exact"], result["confidence"]) == ("Brekke", 55)
 
 
-def test_an_answer_that_cannot_be_written_can_be_sent_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_cannot_be_written_can_be_sent_again(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path / "run")
     write = folder.write
 
-    def full(trajectory: Any) -> None:
+    def full(trajectory):
         raise InputError("the disk is full")
 
     with serving(folder=folder) as server:
@@ -342,7 +331,7 @@ def test_an_answer_that_cannot_be_written_can_be_sent_again(
     assert trajectory is not None and len(trajectory.messages) == 2
 
 
-def test_documents_are_named_with_their_titles_for_the_searcher_of_browsecomp_plus() -> None:
+def test_documents_are_named_with_their_titles_for_the_searcher_of_browsecomp_plus():
     with serving() as server:
         hits = server.ask("/browsecomp-plus/search", query="Grenholm mill", k=2)
         whole = Document("mill", "Mill", DOCUMENTS["mill"].text)

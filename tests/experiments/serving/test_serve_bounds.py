@@ -8,9 +8,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import Any
 
 import pytest
 from effort import cases
@@ -18,7 +16,7 @@ from served import Served, serving, serving_rpc, until
 from toy_search import WordBackend, store_of
 
 from soundingline.experiments.serving import flight
-from soundingline.toolkit.data import Document, SearchBackend
+from soundingline.toolkit.data import Document
 from soundingline.toolkit.search import RankedBrowsing
 
 MEGABYTE = 1_000_000
@@ -33,11 +31,11 @@ START = {
 }
 
 
-def large_backend(qid: str = "") -> SearchBackend:
+def large_backend(qid=""):
     return WordBackend({"large": "mill"})
 
 
-def connected(port: int, buffer: int = 4096) -> socket.socket:
+def connected(port, buffer=4096):
     """A connection that takes few bytes before they are read."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
@@ -46,17 +44,17 @@ def connected(port: int, buffer: int = 4096) -> socket.socket:
     return connection
 
 
-def send(connection: socket.socket, method: str, path: str, body: Any = None) -> None:
+def send(connection, method, path, body=None):
     content = b"" if body is None else json.dumps(body).encode()
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(content)}\r\n\r\n"
     connection.sendall(head.encode() + content)
 
 
-def status_of(connection: socket.socket) -> int:
+def status_of(connection):
     return int(connection.recv(12).split()[1])
 
 
-def read_all(connection: socket.socket) -> bytes:
+def read_all(connection):
     """All that is left to read, until the server ends the connection."""
     parts = []
     try:
@@ -68,12 +66,12 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch):
     """Clients have half a second to read."""
     monkeypatch.setattr(flight, "READ_SECONDS", 0.5)
 
 
-def test_replies_that_nobody_reads_are_bounded() -> None:
+def test_replies_that_nobody_reads_are_bounded():
     with (
         serving(backend=large_backend, store=LARGE_STORE, max_bytes_in_flight=3 * LARGE) as server,
         ExitStack() as stack,
@@ -93,7 +91,7 @@ def test_replies_that_nobody_reads_are_bounded() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_the_connection_of_a_client_that_does_not_read_is_dropped() -> None:
+def test_the_connection_of_a_client_that_does_not_read_is_dropped():
     with (
         serving(backend=large_backend, store=LARGE_STORE) as server,
         closing(connected(server.port)) as client,
@@ -105,7 +103,7 @@ def test_the_connection_of_a_client_that_does_not_read_is_dropped() -> None:
         assert len(read_all(client)) < LARGE
 
 
-def test_a_slow_client_that_reads_gets_the_whole_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_client_that_reads_gets_the_whole_reply(monkeypatch):
     monkeypatch.setattr(flight, "READ_SECONDS", 2.0)
     with (
         serving(backend=large_backend, store=LARGE_STORE) as server,
@@ -123,7 +121,7 @@ def test_a_slow_client_that_reads_gets_the_whole_reply(monkeypatch: pytest.Monke
         assert time.monotonic() - began > 3.0
 
 
-def test_a_body_that_is_larger_than_what_may_be_in_flight_is_served_alone() -> None:
+def test_a_body_that_is_larger_than_what_may_be_in_flight_is_served_alone():
     with serving(backend=large_backend, store=LARGE_STORE, max_bytes_in_flight=1) as server:
         status, _ = server.request("POST", "/browsecomp-plus/search", json.dumps(SEARCH).encode())
         assert status == 200
@@ -131,7 +129,7 @@ def test_a_body_that_is_larger_than_what_may_be_in_flight_is_served_alone() -> N
         until(lambda: server.service.in_flight.bytes == 0)
 
 
-def test_requests_whose_bodies_do_not_come_are_bounded_too() -> None:
+def test_requests_whose_bodies_do_not_come_are_bounded_too():
     most = 1_000_000
     with serving(max_bytes_in_flight=5 * most // 2) as server, ExitStack() as stack:
         clients = [stack.enter_context(closing(connected(server.port))) for _ in range(4)]
@@ -147,7 +145,7 @@ def test_requests_whose_bodies_do_not_come_are_bounded_too() -> None:
         until(lambda: server.service.in_flight.bytes == 0)
 
 
-def test_more_connections_than_may_be_are_refused() -> None:
+def test_more_connections_than_may_be_are_refused():
     with serving(max_sessions=1) as server, ExitStack() as stack:
         for _ in range(101):
             stack.enter_context(SseClient(server))
@@ -171,32 +169,32 @@ class SseClient:
             heard += self._connection.recv(4096)
         self._path = found[1].decode()
 
-    def __enter__(self) -> SseClient:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         self._connection.close()
 
-    def post(self, content: bytes) -> int:
+    def post(self, content):
         headers = {"Content-Type": "application/json"}
         return self._server.request("POST", self._path, content, headers)[0]
 
-    def send(self, method: str, params: Any, identifier: int | None = None) -> int:
+    def send(self, method, params, identifier=None):
         message = {"jsonrpc": "2.0", "method": method, "params": params}
         return self.post(
             json.dumps(message if identifier is None else {**message, "id": identifier}).encode()
         )
 
-    def begin(self) -> None:
+    def begin(self):
         assert self.send("initialize", START, 0) == 202
         assert self.send("notifications/initialized", {}) == 202
 
-    def leave(self) -> None:
+    def leave(self):
         self._connection.close()
 
 
 @contextmanager
-def serving_large_pages(**options: Any) -> Iterator[Served]:
+def serving_large_pages(**options):
     """A server whose documents are pages of half a megabyte."""
     interface = RankedBrowsing(max_bytes=MEGABYTE)
     store = store_of({"large": Document("large", "", "mill " * (MEGABYTE // 10))})
@@ -205,7 +203,7 @@ def serving_large_pages(**options: Any) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("most", [8 * MEGABYTE, 10**9])
-def test_an_sse_client_that_does_not_read_loses_its_connection(most: int) -> None:
+def test_an_sse_client_that_does_not_read_loses_its_connection(most):
     """Its replies are too many, or have too many bytes."""
     call = {"name": "read_document", "arguments": {"reason": "r", "docid": "large"}}
     with (
@@ -235,14 +233,14 @@ LINE = json.dumps({**EXCERPTS, "highlight_clues": [{"text": "mill"}]}).encode() 
 
 
 @contextmanager
-def serving_large_lines(**options: Any) -> Iterator[tuple[Served, int]]:
+def serving_large_lines(**options):
     """A server that answers `LINE` by ten megabytes over TCP, and the port."""
     store = store_of({name: Document(name, "", "mill " * 2000) for name in NAMES})
     with serving(store=store, **options) as server, serving_rpc(server) as (port, _):
         yield server, port
 
 
-def test_replies_over_rpc_that_nobody_reads_are_bounded() -> None:
+def test_replies_over_rpc_that_nobody_reads_are_bounded():
     with (
         serving_large_lines(max_bytes_in_flight=15 * MEGABYTE) as (server, port),
         closing(connected(port)) as client,
@@ -260,7 +258,7 @@ def test_replies_over_rpc_that_nobody_reads_are_bounded() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_an_rpc_client_that_does_not_read_is_dropped() -> None:
+def test_an_rpc_client_that_does_not_read_is_dropped():
     with serving_large_lines() as (server, port), closing(connected(port)) as client:
         client.sendall(LINE)
         until(lambda: server.service.in_flight.bytes > 9 * MEGABYTE)
@@ -268,7 +266,7 @@ def test_an_rpc_client_that_does_not_read_is_dropped() -> None:
         assert len(read_all(client)) < 9 * MEGABYTE
 
 
-def test_a_session_without_a_run_keeps_no_pages() -> None:
+def test_a_session_without_a_run_keeps_no_pages():
     arguments = {"reason": "r", "query": "mill"}
     with serving() as server:
         handle = server.ask("/open")["session"]
@@ -280,8 +278,8 @@ def test_a_session_without_a_run_keeps_no_pages() -> None:
 
 
 def test_a_malformed_message_over_sse_is_one_short_line_of_the_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     bodies = [
         b"",
         b"{",
@@ -308,8 +306,8 @@ def test_a_malformed_message_over_sse_is_one_short_line_of_the_log(
 
 
 def test_a_message_to_a_client_that_has_gone_is_no_defect(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     with serving() as server:
         for _ in range(cases(200, 10)):
             with SseClient(server) as client:

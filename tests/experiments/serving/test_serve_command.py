@@ -10,10 +10,9 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.request import Request, urlopen
 
 import mcp
@@ -35,24 +34,24 @@ Entry = Callable[..., int]
 class Running(CommandProcess):
     """The command in a process of its own."""
 
-    def address(self) -> str:
+    def address(self):
         until(lambda: "serving at" in self.errors or self.poll() is not None, 90)
         match = re.search(r"serving at (\S+)/ ", self.errors)
         assert match, self.errors
         return match[1]
 
-    def ask(self, path: str, **body: Any) -> Any:
+    def ask(self, path, **body):
         request = Request(self.address() + path, json.dumps(body).encode())
         with urlopen(request, timeout=60) as reply:
             return json.load(reply)
 
-    def end(self, number: signal.Signals) -> int:
+    def end(self, number):
         self.send_signal(number)
         return self.wait(60).returncode
 
 
 @contextmanager
-def running(place: Path, *arguments: str, benchmark: Sequence[str] = TINY) -> Iterator[Running]:
+def running(place, *arguments, benchmark=TINY):
     command = Running("serve", *benchmark, *arguments, folder=place)
     try:
         yield command
@@ -63,9 +62,7 @@ def running(place: Path, *arguments: str, benchmark: Sequence[str] = TINY) -> It
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_leaves_finished_questions_and_nothing_half_written(
-    number: signal.Signals, tmp_path: Path, entry: Entry
-) -> None:
+def test_ctrl_c_leaves_finished_questions_and_nothing_half_written(number, tmp_path, entry):
     with running(tmp_path, "port=0", "name=x", "client=stranger") as command:
         first, second = (command.ask("/question") for _ in range(2))
         search = {"tool": "search", "arguments": {"reason": "r", "query": first["question"]}}
@@ -85,9 +82,7 @@ def test_ctrl_c_leaves_finished_questions_and_nothing_half_written(
         assert metrics["search_calls"] == 1
 
 
-def test_a_served_run_tells_what_scored_and_how_often(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_served_run_tells_what_scored_and_how_often(tmp_path, monkeypatch, capsys):
     rows = tmp_path / "rows.jsonl"
     requirements = [{"requirement": "a town", "score": 1.0}]
     row = {"query": "which towns?", "docid": "nowhere", "requirements": requirements}
@@ -116,9 +111,7 @@ def test_a_served_run_tells_what_scored_and_how_often(
     assert "was made with another scorer.content" in capsys.readouterr().err
 
 
-def test_a_served_run_on_a_sealed_benchmark_holds_nothing_of_its_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_served_run_on_a_sealed_benchmark_holds_nothing_of_its_texts(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, CANARY)
     benchmark = write_benchmark(tmp_path / "published")
     with running(tmp_path, "port=0", "name=s", benchmark=benchmark) as command:
@@ -141,8 +134,8 @@ def test_a_served_run_on_a_sealed_benchmark_holds_nothing_of_its_texts(
 
 
 def test_two_servers_do_not_write_one_run_and_another_client_is_another_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     with running(tmp_path, "port=0", "name=x") as command:
         command.address()
@@ -153,8 +146,8 @@ def test_two_servers_do_not_write_one_run_and_another_client_is_another_run(
     assert "was made with another agent" in capsys.readouterr().err
 
 
-def test_mcp_over_standard_streams(tmp_path: Path) -> None:
-    async def conversation() -> None:
+def test_mcp_over_standard_streams(tmp_path):
+    async def conversation():
         server = mcp.StdioServerParameters(
             command=COMMAND[0],
             args=[*COMMAND[1:], "stdio=true", "name=y"],
@@ -178,8 +171,8 @@ def test_mcp_over_standard_streams(tmp_path: Path) -> None:
 
 
 def test_random_lines_on_standard_input_end_in_replies_and_the_server_goes_on(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     source = random.Random(4)
     start = {
         "protocolVersion": "2025-06-18",
@@ -203,9 +196,7 @@ def test_random_lines_on_standard_input_end_in_replies_and_the_server_goes_on(
     assert "Traceback" not in done.stdout
 
 
-def test_a_port_that_is_taken_is_told_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_that_is_taken_is_told_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -233,12 +224,12 @@ def test_a_port_that_is_taken_is_told_in_one_line(
     ],
 )
 def test_a_wrong_command_is_told_in_one_line_and_leaves_nothing(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    arguments,
+    message,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
     monkeypatch.chdir(tmp_path)
     assert start([*TINY, *arguments]) == 2
     error = capsys.readouterr().err
@@ -246,9 +237,7 @@ def test_a_wrong_command_is_told_in_one_line_and_leaves_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_token_comes_from_the_environment_and_is_never_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_token_comes_from_the_environment_and_is_never_printed(monkeypatch, capsys):
     monkeypatch.setenv("SOUNDINGLINE_TOKEN", "s3cret-of-mine")
     assert read_command(["host=0.0.0.0"]).options.token == "s3cret-of-mine"
     assert start(["--cfg=job", "port=8123"]) == 0
@@ -256,7 +245,7 @@ def test_the_token_comes_from_the_environment_and_is_never_printed(
     assert "port: 8123" in printed and "s3cret" not in printed
 
 
-def test_help_lists_the_options_of_server_and_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_options_of_server_and_pipeline(capsys):
     assert start(["--help"]) == 0
     printed = capsys.readouterr().out
     assert "rpc_port" in printed and "ranked_browsing" in printed

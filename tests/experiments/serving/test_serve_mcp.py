@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import mcp
 import pytest
 from mcp.client.sse import sse_client
-from served import STORE, TOPICS, Served, plain_backend, serving, until
+from served import STORE, TOPICS, plain_backend, serving, until
 from tiny_tokenizer import write_tokenizer
 from toy_search import WordBackend, store_of
 
 from soundingline.experiments.serving.browsecomp_plus import BrowseCompPlusTools
-from soundingline.toolkit.data import Hit, SearchRequest, SearchResult
+from soundingline.toolkit.data import Hit, SearchResult
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.search import Parameter, RankedBrowsing, Tool, TopK
+from soundingline.toolkit.search import Parameter, RankedBrowsing, TopK
 from soundingline.toolkit.search.session import ToolOutput
 from soundingline.toolkit.tokens import WORDS, load_tokenizer
 
@@ -30,7 +29,7 @@ PAGE = {"reason": "r", "search_id": "s1", "offset": 6}
 Talk = Callable[[mcp.Client], Awaitable[Any]]
 
 
-def connect(server: Served, door: str) -> mcp.Client:
+def connect(server, door):
     """A client at a door: `sse`, `sse at /mcp`, `streamable` (a client of a revision with
     sessions), or `sessionless` (the newest revision)."""
     if door.startswith("sse"):
@@ -40,15 +39,15 @@ def connect(server: Served, door: str) -> mcp.Client:
     return mcp.Client(f"{server.url}/mcp", mode=mode)
 
 
-def talk(server: Served, door: str, conversation: Talk) -> Any:
-    async def connected() -> Any:
+def talk(server, door, conversation):
+    async def connected():
         async with connect(server, door) as client:
             return await conversation(client)
 
     return asyncio.run(asyncio.wait_for(connected(), 60))
 
 
-async def text(client: mcp.Client, tool: str, **arguments: Any) -> str:
+async def text(client, tool, **arguments):
     """The one text content of a call."""
     result = await client.call_tool(tool, arguments)
     (content,) = result.content
@@ -56,26 +55,26 @@ async def text(client: mcp.Client, tool: str, **arguments: Any) -> str:
     return f"{'!' if result.is_error else ''}{content.text}"
 
 
-def expected_pages() -> list[str]:
+def expected_pages():
     """The first and the second page of `ASK` in a session of this process."""
     direct = RankedBrowsing().open(plain_backend(), STORE)
     return [direct.call("search", ASK).text, direct.call("read_search_results", PAGE).text]
 
 
-def search_id_of(page: str) -> str:
+def search_id_of(page):
     found = re.match(r"\[search_id=(\S+) ", page)
     assert found, page
     return found[1]
 
 
-def without_handle(page: str) -> str:
+def without_handle(page):
     """A page as it is where search ids carry no handle."""
     return page.replace(search_id_of(page), search_id_of(page).partition("@")[0])
 
 
 @pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable"])
-def test_a_connection_has_a_session_of_its_own(door: str) -> None:
-    async def conversation(client: mcp.Client) -> list[str]:
+def test_a_connection_has_a_session_of_its_own(door):
+    async def conversation(client):
         async with connect(server, door) as other:
             missing = await text(other, "read_search_results", **PAGE)
             assert missing.startswith("![error code=unknown_search_id")
@@ -89,11 +88,11 @@ def test_a_connection_has_a_session_of_its_own(door: str) -> None:
 
 
 @pytest.mark.parametrize("door", ["sse", "streamable", "sessionless"])
-def test_a_search_id_leads_back_from_another_connection(door: str) -> None:
-    async def search(client: mcp.Client) -> str:
+def test_a_search_id_leads_back_from_another_connection(door):
+    async def search(client):
         return await text(client, "search", **ASK)
 
-    async def page(client: mcp.Client) -> str:
+    async def page(client):
         return await text(client, "read_search_results", **{**PAGE, "search_id": search_id})
 
     with serving() as server:
@@ -109,8 +108,8 @@ def test_a_search_id_leads_back_from_another_connection(door: str) -> None:
         assert refusal.startswith("![error code=unknown_search_id") and "Call search" in refusal
 
 
-def test_searches_without_a_connection_are_bounded_and_the_oldest_is_forgotten() -> None:
-    async def conversation(client: mcp.Client) -> list[str]:
+def test_searches_without_a_connection_are_bounded_and_the_oldest_is_forgotten():
+    async def conversation(client):
         return [search_id_of(await text(client, "search", **ASK)) for _ in range(5)]
 
     with serving(max_sessions=4) as server:
@@ -126,8 +125,8 @@ def test_searches_without_a_connection_are_bounded_and_the_oldest_is_forgotten()
         assert server.post("/open")[0] == 503
 
 
-def test_a_search_id_is_forgotten_when_nobody_uses_it() -> None:
-    async def search(client: mcp.Client) -> str:
+def test_a_search_id_is_forgotten_when_nobody_uses_it():
+    async def search(client):
         return await text(client, "search", **ASK)
 
     with serving(idle_seconds=0.2) as server:
@@ -135,8 +134,8 @@ def test_a_search_id_is_forgotten_when_nobody_uses_it() -> None:
         until(lambda: len(server.service.sessions) == 0)
 
 
-def test_a_connection_that_did_not_search_leaves_nothing_behind() -> None:
-    async def conversation(client: mcp.Client) -> None:
+def test_a_connection_that_did_not_search_leaves_nothing_behind():
+    async def conversation(client):
         await text(client, "read_document", reason="r", docid="mill")
         assert (await text(client, "search", reason="r", query=" ")).startswith("!")
 
@@ -146,7 +145,7 @@ def test_a_connection_that_did_not_search_leaves_nothing_behind() -> None:
         until(lambda: len(server.service.sessions) == 0)
 
 
-def test_search_ids_of_sessions_with_a_handle_of_their_own_are_short(tmp_path: Path) -> None:
+def test_search_ids_of_sessions_with_a_handle_of_their_own_are_short(tmp_path):
     with serving() as server:
         handle = server.ask("/open")["session"]
         pages = [
@@ -155,7 +154,7 @@ def test_search_ids_of_sessions_with_a_handle_of_their_own_are_short(tmp_path: P
         ]
     assert pages == expected_pages()
 
-    async def recorded(client: mcp.Client) -> list[str]:
+    async def recorded(client):
         await text(client, "question")
         return [
             await text(client, "search", **ASK),
@@ -169,11 +168,11 @@ def test_search_ids_of_sessions_with_a_handle_of_their_own_are_short(tmp_path: P
 
 @pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable", "sessionless"])
 def test_the_tools_are_those_of_the_interface_and_optional_arguments_are_optional(
-    door: str,
-) -> None:
+    door,
+):
     specs = {each["name"]: each for each in RankedBrowsing().open(plain_backend(), STORE).specs()}
 
-    async def conversation(client: mcp.Client) -> None:
+    async def conversation(client):
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == set(specs)
         for name, spec in specs.items():
@@ -192,16 +191,16 @@ def test_the_tools_are_those_of_the_interface_and_optional_arguments_are_optiona
         talk(server, door, conversation)
 
 
-def test_a_choice_that_may_be_left_out_is_a_choice_of_texts() -> None:
+def test_a_choice_that_may_be_left_out_is_a_choice_of_texts():
     class Choosing(RankedBrowsing):
-        def tools(self) -> Iterable[Tool]:
+        def tools(self):
             (search, *others) = super().tools()
             order = Parameter("order", "The order.", choices=("old", "new"), default="new")
             spec = replace(search.spec, parameters=(*search.spec.parameters, order))
             yield search._replace(spec=spec, serve=lambda reason, query, order: ToolOutput(order))
             yield from others
 
-    async def conversation(client: mcp.Client) -> None:
+    async def conversation(client):
         (search, *_) = (await client.list_tools()).tools
         order = search.input_schema["properties"]["order"]
         assert (order["type"], order["enum"]) == ("string", ["old", "new"])
@@ -214,10 +213,8 @@ def test_a_choice_that_may_be_left_out_is_a_choice_of_texts() -> None:
 
 
 @pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable", "sessionless"])
-def test_the_server_tells_its_version_and_which_tools_change_something(
-    door: str, tmp_path: Path
-) -> None:
-    async def conversation(client: mcp.Client) -> None:
+def test_the_server_tells_its_version_and_which_tools_change_something(door, tmp_path):
+    async def conversation(client):
         assert client.server_info is not None
         assert client.server_info.name == "search-server"
         assert client.server_info.version == metadata.version("soundingline")
@@ -232,10 +229,10 @@ def test_the_server_tells_its_version_and_which_tools_change_something(
 
 
 @pytest.mark.parametrize("door", ["sse", "streamable", "sessionless"])
-def test_a_question_answered_over_mcp_is_a_trajectory(door: str, tmp_path: Path) -> None:
+def test_a_question_answered_over_mcp_is_a_trajectory(door, tmp_path):
     folder = RunFolder(tmp_path / "run")
 
-    async def conversation(client: mcp.Client) -> None:
+    async def conversation(client):
         given = json.loads(await text(client, "question"))
         assert (given["qid"], given["question"]) == TOPICS[0]
         handle = {"session": given["session"]} if door == "sessionless" else {}
@@ -255,10 +252,8 @@ def test_a_question_answered_over_mcp_is_a_trajectory(door: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("door", ["sse", "streamable"])
-def test_the_question_of_a_connection_that_ends_is_handed_out_again(
-    door: str, tmp_path: Path
-) -> None:
-    async def conversation(client: mcp.Client) -> Any:
+def test_the_question_of_a_connection_that_ends_is_handed_out_again(door, tmp_path):
+    async def conversation(client):
         return json.loads(await text(client, "question"))["qid"]
 
     with serving(folder=RunFolder(tmp_path / "run"), topics=TOPICS[:1]) as server:
@@ -269,12 +264,10 @@ def test_the_question_of_a_connection_that_ends_is_handed_out_again(
 
 @pytest.mark.parametrize("door", ["sse at /mcp", "streamable", "sessionless"])
 @pytest.mark.parametrize(("query", "count"), [("xyz", 0), ("Torvald", 1), ("mill", 3)])
-def test_top_k_at_mcp_is_one_json_array_whatever_it_holds(
-    door: str, query: str, count: int
-) -> None:
+def test_top_k_at_mcp_is_one_json_array_whatever_it_holds(door, query, count):
     interface = TopK(k=3, max_tokens=4, get_document=True)
 
-    async def conversation(client: mcp.Client) -> None:
+    async def conversation(client):
         tools = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
         assert set(tools) == {"search", "get_document"}
         assert list(tools["search"]["properties"]) == tools["search"]["required"] == ["query"]
@@ -298,10 +291,10 @@ def test_top_k_at_mcp_is_one_json_array_whatever_it_holds(
         talk(server, door, conversation)
 
 
-def test_top_k_at_sse_is_as_configured() -> None:
+def test_top_k_at_sse_is_as_configured():
     interface = TopK(k=3)
 
-    async def conversation(client: mcp.Client) -> str:
+    async def conversation(client):
         return await text(client, "search", query="mill")
 
     with serving(interface) as server:
@@ -309,11 +302,11 @@ def test_top_k_at_sse_is_as_configured() -> None:
     assert page == interface.open(plain_backend(), STORE).call("search", {"query": "mill"}).text
 
 
-def test_the_record_of_a_json_page_is_what_was_sent(tmp_path: Path) -> None:
+def test_the_record_of_a_json_page_is_what_was_sent(tmp_path):
     folder = RunFolder(tmp_path / "run")
-    sent: list[str] = []
+    sent = []
 
-    async def conversation(client: mcp.Client) -> None:
+    async def conversation(client):
         await text(client, "question")
         sent.append(await text(client, "search", query="Grenholm mill"))
         sent.append(await text(client, "get_document", docid="mill"))
@@ -330,12 +323,12 @@ def test_the_record_of_a_json_page_is_what_was_sent(tmp_path: Path) -> None:
 class Odd:
     """Passages, and scores that JSON cannot hold."""
 
-    def search(self, request: SearchRequest) -> SearchResult:
+    def search(self, request):
         rows = [("m1%p0", float("inf")), ("m1%p1", float("nan")), ("m2%p0", 1.5)]
         return SearchResult([Hit(unit[:2], unit, 1, score) for unit, score in rows])
 
 
-def test_ids_are_those_of_documents_and_scores_without_a_number_are_left_out() -> None:
+def test_ids_are_those_of_documents_and_scores_without_a_number_are_left_out():
     passages = {"m1%p0": "A mill.", "m1%p1": "Old.", "m2%p0": "Another."}
     store = store_of({"m1": "A mill. Old.", "m2": "Another."}, passages)
     session = BrowseCompPlusTools().open(Odd(), store)
@@ -348,7 +341,7 @@ def test_ids_are_those_of_documents_and_scores_without_a_number_are_left_out() -
     assert list(result.call.shown) == list(passages)
 
 
-def test_a_document_that_is_too_long_is_cut_and_says_so() -> None:
+def test_a_document_that_is_too_long_is_cut_and_says_so():
     text = "\n".join(f"line {number}" for number in range(100))
     store, backend = store_of({"d": text}), WordBackend({"d": text})
     session = BrowseCompPlusTools(get_document=True, max_bytes=200).open(backend, store)
@@ -356,7 +349,7 @@ def test_a_document_that_is_too_long_is_cut_and_says_so() -> None:
     assert document["truncated"] is True and text.startswith(document["text"])
 
 
-def test_a_snippet_is_cut_by_the_tokenizer_that_is_named(tmp_path: Path) -> None:
+def test_a_snippet_is_cut_by_the_tokenizer_that_is_named(tmp_path):
     path = str(write_tokenizer(tmp_path / "tokenizer.json"))
     text = "antidisestablishment kings of the king " * 60
     store, backend = store_of({"d": text}), WordBackend({"d": text})

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from served import DOCUMENTS, Served, serving, serving_rpc
+from served import DOCUMENTS, serving, serving_rpc
 from toy_search import WordBackend, store_of
 
 from soundingline.experiments.serving.pi_serini import PiSeriniTools
-from soundingline.toolkit.data import Hit, SearchRequest, SearchResult
+from soundingline.toolkit.data import Hit, SearchResult
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import RankedBrowsing
 
@@ -30,7 +27,7 @@ _TIMING = {
 }
 
 
-def strict(required: Mapping[str, Any], **optional: Any) -> dict[str, Any]:
+def strict(required, **optional):
     return {
         "type": "object",
         "properties": {**required, **optional},
@@ -69,12 +66,12 @@ READ = strict(
 MISSING = strict({"found": {"const": False}, "docid": _TEXT}, timingMs=_TIMING)
 
 
-def check(value: Any, schema: Mapping[str, Any]) -> Any:
+def check(value, schema):
     Draft202012Validator(schema).validate(value)
     return value
 
 
-def test_search_and_read_follow_the_contract() -> None:
+def test_search_and_read_follow_the_contract():
     with serving() as server:
         page = check(server.ask("/pi-serini/search", query="Grenholm mill", limit=1000), SEARCHED)
         assert page["hits"][0]["docid"] == "mill" and page["hits"][0]["title"] == "Mill"
@@ -106,19 +103,19 @@ def test_search_and_read_follow_the_contract() -> None:
 @pytest.mark.parametrize(
     "body", [{"query": "x"}, {"query": "", "limit": 1}, {"query": "x", "limit": 1, "more": 2}]
 )
-def test_a_request_outside_the_contract_is_an_error_with_a_body(body: dict[str, Any]) -> None:
+def test_a_request_outside_the_contract_is_an_error_with_a_body(body):
     with serving() as server:
         status, reply = server.post("/pi-serini/search", **body)
         assert status == 400 and reply["message"]
 
 
 class Passages:
-    def search(self, request: SearchRequest) -> SearchResult:
+    def search(self, request):
         units = ["a%p1", "b%p0", "a%p0", "a%p2"]
         return SearchResult([Hit(unit[0], unit, n, -1.0 * n) for n, unit in enumerate(units, 1)])
 
 
-def test_a_document_stands_once_at_its_best_passage_and_surfaces_as_all() -> None:
+def test_a_document_stands_once_at_its_best_passage_and_surfaces_as_all():
     texts = {f"{docid}%p{number}": f"text {docid}{number}" for docid in "ab" for number in range(3)}
     store = store_of({docid: f"whole {docid}" for docid in "ab"}, texts)
     session = PiSeriniTools().open(Passages(), store)
@@ -131,7 +128,7 @@ def test_a_document_stands_once_at_its_best_passage_and_surfaces_as_all() -> Non
     assert session.exposures.tiers["previewed"] == ()  # the client pages by itself
 
 
-def test_a_session_in_the_address_is_recorded(tmp_path: Path) -> None:
+def test_a_session_in_the_address_is_recorded(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with serving(folder=folder) as server:
         handle = server.ask("/question", interface="pi_serini")["session"]
@@ -155,24 +152,24 @@ class Line:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
         self._file = self._socket.makefile("rb")
 
-    def send(self, line: bytes) -> Any:
+    def send(self, line):
         self._socket.sendall(line)
         reply = self._file.readline()
         return json.loads(reply) if reply else None
 
-    def ask(self, kind: str, **fields: Any) -> Any:
+    def ask(self, kind, **fields):
         reply = self.send(json.dumps({"id": 7, "type": kind, **fields}).encode() + b"\n")
         head = {name: reply.pop(name) for name in ("id", "type", "command")}
         assert head == {"id": 7, "type": "response", "command": kind}
         return reply["data"] if reply["success"] else reply["error"]
 
-    def close(self) -> None:
+    def close(self):
         self._file.close()
         self._socket.close()
 
 
 @contextmanager
-def line(server: Served) -> Iterator[Line]:
+def line(server):
     with serving_rpc(server, k1=25.0, b=1.0) as (port, ready):
         told = json.loads(ready)
         assert (told["type"], told["transport"], told["port"]) == ("server_ready", "tcp", port)
@@ -184,7 +181,7 @@ def line(server: Served) -> Iterator[Line]:
             connection.close()
 
 
-def test_the_tcp_protocol_searches_renders_and_reads() -> None:
+def test_the_tcp_protocol_searches_renders_and_reads():
     with serving() as server, line(server) as rpc:
         assert rpc.ask("ping")["ok"] is True
         found = rpc.ask("search", query="Grenholm mill", query_mode="plain", k=3, rerank_clues=[])
@@ -223,14 +220,14 @@ def test_the_tcp_protocol_searches_renders_and_reads() -> None:
         (b'{"id": 1, "type": "search", "query": "\\ud800"}\n', "surrogate"),
     ],
 )
-def test_a_wrong_line_is_told_and_the_connection_goes_on(request_line: bytes, message: str) -> None:
+def test_a_wrong_line_is_told_and_the_connection_goes_on(request_line, message):
     with serving() as server, line(server) as rpc:
         reply = rpc.send(request_line)
         assert reply["success"] is False and message in reply["error"]
         assert rpc.ask("ping")["ok"] is True
 
 
-def test_a_line_without_an_end_ends_its_own_connection_only() -> None:
+def test_a_line_without_an_end_ends_its_own_connection_only():
     with serving(max_request_bytes=1000) as server, line(server) as rpc:
         reply = rpc.send(b"x" * 5000)
         assert reply["success"] is False and "at most 1000 bytes" in reply["error"]
@@ -238,7 +235,7 @@ def test_a_line_without_an_end_ends_its_own_connection_only() -> None:
             assert other.ask("ping")["ok"] is True
 
 
-def test_the_size_of_what_is_read_at_once_is_that_of_the_tool() -> None:
+def test_the_size_of_what_is_read_at_once_is_that_of_the_tool():
     text = "\n".join(f"line {number}" for number in range(1, 101))
     store, backend = store_of({"d": text}), WordBackend({"d": text})
     settings = PiSeriniTools.like(RankedBrowsing(max_lines=200, max_bytes=60))

@@ -10,13 +10,11 @@ import re
 import socket
 import string
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
 
 import pytest
-from served import Served, serving, serving_rpc, until
+from served import serving, serving_rpc, until
 
 from soundingline.experiments.serving.api import ENDPOINTS
 from soundingline.toolkit.search import TopK
@@ -28,7 +26,7 @@ WORDS += ["limit", "answer", "", " ", "\x00", "\ud800", "é“", "%p1", "read_do
 NUMBERS = [0, 1, -1, 5, 1.5, 1e308, 10**30, True, None]
 
 
-def value(source: random.Random, depth: int = 0) -> Any:
+def value(source, depth=0):
     """Any JSON value, one that a client could mean more often than not."""
     kind = source.random()
     if kind < 0.45 or depth > 4:
@@ -40,7 +38,7 @@ def value(source: random.Random, depth: int = 0) -> Any:
     return {source.choice(WORDS): value(source, depth + 1) for _ in range(source.randrange(4))}
 
 
-def near(source: random.Random, good: dict[str, Any]) -> Any:
+def near(source, good):
     """A good request with something changed, left out or added."""
     fields = dict(good)
     for name in list(fields):
@@ -53,7 +51,7 @@ def near(source: random.Random, good: dict[str, Any]) -> Any:
     return fields
 
 
-def body(source: random.Random, good: dict[str, Any]) -> bytes:
+def body(source, good):
     kind = source.random()
     if kind < 0.1:
         return source.randbytes(source.randrange(200))
@@ -61,17 +59,17 @@ def body(source: random.Random, good: dict[str, Any]) -> bytes:
     return text[: source.randrange(len(text) + 1)].encode() if kind < 0.2 else text.encode()
 
 
-def check_line(text: str) -> None:
+def check_line(text):
     """One line for a person, without a traceback."""
     assert text and "\n" not in text and len(text) < 2000, text
     assert not re.search(r"Traceback|File \"", text), text
 
 
-def goods(server: Served) -> dict[str, dict[str, Any]]:
+def goods(server):
     """A good request of each endpoint."""
     handle = server.service.open
     arguments = {"reason": "r", "query": "mill", "limit": 3}
-    requests: dict[str, dict[str, Any]] = {
+    requests = {
         "/open": {"interface": "tool"},
         "/question": {},
         "/call": {"tool": "search", "arguments": arguments},
@@ -87,7 +85,7 @@ def goods(server: Served) -> dict[str, dict[str, Any]]:
     return requests
 
 
-def test_random_requests_end_in_a_line_or_a_valid_reply(caplog: pytest.LogCaptureFixture) -> None:
+def test_random_requests_end_in_a_line_or_a_valid_reply(caplog):
     caplog.set_level(logging.WARNING)  # commands of earlier tests may have set another
     source = random.Random(1)
     with serving(max_sessions=10**6) as server:
@@ -109,12 +107,12 @@ def test_random_requests_end_in_a_line_or_a_valid_reply(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
-def rpc_message(source: random.Random, method: str, params: Any) -> dict[str, Any]:
+def rpc_message(source, method, params):
     message = {"jsonrpc": "2.0", "id": source.choice([1, "a", 0]), "method": method}
     return {**message, "params": params}
 
 
-def mcp_body(source: random.Random) -> bytes:
+def mcp_body(source):
     call = {"name": "search", "arguments": {"query": "mill"}}
     start = {
         "protocolVersion": "2025-06-18",
@@ -129,8 +127,8 @@ def mcp_body(source: random.Random) -> bytes:
 
 
 def test_random_messages_over_mcp_end_in_a_reply_and_leave_the_server_well(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     source = random.Random(2)
     accepted = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
     modern = {"MCP-Protocol-Version": "2026-07-28"}
@@ -149,10 +147,10 @@ def test_random_messages_over_mcp_end_in_a_reply_and_leave_the_server_well(
     assert "Traceback" not in caplog.text and "crashed" not in caplog.text
 
 
-def test_random_lines_over_tcp_end_in_a_reply(caplog: pytest.LogCaptureFixture) -> None:
+def test_random_lines_over_tcp_end_in_a_reply(caplog):
     caplog.set_level(logging.WARNING)  # commands of earlier tests may have set another
     source = random.Random(3)
-    commands: list[dict[str, Any]] = [
+    commands = [
         {"type": "search", "query": "mill", "query_mode": "plain", "k": 5, "rerank_clues": []},
         {"type": "read_document", "docid": "mill", "offset": 1, "limit": 20},
         {"type": "render_search_results", "docids": ["mill"], "snippet_max_chars": 220},
@@ -181,7 +179,7 @@ def test_random_lines_over_tcp_end_in_a_reply(caplog: pytest.LogCaptureFixture) 
     assert not caplog.records
 
 
-def open_sse(port: int) -> tuple[socket.socket, str]:
+def open_sse(port):
     """A connection that then says nothing, and the path where to post its messages."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=30)
     connection.sendall(b"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n")
@@ -192,14 +190,14 @@ def open_sse(port: int) -> tuple[socket.socket, str]:
 
 
 @pytest.fixture
-def breakers() -> dict[str, Callable[[int], None]]:
+def breakers():
     """What broken clients do to a port."""
 
-    def garbage(port: int) -> None:
+    def garbage(port):
         with closing(socket.create_connection(("127.0.0.1", port))) as connection:
             connection.sendall(os.urandom(500) + b"\r\n\r\n")
 
-    def killed(port: int) -> None:
+    def killed(port):
         with closing(socket.create_connection(("127.0.0.1", port))) as connection:
             connection.sendall(
                 b"POST /open HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"
@@ -207,7 +205,7 @@ def breakers() -> dict[str, Callable[[int], None]]:
             linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"  # a reset in place of an orderly end
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
-    def half_message(port: int) -> None:
+    def half_message(port):
         listening, path = open_sse(port)
         with closing(listening):
             for address in (path, "/mcp"):
@@ -217,7 +215,7 @@ def breakers() -> dict[str, Callable[[int], None]]:
                     connection.sendall(head.encode())
                     time.sleep(0.01)
 
-    def half_sse(port: int) -> None:
+    def half_sse(port):
         connection, _ = open_sse(port)
         connection.close()
 
@@ -229,9 +227,7 @@ def breakers() -> dict[str, Callable[[int], None]]:
     }
 
 
-def test_broken_clients_cost_the_others_nothing(
-    breakers: dict[str, Callable[[int], None]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_broken_clients_cost_the_others_nothing(breakers, caplog):
     search = {"tool": "search", "arguments": {"reason": "r", "query": "mill"}}
     with serving() as server:
         handle = server.ask("/open")["session"]
@@ -250,10 +246,10 @@ def test_broken_clients_cost_the_others_nothing(
     assert "Traceback" not in caplog.text
 
 
-def test_a_thousand_idle_clients_cost_the_others_nothing() -> None:
+def test_a_thousand_idle_clients_cost_the_others_nothing():
     search = {"tool": "search", "arguments": {"reason": "r", "query": "mill"}}
 
-    def seconds(server: Served, handle: str) -> float:
+    def seconds(server, handle):
         times = []
         for _ in range(30):
             began = time.perf_counter()
@@ -277,20 +273,20 @@ class Connections:
     """Open connections that are closed together."""
 
     def __init__(self) -> None:
-        self._open: list[socket.socket] = []
+        self._open = []
 
-    def add(self, connection: socket.socket) -> None:
+    def add(self, connection):
         self._open.append(connection)
 
-    def __enter__(self) -> Connections:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error):
         for connection in self._open:
             connection.close()
 
 
-def test_names_of_strangers_reach_no_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+def test_names_of_strangers_reach_no_terminal(capfd):
     with serving() as server:
         server.request("GET", "/%1b%5b31m" + "".join(string.ascii_letters))
         server.request("POST", "/call", b'{"\x1b[31m": 1}')

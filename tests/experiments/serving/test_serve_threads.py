@@ -8,9 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
@@ -20,13 +19,13 @@ ROOT = Path(__file__).resolve().parents[3]
 T = TypeVar("T")
 
 
-def finished(work: Coroutine[Any, Any, T]) -> T:
+def finished(work):
     """What `work` gives; fails where it hangs."""
     return asyncio.run(asyncio.wait_for(work, 30))
 
 
-def test_what_work_gives_or_raises_comes_back_from_another_thread() -> None:
-    async def check() -> None:
+def test_what_work_gives_or_raises_comes_back_from_another_thread():
+    async def check():
         threads = Threads(2)
         assert await threads.run(threading.get_ident) != threading.get_ident()
         with pytest.raises(ZeroDivisionError):
@@ -37,8 +36,8 @@ def test_what_work_gives_or_raises_comes_back_from_another_thread() -> None:
     finished(check())
 
 
-def test_as_many_pieces_run_at_once_as_there_are_threads() -> None:
-    async def check() -> None:
+def test_as_many_pieces_run_at_once_as_there_are_threads():
+    async def check():
         threads = Threads(3)
         together = threading.Barrier(3, timeout=10)
         ranks = await asyncio.gather(*(threads.run(together.wait) for _ in range(3)))
@@ -48,10 +47,10 @@ def test_as_many_pieces_run_at_once_as_there_are_threads() -> None:
     finished(check())
 
 
-def test_no_more_results_wait_for_the_event_loop_than_there_are_threads() -> None:
-    done: list[int] = []
+def test_no_more_results_wait_for_the_event_loop_than_there_are_threads():
+    done = []
 
-    async def check() -> None:
+    async def check():
         threads = Threads(2)
         work = [threads.run(lambda number=number: done.append(number)) for number in range(6)]
         tasks = [asyncio.ensure_future(each) for each in work]
@@ -65,16 +64,16 @@ def test_no_more_results_wait_for_the_event_loop_than_there_are_threads() -> Non
     finished(check())
 
 
-def test_the_end_waits_for_what_runs_and_drops_what_waits() -> None:
-    events: list[str] = []
+def test_the_end_waits_for_what_runs_and_drops_what_waits():
+    events = []
     begun, free = threading.Event(), threading.Event()
 
-    def first() -> None:
+    def first():
         begun.set()
         free.wait(10)
         events.append("first")
 
-    async def check() -> None:
+    async def check():
         before = threading.active_count()
         threads = Threads(1)
         running = asyncio.create_task(threads.run(first))
@@ -93,15 +92,15 @@ def test_the_end_waits_for_what_runs_and_drops_what_waits() -> None:
     assert events == ["first"]
 
 
-def test_whole_work_ends_where_nobody_waits_for_it_any_more() -> None:
+def test_whole_work_ends_where_nobody_waits_for_it_any_more():
     begun, free = threading.Event(), threading.Event()
-    ended: list[str] = []
+    ended = []
 
-    async def work(threads: Threads) -> None:
+    async def work(threads):
         await threads.run(lambda: (begun.set(), free.wait(10)))
         ended.append("whole")
 
-    async def check() -> None:
+    async def check():
         threads = Threads(1)
         client = asyncio.create_task(threads.whole(work(threads)))
         while not begun.is_set():
@@ -116,11 +115,11 @@ def test_whole_work_ends_where_nobody_waits_for_it_any_more() -> None:
     finished(check())
 
 
-def test_work_that_ends_after_its_client_has_gone_complains_of_nothing() -> None:
-    complaints: list[dict[str, Any]] = []
+def test_work_that_ends_after_its_client_has_gone_complains_of_nothing():
+    complaints = []
     begun, free = threading.Event(), threading.Event()
 
-    async def check() -> None:
+    async def check():
         asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
         threads = Threads(1)
         client = asyncio.create_task(threads.run(lambda: (begun.set(), free.wait(10))))
@@ -146,7 +145,7 @@ with prepared_process():
 """
 
 
-def test_the_first_excerpt_leaves_nothing_that_garbage_collection_would_walk() -> None:
+def test_the_first_excerpt_leaves_nothing_that_garbage_collection_would_walk():
     """Importing and loading compiled code makes some hundred thousand objects."""
     process = subprocess.run([sys.executable, "-c", FIRST_EXCERPT], cwd=ROOT, check=False)
     assert process.returncode == 0

@@ -16,7 +16,7 @@ notebook = nbformat.v4.new_notebook(cells=cells)
 NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
 
 
-def shown(cell: nbformat.NotebookNode) -> str:
+def shown(cell):
     texts = [
         output.get("text") or output.get("data", {}).get("text/plain") for output in cell.outputs
     ]

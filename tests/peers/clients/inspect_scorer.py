@@ -1,12 +1,11 @@
 """A scorer of Inspect AI: whether the last message holds an accepted answer."""
 
-from inspect_ai.scorer import Score, Target, accuracy, scorer
-from inspect_ai.solver import TaskState
+from inspect_ai.scorer import Score, accuracy, scorer
 
 
 @scorer(metrics=[accuracy()])
 def holds_the_answer():
-    async def score(state: TaskState, target: Target) -> Score:
+    async def score(state, target):
         found = any(text in state.output.completion for text in target)
         return Score(value="C" if found else "I")
 

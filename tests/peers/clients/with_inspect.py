@@ -23,7 +23,7 @@ from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, ChatMessageU
 from inspect_ai.tool import ToolCall
 
 
-def content(place: str) -> dict[str, object]:
+def content(place):
     log = read_eval_log(place, resolve_attachments="full")
     return {
         "status": log.status,
@@ -46,7 +46,7 @@ def content(place: str) -> dict[str, object]:
     }
 
 
-def listed(folder: str) -> list[dict[str, object]]:
+def listed(folder):
     return [
         {
             "task": info.task,
@@ -58,12 +58,12 @@ def listed(folder: str) -> list[dict[str, object]]:
     ]
 
 
-def scores(place: str) -> dict[str, float]:
+def scores(place):
     log = read_eval_log(place, header_only=True)
     return {row.name: next(iter(row.metrics.values())).value for row in log.results.scores}
 
 
-def write(place: str) -> None:
+def write(place):
     call = ToolCall(id="1", function="search", arguments={"query": "q"})
     hits = json.dumps([{"docid": "12", "snippet": "text " * 50}])
     messages = [

@@ -27,7 +27,7 @@ bm25 = LexicalIndex.build(documents, Path(sys.argv[1], "index")).bm25()
 
 
 @function_tool
-def search(query: str) -> str:
+def search(query):
     """The ids of the documents that match."""
     return json.dumps(list(bm25.search(query)["docno"]))
 
@@ -35,7 +35,7 @@ def search(query: str) -> str:
 class Scripted(Model):
     """Calls the tool once, then answers with what it returned."""
 
-    async def get_response(self, system_instructions, input, *args, **kwargs) -> ModelResponse:
+    async def get_response(self, system_instructions, input, *args, **kwargs):
         outputs = [item["output"] for item in input if item.get("type") == "function_call_output"]
         if outputs:
             text = ResponseOutputText(text=outputs[-1], type="output_text", annotations=[])

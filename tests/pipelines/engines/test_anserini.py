@@ -6,10 +6,8 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import ir_measures
@@ -20,7 +18,7 @@ from effort import cases
 from ir_measures import AP, P
 from required import absent
 
-from soundingline.pipelines.engines.anserini import AnseriniEngine, AnseriniIndex
+from soundingline.pipelines.engines.anserini import AnseriniEngine
 from soundingline.pipelines.engines.anserini_process import AnseriniProcess
 from soundingline.pipelines.lexical import LexicalIndex
 from soundingline.toolkit.data import Unit
@@ -41,14 +39,14 @@ class SharedProcess:
         self.machine, self.first, self.jar = machine, first, machine.jar
         self.closed = False
 
-    def ask(self, what: str, **arguments: Any) -> Any:
+    def ask(self, what, **arguments):
         assert not self.closed
         if vars(self.machine).get("asked_by") is not self and self.first is not None:
             self.machine.ask(self.first[0], **self.first[1])
         self.machine.asked_by = self  # type: ignore[attr-defined]
         return self.machine.ask(what, **arguments)
 
-    def close(self) -> None:
+    def close(self):
         self.closed = True
 
 
@@ -59,13 +57,13 @@ class SharingEngine(AnseriniEngine):
     machine: AnseriniProcess = field(default_factory=lambda: AnseriniProcess(heap="1g"))
     processes: list[SharedProcess] = field(default_factory=list)
 
-    def process(self, first: tuple[str, dict[str, Any]] | None = None) -> SharedProcess:  # type: ignore[override]
+    def process(self, first=None):  # type: ignore[override]
         self.processes.append(SharedProcess(self.machine, first))
         return self.processes[-1]
 
 
 @pytest.fixture(scope="module")
-def engine() -> SharingEngine:
+def engine():
     try:
         return SharingEngine()
     except InputError as error:
@@ -73,7 +71,7 @@ def engine() -> SharingEngine:
 
 
 @pytest.fixture(scope="module")
-def small(engine: SharingEngine, tmp_path_factory: pytest.TempPathFactory) -> AnseriniIndex:
+def small(engine, tmp_path_factory):
     """Built and opened by machines of its own."""
     path = tmp_path_factory.mktemp("anserini") / "small"
     own = AnseriniEngine(heap="1g")
@@ -81,35 +79,33 @@ def small(engine: SharingEngine, tmp_path_factory: pytest.TempPathFactory) -> An
     return own.open(path, corpus_fingerprint="c1")
 
 
-def units(folder: Path) -> Iterator[Unit]:
+def units(folder):
     with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
         for line in lines:
             row = json.loads(line)
             yield Unit(row["_id"], row["title"], row["text"])
 
 
-def topics(folder: Path) -> pd.DataFrame:
+def topics(folder):
     rows = [json.loads(line) for line in (folder / "queries.jsonl").open(encoding="utf-8")]
     return pd.DataFrame([{"qid": row["_id"], "query": row["text"]} for row in rows])
 
 
 @pytest.fixture(scope="module")
-def cacm(
-    engine: AnseriniEngine, data_root: Path, tmp_path_factory: pytest.TempPathFactory
-) -> AnseriniIndex:
+def cacm(engine, data_root, tmp_path_factory):
     path = tmp_path_factory.mktemp("anserini") / "cacm"
     engine.build(units(data_root / "cacm"), path, corpus_fingerprint="cacm")
     return engine.open(path, corpus_fingerprint="cacm")
 
 
 @pytest.fixture(scope="module")
-def our_cacm(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
+def our_cacm(data_root, tmp_path_factory):
     path = tmp_path_factory.mktemp("lexical") / "cacm"
     return LexicalIndex.build(units(data_root / "cacm"), path)
 
 
 @pytest.fixture(scope="module")
-def ranked(data_root: Path) -> Callable[[pt.Transformer], pd.DataFrame]:
+def ranked(data_root):
     """Cacm's questions, ranked once by each retriever."""
     questions = topics(data_root / "cacm")
     return cache(lambda retriever: retriever.transform(questions))
@@ -117,11 +113,11 @@ def ranked(data_root: Path) -> Callable[[pt.Transformer], pd.DataFrame]:
 
 @pytest.fixture(scope="module", params=["cacm", "wikimix"])
 def pair(
-    request: pytest.FixtureRequest,
-    engine: AnseriniEngine,
-    data_root: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[AnseriniIndex, LexicalIndex, pd.DataFrame]:
+    request,
+    engine,
+    data_root,
+    tmp_path_factory,
+):
     """One collection in Anserini and in our own index, and its questions."""
     folder = data_root / request.param
     questions = topics(folder).head(cases(1000, few=40))
@@ -134,7 +130,7 @@ def pair(
     return engine.open(path / "anserini"), ours, questions
 
 
-def measured(ranking: pd.DataFrame, folder: Path) -> tuple[float, float]:
+def measured(ranking, folder):
     qrels = pd.read_csv(
         folder / "qrels" / "test.tsv",
         sep="\t",
@@ -147,9 +143,7 @@ def measured(ranking: pd.DataFrame, folder: Path) -> tuple[float, float]:
     return round(found[AP], 4), round(found[P @ 30], 4)
 
 
-def test_cacm_gives_anserinis_published_figures_to_four_decimals(
-    cacm: AnseriniIndex, ranked: Callable[[pt.Transformer], pd.DataFrame], data_root: Path
-) -> None:
+def test_cacm_gives_anserinis_published_figures_to_four_decimals(cacm, ranked, data_root):
     folder = data_root / "cacm"
     assert measured(ranked(cacm.bm25()), folder) == (0.3123, 0.1942)
     assert measured(ranked(cacm.bm25().rm3()), folder) == (0.3648, 0.2224)
@@ -163,9 +157,7 @@ def test_cacm_gives_anserinis_published_figures_to_four_decimals(
         *({"mu": mu} for mu in (1000.0,)),
     ],
 )
-def test_our_index_ranks_and_scores_as_lucene_does(
-    pair: tuple[AnseriniIndex, LexicalIndex, pd.DataFrame], model: dict[str, float]
-) -> None:
+def test_our_index_ranks_and_scores_as_lucene_does(pair, model):
     anserini, ours, queries = pair
     ask, retriever = (
         (anserini.lucene_ql, ours.ql) if "mu" in model else (anserini.lucene, ours.bm25)
@@ -187,12 +179,12 @@ def test_our_index_ranks_and_scores_as_lucene_does(
 @pytest.mark.parametrize("settings", [(10, 10, 0.5), (25, 5, 0.3)])
 @pytest.mark.parametrize("name", ["bm25", "ql"])
 def test_our_feedback_finds_what_anserinis_finds(
-    name: str,
-    settings: tuple[int, int, float],
-    cacm: AnseriniIndex,
-    our_cacm: LexicalIndex,
-    ranked: Callable[[pt.Transformer], pd.DataFrame],
-) -> None:
+    name,
+    settings,
+    cacm,
+    our_cacm,
+    ranked,
+):
     """Anserini shows scores to four decimals and lowers equal ones by a millionth a place."""
     theirs = ranked(getattr(cacm, name)().rm3(*settings))
     both = theirs.merge(ranked(getattr(our_cacm, name)().rm3(*settings)), on=["qid", "docno"])
@@ -201,7 +193,7 @@ def test_our_feedback_finds_what_anserinis_finds(
     assert (both["score_x"] - both["score_y"]).abs().max() < 1e-3
 
 
-def test_the_ranker_gives_lucenes_scores_rounded(cacm: AnseriniIndex, data_root: Path) -> None:
+def test_the_ranker_gives_lucenes_scores_rounded(cacm, data_root):
     queries = topics(data_root / "cacm").head(5)
     rounded = cacm.bm25(depth=20).transform(queries).groupby("qid")
     for qid, exact in zip(
@@ -212,18 +204,18 @@ def test_the_ranker_gives_lucenes_scores_rounded(cacm: AnseriniIndex, data_root:
         assert group["score"].to_numpy() == pytest.approx(exact.scores, abs=1e-4)
 
 
-def test_document_frequencies_are_of_index_terms(small: AnseriniIndex) -> None:
+def test_document_frequencies_are_of_index_terms(small):
     terms = ("cat", "dog", "cats", "absent")
     assert [small.document_frequency(term) for term in terms] == [2, 1, 0, 0]
     assert len(small) == 3  # a unit without a term is left out
 
 
-def test_titles_are_indexed_and_ids_come_back_as_they_were(small: AnseriniIndex) -> None:
+def test_titles_are_indexed_and_ids_come_back_as_they_were(small):
     found = small.bm25().search("dogs")
     assert found["docno"].tolist() == ["ünit 3%p0"]
 
 
-def test_every_column_of_the_input_comes_back(small: AnseriniIndex) -> None:
+def test_every_column_of_the_input_comes_back(small):
     frame = pd.DataFrame(
         [
             {"qid": "q1", "query": "dog", "reasoning": "r1"},
@@ -238,13 +230,13 @@ def test_every_column_of_the_input_comes_back(small: AnseriniIndex) -> None:
     assert found["rank"].tolist() == [0, 0, 1]
 
 
-def test_an_empty_frame_gives_an_empty_ranking(small: AnseriniIndex) -> None:
+def test_an_empty_frame_gives_an_empty_ranking(small):
     found = small.bm25().transform(pd.DataFrame({"qid": [], "query": []}))
     assert len(found) == 0
     assert {"qid", "query", "docno", "score", "rank"} <= set(found.columns)
 
 
-def test_weights_by_term_rank_as_the_same_words_repeated(small: AnseriniIndex) -> None:
+def test_weights_by_term_rank_as_the_same_words_repeated(small):
     words = small.bm25().transform(pd.DataFrame([{"qid": "1", "query": "cat cat mat"}]))
     weights = small.bm25().transform(
         pd.DataFrame([{"qid": "1", "query_toks": {"cat": 2.0, "mat": 1.0}}])
@@ -252,7 +244,7 @@ def test_weights_by_term_rank_as_the_same_words_repeated(small: AnseriniIndex) -
     assert weights[["docno", "score"]].equals(words[["docno", "score"]])
 
 
-def test_retrievers_are_equal_when_index_and_settings_are(small: AnseriniIndex) -> None:
+def test_retrievers_are_equal_when_index_and_settings_are(small):
     assert small.bm25(k1=1, b=0.5) == small.bm25(k1=1, b=0.5)
     assert hash(small.bm25()) == hash(small.bm25())
     assert small.bm25() != small.bm25(k1=2)
@@ -262,19 +254,19 @@ def test_retrievers_are_equal_when_index_and_settings_are(small: AnseriniIndex) 
     assert isinstance(small.bm25() % 2, pt.Transformer)
 
 
-def test_a_pickled_index_searches_in_a_machine_of_its_own(small: AnseriniIndex) -> None:
+def test_a_pickled_index_searches_in_a_machine_of_its_own(small):
     again = pickle.loads(pickle.dumps(small.bm25()))
     assert again == small.bm25()
     assert again.search("cat")["docno"].tolist() == small.bm25().search("cat")["docno"].tolist()
 
 
 @pytest.mark.parametrize("settings", [{"k1": -1}, {"b": 1.5}, {"depth": 0}, {"k1": float("nan")}])
-def test_bad_settings_are_refused(small: AnseriniIndex, settings: dict[str, float]) -> None:
+def test_bad_settings_are_refused(small, settings):
     with pytest.raises(InputError):
         small.bm25(**settings)  # type: ignore[arg-type]
 
 
-def test_bad_settings_of_feedback_and_smoothing_are_refused(small: AnseriniIndex) -> None:
+def test_bad_settings_of_feedback_and_smoothing_are_refused(small):
     with pytest.raises(InputError, match="fb_docs=0"):
         small.bm25().rm3(fb_docs=0)
     with pytest.raises(InputError, match="mu=0"):
@@ -283,8 +275,8 @@ def test_bad_settings_of_feedback_and_smoothing_are_refused(small: AnseriniIndex
         small.bm25().rm3().transform(pd.DataFrame([{"qid": "1", "query_toks": {"cat": 1.0}}]))
 
 
-def test_a_build_that_fails_leaves_nothing(engine: SharingEngine, tmp_path: Path) -> None:
-    def broken() -> Iterator[Unit]:
+def test_a_build_that_fails_leaves_nothing(engine, tmp_path):
+    def broken():
         yield UNITS[0]
         raise OSError("the disk went away")
 
@@ -298,9 +290,7 @@ def test_a_build_that_fails_leaves_nothing(engine: SharingEngine, tmp_path: Path
     assert all(process.closed for process in engine.processes[-3:])
 
 
-def test_an_index_of_another_corpus_or_damaged_is_refused(
-    engine: AnseriniEngine, tmp_path: Path
-) -> None:
+def test_an_index_of_another_corpus_or_damaged_is_refused(engine, tmp_path):
     path = tmp_path / "index"
     engine.build(UNITS[:2], path, corpus_fingerprint="c1")
     with pytest.raises(InputError, match=r"another corpus.*'c2'"):
@@ -312,9 +302,7 @@ def test_an_index_of_another_corpus_or_damaged_is_refused(
         engine.open(tmp_path / "absent", corpus_fingerprint="c1")
 
 
-def test_an_index_without_document_vectors_says_what_rm3_needs(
-    engine: SharingEngine, tmp_path: Path
-) -> None:
+def test_an_index_without_document_vectors_says_what_rm3_needs(engine, tmp_path):
     plain = SharingEngine(document_vectors=False, machine=engine.machine)
     plain.build(UNITS[:2], tmp_path / "index", corpus_fingerprint="")
     index = plain.open(tmp_path / "index", corpus_fingerprint="")
@@ -324,15 +312,13 @@ def test_an_index_without_document_vectors_says_what_rm3_needs(
     assert plain.fingerprint != engine.fingerprint
 
 
-def test_a_machine_that_dies_is_an_error_with_its_last_words(
-    engine: AnseriniEngine, tmp_path: Path
-) -> None:
+def test_a_machine_that_dies_is_an_error_with_its_last_words(engine, tmp_path):
     process = AnseriniEngine(heap="1k").process()
     with pytest.raises(RuntimeError, match=r"(?s)process ended.*heap"):
         process.ask("open", path=str(tmp_path))
 
 
-def test_importing_and_making_the_engine_loads_no_java() -> None:
+def test_importing_and_making_the_engine_loads_no_java():
     code = (
         "import sys; from soundingline.pipelines.engines.anserini import AnseriniEngine; "
         "AnseriniEngine().fingerprint; print('jnius' in sys.modules)"
@@ -341,9 +327,7 @@ def test_importing_and_making_the_engine_loads_no_java() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_an_engine_without_a_jar_is_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_without_a_jar_is_one_clear_line(tmp_path, monkeypatch):
     monkeypatch.setattr("soundingline.pipelines.engines.java._jar_places", lambda: iter(()))
     with pytest.raises(InputError, match=r"jar was not found.*make anserini"):
         AnseriniEngine().build(UNITS, tmp_path / "x", corpus_fingerprint="")

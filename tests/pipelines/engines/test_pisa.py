@@ -6,16 +6,14 @@ import math
 import os
 import pickle
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from soundingline.pipelines.engines.pisa import PisaEngine, PisaIndex
+from soundingline.pipelines.engines.pisa import PisaEngine
 from soundingline.pipelines.lexical import make_analyzer
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -25,26 +23,26 @@ pytest.importorskip("pyterrier_pisa", reason="PISA is optional: pip install 'sou
 WORDS = ["alpha", "beta", "gamma", "delta", "naïve", "3.14", "omega"]
 
 
-def corpus() -> list[Unit]:
+def corpus():
     random = np.random.default_rng(3)
     texts = [" ".join(random.choice(WORDS[:-1], size=random.integers(1, 40))) for _ in range(60)]
     return [Unit(f"ünit {n}%p0", "", text) for n, text in enumerate(texts)] + [Unit("none", "", "")]
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> PisaIndex:
+def index(tmp_path_factory):
     path = tmp_path_factory.mktemp("pisa") / "index"
     PisaEngine().build(corpus(), path, corpus_fingerprint="c1")
     return PisaEngine().open(path, corpus_fingerprint="c1")
 
 
-def scores(query: str, k1: float, b: float) -> dict[str, float]:
+def scores(query, k1, b):
     """PISA's bm25.hpp: idf = max(1e-6, ln((N - df + 0.5) / (df + 0.5))), tf (k1 + 1) over
     tf + k1 (1 - b + b length / average)."""
     analyzer = make_analyzer()
     documents = {unit.unit_id: Counter(analyzer.terms(unit.contents)) for unit in corpus()}
     average = sum(sum(terms.values()) for terms in documents.values()) / len(documents)
-    found: dict[str, float] = {}
+    found = {}
     for term in analyzer.terms(query):
         df = sum(term in terms for terms in documents.values())
         idf = max(1e-6, math.log((len(documents) - df + 0.5) / (df + 0.5)))
@@ -58,7 +56,7 @@ def scores(query: str, k1: float, b: float) -> dict[str, float]:
 
 @pytest.mark.parametrize(("k1", "b"), [(0.9, 0.4), (25.0, 1.0), (0.0, 0.0)])
 @pytest.mark.parametrize("query", ["alpha", "beta beta gamma", "naïve 3.14 unknown"])
-def test_scores_follow_pisas_formula(index: PisaIndex, query: str, k1: float, b: float) -> None:
+def test_scores_follow_pisas_formula(index, query, k1, b):
     expected = scores(query, k1, b)
     found = index.bm25(k1=k1, b=b).search(query)
     assert dict(zip(found["docno"], found["score"], strict=True)) == pytest.approx(
@@ -67,7 +65,7 @@ def test_scores_follow_pisas_formula(index: PisaIndex, query: str, k1: float, b:
     assert found["score"].is_monotonic_decreasing
 
 
-def test_document_frequencies_are_counted_from_the_units(index: PisaIndex) -> None:
+def test_document_frequencies_are_counted_from_the_units(index):
     analyzer = make_analyzer()
     terms = [set(analyzer.terms(unit.contents)) for unit in corpus()]
     for word in WORDS:
@@ -77,7 +75,7 @@ def test_document_frequencies_are_counted_from_the_units(index: PisaIndex) -> No
     assert len(index) == 61
 
 
-def test_every_column_comes_back_and_queries_without_terms_find_nothing(index: PisaIndex) -> None:
+def test_every_column_comes_back_and_queries_without_terms_find_nothing(index):
     frame = pd.DataFrame(
         [
             {"qid": "q1", "query": "the of", "extra": 1},
@@ -91,7 +89,7 @@ def test_every_column_comes_back_and_queries_without_terms_find_nothing(index: P
     assert len(index.bm25().transform(frame.iloc[:0])) == 0
 
 
-def test_weights_by_term_count(index: PisaIndex) -> None:
+def test_weights_by_term_count(index):
     frame = pd.DataFrame([{"qid": "1", "query_toks": {"beta": 2.0, "gamma": 1.0}}])
     weighted = index.bm25().transform(frame)
     assert weighted["score"].tolist() == pytest.approx(
@@ -99,7 +97,7 @@ def test_weights_by_term_count(index: PisaIndex) -> None:
     )
 
 
-def test_retrievers_are_equal_when_index_and_settings_are(index: PisaIndex) -> None:
+def test_retrievers_are_equal_when_index_and_settings_are(index):
     assert index.bm25(k1=1) == index.bm25(k1=1)
     assert hash(index.bm25()) == hash(index.bm25())
     assert index.bm25() != index.bm25(b=0.5)
@@ -108,21 +106,21 @@ def test_retrievers_are_equal_when_index_and_settings_are(index: PisaIndex) -> N
 
 
 @pytest.mark.parametrize("settings", [{"k1": -1.0}, {"b": 1.5}, {"depth": 0}])
-def test_bad_settings_are_refused(index: PisaIndex, settings: dict[str, float]) -> None:
+def test_bad_settings_are_refused(index, settings):
     with pytest.raises(InputError):
         index.bm25(**settings)  # type: ignore[arg-type]
 
 
-def top(path: Path) -> list[str]:
+def top(path):
     index = PisaEngine().open(path, corpus_fingerprint="c1")
     return list(index.bm25(k1=1.7, b=0.3).search("alpha beta")["docno"])
 
 
-def own_number() -> int:
+def own_number():
     return os.getpid()
 
 
-def test_processes_that_first_open_one_setting_together_agree(index: PisaIndex) -> None:
+def test_processes_that_first_open_one_setting_together_agree(index):
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         assert pool.submit(own_number).result() != own_number()  # has imported what it needs
         theirs = [pool.submit(top, index.path) for _ in range(2)]
@@ -131,8 +129,8 @@ def test_processes_that_first_open_one_setting_together_agree(index: PisaIndex) 
     assert all(ranking == rankings[0] for ranking in rankings)
 
 
-def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    def broken() -> Iterator[Unit]:
+def test_a_build_that_fails_leaves_nothing(tmp_path):
+    def broken():
         yield from corpus()[:5]
         raise OSError("the disk went away")
 
@@ -148,7 +146,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_index_cut_short_or_of_another_corpus_is_refused(tmp_path: Path) -> None:
+def test_an_index_cut_short_or_of_another_corpus_is_refused(tmp_path):
     path = tmp_path / "index"
     PisaEngine().build(corpus(), path, corpus_fingerprint="c1")
     with pytest.raises(InputError, match="another corpus"):
@@ -161,7 +159,7 @@ def test_an_index_cut_short_or_of_another_corpus_is_refused(tmp_path: Path) -> N
         PisaEngine().open(path, corpus_fingerprint="c1")
 
 
-def test_a_preparation_that_was_interrupted_is_made_again(index: PisaIndex) -> None:
+def test_a_preparation_that_was_interrupted_is_made_again(index):
     expected = index.bm25(k1=2.5, b=0.1).search("alpha")
     folder = index.path / "prepared" / "k1=2.5,b=0.1"
     (folder / "manifest.json").unlink()
@@ -170,15 +168,13 @@ def test_a_preparation_that_was_interrupted_is_made_again(index: PisaIndex) -> N
     assert again.bm25(k1=2.5, b=0.1).search("alpha").equals(expected)
 
 
-def test_building_and_preparing_print_nothing(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_building_and_preparing_print_nothing(tmp_path, capfd):
     PisaEngine().build(corpus(), tmp_path / "index", corpus_fingerprint="")
     PisaEngine().open(tmp_path / "index", corpus_fingerprint="").bm25().search("alpha")
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_engine_knows_its_settings() -> None:
+def test_an_engine_knows_its_settings():
     assert PisaEngine(analyzer="standard").fingerprint != PisaEngine().fingerprint
     assert PisaEngine(threads=2).fingerprint == PisaEngine().fingerprint
     with pytest.raises(InputError, match="threads=0"):

@@ -23,21 +23,21 @@ class Frequencies:
         "common both": 30,
     }
 
-    def document_frequency(self, term: str) -> int:
+    def document_frequency(self, term):
         return self.frequencies.get(term, 0)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 100
 
 
-def decisions(rule: str, *, corpus_side: bool, unseen: str | None = None) -> dict[str, str]:
+def decisions(rule, *, corpus_side, unseen=None):
     phrases = ["common", "rare", "common rare", "common both", "common new", "new", "the of"]
     decided = DfFilter(0.05, rule, unseen).decide(phrases, Frequencies(), corpus_side=corpus_side)
     assert all(decision.kept == (decision.reason == KEPT) for decision in decided)
     return {decision.phrase: decision.reason for decision in decided}
 
 
-def test_papers_rule_for_documents_keeps_what_the_corpus_lacks() -> None:
+def test_papers_rule_for_documents_keeps_what_the_corpus_lacks():
     # "common new" stands in no document, so its frequency is 0, which is within the limit of 5.
     assert decisions("paper", corpus_side=True) == {
         **{"common": TOO_FREQUENT, "rare": KEPT, "common rare": KEPT},
@@ -45,7 +45,7 @@ def test_papers_rule_for_documents_keeps_what_the_corpus_lacks() -> None:
     }
 
 
-def test_papers_rule_for_queries_keeps_what_stands_in_the_index_as_a_whole() -> None:
+def test_papers_rule_for_queries_keeps_what_stands_in_the_index_as_a_whole():
     assert decisions("paper", corpus_side=False) == {
         **{"common": TOO_FREQUENT, "rare": KEPT, "common rare": KEPT},
         **{"common both": TOO_FREQUENT, "common new": UNKNOWN, "new": UNKNOWN, "the of": NO_TERMS},
@@ -53,26 +53,26 @@ def test_papers_rule_for_queries_keeps_what_stands_in_the_index_as_a_whole() -> 
 
 
 @pytest.mark.parametrize("corpus_side", [True, False])
-def test_the_rule_none_keeps_every_phrase_with_an_index_term(corpus_side: bool) -> None:
+def test_the_rule_none_keeps_every_phrase_with_an_index_term(corpus_side):
     for unseen in (None, "drop"):
         found = decisions("none", corpus_side=corpus_side, unseen=unseen)
         assert {phrase for phrase, reason in found.items() if reason != KEPT} == {"the of"}
     assert DfFilter(0.001, "none").note(100) == ""
 
 
-def test_released_rule_for_documents_looks_at_the_rarest_known_part() -> None:
+def test_released_rule_for_documents_looks_at_the_rarest_known_part():
     released = decisions("released", corpus_side=True)
     assert released["common new"] == TOO_FREQUENT  # its only known part stands in 40 documents
     assert released["new"] == KEPT and released["common rare"] == KEPT
 
 
-def test_released_rule_for_queries_keeps_the_phrase_for_any_part_within_the_limit() -> None:
+def test_released_rule_for_queries_keeps_the_phrase_for_any_part_within_the_limit():
     released = decisions("released", corpus_side=False)
     assert released["common rare"] == KEPT
     assert released["common new"] == TOO_FREQUENT and released["new"] == UNKNOWN
 
 
-def test_what_becomes_of_unseen_phrases_can_be_set() -> None:
+def test_what_becomes_of_unseen_phrases_can_be_set():
     assert decisions("paper", corpus_side=True, unseen="drop")["new"] == UNKNOWN
     assert decisions("released", corpus_side=False, unseen="keep")["new"] == KEPT
 
@@ -81,13 +81,11 @@ def test_what_becomes_of_unseen_phrases_can_be_set() -> None:
     ("tau", "documents", "limit"),
     [(0.05, 100, 5), (0.05, 119, 5), (0.05, 19, 0), (0.29, 100, 29), (1.0, 7, 7)],
 )
-def test_the_limit_is_tau_times_the_documents_rounded_down(
-    tau: float, documents: int, limit: int
-) -> None:
+def test_the_limit_is_tau_times_the_documents_rounded_down(tau, documents, limit):
     assert DfFilter(tau).limit(documents) == limit
 
 
-def test_a_limit_below_one_document_is_told_and_is_no_absence_of_a_limit() -> None:
+def test_a_limit_below_one_document_is_told_and_is_no_absence_of_a_limit():
     strict = DfFilter(0.005)
     assert "below one document" in strict.note(100) and strict.note(200) == ""
     kept = {
@@ -111,6 +109,6 @@ def test_a_limit_below_one_document_is_told_and_is_no_absence_of_a_limit() -> No
         ({"unseen": "ask"}, "unseen is 'ask'"),
     ],
 )
-def test_other_settings_are_refused(arguments: dict[str, object], message: str) -> None:
+def test_other_settings_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         DfFilter(**arguments)  # type: ignore[arg-type]

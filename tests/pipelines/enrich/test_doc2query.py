@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -28,11 +25,11 @@ UNITS = [
     Unit("d1", "", "who built the stone bridge"),
     Unit("d2", "", ""),
 ]
-SMALL: dict[str, Any] = {"phrases": 4, "question_length": 8, "device": "cpu", "dtype": "float32"}
+SMALL = {"phrases": 4, "question_length": 8, "device": "cpu", "dtype": "float32"}
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(tmp_path_factory):
     import torch
 
     torch.set_num_threads(1)
@@ -42,10 +39,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def collection(tmp_path: Path) -> Collection:
+def collection(tmp_path):
     index = LexicalIndex.build(UNITS, tmp_path / "index", corpus_fingerprint="c")
 
-    def open_index(engine: Any) -> Any:
+    def open_index(engine):
         path = tmp_path / f"{engine.name}-{engine.fingerprint}"
         engine.build(UNITS, path, corpus_fingerprint="c")
         return engine.open(path, corpus_fingerprint="c")
@@ -61,13 +58,11 @@ def collection(tmp_path: Path) -> Collection:
     )
 
 
-def written(
-    source: Doc2Query, collection: Collection, units: Sequence[Unit] = UNITS
-) -> dict[str, Sequence[str]]:
+def written(source, collection, units=UNITS):
     return dict(source.for_documents(units, collection))
 
 
-def test_questions_are_sampled_as_published(checkpoint: Path, collection: Collection) -> None:
+def test_questions_are_sampled_as_published(checkpoint, collection):
     """Top-k sampling by transformers itself, from the text alone."""
     import torch
     from transformers import AutoTokenizer, T5ForConditionalGeneration
@@ -86,9 +81,7 @@ def test_questions_are_sampled_as_published(checkpoint: Path, collection: Collec
     assert questions["d2"] == ()
 
 
-def test_a_documents_questions_depend_on_its_text_and_the_seed_alone(
-    checkpoint: Path, collection: Collection
-) -> None:
+def test_a_documents_questions_depend_on_its_text_and_the_seed_alone(checkpoint, collection):
     import torch
 
     nowhere = Collection("c", index=collection.index)
@@ -103,14 +96,12 @@ def test_a_documents_questions_depend_on_its_text_and_the_seed_alone(
     assert other.fingerprint != Doc2Query(model=str(checkpoint), **SMALL).fingerprint
 
 
-def test_questions_are_written_once_and_kept_by_text(
-    checkpoint: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_questions_are_written_once_and_kept_by_text(checkpoint, collection, monkeypatch):
     source = Doc2Query(model=str(checkpoint), **SMALL)
     first = written(source, collection)
     again = Doc2Query(model=str(checkpoint), **SMALL)
 
-    def never(text: str) -> list[str]:
+    def never(text):
         raise AssertionError(f"asked again for {text}")
 
     monkeypatch.setattr(again, "_questions", never)
@@ -120,9 +111,7 @@ def test_questions_are_written_once_and_kept_by_text(
         written(again, collection, [Unit("d9", "", "a new text")])
 
 
-def test_a_document_is_found_by_the_words_of_its_questions(
-    checkpoint: Path, collection: Collection
-) -> None:
+def test_a_document_is_found_by_the_words_of_its_questions(checkpoint, collection):
     source = Doc2Query(model=str(checkpoint), **SMALL)
     stage = Enrichment(corpus=source)
     enriched = stage.enriched(collection)
@@ -139,9 +128,7 @@ def test_a_document_is_found_by_the_words_of_its_questions(
     assert "d0" in found
 
 
-def test_what_cannot_write_questions_is_refused(
-    checkpoint: Path, collection: Collection, tmp_path: Path
-) -> None:
+def test_what_cannot_write_questions_is_refused(checkpoint, collection, tmp_path):
     with pytest.raises(InputError, match="not for queries"):
         Doc2Query(model=str(checkpoint)).for_queries([QueryContext("mill")], collection)
     with pytest.raises(InputError, match="top_k=0"):

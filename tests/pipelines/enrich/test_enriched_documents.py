@@ -7,8 +7,7 @@ import json
 import math
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 
 from soundingline.pipelines.engines.lexical import LexicalEngine
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine
-from soundingline.pipelines.enrich.phrases import PhraseFile, PhraseSource, QueryContext
+from soundingline.pipelines.enrich.phrases import PhraseFile, PhraseSource
 from soundingline.pipelines.lexical import LexicalIndex
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
@@ -45,21 +44,17 @@ class GivenPhrases(PhraseSource):
         self.phrases = phrases
 
     @property
-    def fingerprint(self) -> str:
+    def fingerprint(self):
         return str(self.phrases)
 
-    def for_documents(
-        self, units: Iterable[Unit], collection: Collection
-    ) -> Iterator[tuple[str, Sequence[str]]]:
+    def for_documents(self, units, collection):
         return ((unit.unit_id, self.phrases.get(unit.unit_id, ())) for unit in units)
 
-    def for_queries(
-        self, queries: Sequence[QueryContext], collection: Collection
-    ) -> list[Sequence[str]]:
+    def for_queries(self, queries, collection):
         raise AssertionError
 
 
-def enriched(base: LexicalIndex, units: Sequence[Unit], source: PhraseSource) -> LexicalIndex:
+def enriched(base, units, source):
     engine = EnrichedEngine(
         LexicalEngine(base.analyzer.name), source, None, Collection("c", index=base)
     )
@@ -68,7 +63,7 @@ def enriched(base: LexicalIndex, units: Sequence[Unit], source: PhraseSource) ->
     return engine.open(path, corpus_fingerprint="c")
 
 
-def terms_of(text: str, longest: int) -> list[str]:
+def terms_of(text, longest):
     """Terms of a text of WORDS, n-grams joined by a space, written down apart from the analyzer."""
     single = [word for word in text.split() if word != "the"]
     grams = [
@@ -79,14 +74,12 @@ def terms_of(text: str, longest: int) -> list[str]:
     return single + grams
 
 
-def slot(term: str) -> str:
+def slot(term):
     """An n-gram as the number of its slot, as SIRA's released code has it; a word as it is."""
     return f" {murmur(term.encode(), positive=True) % 2**23}" if " " in term else term
 
 
-def brute_force(
-    documents: Sequence[Counter[str]], query: Mapping[str, float], k1: float, b: float
-) -> list[float]:
+def brute_force(documents, query, k1, b):
     lengths = [
         sum(count for term, count in counts.items() if " " not in term) for counts in documents
     ]
@@ -119,14 +112,14 @@ def brute_force(
     shape=st.sampled_from(["", ":2", ":4", ":3:hashed"] if murmur else ["", ":2", ":4"]),
 )
 def test_scores_of_enriched_documents_equal_brute_force(
-    tmp_path_factory: pytest.TempPathFactory,
-    documents: list[str],
-    added: dict[int, list[str]],
-    query: dict[str, float],
-    k1: float,
-    b: float,
-    shape: str,
-) -> None:
+    tmp_path_factory,
+    documents,
+    added,
+    query,
+    k1,
+    b,
+    shape,
+):
     """A document has the terms of its text and of each phrase; no n-gram spans two of them."""
     longest = int(shape[1]) if shape else 1
     units = [Unit(f"d{number}", "", text) for number, text in enumerate(documents)]
@@ -147,7 +140,7 @@ def test_scores_of_enriched_documents_equal_brute_force(
 
 
 @pytest.fixture
-def units() -> list[Unit]:
+def units():
     chance = np.random.default_rng(3)
     return [
         Unit(f"d{number}", "Tides", " ".join([*chance.choice(WORDS, 20), f"berth{number}"]))
@@ -156,13 +149,11 @@ def units() -> list[Unit]:
 
 
 @pytest.fixture
-def base(tmp_path: Path, units: list[Unit]) -> LexicalIndex:
+def base(tmp_path, units):
     return LexicalIndex.build(units, tmp_path / "base", corpus_fingerprint="c")
 
 
-def test_feedback_and_texts_are_those_of_the_plain_documents(
-    base: LexicalIndex, units: list[Unit]
-) -> None:
+def test_feedback_and_texts_are_those_of_the_plain_documents(base, units):
     source = GivenPhrases({unit.unit_id: ["quay lighthouse"] for unit in units[::3]})
     index = enriched(base, units, source)
     query = pd.DataFrame({"qid": ["q"], "query": ["quay"]})
@@ -179,9 +170,7 @@ def test_feedback_and_texts_are_those_of_the_plain_documents(
         index.ql()
 
 
-def test_documents_without_phrases_score_as_in_the_plain_index(
-    base: LexicalIndex, units: list[Unit]
-) -> None:
+def test_documents_without_phrases_score_as_in_the_plain_index(base, units):
     index = enriched(base, units, GivenPhrases({}))
     for own, other in zip(
         base.search(["brel", "tide"]), index.search(["brel", "tide"]), strict=True
@@ -189,9 +178,7 @@ def test_documents_without_phrases_score_as_in_the_plain_index(
         np.testing.assert_array_equal(own, other)
 
 
-def test_a_weighted_call_equals_the_sum_of_two_searches(
-    base: LexicalIndex, units: list[Unit]
-) -> None:
+def test_a_weighted_call_equals_the_sum_of_two_searches(base, units):
     source = GivenPhrases({unit.unit_id: ["tide keeper", "lighthouse"] for unit in units[::3]})
     index = enriched(base, units, source)
     query, expansion, weight = ["brel", "tide"], ["lighthous", "keeper", "tide"], 0.5
@@ -209,15 +196,11 @@ def test_a_weighted_call_equals_the_sum_of_two_searches(
 
 
 class OutOfOrder(GivenPhrases):
-    def for_documents(
-        self, units: Iterable[Unit], collection: Collection
-    ) -> Iterator[tuple[str, Sequence[str]]]:
+    def for_documents(self, units, collection):
         return iter(reversed(list(super().for_documents(units, collection))))
 
 
-def test_phrases_in_another_order_are_refused_and_leave_nothing(
-    base: LexicalIndex, units: list[Unit]
-) -> None:
+def test_phrases_in_another_order_are_refused_and_leave_nothing(base, units):
     source = OutOfOrder({"d1": ["quay"], "d2": ["quay"]})
     with pytest.raises(InputError, match=r"phrases for the unit 'd1'.*in their order"):
         enriched(base, units, source)
@@ -228,9 +211,7 @@ def test_phrases_in_another_order_are_refused_and_leave_nothing(
         )
 
 
-def test_kept_phrases_are_part_of_the_indexed_text_alone(
-    base: LexicalIndex, units: list[Unit], tmp_path: Path
-) -> None:
+def test_kept_phrases_are_part_of_the_indexed_text_alone(base, units, tmp_path):
     row = {"id": "d5", "phrases": ["quay", "QUAY", "mole wall"]}
     (tmp_path / "phrases.jsonl").write_text(json.dumps(row) + "\n")
     index = enriched(base, units, PhraseFile(path=str(tmp_path / "phrases.jsonl")))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -52,7 +49,7 @@ UNITS = [Unit(unit_id, "", text) for unit_id, text in TEXTS.items()]
 
 
 @pytest.fixture
-def collection(tmp_path: Path) -> Collection:
+def collection(tmp_path):
     index = LexicalIndex.build(
         UNITS,
         tmp_path / "index",
@@ -60,7 +57,7 @@ def collection(tmp_path: Path) -> Collection:
         corpus_fingerprint="ten",
     )
 
-    def open_index(engine: Any) -> Any:
+    def open_index(engine):
         path = tmp_path / f"{engine.name}-{engine.fingerprint}"
         if not path.exists():
             engine.build(UNITS, path, corpus_fingerprint="ten")
@@ -76,22 +73,20 @@ def collection(tmp_path: Path) -> Collection:
     )
 
 
-def phrase_file(path: Path, phrases: dict[str, list[str]]) -> PhraseFile:
+def phrase_file(path, phrases):
     lines = [json.dumps({"id": key, "phrases": value}) for key, value in phrases.items()]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return PhraseFile(path=str(path))
 
 
-def ranked(
-    stage: Enrichment, collection: Collection, query: str, **bm25: float
-) -> dict[str, float]:
+def ranked(stage, collection, query, **bm25):
     enriched = stage.enriched(collection)
     pipeline = stage.bind(enriched) >> BM25(k1=1.2, b=0.75, **bm25).bind(enriched)  # type: ignore[arg-type]
     out = pipeline.transform(pd.DataFrame({"qid": ["q1"], "query": [query]}))
     return dict(zip(out["docno"], out["score"], strict=True))
 
 
-def test_scores_are_those_of_the_papers_formula(collection: Collection, tmp_path: Path) -> None:
+def test_scores_are_those_of_the_papers_formula(collection, tmp_path):
     """Worked out by hand: d8 gets "seamark" (1 token) and d9 "seamark harbour" (2 tokens).
 
     Then 53 tokens in ten documents, average 5.3, d8 has length 6, d9 length 7, the others 5.
@@ -101,7 +96,7 @@ def test_scores_are_those_of_the_papers_formula(collection: Collection, tmp_path
     query = phrase_file(tmp_path / "query.jsonl", {"q1": ["seamark"]})
     scores = ranked(Enrichment(query=query, corpus=corpus, weight=0.5), collection, "harbour")
 
-    def part(length: int) -> float:
+    def part(length):
         return 1 / (1 + 1.2 * (0.25 + 0.75 * length / 5.3))
 
     harbour, seamark = math.log(1 + 7.5 / 3.5), math.log(1 + 8.5 / 2.5)
@@ -116,7 +111,7 @@ def test_scores_are_those_of_the_papers_formula(collection: Collection, tmp_path
     )
 
 
-def test_each_side_works_alone(collection: Collection, tmp_path: Path) -> None:
+def test_each_side_works_alone(collection, tmp_path):
     corpus = phrase_file(tmp_path / "corpus.jsonl", {"d8": ["harbour"]})
     query = phrase_file(tmp_path / "query.jsonl", {"harbour": ["pier"]})
     assert set(ranked(Enrichment(corpus=corpus), collection, "harbour")) == {"d0", "d1", "d8"}
@@ -127,17 +122,15 @@ def test_each_side_works_alone(collection: Collection, tmp_path: Path) -> None:
     assert Enrichment(query=query).enriched(collection) is collection
 
 
-def weights(stage: Enrichment, collection: Collection, query: str) -> dict[str, float]:
+def weights(stage, collection, query):
     frame = pd.DataFrame({"qid": ["q1"], "query": [query]})
     out = stage.bind(stage.enriched(collection)).transform(frame)
     assert list(out.columns) == ["qid", "query", "query_toks"] and out["query"][0] == query
-    toks: dict[str, float] = out["query_toks"][0]
+    toks = out["query_toks"][0]
     return toks
 
 
-def test_the_published_form_counts_once_and_lets_pairs_span_phrases(
-    tmp_path: Path, collection: Collection
-) -> None:
+def test_the_published_form_counts_once_and_lets_pairs_span_phrases(tmp_path, collection):
     index = LexicalIndex.build(UNITS, tmp_path / "pairs", analyzer="english_unstemmed:2")
     pairs = Collection("pairs", index=index, texts=index.texts)
     source = phrase_file(tmp_path / "query.jsonl", {"q1": ["pier lamp", "boat pier"]})
@@ -153,23 +146,19 @@ def test_the_published_form_counts_once_and_lets_pairs_span_phrases(
     }
 
 
-def test_a_weight_of_zero_is_the_plain_query(collection: Collection, tmp_path: Path) -> None:
+def test_a_weight_of_zero_is_the_plain_query(collection, tmp_path):
     source = phrase_file(tmp_path / "query.jsonl", {"q1": ["pier"]})
     assert weights(Enrichment(query=source, weight=0.0), collection, "tide") == {"tide": 1.0}
 
 
-def test_the_filter_of_the_query_side_looks_at_the_enriched_index(
-    collection: Collection, tmp_path: Path
-) -> None:
+def test_the_filter_of_the_query_side_looks_at_the_enriched_index(collection, tmp_path):
     corpus = phrase_file(tmp_path / "corpus.jsonl", {"d8": ["seamark"]})
     query = phrase_file(tmp_path / "query.jsonl", {"q1": ["seamark", "lighthouse", "meadow"]})
     stage = Enrichment(query=query, corpus=corpus, query_filter=DfFilter(0.5))
     assert weights(stage, collection, "tide") == {"tide": 1.0, "seamark": 0.5}
 
 
-def test_decisions_on_the_corpus_are_on_disk_as_a_readable_table(
-    collection: Collection, tmp_path: Path
-) -> None:
+def test_decisions_on_the_corpus_are_on_disk_as_a_readable_table(collection, tmp_path):
     corpus = phrase_file(tmp_path / "corpus.jsonl", {"d0": ["meadow", "seamark", "the"]})
     stage = Enrichment(corpus=corpus, corpus_filter=DfFilter(0.5))
     folder = phrases_folder(stage.enriched(collection).index)
@@ -187,14 +176,12 @@ def test_decisions_on_the_corpus_are_on_disk_as_a_readable_table(
     assert reasons == {"too frequent": 1, "kept": 1, "no index term": 1}
 
 
-def test_an_enriched_index_appears_with_its_table_or_not_at_all(
-    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_enriched_index_appears_with_its_table_or_not_at_all(collection, tmp_path, monkeypatch):
     corpus = phrase_file(tmp_path / "corpus.jsonl", {"d0": ["seamark"], "d1": [], "d2": ["the"]})
     stage = Enrichment(corpus=corpus)
     write = enrichment_module.write_json
 
-    def full_disk(path: Path, value: Any) -> None:
+    def full_disk(path, value):
         if path.name == enrichment_module.REASONS_FILE:
             raise OSError("no space left on device")
         write(path, value)
@@ -213,8 +200,8 @@ def test_an_enriched_index_appears_with_its_table_or_not_at_all(
 
 
 def test_feedback_proposes_words_of_the_documents_that_a_search_finds(
-    collection: Collection,
-) -> None:
+    collection,
+):
     source = FeedbackPhrases(phrases=3, fb_docs=1)
     # d0 is found for tide alone; its other words weigh the same and stand in order.
     assert source.for_queries([_query("tide")], collection) == [["harbour", "quay", "rope"]]
@@ -225,13 +212,13 @@ def test_feedback_proposes_words_of_the_documents_that_a_search_finds(
     assert by_unit["d2"] == []  # its neighbours are its equals
 
 
-def _query(text: str) -> Any:
+def _query(text):
     from soundingline.pipelines.enrich.phrases import QueryContext
 
     return QueryContext(text)
 
 
-def test_a_line_without_phrases_is_named(tmp_path: Path, collection: Collection) -> None:
+def test_a_line_without_phrases_is_named(tmp_path, collection):
     path = tmp_path / "phrases.jsonl"
     path.write_text('{"id": "d0", "phrases": ["quay"]}\n{"id": "d1"}\n', encoding="utf-8")
     with pytest.raises(InputError, match=r"phrases.jsonl:2 has no field 'phrases'"):
@@ -241,8 +228,8 @@ def test_a_line_without_phrases_is_named(tmp_path: Path, collection: Collection)
 
 
 def test_a_file_for_other_documents_is_refused_and_strange_ids_are_told(
-    collection: Collection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    collection, tmp_path, capsys
+):
     other = phrase_file(tmp_path / "other.jsonl", {"x1": ["quay"], "x2": ["pier"]})
     with pytest.raises(InputError, match=r"other.jsonl' has phrases for none of the documents"):
         Enrichment(corpus=other).enriched(collection)
@@ -254,9 +241,7 @@ def test_a_file_for_other_documents_is_refused_and_strange_ids_are_told(
     assert counts == {"texts": 10, "no_phrase": 9, "repeated": 1, "empty": 1}
 
 
-def test_what_became_of_the_phrases_of_queries_is_counted(
-    collection: Collection, tmp_path: Path
-) -> None:
+def test_what_became_of_the_phrases_of_queries_is_counted(collection, tmp_path):
     source = phrase_file(tmp_path / "query.jsonl", {"q1": ["tide", "meadow", "lighthouse", "the"]})
     stage = Enrichment(query=source, query_filter=DfFilter(0.5)).bind(collection)
     stage.transform(pd.DataFrame({"qid": ["q1"], "query": ["harbour"]}))
@@ -267,18 +252,16 @@ def test_what_became_of_the_phrases_of_queries_is_counted(
     }
 
 
-def keywords(*phrases: str) -> str:
+def keywords(*phrases):
     return json.dumps({"keywords": phrases})
 
 
-def asked(
-    collection: Collection, choose: Callable[[str], str | Exception]
-) -> tuple[Collection, ScriptedPrompts]:
+def asked(collection, choose):
     model = ScriptedPrompts(choose)
     return collection.with_model(model), model
 
 
-def test_a_model_is_asked_for_queries_once_and_told_not_to_guess(collection: Collection) -> None:
+def test_a_model_is_asked_for_queries_once_and_told_not_to_guess(collection):
     with_model, model = asked(collection, lambda prompt: keywords("sea wall", "quay"))
     source = ModelPhrases()
     for _ in range(2):
@@ -289,11 +272,11 @@ def test_a_model_is_asked_for_queries_once_and_told_not_to_guess(collection: Col
     assert weights(stage, with_model, "harbour") == {"harbour": 1.0, "quay": 0.5}
 
 
-def test_documents_are_asked_for_once_and_failures_again(collection: Collection) -> None:
+def test_documents_are_asked_for_once_and_failures_again(collection):
     fails = {"d3"}
     meadow = 0
 
-    def choose(prompt: str) -> str | Exception:
+    def choose(prompt):
         nonlocal meadow
         if "meadow" in prompt:
             meadow += 1
@@ -325,10 +308,10 @@ def test_documents_are_asked_for_once_and_failures_again(collection: Collection)
     assert dict(source.for_documents(UNITS, with_model))["d3"] == ("pasture",)
 
 
-def test_what_is_paid_for_is_kept_where_the_server_ends(collection: Collection) -> None:
+def test_what_is_paid_for_is_kept_where_the_server_ends(collection):
     calls = 0
 
-    def choose(prompt: str) -> str | Exception:
+    def choose(prompt):
         nonlocal calls
         calls += 1
         return ServerGone("gone") if "pier boat" in prompt and calls < 8 else keywords("x")
@@ -340,7 +323,7 @@ def test_what_is_paid_for_is_kept_where_the_server_ends(collection: Collection) 
     assert [unit.unit_id for unit in source.missing(UNITS, with_model)] == ["d9"]
 
 
-def test_a_changed_text_asks_for_that_text_alone(collection: Collection) -> None:
+def test_a_changed_text_asks_for_that_text_alone(collection):
     with_model, _ = asked(collection, lambda prompt: keywords("quay"))
     source = ModelPhrases()
     list(source.ask_documents(UNITS, with_model))
@@ -351,7 +334,7 @@ def test_a_changed_text_asks_for_that_text_alone(collection: Collection) -> None
     assert len(list(ModelPhrases(task="finance").missing(UNITS, with_model))) == len(UNITS)
 
 
-def test_another_model_or_way_of_sampling_has_an_index_of_its_own(collection: Collection) -> None:
+def test_another_model_or_way_of_sampling_has_an_index_of_its_own(collection):
     source = ModelPhrases()
     paths = []
     for phrase, settings in (("quay", {}), ("mole", {}), ("mole", {"temperature": 0.4})):
@@ -371,8 +354,8 @@ def test_another_model_or_way_of_sampling_has_an_index_of_its_own(collection: Co
 
 
 def test_an_index_with_missing_documents_is_not_taken_for_a_whole_one(
-    collection: Collection,
-) -> None:
+    collection,
+):
     with_model, _ = asked(collection, lambda prompt: keywords("quay"))
     allowed = Enrichment(corpus=ModelPhrases(allow_missing=True))
     assert isinstance(allowed.corpus, ModelPhrases)
@@ -386,12 +369,12 @@ def test_an_index_with_missing_documents_is_not_taken_for_a_whole_one(
 class OtherRetriever(OwnIndexRetriever):
     """As a dense one, it has an index of its own."""
 
-    def engine(self, *, whole_documents: bool = False) -> Any:
+    def engine(self, *, whole_documents=False):
         raise AssertionError
 
 
 @pytest.mark.parametrize("around", [lambda r: r, OracleRetriever, LinkExpandedRetriever])
-def test_a_retriever_that_an_enrichment_does_not_reach_is_refused(around: Any) -> None:
+def test_a_retriever_that_an_enrichment_does_not_reach_is_refused(around):
     query, corpus = Enrichment(query=FeedbackPhrases()), Enrichment(corpus=FeedbackPhrases())
     likelihood = around(QueryLikelihood())
     compose(likelihood, enrichment=query)
@@ -406,8 +389,8 @@ def test_a_retriever_that_an_enrichment_does_not_reach_is_refused(around: Any) -
 
 
 def test_a_fusion_searches_enriched_documents_where_one_of_its_retrievers_does(
-    collection: Collection,
-) -> None:
+    collection,
+):
     pytest.importorskip("pyterrier_alpha")
     query, corpus = Enrichment(query=FeedbackPhrases()), Enrichment(corpus=FeedbackPhrases())
     fusion = ReciprocalRankFusion(BM25(), OtherRetriever())
@@ -419,16 +402,14 @@ def test_a_fusion_searches_enriched_documents_where_one_of_its_retrievers_does(
         with_likelihood.bind(corpus.enriched(collection))
 
 
-def test_a_limit_below_one_document_is_said(
-    collection: Collection, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_limit_below_one_document_is_said(collection, capsys):
     Enrichment(query=FeedbackPhrases(), query_filter=DfFilter(0.05)).bind(collection)
     assert "query side" in capsys.readouterr().err
     Enrichment(query=FeedbackPhrases(), query_filter=DfFilter(0.1)).bind(collection)
     assert capsys.readouterr().err == ""
 
 
-def test_answers_without_phrases_are_counted_by_kind(collection: Collection) -> None:
+def test_answers_without_phrases_are_counted_by_kind(collection):
     answers = {"tide": "Certainly: seas!", "quay": '{"keywords": []}', "rope": keywords("quay")}
     with_model, _ = asked(
         collection, lambda prompt: next(a for word, a in answers.items() if word in prompt)
@@ -441,14 +422,12 @@ def test_answers_without_phrases_are_counted_by_kind(collection: Collection) -> 
 
 
 def test_a_structured_answer_is_asked_for_in_the_body_and_kept_apart(
-    collection: Collection,
-) -> None:
+    collection,
+):
     bodies = []
 
     class Model(ScriptedPrompts):
-        def respond_many(
-            self, requests: Any, qids: Any = None, settings: Any = None, *more: Any, **named: Any
-        ) -> Any:
+        def respond_many(self, requests, qids=None, settings=None, *more, **named):
             bodies.append(settings.extra)
             return super().respond_many(requests, qids, settings, *more, **named)
 
@@ -466,7 +445,7 @@ def test_a_structured_answer_is_asked_for_in_the_body_and_kept_apart(
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_task_has_a_prompt_for_each_side(task: str) -> None:
+def test_every_task_has_a_prompt_for_each_side(task):
     source = ModelPhrases(task=task, phrases=7, words=3)
     long = Unit("d", "Title", "a" * 3990 + "bcdefghijkl")
     query, document = source.query_prompt("which harbour"), source.document_prompt(long)
@@ -483,7 +462,7 @@ def test_every_task_has_a_prompt_for_each_side(task: str) -> None:
         assert len(texts) == len(TASKS)
 
 
-def test_texts_are_cut_before_the_model_sees_them(collection: Collection) -> None:
+def test_texts_are_cut_before_the_model_sees_them(collection):
     prompt = ModelPhrases(max_characters=12).document_prompt(UNITS[0])
     assert "harbour tide" in prompt and "quay" not in prompt
 
@@ -502,20 +481,18 @@ def test_texts_are_cut_before_the_model_sees_them(collection: Collection) -> Non
         (lambda: FeedbackPhrases(fb_docs=0), "fb_docs=0"),
     ],
 )
-def test_impossible_settings_are_refused(make: Callable[[], object], message: str) -> None:
+def test_impossible_settings_are_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
 
 
-def test_the_fingerprint_changes_with_phrases_and_filter(
-    collection: Collection, tmp_path: Path
-) -> None:
-    def prints(source: Any, filter_: DfFilter | None) -> str:
+def test_the_fingerprint_changes_with_phrases_and_filter(collection, tmp_path):
+    def prints(source, filter_):
         return EnrichedEngine(LexicalEngine(), source, filter_, collection).fingerprint
 
     first = phrase_file(tmp_path / "first.jsonl", {"d0": ["quay"]})
     second = phrase_file(tmp_path / "second.jsonl", {"d0": ["pier"]})
-    values: Sequence[str] = [
+    values = [
         prints(first, None),
         prints(second, None),
         prints(first, DfFilter(0.1)),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -32,7 +30,7 @@ WRITTEN = "The lamp of the pier.\n\nAn oil lamp;\x00 the tide turns at the quay.
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
+def index(tmp_path_factory):
     units = [Unit(unit_id, "", text) for unit_id, text in TEXTS.items()]
     return LexicalIndex.build(units, tmp_path_factory.mktemp("i") / "index")
 
@@ -40,14 +38,14 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
 Choose = Callable[[str], str | Exception]
 
 
-def asked(index: LexicalIndex, tmp_path: Path, choose: Choose) -> tuple[Collection, Any]:
+def asked(index, tmp_path, choose):
     model = ScriptedPrompts(choose)
     questions = {"q1": "Which lamp burns at the harbour?"}
     caches = tmp_path / "caches"
     return Collection("c", index=index, caches=caches, model=model, questions=questions), model
 
 
-def ranked(stage: Any, collection: Collection, query: str) -> dict[str, float]:
+def ranked(stage, collection, query):
     pipeline = stage.bind(collection) >> BM25().bind(collection)
     out = pipeline.transform(pd.DataFrame({"qid": ["q1"], "query": [query]}))
     return dict(zip(out["docno"], out["score"], strict=True))
@@ -57,8 +55,8 @@ def ranked(stage: Any, collection: Collection, query: str) -> dict[str, float]:
     ("method", "weight", "times"), [("hyde", 1.0, 1), ("chain_of_thought", 0.2, 5)]
 )
 def test_a_written_text_ranks_as_if_it_were_appended_to_the_repeated_query(
-    index: LexicalIndex, tmp_path: Path, method: str, weight: float, times: int
-) -> None:
+    index, tmp_path, method, weight, times
+):
     collection, model = asked(index, tmp_path, lambda prompt: WRITTEN)
     stage = Enrichment(query=ModelText(method=method), weight=weight, form="joined")
     scores = ranked(stage, collection, "harbour lamp")
@@ -74,26 +72,22 @@ def test_a_written_text_ranks_as_if_it_were_appended_to_the_repeated_query(
 @pytest.mark.parametrize(
     ("method", "task"), [(method, task) for method, tasks in METHODS.items() for task in tasks]
 )
-def test_every_published_prompt_shows_the_query(
-    index: LexicalIndex, tmp_path: Path, method: str, task: str
-) -> None:
+def test_every_published_prompt_shows_the_query(index, tmp_path, method, task):
     collection, model = asked(index, tmp_path, lambda prompt: "A passage.")
     ModelText(method=method, task=task).for_queries([QueryContext("tide {query}")], collection)
     assert "tide {query}" in model.prompts[0]
 
 
-def test_of_a_text_words_are_read_and_its_whole_is_one_phrase(
-    index: LexicalIndex, tmp_path: Path
-) -> None:
+def test_of_a_text_words_are_read_and_its_whole_is_one_phrase(index, tmp_path):
     collection, _ = asked(index, tmp_path, lambda prompt: WRITTEN)
     texts = ModelText(max_words=7).for_queries([QueryContext("tide")], collection)
     assert texts == [("The lamp of the pier. An oil",)]
 
 
-def test_without_a_text_the_query_is_searched_as_it_is(index: LexicalIndex, tmp_path: Path) -> None:
+def test_without_a_text_the_query_is_searched_as_it_is(index, tmp_path):
     answers = {"tide": " \n", "rope": Refused("no")}
 
-    def answer(prompt: str) -> str | Exception:
+    def answer(prompt):
         return next(text for word, text in answers.items() if word in prompt)
 
     collection, _ = asked(index, tmp_path, answer)
@@ -109,7 +103,7 @@ def test_without_a_text_the_query_is_searched_as_it_is(index: LexicalIndex, tmp_
         source.for_queries([QueryContext("quay")], failing)
 
 
-def test_texts_are_for_queries_alone(index: LexicalIndex, tmp_path: Path) -> None:
+def test_texts_are_for_queries_alone(index, tmp_path):
     collection, _ = asked(index, tmp_path, lambda prompt: WRITTEN)
     with pytest.raises(InputError, match="hyde writes texts for queries"):
         ModelText().for_documents([], collection)
@@ -124,8 +118,8 @@ def test_texts_are_for_queries_alone(index: LexicalIndex, tmp_path: Path) -> Non
     [("query", "tide"), ("reasoning", "I should look at lamps."), ("question", "Which lamp")],
 )
 def test_phrases_are_proposed_for_the_query_the_reasoning_or_the_question(
-    index: LexicalIndex, tmp_path: Path, apply_to: str, read: str
-) -> None:
+    index, tmp_path, apply_to, read
+):
     collection, model = asked(index, tmp_path, lambda prompt: "glass")
     stage = Enrichment(query=ModelText(), query_filter=DfFilter(1.0), apply_to=apply_to)
     frame = pd.DataFrame(
@@ -141,9 +135,7 @@ def test_phrases_are_proposed_for_the_query_the_reasoning_or_the_question(
     assert notes["enrichment"][0].get("applied_to", "query") == apply_to
 
 
-def test_where_there_is_no_reasoning_or_question_phrases_go_by_the_query(
-    index: LexicalIndex, tmp_path: Path
-) -> None:
+def test_where_there_is_no_reasoning_or_question_phrases_go_by_the_query(index, tmp_path):
     collection, model = asked(index, tmp_path, lambda prompt: "glass")
     frame = pd.DataFrame({"qid": ["q7"], "query": ["tide"]})
     for apply_to in ("reasoning", "question"):

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from ledgers import starts
@@ -26,11 +23,11 @@ UNITS = [Unit(f"d{number}", "", f"Text number {number}.") for number in range(12
 ANSWER = json.dumps({"keywords": ["seamark"]})
 
 
-def ask(folder: Path) -> None:
+def ask(folder):
     """Ask for all phrases that are missing; each reply that is paid for leaves a line."""
     paid = (folder / "paid").open("a")
 
-    def reply(messages: Any, settings: Any) -> Turn:
+    def reply(messages, settings):
         print(messages[0]["content"].split("number ")[1].split(".")[0], file=paid, flush=True)
         return Turn(text=ANSWER)
 
@@ -45,17 +42,17 @@ def ask(folder: Path) -> None:
             assert list(phrases) == ["seamark"] and not error
 
 
-def killed(folder: Path, owner: type, method: str, call: int) -> None:
+def killed(folder, owner, method, call):
     """Ask in a process that dies without a word before it makes this call, counted from 1."""
     process = os.fork()
     if process:
         assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 9
         return
     try:
-        original: Callable[..., Any] = getattr(owner, method)
+        original = getattr(owner, method)
         calls = iter(range(1, 1000))
 
-        def dying(*arguments: Any, **options: Any) -> Any:
+        def dying(*arguments, **options):
             if next(calls) == call:
                 os._exit(9)
             return original(*arguments, **options)
@@ -67,9 +64,7 @@ def killed(folder: Path, owner: type, method: str, call: int) -> None:
 
 
 @pytest.mark.parametrize("kills", [1, 3])
-def test_a_reply_that_is_kept_and_not_yet_on_the_ledger_is_paid_for_once(
-    tmp_path: Path, kills: int
-) -> None:
+def test_a_reply_that_is_kept_and_not_yet_on_the_ledger_is_paid_for_once(tmp_path, kills):
     for _ in range(kills):
         killed(tmp_path, JsonLinesLog, "append", 3)
     ask(tmp_path)
@@ -79,7 +74,7 @@ def test_a_reply_that_is_kept_and_not_yet_on_the_ledger_is_paid_for_once(
     assert sum(start["calls"] for start in starts(tmp_path)) == len(UNITS) - kills
 
 
-def test_a_reply_that_is_neither_kept_nor_entered_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_reply_that_is_neither_kept_nor_entered_is_asked_for_again(tmp_path):
     killed(tmp_path, ResultCache, "put", 5)
     ask(tmp_path)
     paid = Counter((tmp_path / "paid").read_text().split())
@@ -88,16 +83,16 @@ def test_a_reply_that_is_neither_kept_nor_entered_is_asked_for_again(tmp_path: P
 
 
 def test_an_empty_cache_is_known_to_lack_everything_without_a_look_at_the_units(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     class Units:
         reads = 0
 
-        def __iter__(self) -> Any:
+        def __iter__(self):
             Units.reads += 1
             return iter(UNITS)
 
-        def __len__(self) -> int:
+        def __len__(self):
             return len(UNITS)
 
     source, blocking = ModelPhrases(), BlockingModel("m", role="enrichment")

@@ -27,16 +27,16 @@ from soundingline.toolkit.errors import InputError
         ("[" * 100_000, None),
     ],
 )
-def test_the_last_list_of_keywords_is_read(answer: str, phrases: list[str] | None) -> None:
+def test_the_last_list_of_keywords_is_read(answer, phrases):
     assert read_phrases(answer) == phrases
 
 
 @given(st.text())
-def test_any_answer_is_read_or_is_none(answer: str) -> None:
+def test_any_answer_is_read_or_is_none(answer):
     assert read_phrases(answer) is None or isinstance(read_phrases(answer), list)
 
 
-def test_phrases_are_cleaned_and_what_is_left_out_is_counted() -> None:
+def test_phrases_are_cleaned_and_what_is_left_out_is_counted():
     proposed = [
         *("  tidal\u00a0 range ", "Tidal Range", "qu\u200bay\x00", "one two three four five"),
         *("", "\x1b", None, 7, ["quay"], "x" * 10_000, "pier", "jetty"),
@@ -48,13 +48,13 @@ def test_phrases_are_cleaned_and_what_is_left_out_is_counted() -> None:
     }
 
 
-def test_five_hundred_phrases_are_cut_to_the_limit() -> None:
+def test_five_hundred_phrases_are_cut_to_the_limit():
     cleaned = clean([f"phrase {number}" for number in range(500)], Limits())
     assert len(cleaned.phrases) == 10 and cleaned.beyond == 490
 
 
 @given(st.lists(st.text()))
-def test_cleaned_phrases_are_usable_whatever_came(proposed: list[str]) -> None:
+def test_cleaned_phrases_are_usable_whatever_came(proposed):
     phrases = clean(proposed, Limits()).phrases
     assert clean(phrases, Limits()).phrases == phrases
     assert all(phrase.isprintable() and phrase == " ".join(phrase.split()) for phrase in phrases)
@@ -62,6 +62,6 @@ def test_cleaned_phrases_are_usable_whatever_came(proposed: list[str]) -> None:
 
 
 @pytest.mark.parametrize("limits", [Limits(phrases=0), Limits(words=-1), Limits(phrases=True)])
-def test_limits_without_meaning_are_refused(limits: Limits) -> None:
+def test_limits_without_meaning_are_refused(limits):
     with pytest.raises(InputError, match="valid: a whole number, 1 or more"):
         limits.checked()

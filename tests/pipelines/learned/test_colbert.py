@@ -1,8 +1,6 @@
 """ColBERT against BERT run directly: markers, masks, what is left out, projection, MaxSim."""
 
 import os
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +11,6 @@ from safetensors.numpy import load_file
 from soundingline.pipelines.learned import vector_index
 from soundingline.pipelines.learned.colbert import ColbertEngine, ColbertRetriever, check_space
 from soundingline.pipelines.learned.colbert_encoder import ColbertEncoder
-from soundingline.pipelines.learned.vector_index import VectorIndex
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -28,7 +25,7 @@ UNITS = [
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     import torch
 
     torch.set_num_threads(1)
@@ -36,26 +33,26 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_embedder.save_multi_vector(tmp_path_factory.mktemp("models"))
 
 
-def encoder(model: Path, **changed: Any) -> ColbertEncoder:
+def encoder(model, **changed):
     return ColbertEncoder(str(model), **{**EXACT, **changed})
 
 
 @pytest.fixture(scope="module")
-def built(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("indexes") / "colbert"
     ColbertEngine(encoder(model)).build(UNITS, path, corpus_fingerprint="corpus")
     return path
 
 
-def opened(model: Path, built: Path, search: str = "numpy") -> VectorIndex:
+def opened(model, built, search="numpy"):
     return ColbertEngine(encoder(model), search).open(built, corpus_fingerprint="corpus")
 
 
-def frame(*texts: str) -> pd.DataFrame:
+def frame(*texts):
     return pd.DataFrame({"qid": [f"q{n}" for n in range(len(texts))], "query": list(texts)})
 
 
-def directly(model: Path, ids: list[int], seen: list[bool], kept: list[bool]) -> np.ndarray:
+def directly(model, ids, seen, kept):
     """BERT's last layer, projected and normalised, of one text; `seen` is what attention sees."""
     import torch
     from transformers import AutoModel
@@ -70,7 +67,7 @@ def directly(model: Path, ids: list[int], seen: list[bool], kept: list[bool]) ->
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def test_documents_have_their_marker_and_no_punctuation(model: Path):
+def test_documents_have_their_marker_and_no_punctuation(model):
     words = ["[CLS]", "[D]", "the", "old", ",", "mill", ".", "[SEP]"]
     expected = directly(
         model,
@@ -84,7 +81,7 @@ def test_documents_have_their_marker_and_no_punctuation(model: Path):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_queries_are_filled_with_masks_that_attention_does_not_see(model: Path):
+def test_queries_are_filled_with_masks_that_attention_does_not_see(model):
     words = ["[CLS]", "[Q]", "who", "built", "the", "mill", "[SEP]"]
     ids = [IDS[word] for word in words] + [IDS["[MASK]"]] * 5
     expected = directly(model, ids, [n < len(words) for n in range(12)], [True] * 12)
@@ -92,7 +89,7 @@ def test_queries_are_filled_with_masks_that_attention_does_not_see(model: Path):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_lengths_are_those_that_are_asked_for(model: Path):
+def test_lengths_are_those_that_are_asked_for(model):
     long = "the old mill by the river " * 20
     own, short = encoder(model), encoder(model, max_length=10, query_max_length=16)
     assert own.lengths([long, "the"]) == [48, 4]
@@ -103,7 +100,7 @@ def test_lengths_are_those_that_are_asked_for(model: Path):
     assert len(short.encode_queries(["mill"])[0]) == 16
 
 
-def test_windows_hold_every_word_and_are_read_whole(model: Path):
+def test_windows_hold_every_word_and_are_read_whole(model):
     text = "the old mill stands by the river who built a bridge of the town " * 3
     short = encoder(model, max_length=10)
     windows = short.windows(text)
@@ -114,7 +111,7 @@ def test_windows_hold_every_word_and_are_read_whole(model: Path):
     assert short.windows("") == [""]
 
 
-def test_neither_the_batch_nor_the_order_changes_a_vector(model: Path):
+def test_neither_the_batch_nor_the_order_changes_a_vector(model):
     texts = ["the old mill", "", "a " * 30, "who built the bridge ?", "x\ud800"]
     wide, narrow = encoder(model), encoder(model, batch_tokens=8)
     for ours, theirs in zip(wide.encode(texts), narrow.encode(texts[::-1])[::-1], strict=True):
@@ -125,12 +122,10 @@ def test_neither_the_batch_nor_the_order_changes_a_vector(model: Path):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_a_document_of_which_nothing_is_kept_has_one_vector_of_zeros(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_document_of_which_nothing_is_kept_has_one_vector_of_zeros(model, monkeypatch):
     made = encoder(model)
 
-    def nothing(features: dict[str, Any], **_: Any) -> dict[str, Any]:
+    def nothing(features, **_):
         return {**features, "attention_mask": features["attention_mask"] * 0}
 
     monkeypatch.setattr(made._model[2], "forward", nothing)
@@ -138,7 +133,7 @@ def test_a_document_of_which_nothing_is_kept_has_one_vector_of_zeros(
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_the_ranking_is_that_of_loops_over_all_tokens(model: Path, built: Path, search: str):
+def test_the_ranking_is_that_of_loops_over_all_tokens(model, built, search):
     asked = ["who built the mill", "river"]
     made = encoder(model)
     documents = made.encode([unit.contents for unit in UNITS])
@@ -158,7 +153,7 @@ def test_the_ranking_is_that_of_loops_over_all_tokens(model: Path, built: Path, 
         assert hits["rank"].tolist() == list(range(len(UNITS)))
 
 
-def test_scores_are_those_of_the_library(model: Path, built: Path):
+def test_scores_are_those_of_the_library(model, built):
     from sentence_transformers import MultiVectorEncoder
 
     library = MultiVectorEncoder(str(model), device="cpu")
@@ -171,9 +166,7 @@ def test_scores_are_those_of_the_library(model: Path, built: Path):
     np.testing.assert_allclose([scores[unit.unit_id] for unit in UNITS], theirs, atol=1e-4)
 
 
-def test_half_precision_halves_the_file_and_hardly_moves_a_score(
-    model: Path, built: Path, tmp_path: Path
-):
+def test_half_precision_halves_the_file_and_hardly_moves_a_score(model, built, tmp_path):
     half = ColbertEngine(encoder(model, storage="float16"))
     half.build(UNITS, tmp_path / "half", corpus_fingerprint="corpus")
     index = half.open(tmp_path / "half")
@@ -186,9 +179,7 @@ def test_half_precision_halves_the_file_and_hardly_moves_a_score(
         half.open(built)
 
 
-def test_a_query_may_come_as_vectors_and_no_model_is_loaded(
-    model: Path, built: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_query_may_come_as_vectors_and_no_model_is_loaded(model, built, monkeypatch):
     index = opened(model, built)
     monkeypatch.setattr(ColbertEncoder, "_model", property(lambda self: pytest.fail("loaded")))
     vectors = index.documents.vectors[: index.documents.offsets[1]]
@@ -200,14 +191,14 @@ def test_a_query_may_come_as_vectors_and_no_model_is_loaded(
         index.retriever()(pd.DataFrame({"qid": ["1"], "query_vec": [np.ones(16)]}))
 
 
-def test_an_empty_frame_gives_an_empty_frame_with_all_columns(model: Path, built: Path):
+def test_an_empty_frame_gives_an_empty_frame_with_all_columns(model, built):
     found = opened(model, built).retriever()(frame("x").iloc[:0])
     assert list(found.columns) == ["qid", "query", "docno", "score", "rank"]
     assert len(found) == 0
 
 
 def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model, tmp_path, monkeypatch
 ):
     from collections import namedtuple
 
@@ -226,9 +217,7 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
     check_space(UNITS, encoder(model), tmp_path / "i")
 
 
-def test_another_corpus_an_empty_one_and_a_repeated_id_are_refused(
-    model: Path, built: Path, tmp_path: Path
-):
+def test_another_corpus_an_empty_one_and_a_repeated_id_are_refused(model, built, tmp_path):
     engine = ColbertEngine(encoder(model))
     with pytest.raises(InputError, match="another corpus"):
         engine.open(built, corpus_fingerprint="other")
@@ -242,9 +231,7 @@ def test_another_corpus_an_empty_one_and_a_repeated_id_are_refused(
     assert not (tmp_path / "b").exists()
 
 
-def test_a_model_of_another_kind_or_none_is_refused_in_one_line(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_model_of_another_kind_or_none_is_refused_in_one_line(tmp_path, model, monkeypatch):
     bert = tiny_embedder.save_bert(tmp_path / "bert")
     single = tiny_embedder.save_sentence_model(tmp_path / "single")
     for path in (bert, single):
@@ -262,9 +249,7 @@ def test_a_model_of_another_kind_or_none_is_refused_in_one_line(
         ColbertEngine(encoder(model), "faiss")
 
 
-def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(
-    tmp_path: Path, model: Path
-):
+def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_path, model):
     """Stanford's format, which colbert-ir/colbertv2.0 has: BERT and `linear.weight` in one file,
     `[unused0]` and `[unused1]` as markers, settings in artifact.metadata."""
     import json
@@ -294,10 +279,10 @@ def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(
     np.testing.assert_allclose(made.encode(["the mill."])[0], rows, atol=1e-5)
 
 
-def test_the_retriever_hands_its_settings_to_encoder_engine_and_retriever(model: Path, built: Path):
-    engines: list[Any] = []
+def test_the_retriever_hands_its_settings_to_encoder_engine_and_retriever(model, built):
+    engines = []
 
-    def open_index(engine: Any) -> Any:
+    def open_index(engine):
         engines.append(engine)
         return engine.open(built)
 

@@ -1,7 +1,6 @@
 """The dense engine: a genuine FlexIndex, exact search, whole or not at all."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,6 @@ import tiny_embedder
 from soundingline.pipelines.learned.dense import DenseEngine, DenseRetriever, read_flex, write_flex
 from soundingline.pipelines.learned.dense_encoder import DenseEncoder
 from soundingline.pipelines.learned.shards import Shard
-from soundingline.pipelines.learned.vector_index import VectorIndex
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -24,43 +22,43 @@ SEARCHES = ("numpy", "torch")
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     import torch
 
     torch.set_num_threads(1)
     return tiny_embedder.save_qwen(tmp_path_factory.mktemp("models") / "qwen")
 
 
-def engine(model: Path, **settings: Any) -> DenseEngine:
+def engine(model, **settings):
     search = settings.pop("search", "numpy")
     exact = {"pooling": "last", "dtype": "float32", "device": "cpu", "query_prefix": "q: "}
     return DenseEngine(DenseEncoder(str(model), **{**exact, **settings}), search)
 
 
 @pytest.fixture(scope="module")
-def built(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("indexes") / "dense"
     engine(model).build(UNITS, path, corpus_fingerprint="corpus")
     return path
 
 
-def opened(model: Path, built: Path, **settings: Any) -> VectorIndex:
+def opened(model, built, **settings):
     return engine(model, **settings).open(built, corpus_fingerprint="corpus")
 
 
-def queries(*texts: str) -> pd.DataFrame:
+def queries(*texts):
     rows = {"qid": [f"q{n}" for n in range(len(texts))], "query": texts, "reasoning": "why"}
     return pd.DataFrame({name: list(v) if name != "reasoning" else v for name, v in rows.items()})
 
 
-def random_index(tmp_path: Path, model: Path, vectors: np.ndarray, search: str) -> VectorIndex:
+def random_index(tmp_path, model, vectors, search):
     """An index whose vectors are given, by an encoder that reads them from the text."""
 
     class Given(DenseEncoder):
-        def tokenized(self, texts: Any) -> tuple[list[int], list[int]]:
+        def tokenized(self, texts):
             return [int(text or 0) for text in texts], [1] * len(texts)
 
-        def encode_tokenized(self, items: Any) -> list[np.ndarray]:
+        def encode_tokenized(self, items):
             return [vectors[number] for number in items]
 
     made = DenseEngine(Given(str(model), pooling="last", dtype="float32", device="cpu"), search)
@@ -70,7 +68,7 @@ def random_index(tmp_path: Path, model: Path, vectors: np.ndarray, search: str) 
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_the_top_100_are_those_of_brute_force(tmp_path: Path, model: Path, search: str):
+def test_the_top_100_are_those_of_brute_force(tmp_path, model, search):
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((3000, 32)).astype(np.float32)
     index = random_index(tmp_path, model, vectors, search)
@@ -86,9 +84,7 @@ def test_the_top_100_are_those_of_brute_force(tmp_path: Path, model: Path, searc
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_equal_scores_are_kept_and_stand_in_the_order_of_the_index(
-    tmp_path: Path, model: Path, search: str
-):
+def test_equal_scores_are_kept_and_stand_in_the_order_of_the_index(tmp_path, model, search):
     vectors = np.ones((5000, 4), np.float32)
     vectors[4000] *= 2
     index = random_index(tmp_path, model, vectors, search)
@@ -97,9 +93,7 @@ def test_equal_scores_are_kept_and_stand_in_the_order_of_the_index(
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_text_queries_rank_by_the_dot_product_with_their_own_vector(
-    model: Path, built: Path, search: str
-):
+def test_text_queries_rank_by_the_dot_product_with_their_own_vector(model, built, search):
     index = opened(model, built, search=search)
     encoder = engine(model).encoder
     texts = [unit.contents for unit in UNITS]
@@ -115,7 +109,7 @@ def test_text_queries_rank_by_the_dot_product_with_their_own_vector(
         assert (np.diff(hits["score"]) <= 0).all()
 
 
-def test_the_index_is_a_flex_index_that_pyterrier_dr_searches_alike(model: Path, built: Path):
+def test_the_index_is_a_flex_index_that_pyterrier_dr_searches_alike(model, built):
     from pyterrier_dr import FlexIndex
 
     index = opened(model, built)
@@ -141,9 +135,7 @@ def test_the_index_is_a_flex_index_that_pyterrier_dr_searches_alike(model: Path,
     ],
     ids=["in order", "in no order", "padded", "two signs", "behind others", "before others"],
 )
-def test_hundreds_of_passages_of_one_document_are_written_and_found_by_their_ids(
-    tmp_path: Path, names: list[str]
-):
+def test_hundreds_of_passages_of_one_document_are_written_and_found_by_their_ids(tmp_path, names):
     from pyterrier_dr import FlexIndex
 
     values = np.arange(len(names) * 4, dtype=np.float32).reshape(-1, 4)
@@ -162,7 +154,7 @@ def test_hundreds_of_passages_of_one_document_are_written_and_found_by_their_ids
     assert list(flex.docnos().inv[names]) == list(range(len(names)))
 
 
-def test_other_columns_stay_and_queries_keep_their_order(model: Path, built: Path):
+def test_other_columns_stay_and_queries_keep_their_order(model, built):
     frame = queries("text 7", "text 8").iloc[::-1].assign(query_0="before")
     found = opened(model, built).retriever(depth=2)(frame)
     assert found["qid"].tolist() == ["q1", "q1", "q0", "q0"]
@@ -171,17 +163,17 @@ def test_other_columns_stay_and_queries_keep_their_order(model: Path, built: Pat
     assert found["rank"].tolist() == [0, 1, 0, 1]
 
 
-def test_an_empty_frame_gives_an_empty_frame_with_all_columns(model: Path, built: Path):
+def test_an_empty_frame_gives_an_empty_frame_with_all_columns(model, built):
     found = opened(model, built).retriever()(queries("x").iloc[:0])
     assert len(found) == 0
     assert {"qid", "query", "reasoning", "docno", "score", "rank"} <= set(found.columns)
 
 
-def test_a_depth_beyond_the_index_gives_every_unit(model: Path, built: Path):
+def test_a_depth_beyond_the_index_gives_every_unit(model, built):
     assert len(opened(model, built).retriever(depth=10_000)(queries("x"))) == len(UNITS)
 
 
-def test_a_rank_cutoff_becomes_the_depth(model: Path, built: Path):
+def test_a_rank_cutoff_becomes_the_depth(model, built):
     retriever = opened(model, built).retriever(depth=50)
     shorter = opened(model, built).retriever(depth=3)
     assert (retriever % 3).compile() == shorter % 3
@@ -189,9 +181,7 @@ def test_a_rank_cutoff_becomes_the_depth(model: Path, built: Path):
     assert retriever != opened(model, built).retriever(depth=3)
 
 
-def test_opening_and_asking_by_vector_loads_no_model(
-    model: Path, built: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_opening_and_asking_by_vector_loads_no_model(model, built, monkeypatch):
     from soundingline.pipelines.models import Checkpoint
 
     monkeypatch.setattr(Checkpoint, "load", lambda *_: pytest.fail("loaded"))
@@ -202,9 +192,7 @@ def test_opening_and_asking_by_vector_loads_no_model(
     assert index.retriever(depth=1)(frame)["score"].iloc[0] == pytest.approx(1.0, abs=1e-5)
 
 
-def test_another_corpus_encoder_or_a_damaged_file_is_refused(
-    model: Path, built: Path, tmp_path: Path
-):
+def test_another_corpus_encoder_or_a_damaged_file_is_refused(model, built, tmp_path):
     import shutil
 
     with pytest.raises(InputError, match="another corpus"):
@@ -220,16 +208,14 @@ def test_another_corpus_encoder_or_a_damaged_file_is_refused(
         opened(model, copied)
 
 
-def test_a_killed_build_goes_on_and_gives_the_same_index(
-    model: Path, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_killed_build_goes_on_and_gives_the_same_index(model, built, tmp_path, monkeypatch):
     from soundingline.pipelines.learned import encoding
 
     monkeypatch.setattr(encoding, "_SHARD_CHARACTERS", 200)
     path = tmp_path / "index"
     encode, calls = DenseEncoder.encode_tokenized, []
 
-    def killed(self: DenseEncoder, items: Any) -> Any:
+    def killed(self, items):
         calls.append(len(items))
         if sum(calls) > 40:
             raise KeyboardInterrupt
@@ -254,7 +240,7 @@ def test_a_killed_build_goes_on_and_gives_the_same_index(
     assert [child.name for child in tmp_path.iterdir()] == ["index"]
 
 
-def test_an_empty_corpus_and_a_repeated_id_leave_nothing(model: Path, tmp_path: Path):
+def test_an_empty_corpus_and_a_repeated_id_leave_nothing(model, tmp_path):
     with pytest.raises(InputError, match="empty"):
         engine(model).build([], tmp_path / "a", corpus_fingerprint="c")
     with pytest.raises(InputError, match="twice"):
@@ -263,7 +249,7 @@ def test_an_empty_corpus_and_a_repeated_id_leave_nothing(model: Path, tmp_path: 
     assert not (tmp_path / "b").exists()
 
 
-def test_wrong_queries_are_refused(model: Path, built: Path):
+def test_wrong_queries_are_refused(model, built):
     retriever = opened(model, built).retriever()
     with pytest.raises(InputError, match="query holds nan"):
         retriever(pd.DataFrame({"qid": ["1"], "query": [float("nan")]}))
@@ -278,10 +264,10 @@ def test_wrong_queries_are_refused(model: Path, built: Path):
 
 
 @pytest.mark.parametrize(("whole", "length"), [(True, 32), (False, 16)])
-def test_whole_documents_may_have_a_length_of_their_own(model: Path, whole: bool, length: int):
-    engines: list[Any] = []
+def test_whole_documents_may_have_a_length_of_their_own(model, whole, length):
+    engines = []
 
-    def open_index(engine: Any) -> str:
+    def open_index(engine):
         engines.append(engine)
         return "index"
 

@@ -1,9 +1,7 @@
 """Vectors against transformers run directly, in float32, one text at a time."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ EXACT = {"dtype": "float32", "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     import torch
 
     torch.set_num_threads(1)
@@ -27,26 +25,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def qwen(folder: Path) -> Path:
+def qwen(folder):
     return tiny_embedder.save_qwen(folder / "qwen")
 
 
 @pytest.fixture(scope="module")
-def llama(folder: Path) -> Path:
+def llama(folder):
     return tiny_embedder.save_llama(folder / "llama")
 
 
 @pytest.fixture(scope="module")
-def adapter(folder: Path, llama: Path) -> Path:
+def adapter(folder, llama):
     return tiny_embedder.save_adapter(folder / "adapter", llama)
 
 
 @pytest.fixture(scope="module")
-def sentence_model(folder: Path) -> Path:
+def sentence_model(folder):
     return tiny_embedder.save_sentence_model(folder / "sentence")
 
 
-def alone(network: Any, ids: list[int], pool: Callable[[Any], Any]) -> np.ndarray:
+def alone(network, ids, pool):
     """The normalised pooled vector of one text that is by itself in its batch."""
     import torch
 
@@ -56,13 +54,13 @@ def alone(network: Any, ids: list[int], pool: Callable[[Any], Any]) -> np.ndarra
     return vector / np.linalg.norm(vector)
 
 
-def body(path: Path) -> Any:
+def body(path):
     from transformers import AutoModel
 
     return AutoModel.from_pretrained(path, dtype="float32").eval()
 
 
-def byte_ids(text: str, first: int) -> list[int]:
+def byte_ids(text, first):
     """What the tiny byte-level tokenizers make of a text, computed without them."""
     from tokenizers.pre_tokenizers import ByteLevel
 
@@ -71,7 +69,7 @@ def byte_ids(text: str, first: int) -> list[int]:
     return [first + letters.index(piece) for piece in pieces]
 
 
-def test_qwen_vectors_are_the_end_tokens_with_the_instruction_before_queries_only(qwen: Path):
+def test_qwen_vectors_are_the_end_tokens_with_the_instruction_before_queries_only(qwen):
     encoder = DenseEncoder(
         str(qwen), pooling="last", query_prefix=tiny_embedder.QWEN_PREFIX, **EXACT
     )
@@ -85,9 +83,7 @@ def test_qwen_vectors_are_the_end_tokens_with_the_instruction_before_queries_onl
     np.testing.assert_allclose(encoder.encode_queries([text])[0], query, atol=1e-6)
 
 
-def test_an_adapter_is_merged_and_its_texts_end_with_the_end_of_sequence(
-    llama: Path, adapter: Path
-):
+def test_an_adapter_is_merged_and_its_texts_end_with_the_end_of_sequence(llama, adapter):
     from peft import PeftModel
 
     encoder = DenseEncoder(
@@ -114,7 +110,7 @@ def test_an_adapter_is_merged_and_its_texts_end_with_the_end_of_sequence(
     assert np.abs(plain.encode(["the mill"])[0] - encoder.encode(["the mill"])[0]).max() > 0.01
 
 
-def test_an_adapter_names_its_base_by_itself(llama: Path, adapter: Path):
+def test_an_adapter_names_its_base_by_itself(llama, adapter):
     settings = {"pooling": "last", "append_eos": True, **EXACT}
     named = DenseEncoder(str(adapter), base=str(llama), **settings)
     found = DenseEncoder(str(adapter), **settings)
@@ -130,7 +126,7 @@ def test_an_adapter_names_its_base_by_itself(llama: Path, adapter: Path):
         ("cls", lambda hidden: hidden[0]),
     ],
 )
-def test_each_pooling_takes_the_vectors_that_it_says(qwen: Path, pooling: str, pool: Any):
+def test_each_pooling_takes_the_vectors_that_it_says(qwen, pooling, pool):
     encoder = DenseEncoder(str(qwen), pooling=pooling, document_prefix="d: ", **EXACT)
     expected = alone(body(qwen), [*byte_ids("d: old mill", 1), 0], pool)
     # Beside a longer text, so that padding has to be left out.
@@ -138,7 +134,7 @@ def test_each_pooling_takes_the_vectors_that_it_says(qwen: Path, pooling: str, p
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_e5_is_read_as_its_model_card_says(folder: Path):
+def test_e5_is_read_as_its_model_card_says(folder):
     """The card's own lines: prefixes, the mean over what is not padding, length 1."""
     import torch
     from omegaconf import OmegaConf
@@ -162,7 +158,7 @@ def test_e5_is_read_as_its_model_card_says(folder: Path):
     np.testing.assert_allclose(np.stack(vectors), expected, atol=1e-5)
 
 
-def test_a_long_text_is_cut_behind_and_keeps_its_end_token(qwen: Path, llama: Path):
+def test_a_long_text_is_cut_behind_and_keeps_its_end_token(qwen, llama):
     text = "the mill stands by the river"
     own = DenseEncoder(str(qwen), pooling="last", max_length=12, **EXACT)
     assert own.lengths([text, "the"]) == [12, 4]
@@ -180,7 +176,7 @@ def test_a_long_text_is_cut_behind_and_keeps_its_end_token(qwen: Path, llama: Pa
     )
 
 
-def test_special_tokens_in_a_text_are_text_and_those_of_a_prefix_are_meant(qwen: Path, llama: Path):
+def test_special_tokens_in_a_text_are_text_and_those_of_a_prefix_are_meant(qwen, llama):
     end = tiny_embedder.END
     qwens = DenseEncoder(str(qwen), pooling="last", query_prefix=end, **EXACT)
     (found,) = qwens.encode([f"mill {end}"])
@@ -195,7 +191,7 @@ def test_special_tokens_in_a_text_are_text_and_those_of_a_prefix_are_meant(qwen:
     np.testing.assert_allclose(found, alone(body(llama), ids, lambda hidden: hidden[-1]), atol=1e-5)
 
 
-def test_queries_have_a_length_of_their_own(qwen: Path):
+def test_queries_have_a_length_of_their_own(qwen):
     encoder = DenseEncoder(
         str(qwen), pooling="last", max_length=64, query_max_length=8, query_prefix="", **EXACT
     )
@@ -206,9 +202,7 @@ def test_queries_have_a_length_of_their_own(qwen: Path):
 
 
 @pytest.mark.parametrize("pooling", ["last", "mean", "cls", None])
-def test_neither_the_batch_nor_the_order_changes_a_vector(
-    qwen: Path, sentence_model: Path, pooling: str | None
-):
+def test_neither_the_batch_nor_the_order_changes_a_vector(qwen, sentence_model, pooling):
     model = str(qwen if pooling else sentence_model)
     wide = DenseEncoder(model, pooling=pooling, batch_tokens=100_000, **EXACT)
     narrow = DenseEncoder(model, pooling=pooling, batch_tokens=8, **EXACT)
@@ -220,14 +214,14 @@ def test_neither_the_batch_nor_the_order_changes_a_vector(
         assert np.linalg.norm(left) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_vectors_keep_their_length_where_they_are_not_normalised(qwen: Path):
+def test_vectors_keep_their_length_where_they_are_not_normalised(qwen):
     raw = DenseEncoder(str(qwen), pooling="mean", normalise=False, **EXACT).encode(["old"])[0]
     unit = DenseEncoder(str(qwen), pooling="mean", **EXACT).encode(["old"])[0]
     assert abs(np.linalg.norm(raw) - 1) > 0.1
     np.testing.assert_allclose(raw / np.linalg.norm(raw), unit, atol=1e-6)
 
 
-def test_a_sentence_transformers_checkpoint_brings_pooling_and_prompts(sentence_model: Path):
+def test_a_sentence_transformers_checkpoint_brings_pooling_and_prompts(sentence_model):
     encoder = DenseEncoder(str(sentence_model), **EXACT)
     network = body(sentence_model)
     words = {word: len(tiny_embedder.BERT) + n for n, word in enumerate(tiny_embedder.WORDS)}
@@ -237,7 +231,7 @@ def test_a_sentence_transformers_checkpoint_brings_pooling_and_prompts(sentence_
         np.testing.assert_allclose(encode(["the old mill"])[0], expected, atol=1e-6)
 
 
-def test_a_given_prefix_and_length_replace_those_of_the_checkpoint(sentence_model: Path):
+def test_a_given_prefix_and_length_replace_those_of_the_checkpoint(sentence_model):
     encoder = DenseEncoder(str(sentence_model), document_prefix="river ", max_length=8, **EXACT)
     plain = DenseEncoder(str(sentence_model), document_prefix="", max_length=8, **EXACT)
     texts = ["the old mill", "the old mill stands by the river"]
@@ -251,7 +245,7 @@ def test_a_given_prefix_and_length_replace_those_of_the_checkpoint(sentence_mode
 
 
 def test_a_sentence_transformers_checkpoint_is_read_at_its_own_length_unless_one_is_given(
-    sentence_model: Path,
+    sentence_model,
 ):
     text = "mill " * 99
     own = DenseEncoder(str(sentence_model), **EXACT)
@@ -264,7 +258,7 @@ def test_a_sentence_transformers_checkpoint_is_read_at_its_own_length_unless_one
         _ = DenseEncoder(str(sentence_model), max_length=1025, **EXACT).fingerprint
 
 
-def test_our_pooling_is_that_of_sentence_transformers_which_pads_in_front(qwen: Path, folder: Path):
+def test_our_pooling_is_that_of_sentence_transformers_which_pads_in_front(qwen, folder):
     """As Qwen3-Embedding is published: last-token pooling, padding on the left, prompts."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
@@ -286,7 +280,7 @@ def test_our_pooling_is_that_of_sentence_transformers_which_pads_in_front(qwen: 
     np.testing.assert_allclose(ours.encode_queries(texts), theirs.encode_queries(texts), atol=1e-5)
 
 
-def test_threads_share_one_model_and_get_their_own_vectors(qwen: Path):
+def test_threads_share_one_model_and_get_their_own_vectors(qwen):
     from concurrent.futures import ThreadPoolExecutor
 
     encoder = DenseEncoder(str(qwen), pooling="last", **EXACT)
@@ -297,10 +291,8 @@ def test_threads_share_one_model_and_get_their_own_vectors(qwen: Path):
     np.testing.assert_allclose(np.stack(found), expected, atol=1e-5)
 
 
-def test_the_fingerprint_names_the_weights_and_every_setting_that_changes_a_vector(
-    qwen: Path, folder: Path
-):
-    def digest(model: Path = qwen, **changed: Any) -> str:
+def test_the_fingerprint_names_the_weights_and_every_setting_that_changes_a_vector(qwen, folder):
+    def digest(model=qwen, **changed):
         return DenseEncoder(str(model), **{"pooling": "last", **EXACT, **changed}).fingerprint
 
     other = tiny_embedder.save_qwen(folder / "other", seed=5)
@@ -319,7 +311,7 @@ def test_the_fingerprint_names_the_weights_and_every_setting_that_changes_a_vect
     assert digest(batch_tokens=64) == digest()
 
 
-def test_nothing_is_loaded_before_the_first_text(qwen: Path, monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_loaded_before_the_first_text(qwen, monkeypatch):
     from soundingline.pipelines.models import Checkpoint
 
     monkeypatch.setattr(Checkpoint, "load", lambda *_: pytest.fail("loaded"))
@@ -331,13 +323,13 @@ def test_nothing_is_loaded_before_the_first_text(qwen: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("pooling", ["last", None])
 @pytest.mark.parametrize(("model", "told"), [("/none/here", "no folder"), ("no/model", "hf down")])
-def test_a_missing_model_is_told_in_one_line(folder: Path, model: str, told: str, pooling: Any):
+def test_a_missing_model_is_told_in_one_line(folder, model, told, pooling):
     with pytest.raises(InputError, match=told) as caught:
         DenseEncoder(model, pooling=pooling, **EXACT).encode(["x"])
     assert "\n" not in str(caught.value)
 
 
-def test_wrong_settings_are_refused_with_what_is_valid(qwen: Path, llama: Path):
+def test_wrong_settings_are_refused_with_what_is_valid(qwen, llama):
     with pytest.raises(InputError, match="last, mean, cls"):
         DenseEncoder("any", pooling="max")
     with pytest.raises(InputError, match="pooling: last"):
@@ -352,9 +344,7 @@ def test_wrong_settings_are_refused_with_what_is_valid(qwen: Path, llama: Path):
         DenseEncoder(str(qwen), append_eos=True, pooling="last", **EXACT).encode(["x"])
 
 
-def test_a_model_that_does_not_fit_is_refused_with_the_sizes(
-    qwen: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_model_that_does_not_fit_is_refused_with_the_sizes(qwen, monkeypatch):
     import soundingline.pipelines.models as checkpoints
 
     monkeypatch.setattr(checkpoints, "free_bytes", lambda device: 1000)

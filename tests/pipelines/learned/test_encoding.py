@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,16 +31,16 @@ class Counting:
 
     def __init__(self, batch_tokens: int = 40, bad: str | None = None) -> None:
         self.batch_tokens, self.bad = batch_tokens, bad
-        self.batches: list[list[str]] = []
+        self.batches = []
 
-    def tokenized(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
+    def tokenized(self, texts):
         return list(texts), [len(text.split()) for text in texts]
 
-    def encode_tokenized(self, items: Sequence[str]) -> list[np.ndarray]:
+    def encode_tokenized(self, items):
         self.batches.append(list(items))
         return [self.rows(text) for text in items]
 
-    def rows(self, text: str) -> np.ndarray:
+    def rows(self, text):
         rows = np.array([(len(word), n) for n, word in enumerate(text.split())], np.float32)
         return np.full((1, 2), np.nan) if text == self.bad else rows.reshape(-1, 2)
 
@@ -50,20 +48,20 @@ class Counting:
 class Pooled(Counting):
     """The same with one vector a text."""
 
-    def rows(self, text: str) -> np.ndarray:
+    def rows(self, text):
         return np.array([len(text), len(text.split())], np.float32)
 
 
-def corpus(count: int) -> list[Unit]:
+def corpus(count):
     return [Unit(f"d{n}", f"title {n}", "word " * (n * 7 % 23)) for n in range(count)]
 
 
-def encode(units: Any, encoder: Counting, folder: Path, **others: Any) -> Shards:
+def encode(units, encoder, folder, **others):
     others = {"corpus_fingerprint": "corpus", "shard_units": 10, **others}
     return encode_corpus(units, encoder, folder, **others)
 
 
-def rows_by_id(shards: Shards) -> dict[str, list[Any]]:
+def rows_by_id(shards):
     return {
         name: array.tolist()
         for shard in shards
@@ -71,7 +69,7 @@ def rows_by_id(shards: Shards) -> dict[str, list[Any]]:
     }
 
 
-def test_every_unit_has_its_own_rows_in_the_order_of_the_corpus(tmp_path: Path) -> None:
+def test_every_unit_has_its_own_rows_in_the_order_of_the_corpus(tmp_path):
     units, encoder = corpus(37), Counting()
     shards = encode(units, encoder, tmp_path)
     expected = {unit.unit_id: encoder.rows(unit.contents).tolist() for unit in units}
@@ -80,7 +78,7 @@ def test_every_unit_has_its_own_rows_in_the_order_of_the_corpus(tmp_path: Path) 
     assert shards.counts["rows"] == sum(map(len, expected.values()))
 
 
-def test_a_single_vector_is_one_row_a_unit(tmp_path: Path) -> None:
+def test_a_single_vector_is_one_row_a_unit(tmp_path):
     units, encoder = corpus(12), Pooled()
     first, second = encode(units, encoder, tmp_path)
     expected = [encoder.rows(unit.contents) for unit in units]
@@ -88,7 +86,7 @@ def test_a_single_vector_is_one_row_a_unit(tmp_path: Path) -> None:
     assert second.offsets.tolist() == [0, 1, 2]
 
 
-def test_batches_hold_texts_of_like_length_and_no_more_tokens_than_allowed(tmp_path: Path) -> None:
+def test_batches_hold_texts_of_like_length_and_no_more_tokens_than_allowed(tmp_path):
     encoder = Counting(batch_tokens=60)
     encode(corpus(40), encoder, tmp_path, shard_units=20)
     for batch in encoder.batches:
@@ -98,7 +96,7 @@ def test_batches_hold_texts_of_like_length_and_no_more_tokens_than_allowed(tmp_p
     assert max(len(batch) for batch in encoder.batches) > 4
 
 
-def test_long_texts_make_smaller_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_make_smaller_shards(tmp_path, monkeypatch):
     monkeypatch.setattr("soundingline.pipelines.learned.encoding._SHARD_CHARACTERS", 200)
     units = [Unit(f"d{n}", "", "w" * length) for n, length in enumerate([90, 90, 90, 500, 10])]
     shards = encode(units, Counting(), tmp_path)
@@ -106,25 +104,23 @@ def test_long_texts_make_smaller_shards(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("speed", [2.0, 40.0, 100_000.0])
-def test_a_shard_is_written_at_least_once_a_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speed: float
-) -> None:
+def test_a_shard_is_written_at_least_once_a_minute(tmp_path, monkeypatch, speed):
     now, written = [0.0], [0.0]
 
     class Slow(Counting):
         """Reads 24 words of a text, and 12 times `speed` a second."""
 
-        def tokenized(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
+        def tokenized(self, texts):
             items = [" ".join(text.split()[:24]) for text in texts]
             return super().tokenized(items)
 
-        def encode_tokenized(self, items: Sequence[str]) -> list[np.ndarray]:
+        def encode_tokenized(self, items):
             now[0] += sum(self.tokenized(items)[1]) / 12 / speed
             return super().encode_tokenized(items)
 
     keep = shards.write
 
-    def write(*arguments: Any) -> Any:
+    def write(*arguments):
         written.append(now[0])
         return keep(*arguments)
 
@@ -139,9 +135,7 @@ def test_a_shard_is_written_at_least_once_a_minute(
     assert len(written) <= 8 + now[0] / 15
 
 
-def test_shards_that_another_machine_cut_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_that_another_machine_cut_are_kept(tmp_path, monkeypatch):
     encode(corpus(40)[:37], Counting(), tmp_path)
     monkeypatch.setattr("soundingline.pipelines.learned.encoding._FIRST_TOKENS", 10)
     again = Counting()
@@ -150,7 +144,7 @@ def test_shards_that_another_machine_cut_are_kept(
     assert list(rows_by_id(Shards(tmp_path))) == [f"d{n}" for n in range(40)]
 
 
-def test_empty_texts_are_encoded_and_counted(tmp_path: Path) -> None:
+def test_empty_texts_are_encoded_and_counted(tmp_path):
     units = [Unit("a", "", ""), Unit("b", "", " \n "), Unit("c", "", "one two")]
     encoder = Counting()
     shards = encode(units, encoder, tmp_path)
@@ -159,7 +153,7 @@ def test_empty_texts_are_encoded_and_counted(tmp_path: Path) -> None:
     assert sorted(text for batch in encoder.batches for text in batch) == ["", " \n ", "one two"]
 
 
-def test_an_encoding_that_stands_is_not_computed_again(tmp_path: Path) -> None:
+def test_an_encoding_that_stands_is_not_computed_again(tmp_path):
     first = rows_by_id(encode(corpus(25), Counting(), tmp_path))
     again = Counting()
     shards = encode(corpus(25), again, tmp_path)
@@ -168,7 +162,7 @@ def test_an_encoding_that_stands_is_not_computed_again(tmp_path: Path) -> None:
     assert rows_by_id(shards) == first
 
 
-def test_only_shards_whose_units_changed_are_computed_again(tmp_path: Path) -> None:
+def test_only_shards_whose_units_changed_are_computed_again(tmp_path):
     encode(corpus(30), Counting(), tmp_path)
     units = corpus(20)
     units[13] = units[13]._replace(text="changed")
@@ -197,7 +191,7 @@ encode(corpus(50), Slow(), Path({folder!r}))
 """
 
 
-def test_a_killed_process_loses_only_the_shard_that_it_was_in(tmp_path: Path) -> None:
+def test_a_killed_process_loses_only_the_shard_that_it_was_in(tmp_path):
     folder = tmp_path / "killed"
     script = KILLED.format(
         root=str(ROOT), tests=str(Path(__file__).resolve().parent), folder=str(folder)
@@ -229,9 +223,7 @@ def test_a_killed_process_loses_only_the_shard_that_it_was_in(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["values.npy", "offsets.npy", "ids.json"])
-def test_a_damaged_shard_is_set_aside_and_encoded_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_a_damaged_shard_is_set_aside_and_encoded_again(tmp_path, capsys, name):
     whole = encode(corpus(30), Counting(), tmp_path / "whole")
     folder = tmp_path / "damaged"
     encode(corpus(30), Counting(), folder)
@@ -250,8 +242,8 @@ def test_a_damaged_shard_is_set_aside_and_encoded_again(
     assert len(kept) == 3 and content not in kept
 
 
-def test_an_interrupted_encoding_leaves_its_whole_shards(tmp_path: Path) -> None:
-    def cut_off() -> Iterator[Unit]:
+def test_an_interrupted_encoding_leaves_its_whole_shards(tmp_path):
+    def cut_off():
         yield from corpus(15)
         raise OSError("the disk went away")
 
@@ -261,27 +253,27 @@ def test_an_interrupted_encoding_leaves_its_whole_shards(tmp_path: Path) -> None
     assert encode(corpus(15), Counting(), tmp_path).counts["reused"] == 1
 
 
-def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+def test_values_that_are_not_finite_are_refused(tmp_path):
     encoder = Counting(bad="title 3\n" + "word " * 21)
     with pytest.raises(InputError, match=r"counting encodes unit 'd3'.*float32"):
         encode(corpus(5), encoder, tmp_path)
 
 
-def test_an_encoder_that_loses_a_text_is_a_defect(tmp_path: Path) -> None:
+def test_an_encoder_that_loses_a_text_is_a_defect(tmp_path):
     class Losing(Counting):
-        def encode_tokenized(self, items: Sequence[str]) -> list[np.ndarray]:
+        def encode_tokenized(self, items):
             return super().encode_tokenized(items)[:-1]
 
     with pytest.raises(ValueError, match="shorter"):
         encode(corpus(5), Losing(), tmp_path)
 
 
-def test_a_shard_of_no_unit_is_refused(tmp_path: Path) -> None:
+def test_a_shard_of_no_unit_is_refused(tmp_path):
     with pytest.raises(InputError, match="shard_units=0"):
         encode(corpus(5), Counting(), tmp_path, shard_units=0)
 
 
-def test_an_index_encodes_beside_itself_and_cleans_up(tmp_path: Path) -> None:
+def test_an_index_encodes_beside_itself_and_cleans_up(tmp_path):
     path = tmp_path / "index"
     with encoded(corpus(5), Counting(), path, corpus_fingerprint="c") as shards:
         assert shards.folder == tmp_path / "index.encoding"
@@ -289,7 +281,7 @@ def test_an_index_encodes_beside_itself_and_cleans_up(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_index_that_fails_keeps_the_encoding_for_the_next_try(tmp_path: Path) -> None:
+def test_an_index_that_fails_keeps_the_encoding_for_the_next_try(tmp_path):
     path = tmp_path / "index"
     with (
         pytest.raises(OSError, match="no room"),
@@ -300,7 +292,7 @@ def test_an_index_that_fails_keeps_the_encoding_for_the_next_try(tmp_path: Path)
         assert shards.counts["reused"] == 1
 
 
-def test_a_repeated_id_and_an_empty_corpus_are_refused(tmp_path: Path) -> None:
+def test_a_repeated_id_and_an_empty_corpus_are_refused(tmp_path):
     units = [*corpus(3), Unit("d1", "", "again")]
     for bad, message in ((units, "'d1' comes twice"), ([], "corpus is empty")):
         with (
@@ -310,15 +302,15 @@ def test_a_repeated_id_and_an_empty_corpus_are_refused(tmp_path: Path) -> None:
             pass
 
 
-def test_a_lone_surrogate_becomes_readable_and_other_text_stays() -> None:
+def test_a_lone_surrogate_becomes_readable_and_other_text_stays():
     assert readable("a\ud800b") == "a?b"
     assert readable("日本 é") == "日本 é"
     assert os.fsencode(readable("\udfff"))
 
 
-def test_what_the_encoder_refuses_leaves_no_folder(tmp_path: Path) -> None:
+def test_what_the_encoder_refuses_leaves_no_folder(tmp_path):
     class Refusing(Counting):
-        def tokenized(self, texts: Sequence[str]) -> tuple[list[str], list[int]]:
+        def tokenized(self, texts):
             raise InputError("not this one")
 
     with pytest.raises(InputError, match="not this one"):

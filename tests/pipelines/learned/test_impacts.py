@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +19,7 @@ TERMS = [f"term{n}" for n in range(60)]
 DEPTH = 100
 
 
-def weights(documents: int, seed: int = 1) -> np.ndarray:
+def weights(documents, seed=1):
     """A sparse matrix of weights, most of them below 2.55 and some above; frequent and rare terms,
     and a few documents without any."""
     random = np.random.default_rng(seed)
@@ -31,7 +29,7 @@ def weights(documents: int, seed: int = 1) -> np.ndarray:
     return np.where(held, random.gamma(1.2, 0.6, held.shape), 0).astype(np.float32)
 
 
-def shards(matrix: np.ndarray, size: int = 300) -> list[Shard]:
+def shards(matrix, size=300):
     made = []
     for first in range(0, len(matrix), size):
         rows = matrix[first : first + size]
@@ -43,20 +41,18 @@ def shards(matrix: np.ndarray, size: int = 300) -> list[Shard]:
     return made
 
 
-def build(matrix: np.ndarray, path: Path, **others: Any) -> ImpactIndex:
+def build(matrix, path, **others):
     return ImpactIndex.build(shards(matrix), TERMS, path, **others)
 
 
-def query(random: np.random.Generator, whole: bool) -> dict[str, float]:
+def query(random, whole):
     chosen = random.choice(len(TERMS), random.integers(1, 40), replace=False)
     drawn = random.gamma(1.2, 0.6, len(chosen)).astype(np.float32)
     values = np.rint(drawn * 100) if whole else drawn
     return {TERMS[n]: float(value) for n, value in zip(chosen.tolist(), values, strict=True)}
 
 
-def brute_force(
-    impacts: np.ndarray, asked: Mapping[str, float], depth: int = DEPTH
-) -> tuple[list[int], list[float]]:
+def brute_force(impacts, asked, depth=DEPTH):
     """Sums over columns, in the type of `impacts`, term after term in the order of their numbers;
     then a stable sort of every document."""
     sums = np.zeros(len(impacts), impacts.dtype)
@@ -69,9 +65,7 @@ def brute_force(
 
 @pytest.mark.parametrize("documents", [1, 40, 2500, 40_000])
 @pytest.mark.parametrize("scale", [100, None, 1000], ids=["hundredths", "exact", "thousandths"])
-def test_the_best_are_those_of_brute_force(
-    documents: int, scale: float | None, tmp_path: Path
-) -> None:
+def test_the_best_are_those_of_brute_force(documents, scale, tmp_path):
     matrix = weights(documents)
     index = build(matrix, tmp_path / "index", scale=scale)
     impacts = matrix if scale is None else np.rint(matrix.astype(float) * scale).astype(np.int64)
@@ -83,8 +77,8 @@ def test_the_best_are_those_of_brute_force(
 
 
 def test_the_corpus_of_these_tests_has_impacts_above_one_byte_and_equal_scores(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     matrix = weights(2500)
     index = build(matrix, tmp_path / "index")
     assert sum((index.postings(term)[1] > 255).sum() for term in TERMS) > 100
@@ -93,8 +87,8 @@ def test_the_corpus_of_these_tests_has_impacts_above_one_byte_and_equal_scores(
 
 
 def test_postings_hold_rounded_weights_and_drop_those_that_round_to_nothing(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     matrix = np.zeros((4, len(TERMS)), np.float32)
     matrix[:, 7] = [0.004, 0.0051, 2.549, 3.141]
     index = build(matrix, tmp_path / "index")
@@ -105,7 +99,7 @@ def test_postings_hold_rounded_weights_and_drop_those_that_round_to_nothing(
     assert len(index.postings("unheard of")[0]) == 0
 
 
-def test_exact_weights_are_kept_bit_for_bit(tmp_path: Path) -> None:
+def test_exact_weights_are_kept_bit_for_bit(tmp_path):
     matrix = weights(500)
     index = build(matrix, tmp_path / "index", scale=None)
     for number in (0, 30, 59):
@@ -114,9 +108,7 @@ def test_exact_weights_are_kept_bit_for_bit(tmp_path: Path) -> None:
         np.testing.assert_array_equal(impacts, matrix[documents, number])
 
 
-def test_a_build_in_many_passes_gives_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_in_many_passes_gives_the_same_bytes(tmp_path, monkeypatch):
     matrix = weights(700)
     build(matrix, tmp_path / "one", memory_mb=16)
     monkeypatch.setattr("soundingline.pipelines.learned.impacts._MB", 1000)
@@ -125,7 +117,7 @@ def test_a_build_in_many_passes_gives_the_same_bytes(
         assert path.read_bytes() == (tmp_path / "many" / path.name).read_bytes()
 
 
-def test_threads_at_once_find_what_one_finds(tmp_path: Path) -> None:
+def test_threads_at_once_find_what_one_finds(tmp_path):
     index = build(weights(3000), tmp_path / "index")
     random = np.random.default_rng(5)
     asked = [query(random, whole=True) for _ in range(60)]
@@ -135,34 +127,34 @@ def test_threads_at_once_find_what_one_finds(tmp_path: Path) -> None:
     assert together == alone
 
 
-def test_a_pickled_index_opens_the_same_folder(tmp_path: Path) -> None:
+def test_a_pickled_index_opens_the_same_folder(tmp_path):
     index = build(weights(50), tmp_path / "index", corpus_fingerprint="c1")
     again = pickle.loads(pickle.dumps(index))
     assert again == index and hash(again) == hash(index)
     assert again.search({"term1": 2.0})[0].tolist() == index.search({"term1": 2.0})[0].tolist()
 
 
-def test_unknown_terms_and_weights_of_nothing_find_nothing(tmp_path: Path) -> None:
+def test_unknown_terms_and_weights_of_nothing_find_nothing(tmp_path):
     index = build(weights(50), tmp_path / "index")
     for asked in ({}, {"unheard of": 3.0}, {"term1": 0.0}):
         assert len(index.search(asked)[0]) == 0
 
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
-def test_weights_without_meaning_are_refused(weight: float, tmp_path: Path) -> None:
+def test_weights_without_meaning_are_refused(weight, tmp_path):
     index = build(weights(50), tmp_path / "index")
     with pytest.raises(InputError, match="of term 'term1'"):
         index.search({"term1": weight})
 
 
 @pytest.mark.parametrize("scale", [0, -1, float("inf"), 10**7, "100"])
-def test_scales_without_meaning_are_refused(scale: Any, tmp_path: Path) -> None:
+def test_scales_without_meaning_are_refused(scale, tmp_path):
     with pytest.raises(InputError, match="scale="):
         build(weights(5), tmp_path / "index", scale=scale)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_a_whole_index_of_the_corpus_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_whole_index_of_the_corpus_is_refused(tmp_path):
     path = tmp_path / "index"
     with pytest.raises(InputError, match="there is no impacts index"):
         ImpactIndex.open(path)
@@ -180,12 +172,12 @@ class Table:
     def __init__(self, known: Mapping[str, Mapping[str, float]]) -> None:
         self.known, self.calls = known, 0
 
-    def queries(self, texts: Sequence[str]) -> list[Mapping[str, float]]:
+    def queries(self, texts):
         self.calls += 1
         return [self.known[text] for text in texts]
 
 
-def test_a_frame_keeps_its_columns_and_ranks_each_query(tmp_path: Path) -> None:
+def test_a_frame_keeps_its_columns_and_ranks_each_query(tmp_path):
     matrix = weights(300)
     index = build(matrix, tmp_path / "index")
     encoder = Table({"first": {"term3": 1.234, "term9": 0.5}, "second": {"nothing": 1.0}})
@@ -206,7 +198,7 @@ def test_a_frame_keeps_its_columns_and_ranks_each_query(tmp_path: Path) -> None:
     assert encoder.calls == 1
 
 
-def test_exact_impacts_take_exact_query_weights(tmp_path: Path) -> None:
+def test_exact_impacts_take_exact_query_weights(tmp_path):
     matrix = weights(300)
     index = build(matrix, tmp_path / "index", scale=None)
     asked = {"term3": 1.234375, "term9": 0.125}
@@ -215,7 +207,7 @@ def test_exact_impacts_take_exact_query_weights(tmp_path: Path) -> None:
     assert out["score"].tolist() == brute_force(matrix, asked, 7)[1]
 
 
-def test_given_weights_are_taken_as_they_are_and_need_no_encoder(tmp_path: Path) -> None:
+def test_given_weights_are_taken_as_they_are_and_need_no_encoder(tmp_path):
     index = build(weights(300), tmp_path / "index")
     given = {"term3": 1.25, "term9": 0.5}
     frame = pd.DataFrame({"qid": ["q1"], "query": ["ignored"], "query_toks": [given]})
@@ -225,14 +217,14 @@ def test_given_weights_are_taken_as_they_are_and_need_no_encoder(tmp_path: Path)
     assert out["score"].tolist() == scores.tolist()
 
 
-def test_an_empty_frame_gives_an_empty_ranking(tmp_path: Path) -> None:
+def test_an_empty_frame_gives_an_empty_ranking(tmp_path):
     retriever = build(weights(50), tmp_path / "index").retriever(Table({}))
     out = retriever(pd.DataFrame({"qid": [], "query": []}))
     assert list(out.columns) == ["qid", "query", "docno", "score", "rank"]
     assert len(out) == 0
 
 
-def test_bad_frames_are_refused(tmp_path: Path) -> None:
+def test_bad_frames_are_refused(tmp_path):
     retriever = build(weights(50), tmp_path / "index").retriever()
     with pytest.raises(InputError, match="no encoder for the queries"):
         retriever(pd.DataFrame({"qid": ["q1"], "query": ["text"]}))
@@ -242,7 +234,7 @@ def test_bad_frames_are_refused(tmp_path: Path) -> None:
         retriever(pd.DataFrame({"qid": ["q1"], "docno": ["d1"]}))
 
 
-def test_a_cutoff_becomes_the_depth_of_the_search(tmp_path: Path) -> None:
+def test_a_cutoff_becomes_the_depth_of_the_search(tmp_path):
     index = build(weights(50), tmp_path / "index")
     retriever = index.retriever(depth=50)
     assert (retriever % 5).compile() == index.retriever(depth=5) % 5

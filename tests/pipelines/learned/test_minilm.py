@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,7 @@ from effort import cases
 
 from soundingline.pipelines.aggregation import MaxP
 from soundingline.pipelines.fusion import ReciprocalRankFusion
-from soundingline.pipelines.learned.dense import DenseEngine, DenseRetriever
+from soundingline.pipelines.learned.dense import DenseRetriever
 from soundingline.pipelines.learned.dense_encoder import DenseEncoder
 from soundingline.pipelines.lexical import LexicalIndex
 from soundingline.pipelines.stage import Collection
@@ -44,14 +43,14 @@ class Sample:
     questions: pd.DataFrame
     scores: np.ndarray
 
-    def rows(self, docnos: Sequence[str]) -> list[int]:
+    def rows(self, docnos):
         """The numbers of units."""
         numbers = {unit.unit_id: number for number, unit in enumerate(self.units)}
         return [numbers[docno] for docno in docnos]
 
 
 @pytest.fixture(scope="module")
-def published(minilm: str) -> Any:
+def published(minilm):
     """The model as sentence-transformers opens it."""
     # Here, because the import takes seconds in each worker of the suite.
     sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -59,7 +58,7 @@ def published(minilm: str) -> Any:
     return sentence_transformers.SentenceTransformer(minilm, device="cpu")
 
 
-def sample(published: Any, folder: Path, segmenter: Any, documents_read: int) -> Sample:
+def sample(published, folder, segmenter, documents_read):
     benchmark = BeirBenchmark(folder)
     documents = islice(benchmark.documents(), documents_read)
     units = [unit for document in documents for unit in segmenter.units(document)]
@@ -76,22 +75,22 @@ def sample(published: Any, folder: Path, segmenter: Any, documents_read: int) ->
 
 
 @pytest.fixture(scope="module")
-def cacm(published: Any, data_root: Path) -> Sample:
+def cacm(published, data_root):
     return sample(published, data_root / "cacm", WholeDocument(), 100_000)
 
 
 @pytest.fixture(scope="module")
-def wikimix(published: Any, data_root: Path) -> Sample:
+def wikimix(published, data_root):
     return sample(published, data_root / "wikimix", Passages(max_tokens=40), cases(100_000, 300))
 
 
 @pytest.fixture(scope="module")
-def retriever(minilm: str) -> DenseRetriever:
+def retriever(minilm):
     return DenseRetriever(minilm, dtype="float32", device="cpu", depth=UNITS)
 
 
-def opened(retriever: DenseRetriever, units: Sequence[Unit], folder: Path) -> Collection:
-    def open_index(engine: DenseEngine) -> Any:
+def opened(retriever, units, folder):
+    def open_index(engine):
         path = folder / "dense"
         if not path.exists():
             engine.build(units, path, corpus_fingerprint="c")
@@ -102,28 +101,22 @@ def opened(retriever: DenseRetriever, units: Sequence[Unit], folder: Path) -> Co
 
 
 @pytest.fixture(scope="module")
-def cacm_bound(
-    retriever: DenseRetriever, cacm: Sample, tmp_path_factory: pytest.TempPathFactory
-) -> Collection:
+def cacm_bound(retriever, cacm, tmp_path_factory):
     return opened(retriever, cacm.units, tmp_path_factory.mktemp("cacm"))
 
 
 @pytest.fixture(scope="module")
-def wikimix_bound(
-    retriever: DenseRetriever, wikimix: Sample, tmp_path_factory: pytest.TempPathFactory
-) -> Collection:
+def wikimix_bound(retriever, wikimix, tmp_path_factory):
     return opened(retriever, wikimix.units, tmp_path_factory.mktemp("wikimix"))
 
 
-def test_the_package_holds_the_weights_that_the_hub_publishes(minilm: str) -> None:
+def test_the_package_holds_the_weights_that_the_hub_publishes(minilm):
     weights = Path(minilm, "model.safetensors").read_bytes()
     assert hashlib.sha256(weights).hexdigest() == PUBLISHED
 
 
 @pytest.mark.parametrize("name", ["cacm", "wikimix"])
-def test_rankings_are_those_of_sentence_transformers_and_brute_force(
-    name: str, retriever: DenseRetriever, request: pytest.FixtureRequest
-) -> None:
+def test_rankings_are_those_of_sentence_transformers_and_brute_force(name, retriever, request):
     theirs = request.getfixturevalue(name)
     ours = retriever.bind(request.getfixturevalue(f"{name}_bound"))(theirs.questions)
     for qid, exact in zip(theirs.questions["qid"], theirs.scores, strict=True):
@@ -136,14 +129,12 @@ def test_rankings_are_those_of_sentence_transformers_and_brute_force(
         assert len(set(rows)) == DEPTH
 
 
-def test_rankings_are_fused_with_bm25s(
-    retriever: DenseRetriever, cacm: Sample, cacm_bound: Collection
-) -> None:
+def test_rankings_are_fused_with_bm25s(retriever, cacm, cacm_bound):
     bm25 = cacm_bound.index.bm25(depth=UNITS)
     fused = ReciprocalRankFusion(bm25, retriever, depth=UNITS).bind(cacm_bound)(cacm.questions)
     lexical, neural = bm25(cacm.questions), retriever.bind(cacm_bound)(cacm.questions)
     for qid, hits in fused.groupby("qid"):
-        expected: dict[str, float] = {}
+        expected = {}
         for ranking in (lexical, neural):
             rows = ranking[ranking["qid"] == qid]
             for docno, rank in zip(rows["docno"], rows["rank"], strict=True):
@@ -153,9 +144,7 @@ def test_rankings_are_fused_with_bm25s(
         assert hits["score"].is_monotonic_decreasing
 
 
-def test_a_document_counts_by_its_best_passage(
-    retriever: DenseRetriever, wikimix: Sample, wikimix_bound: Collection
-) -> None:
+def test_a_document_counts_by_its_best_passage(retriever, wikimix, wikimix_bound):
     documents = (retriever.bind(wikimix_bound) >> MaxP())(wikimix.questions)
     parents = np.array([unit.unit_id.partition("%")[0] for unit in wikimix.units])
     assert len(set(parents)) < len(parents)
@@ -167,8 +156,8 @@ def test_a_document_counts_by_its_best_passage(
 
 
 def test_texts_are_read_as_far_as_the_model_was_made_for_unless_a_length_is_given(
-    minilm: str, published: Any
-) -> None:
+    minilm, published
+):
     text = "word " * 600
     made_for = DenseEncoder(minilm, dtype="float32", device="cpu")
     assert made_for.lengths([text]) == [256]
@@ -180,7 +169,7 @@ def test_texts_are_read_as_far_as_the_model_was_made_for_unless_a_length_is_give
     assert longer.fingerprint != made_for.fingerprint
 
 
-def test_bfloat16_keeps_the_vectors_but_for_a_ten_thousandth(minilm: str, published: Any) -> None:
+def test_bfloat16_keeps_the_vectors_but_for_a_ten_thousandth(minilm, published):
     texts = ["The tide at Brel rises nine metres.", "an old mill", "information retrieval " * 20]
     exact = published.encode(texts, normalize_embeddings=True)
     vectors = DenseEncoder(minilm, dtype="bfloat16", device="cpu").encode(texts)

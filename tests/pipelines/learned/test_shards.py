@@ -15,12 +15,12 @@ from soundingline.pipelines.learned.shards import Shards
 from soundingline.toolkit.errors import InputError
 
 
-def written(folder: Path, *parts: np.ndarray, number: int = 0) -> shards.Head:
+def written(folder, *parts, number=0):
     names = [f"s{number}u{place}" for place in range(len(parts))]
     return shards.write(folder, number, "digest", names, parts, empty=0)
 
 
-def test_rows_of_different_counts_come_back_as_they_were(tmp_path: Path) -> None:
+def test_rows_of_different_counts_come_back_as_they_were(tmp_path):
     parts = [np.arange(6.0).reshape(2, 3), np.empty((0, 3)), np.full((1, 3), 7.5)]
     written(tmp_path, *parts)
     shard = shards.read(tmp_path, 0)
@@ -30,7 +30,7 @@ def test_rows_of_different_counts_come_back_as_they_were(tmp_path: Path) -> None
         np.testing.assert_array_equal(array, part)
 
 
-def test_values_are_mapped_not_read(tmp_path: Path) -> None:
+def test_values_are_mapped_not_read(tmp_path):
     written(tmp_path, np.ones((4, 2), np.float16))
     values = shards.read(tmp_path, 0).values
     assert isinstance(values, np.memmap)
@@ -38,27 +38,27 @@ def test_values_are_mapped_not_read(tmp_path: Path) -> None:
     assert not values.flags.writeable
 
 
-def test_a_shard_without_any_row_can_be_read(tmp_path: Path) -> None:
+def test_a_shard_without_any_row_can_be_read(tmp_path):
     written(tmp_path, np.empty(0, SPARSE), np.empty(0, SPARSE))
     shard = shards.read(tmp_path, 0)
     assert shard.values.dtype == SPARSE
     assert [len(array) for array in shard.arrays()] == [0, 0]
 
 
-def test_ids_of_any_unicode_survive(tmp_path: Path) -> None:
+def test_ids_of_any_unicode_survive(tmp_path):
     names = ["é ü", "日本", "lone \ud800", 'quote"\n']
     shards.write(tmp_path, 0, "digest", names, [np.ones((1, 1))] * 4, empty=0)
     assert shards.read(tmp_path, 0).unit_ids == names
 
 
-def test_a_head_tells_the_counts_and_is_none_where_no_shard_is(tmp_path: Path) -> None:
+def test_a_head_tells_the_counts_and_is_none_where_no_shard_is(tmp_path):
     made = written(tmp_path, np.ones((2, 3)), np.ones((5, 3)))
     assert made == shards.Head("digest", 2, 7, 0)
     assert shards.head(tmp_path, 0) == made
     assert shards.head(tmp_path, 1) is None
 
 
-def test_finishing_sums_the_counts_and_removes_what_is_beyond(tmp_path: Path) -> None:
+def test_finishing_sums_the_counts_and_removes_what_is_beyond(tmp_path):
     shards.prepare(tmp_path, "encoder", "corpus", 2)
     heads = [written(tmp_path, np.ones((2, 3)), np.ones((1, 3)), number=n) for n in range(2)]
     written(tmp_path, np.ones((9, 3)), number=2)
@@ -70,7 +70,7 @@ def test_finishing_sums_the_counts_and_removes_what_is_beyond(tmp_path: Path) ->
     assert not (tmp_path / "000002").exists()
 
 
-def test_an_unfinished_encoding_cannot_be_opened(tmp_path: Path) -> None:
+def test_an_unfinished_encoding_cannot_be_opened(tmp_path):
     shards.prepare(tmp_path, "encoder", "corpus", 2)
     written(tmp_path, np.ones((2, 3)))
     with pytest.raises(InputError, match="is not whole"):
@@ -80,9 +80,7 @@ def test_an_unfinished_encoding_cannot_be_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other", [("another", "corpus", 2), ("encoder", "another", 2), ("encoder", "corpus", 3)]
 )
-def test_a_folder_of_another_encoder_corpus_or_size_is_refused(
-    other: tuple[str, str, int], tmp_path: Path
-) -> None:
+def test_a_folder_of_another_encoder_corpus_or_size_is_refused(other, tmp_path):
     shards.prepare(tmp_path, "encoder", "corpus", 2)
     shards.prepare(tmp_path, "encoder", "corpus", 2)
     with pytest.raises(InputError, match=r"encoder encoder.*remove that folder"):
@@ -90,7 +88,7 @@ def test_a_folder_of_another_encoder_corpus_or_size_is_refused(
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", json.dumps({"format": "something"})])
-def test_a_folder_of_something_else_is_refused(content: str | None, tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_refused(content, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     if content:
         (tmp_path / "manifest.json").write_text(content)
@@ -99,7 +97,7 @@ def test_a_folder_of_something_else_is_refused(content: str | None, tmp_path: Pa
     assert (tmp_path / "thesis.tex").exists()
 
 
-def test_what_a_kill_at_the_very_beginning_leaves_is_no_obstacle(tmp_path: Path) -> None:
+def test_what_a_kill_at_the_very_beginning_leaves_is_no_obstacle(tmp_path):
     (tmp_path / ".manifest.json.abc.tmp").write_text("{")
     shards.prepare(tmp_path, "encoder", "corpus", 2)
     assert json.loads((tmp_path / "manifest.json").read_text())["encoder"] == "encoder"
@@ -111,15 +109,13 @@ class Canary:
     def __init__(self, place: Path) -> None:
         self.place = place
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self):
         return Path.touch, (self.place,)
 
 
 @pytest.mark.parametrize("name", ["values.npy", "offsets.npy"])
 @pytest.mark.parametrize("kind", ["array of objects", "pickle", "archive"])
-def test_objects_in_the_place_of_numbers_are_refused_and_not_loaded(
-    name: str, kind: str, tmp_path: Path
-) -> None:
+def test_objects_in_the_place_of_numbers_are_refused_and_not_loaded(name, kind, tmp_path):
     written(tmp_path, np.ones((2, 3)))
     path, canary = tmp_path / "000000" / name, Canary(tmp_path / "canary")
     with path.open("wb") as stream:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,25 +25,25 @@ DEPTH = 100
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(tmp_path_factory):
     return write_splade(tmp_path_factory.mktemp("splade") / "bert")
 
 
-def encoder(checkpoint: Path, **others: Any) -> SpladeEncoder:
+def encoder(checkpoint, **others):
     return SpladeEncoder(str(checkpoint), **{"dtype": "float32", "max_length": 40, **others})
 
 
-def text(random: np.random.Generator, most: int = 30) -> str:
+def text(random, most=30):
     return " ".join(random.choice(WORDS, random.integers(1, most)))
 
 
-def corpus(count: int = 250) -> list[Unit]:
+def corpus(count=250):
     random = np.random.default_rng(11)
     made = [Unit(f"d{n}%p0", text(random, 3), text(random, 60)) for n in range(count)]
     return [*made, Unit("empty", "", "")]
 
 
-def direct(checkpoint: Path, texts: Sequence[str], max_length: int = 40) -> np.ndarray:
+def direct(checkpoint, texts, max_length=40):
     """float32 [texts, terms], one text at a time, as the model's authors write it down."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     model = transformers.AutoModelForMaskedLM.from_pretrained(checkpoint).eval()
@@ -60,7 +57,7 @@ def direct(checkpoint: Path, texts: Sequence[str], max_length: int = 40) -> np.n
     return np.array(rows)
 
 
-def dense(arrays: Iterable[np.ndarray], terms: int) -> np.ndarray:
+def dense(arrays, terms):
     rows = []
     for array in arrays:
         row = np.zeros(terms, np.float32)
@@ -70,7 +67,7 @@ def dense(arrays: Iterable[np.ndarray], terms: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])
-def test_weights_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+def test_weights_are_those_of_transformers(kind, tmp_path):
     folder = write_splade(tmp_path / kind, kind=kind)
     texts = [unit.contents for unit in corpus(40)]
     expected = direct(folder, texts)
@@ -79,7 +76,7 @@ def test_weights_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
     assert 0.2 < (expected > 0).mean() < 0.9
 
 
-def test_terms_ascend_and_have_the_tokenizers_names(checkpoint: Path) -> None:
+def test_terms_ascend_and_have_the_tokenizers_names(checkpoint):
     made = encoder(checkpoint)
     for array in made.encode([unit.contents for unit in corpus(5)]):
         assert (np.diff(array["term"]) > 0).all() and (array["weight"] > 0).all()
@@ -89,7 +86,7 @@ def test_terms_ascend_and_have_the_tokenizers_names(checkpoint: Path) -> None:
     )
 
 
-def test_padding_does_not_change_weights(checkpoint: Path) -> None:
+def test_padding_does_not_change_weights(checkpoint):
     random = np.random.default_rng(2)
     short, long = text(random, 3), text(random, 35)
     made = encoder(checkpoint)
@@ -98,9 +95,7 @@ def test_padding_does_not_change_weights(checkpoint: Path) -> None:
     np.testing.assert_allclose(beside, alone, atol=1e-6)
 
 
-def test_parts_of_a_batch_give_what_the_whole_gives(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_a_batch_give_what_the_whole_gives(checkpoint, monkeypatch):
     texts = [unit.contents for unit in corpus(20)]
     made = encoder(checkpoint)
     whole = dense(made.encode(texts), len(made.vocabulary))
@@ -108,7 +103,7 @@ def test_parts_of_a_batch_give_what_the_whole_gives(
     np.testing.assert_allclose(dense(made.encode(texts), len(made.vocabulary)), whole, atol=1e-6)
 
 
-def test_a_long_text_is_read_to_max_length_special_tokens_included(checkpoint: Path) -> None:
+def test_a_long_text_is_read_to_max_length_special_tokens_included(checkpoint):
     random = np.random.default_rng(4)
     words = [str(word) for word in random.choice(WORDS, 80)]
     made = encoder(checkpoint, max_length=12)
@@ -120,13 +115,13 @@ def test_a_long_text_is_read_to_max_length_special_tokens_included(checkpoint: P
     assert not np.array_equal(less, kept)
 
 
-def test_special_tokens_in_a_text_are_text(checkpoint: Path) -> None:
+def test_special_tokens_in_a_text_are_text(checkpoint):
     tokens = encoder(checkpoint)._tokenized(["ban [MASK] [SEP] kora"])[0]
     assert tokens.count(SPECIAL.index("[MASK]")) == 0
     assert tokens.count(SPECIAL.index("[SEP]")) == 1
 
 
-def test_bfloat16_stays_near_float32(checkpoint: Path) -> None:
+def test_bfloat16_stays_near_float32(checkpoint):
     texts = [unit.contents for unit in corpus(20)]
     coarse = encoder(checkpoint, dtype="bfloat16")
     found = dense(coarse.encode(texts), len(coarse.vocabulary))
@@ -136,14 +131,12 @@ def test_bfloat16_stays_near_float32(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_is_not_a_number_stays_for_whoever_checks(
-    checkpoint: Path, dtype: str, sign: float
-) -> None:
+def test_what_is_not_a_number_stays_for_whoever_checks(checkpoint, dtype, sign):
     """A single token of one text, as where a network overflows behind its last attention."""
     splade = encoder(checkpoint, dtype=dtype)
     loaded = splade._open()
 
-    def overflown(tokens: Sequence[Sequence[int]]) -> list[Any]:
+    def overflown(tokens):
         states = loaded.states(tokens)
         states[0][1] = torch.copysign(torch.tensor(float("nan")), torch.tensor(sign))
         return states
@@ -154,9 +147,7 @@ def test_what_is_not_a_number_stays_for_whoever_checks(
     assert len(sound) and np.isfinite(sound["weight"]).all()
 
 
-def test_queries_are_weights_by_term_and_are_computed_once(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queries_are_weights_by_term_and_are_computed_once(checkpoint, monkeypatch):
     made = encoder(checkpoint)
     asked = ["ban kora", "lin", "ban kora", "lone \ud800"]
     first = made.queries(asked)
@@ -171,15 +162,13 @@ def test_queries_are_weights_by_term_and_are_computed_once(
         made.queries(["a new one"])
 
 
-def test_threads_at_once_load_one_model_and_agree(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_at_once_load_one_model_and_agree(checkpoint, monkeypatch):
     import soundingline.pipelines.learned.splade_model as module
 
-    loads: list[int] = []
+    loads = []
     load = module._load
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments):
         loads.append(1)
         return load(*arguments)
 
@@ -199,12 +188,12 @@ def test_threads_at_once_load_one_model_and_agree(
         assert sum(weights.values()) == pytest.approx(row.sum(), abs=1e-3)
 
 
-def splade(opened: Any, **settings: Any) -> SpladeRetriever:
+def splade(opened, **settings):
     return SpladeRetriever(**settings).bind(Collection("c1", open_index=opened))
 
 
-def indexed(root: Path, units: list[Unit]) -> Any:
-    def open_or_build(engine: SpladeEngine) -> ImpactIndex:
+def indexed(root, units):
+    def open_or_build(engine):
         path = root / f"{engine.name}-{engine.fingerprint}"
         if not path.exists():
             engine.build(units, path, corpus_fingerprint="c1")
@@ -214,9 +203,7 @@ def indexed(root: Path, units: list[Unit]) -> Any:
 
 
 @pytest.mark.parametrize("scale", [100, None], ids=["hundredths", "exact"])
-def test_the_ranking_is_that_of_brute_force(
-    scale: float | None, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_the_ranking_is_that_of_brute_force(scale, checkpoint, tmp_path):
     """Brute force: dense vectors, multiplied and added term by term, and every document sorted."""
     units = corpus()
     made = encoder(checkpoint)
@@ -238,7 +225,7 @@ def test_the_ranking_is_that_of_brute_force(
     assert np.abs(matrix - np.rint(expected * 100) if scale else matrix - expected).mean() < 1e-3
     matrix = matrix.astype(np.int64) if scale else matrix
 
-    def search(frame: pd.DataFrame) -> pd.DataFrame:
+    def search(frame):
         (asked,) = dense(made.encode([frame["query"].iloc[0]]), len(made.vocabulary))
         if scale:
             asked = np.rint(asked.astype(float) * scale).astype(np.int64)
@@ -259,7 +246,7 @@ def test_the_ranking_is_that_of_brute_force(
         assert found["score"].tolist() == theirs["score"].tolist()
 
 
-def test_the_index_holds_what_the_encoder_gives(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_index_holds_what_the_encoder_gives(checkpoint, tmp_path):
     units = corpus(60)
     engine = SpladeEngine(str(checkpoint), dtype="float32", max_length=40, scale=None)
     engine.build(units, tmp_path / "index", corpus_fingerprint="c1")
@@ -274,12 +261,10 @@ def test_the_index_holds_what_the_encoder_gives(checkpoint: Path, tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
-def test_a_build_that_failed_goes_on_where_it_was(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_that_failed_goes_on_where_it_was(checkpoint, tmp_path, monkeypatch):
     engine = SpladeEngine(str(checkpoint), dtype="float32", max_length=40)
 
-    def no_room(*_: Any, **__: Any) -> None:
+    def no_room(*_, **__):
         raise OSError("no room")
 
     with monkeypatch.context() as patched:
@@ -291,7 +276,7 @@ def test_a_build_that_failed_goes_on_where_it_was(
     assert len(engine.open(tmp_path / "index", corpus_fingerprint="c1")) == 21
 
 
-def test_a_query_model_of_its_own_encodes_the_queries(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_query_model_of_its_own_encodes_the_queries(checkpoint, tmp_path):
     other = write_splade(tmp_path / "query", seed=5)
     settings = {"dtype": "float32", "max_length": 40, "scale": None}
     opened = indexed(tmp_path, corpus(30))
@@ -306,7 +291,7 @@ def test_a_query_model_of_its_own_encodes_the_queries(checkpoint: Path, tmp_path
         splade(opened, model=str(checkpoint), query_model=str(stranger), **settings)
 
 
-def test_what_changes_weights_changes_the_fingerprint(checkpoint: Path, tmp_path: Path) -> None:
+def test_what_changes_weights_changes_the_fingerprint(checkpoint, tmp_path):
     base = {"model": str(checkpoint), "dtype": "float32", "max_length": 40}
     changed = [
         {"dtype": "bfloat16"},
@@ -320,7 +305,7 @@ def test_what_changes_weights_changes_the_fingerprint(checkpoint: Path, tmp_path
     assert {SpladeEngine(**{**base, **each}).fingerprint for each in same} <= prints
 
 
-def test_stages_of_equal_settings_are_equal_and_travel(checkpoint: Path, tmp_path: Path) -> None:
+def test_stages_of_equal_settings_are_equal_and_travel(checkpoint, tmp_path):
     opened = indexed(tmp_path, corpus(10))
     settings = {"model": str(checkpoint), "dtype": "float32", "max_length": 40}
     one, two = splade(opened, **settings), splade(opened, **settings)
@@ -331,9 +316,7 @@ def test_stages_of_equal_settings_are_equal_and_travel(checkpoint: Path, tmp_pat
     assert again(frame).equals(one(frame))
 
 
-def test_models_that_cannot_serve_are_told_in_a_line(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_that_cannot_serve_are_told_in_a_line(checkpoint, tmp_path, monkeypatch):
     opened = indexed(tmp_path, corpus(3))
     with pytest.raises(InputError, match="there is no folder"):
         splade(opened, model=str(tmp_path / "nowhere"))
@@ -350,9 +333,7 @@ def test_models_that_cannot_serve_are_told_in_a_line(
         splade(opened, model=str(checkpoint), max_length=512)
 
 
-def test_a_model_that_is_not_on_this_machine_is_told_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_is_not_on_this_machine_is_told_in_a_line(tmp_path, monkeypatch):
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -370,12 +351,12 @@ def test_a_model_that_is_not_on_this_machine_is_told_in_a_line(
         ({"memory_mb": 1}, "memory_mb=1"),
     ],
 )
-def test_settings_without_meaning_are_refused(bad: dict[str, Any], message: str) -> None:
+def test_settings_without_meaning_are_refused(bad, message):
     with pytest.raises(InputError, match=message):
         SpladeEngine(**bad)
 
 
-def test_bad_corpora_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+def test_bad_corpora_are_refused(checkpoint, tmp_path):
     engine = SpladeEngine(str(checkpoint), dtype="float32", max_length=40)
     with pytest.raises(InputError, match="corpus is empty"):
         engine.build([], tmp_path / "index", corpus_fingerprint="c1")
@@ -388,7 +369,7 @@ def test_bad_corpora_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "index").exists()
 
 
-def test_a_frame_without_queries_gives_none(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_frame_without_queries_gives_none(checkpoint, tmp_path):
     stage = splade(
         indexed(tmp_path, corpus(3)), model=str(checkpoint), dtype="float32", max_length=40
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny_embedder
@@ -18,10 +16,10 @@ from soundingline.pipelines.learned.encoding import encode_corpus  # noqa: E402
 from soundingline.pipelines.learned.splade_model import SpladeEncoder  # noqa: E402
 from soundingline.toolkit.data import Unit  # noqa: E402
 
-EXACT: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
+EXACT = {"dtype": "float32", "device": "cpu"}
 
 
-def encoder(kind: str, folder: Path) -> Any:
+def encoder(kind, folder):
     if kind == "sentence":
         return DenseEncoder(str(tiny_embedder.save_sentence_model(folder)), **EXACT)
     if kind == "pooled":
@@ -32,16 +30,14 @@ def encoder(kind: str, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["sentence", "pooled", "colbert", "splade"])
-def test_each_text_is_tokenized_once(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_text_is_tokenized_once(kind, tmp_path, monkeypatch):
     made = encoder(kind, tmp_path)
     made.lengths([""])
-    texts: Counter[str] = Counter()
+    texts = Counter()
     base = transformers.PreTrainedTokenizerBase
     call = base.__call__
 
-    def counted(self: Any, text: Any, *more: Any, **others: Any) -> Any:
+    def counted(self, text, *more, **others):
         texts.update([text] if isinstance(text, str) else text)
         return call(self, text, *more, **others)
 

@@ -15,14 +15,12 @@ from soundingline.pipelines.learned.vector_search import (
 )
 
 
-def collection(
-    rng: np.random.Generator, lengths: list[int], kind: str = "float32"
-) -> DocumentVectors:
+def collection(rng, lengths, kind="float32"):
     vectors = rng.standard_normal((sum(lengths), 8)).astype(kind)
     return DocumentVectors(vectors, np.cumsum([0, *lengths]))
 
 
-def naive(query: np.ndarray, documents: DocumentVectors) -> list[float]:
+def naive(query, documents):
     scores = []
     for first, last in zip(documents.offsets[:-1], documents.offsets[1:], strict=True):
         rows = documents.vectors[first:last].astype(np.float64)
@@ -50,9 +48,7 @@ def test_scores_are_those_of_loops_whatever_the_blocks(lengths, queries, product
 
 @pytest.mark.parametrize("kind", ["float32", "float16"])
 @pytest.mark.parametrize("products", [100, 1 << 24])
-def test_both_searches_give_the_top_100_of_loops(
-    kind: str, products: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_both_searches_give_the_top_100_of_loops(kind, products, monkeypatch):
     import torch
 
     monkeypatch.setattr(module, "_PRODUCTS", products)
@@ -87,7 +83,7 @@ def test_a_depth_beyond_the_documents_gives_them_all():
 
 
 @pytest.mark.parametrize("scores", [1, 1 << 26])
-def test_a_vector_is_a_text_of_one_token(scores: int, monkeypatch: pytest.MonkeyPatch):
+def test_a_vector_is_a_text_of_one_token(scores, monkeypatch):
     import torch
 
     monkeypatch.setattr(module, "_SCORES", scores)
@@ -110,9 +106,7 @@ def test_a_vector_is_a_text_of_one_token(scores: int, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("queries", [1, 3, 16, 17])
 @pytest.mark.parametrize("kind", ["float32", "float16"])
 @pytest.mark.parametrize("part", [64, 1 << 23])
-def test_one_vector_a_document_is_searched_by_dot_products(
-    queries: int, kind: str, part: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_vector_a_document_is_searched_by_dot_products(queries, kind, part, monkeypatch):
     monkeypatch.setattr(module, "_PART", part)  # several threads, or one
     rng = np.random.default_rng(queries)
     vectors = rng.standard_normal((301, 33)).astype(kind)

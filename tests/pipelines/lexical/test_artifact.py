@@ -6,7 +6,6 @@ import json
 import tarfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,16 +30,16 @@ QUERIES = pd.DataFrame({"qid": ["1", "2"], "query": ["tide lead", "line 7"]})
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> LexicalIndex:
+def index(tmp_path):
     return LexicalIndex.build(UNITS, tmp_path / "index", corpus_fingerprint="c")
 
 
 @pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
+def address(tmp_path):
     """Of a server that gives the files in `tmp_path`."""
 
     class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None: ...
+        def log_message(self, *_): ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -48,7 +47,7 @@ def address(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_pyterrier_opens_it_by_its_path(index: LexicalIndex) -> None:
+def test_pyterrier_opens_it_by_its_path(index):
     opened = pt.Artifact.load(str(index.path))
     assert isinstance(opened, LexicalIndex) and opened == index
     assert LexicalIndex.load(index.path) == index
@@ -62,14 +61,14 @@ def test_pyterrier_opens_it_by_its_path(index: LexicalIndex) -> None:
 
 
 def test_a_package_is_what_was_built_and_is_the_same_index_elsewhere(
-    index: LexicalIndex, tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    index, tmp_path, address, monkeypatch
+):
     monkeypatch.setenv("PYTERRIER_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(forward, "_FILES_PAY", 0)
     built = {path.name for path in index.path.iterdir() if path.name != VERIFIED}
     expected = LexicalIndex.open(index.path).bm25().rm3()(QUERIES)
     assert (index.path / "forward").is_dir()  # noted since, and no part of the index
-    metadata: dict[str, str] = {}
+    metadata = {}
     package = index.build_package(verbose=False, metadata_out=metadata)
     assert (metadata["type"], metadata["format"]) == ("sparse_index", "soundingline")
     with LZ4FrameFile(package) as stream, tarfile.open(fileobj=stream) as files:
@@ -83,9 +82,7 @@ def test_a_package_is_what_was_built_and_is_the_same_index_elsewhere(
 
 @pytest.mark.parametrize("piece", [50, 1 << 25])
 @pytest.mark.parametrize("analyzer", ["english", "english:2"])
-def test_the_corpus_comes_as_its_terms_or_as_its_texts(
-    tmp_path: Path, analyzer: str, piece: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_corpus_comes_as_its_terms_or_as_its_texts(tmp_path, analyzer, piece, monkeypatch):
     monkeypatch.setattr(forward, "_PIECE", piece)
     index = LexicalIndex.build(UNITS, tmp_path / "index", analyzer=analyzer)
     rows = list(index.get_corpus_iter())
@@ -97,14 +94,14 @@ def test_the_corpus_comes_as_its_terms_or_as_its_texts(
     assert texts == [{"docno": u.unit_id, "title": u.title, "text": u.text} for u in UNITS]
 
 
-def test_without_texts_the_corpus_comes_as_terms_alone(tmp_path: Path) -> None:
+def test_without_texts_the_corpus_comes_as_terms_alone(tmp_path):
     index = LexicalIndex.build(UNITS, tmp_path / "index", keep_texts=False)
     assert len(list(index.get_corpus_iter())) == len(UNITS)
     with pytest.raises(InputError, match="keeps no texts"):
         next(iter(index.get_corpus_iter(return_toks=False)))
 
 
-def test_another_engine_indexes_the_corpus(index: LexicalIndex, tmp_path: Path) -> None:
+def test_another_engine_indexes_the_corpus(index, tmp_path):
     pisa = pytest.importorskip("pyterrier_pisa")
     other = pisa.PisaIndex(str(tmp_path / "pisa"), stemmer="none")
     other.toks_indexer("toks", scale=1).index(index.get_corpus_iter())

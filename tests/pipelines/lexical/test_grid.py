@@ -7,7 +7,6 @@ import json
 import math
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,6 @@ import pytest
 from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from soundingline.pipelines.aggregation import MaxP
 from soundingline.pipelines.lexical import LexicalIndex
@@ -30,14 +28,12 @@ CELLS = [(k1, b) for k1 in (0.0, 0.3, 0.9, 2.0, 25.0) for b in (0.0, 0.4, 1.0)]
 WORDS = [f"w{number}" for number in range(6)]
 
 
-def build(texts: dict[str, str], folder: str | Path) -> LexicalIndex:
+def build(texts, folder):
     units = [Unit(unit_id, "", text) for unit_id, text in texts.items()]
     return LexicalIndex.build(units, Path(folder) / "index", analyzer="whitespace")
 
 
-def single_run(
-    index: LexicalIndex, query: Any, cell: tuple[float, float], depth: int
-) -> dict[str, int]:
+def single_run(index, query, cell, depth):
     """Ranks of documents by one search and, for passages, Max-P's own transformer."""
     numbers, scores = index.search(query, *cell, depth)
     names = index.docnos.take(numbers)
@@ -47,7 +43,7 @@ def single_run(
     return {docno: rank + 1 for docno, rank in zip(ranked["docno"], ranked["rank"], strict=True)}
 
 
-def check_all(index: LexicalIndex, query: Any, docids: list[str], depth: int) -> None:
+def check_all(index, query, docids, depth):
     made = GridBM25(index, CELLS, depth=depth)
     (qid, ranks), *rest = made.ranks([JudgedQuery("q", query, docids)])
     assert (qid, rest) == ("q", [])
@@ -57,11 +53,11 @@ def check_all(index: LexicalIndex, query: Any, docids: list[str], depth: int) ->
         assert ranks[:, place].tolist() == [expected.get(docid, 0) for docid in docids], cell
 
 
-def check_scores(index: LexicalIndex, query: Any, docids: list[str]) -> None:
+def check_scores(index, query, docids):
     scores = GridBM25(index, CELLS).scores(JudgedQuery("q", query, docids))
     for place, cell in enumerate(CELLS):
         numbers, found = index.search(query, *cell, len(index))
-        best: dict[str, float] = {}
+        best = {}
         for name, score in zip(index.docnos.take(numbers), found.tolist(), strict=True):
             best[parent(name)] = max(best.get(parent(name), 0.0), score)
         # Bit by bit; the issue with ties is that nothing less keeps their order.
@@ -83,9 +79,7 @@ weights = st.dictionaries(
     depth=st.integers(1, 70),
     block=st.sampled_from([1, 7, 512]),
 )
-def test_every_cell_ranks_as_its_single_run(
-    corpus: list[str], query: dict[str, float], depth: int, block: int
-) -> None:
+def test_every_cell_ranks_as_its_single_run(corpus, query, depth, block):
     named = {f"d{number}": text for number, text in enumerate(corpus)}
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid_module, "_BLOCK", block)
@@ -102,8 +96,8 @@ def test_every_cell_ranks_as_its_single_run(
     block=st.sampled_from([1, 7, 512]),
 )
 def test_every_cell_ranks_documents_by_their_best_passage_as_max_p_does(
-    corpus: list[list[str]], query: dict[str, float], depth: int, block: int
-) -> None:
+    corpus, query, depth, block
+):
     named = {
         f"d{number}%p{place}": text
         for number, passages in enumerate(corpus)
@@ -117,7 +111,7 @@ def test_every_cell_ranks_documents_by_their_best_passage_as_max_p_does(
         check_scores(index, query, documents)
 
 
-def test_frequencies_above_255_are_added_as_in_a_single_run(tmp_path: Path) -> None:
+def test_frequencies_above_255_are_added_as_in_a_single_run(tmp_path):
     counts = [0, 1, 254, 255, 256, 257, 1000, 70_000, 256]
     named = {
         f"d{number}": "b " + "a " * count + "c " * (number % 3)
@@ -130,14 +124,14 @@ def test_frequencies_above_255_are_added_as_in_a_single_run(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("depth", [10, 1000])
-def test_cells_agree_with_single_runs_on_cacm(data_root: Path, tmp_path: Path, depth: int) -> None:
+def test_cells_agree_with_single_runs_on_cacm(data_root, tmp_path, depth):
     folder = data_root / "cacm"
     corpus, queries = (
         [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
         for name in ("corpus.jsonl", "queries.jsonl")
     )
     lines = (folder / "qrels/test.tsv").read_text().splitlines()[1:]
-    judged: dict[str, list[str]] = {}
+    judged = {}
     for qid, docid, _ in (line.split("\t") for line in lines):
         judged.setdefault(qid, []).append(docid)
     units = (Unit(row["_id"], row.get("title", ""), row["text"]) for row in corpus)
@@ -156,7 +150,7 @@ def test_cells_agree_with_single_runs_on_cacm(data_root: Path, tmp_path: Path, d
             assert ranks == [expected.get(docid, 0) for docid in docids], (qid, CELLS[place])
 
 
-def corpus_of(rng: np.random.Generator, count: int) -> dict[str, str]:
+def corpus_of(rng, count):
     return {
         f"d{number}": " ".join(rng.choice(WORDS, rng.integers(1, 60)).tolist())
         for number in range(count)
@@ -164,28 +158,26 @@ def corpus_of(rng: np.random.Generator, count: int) -> dict[str, str]:
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> LexicalIndex:
+def index(tmp_path):
     return build(corpus_of(np.random.default_rng(3), 3000), tmp_path)
 
 
 @pytest.mark.parametrize("depth", [1, 20, 5000])
-def test_documents_that_are_settled_early_or_never_have_their_single_runs_ranks(
-    index: LexicalIndex, depth: int
-) -> None:
+def test_documents_that_are_settled_early_or_never_have_their_single_runs_ranks(index, depth):
     docids = [f"d{number}" for number in range(0, 3000, 40)]
     check_all(index, {"w1": 1.0, "w4": 3.0, "w5": 0.1}, docids, depth)
 
 
-def questions_of(index: LexicalIndex) -> list[JudgedQuery]:
+def questions_of(index):
     docids = [f"d{number}" for number in range(0, 3000, 300)]
     return [JudgedQuery(f"q{n}", [WORDS[n], WORDS[-1], WORDS[n]], docids) for n in range(5)]
 
 
-def by_qid(made: GridBM25, questions: list[JudgedQuery], **more: Any) -> dict[str, NDArray[Any]]:
+def by_qid(made, questions, **more):
     return dict(made.ranks(questions, **more))
 
 
-def test_threads_and_company_change_no_rank(index: LexicalIndex) -> None:
+def test_threads_and_company_change_no_rank(index):
     questions = questions_of(index)
     made = GridBM25(index, CELLS, depth=100)
     together = by_qid(made, questions, threads=4)
@@ -195,9 +187,7 @@ def test_threads_and_company_change_no_rank(index: LexicalIndex) -> None:
     assert any((ranks > 0).any() for ranks in together.values())
 
 
-def test_a_grid_of_many_cells_is_the_same_in_portions(
-    index: LexicalIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_grid_of_many_cells_is_the_same_in_portions(index, monkeypatch):
     questions = questions_of(index)
     whole = by_qid(GridBM25(index, CELLS), questions)
     scores = GridBM25(index, CELLS).scores(questions[0])
@@ -207,10 +197,8 @@ def test_a_grid_of_many_cells_is_the_same_in_portions(
     assert (GridBM25(index, CELLS).scores(questions[0]) == scores).all()
 
 
-def test_arrays_in_memory_need_no_second_compilation(
-    index: LexicalIndex, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def signatures() -> list[Any]:
+def test_arrays_in_memory_need_no_second_compilation(index, monkeypatch):
+    def signatures():
         grid = GridBM25(index, CELLS)
         assert len(list(grid.ranks([JudgedQuery("q", ["w1"], ["d1"])]))) == 1
         return [*judged_scores.signatures, *rank_judged.signatures]  # type: ignore[attr-defined]
@@ -221,24 +209,24 @@ def test_arrays_in_memory_need_no_second_compilation(
     assert signatures() == before
 
 
-def test_a_question_without_known_terms_or_documents_finds_nothing(index: LexicalIndex) -> None:
+def test_a_question_without_known_terms_or_documents_finds_nothing(index):
     asked = [JudgedQuery("a", ["unknown"], ["d1"]), JudgedQuery("b", ["w1"], [])]
     found = by_qid(GridBM25(index, CELLS), asked)
     assert found["a"].tolist() == [[0] * len(CELLS)]
     assert found["b"].shape == (0, len(CELLS))
 
 
-def test_no_questions_give_no_ranks(index: LexicalIndex) -> None:
+def test_no_questions_give_no_ranks(index):
     assert by_qid(GridBM25(index, CELLS), []) == {}
 
 
-def test_passages_that_do_not_stand_together_are_refused(tmp_path: Path) -> None:
+def test_passages_that_do_not_stand_together_are_refused(tmp_path):
     scattered = build({"d1%p0": "a", "d2%p0": "a", "d1%p1": "a"}, tmp_path)
     with pytest.raises(InputError, match=r"'d1' do not stand together"):
         GridBM25(scattered, CELLS)
 
 
-def test_bad_settings_are_refused(index: LexicalIndex) -> None:
+def test_bad_settings_are_refused(index):
     for cells, told in (([], "no cell"), ([(-1.0, 0.4)], "k1=-1"), ([(0.9, 1.5)], "b=1.5")):
         with pytest.raises(InputError, match=told):
             GridBM25(index, cells)
@@ -246,7 +234,7 @@ def test_bad_settings_are_refused(index: LexicalIndex) -> None:
         GridBM25(index, CELLS, depth=0)
 
 
-def test_the_worked_example_of_the_kernel_comes_out_as_by_hand(tmp_path: Path) -> None:
+def test_the_worked_example_of_the_kernel_comes_out_as_by_hand(tmp_path):
     texts = {"d1": "mill", "d2": "mill mill by the river", "d3": "river river river"}
     index = build(texts, tmp_path)
     assert index.statistics.average_length == 3

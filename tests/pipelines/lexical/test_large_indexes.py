@@ -6,17 +6,13 @@ import multiprocessing
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.lexical import LexicalEngine
 from soundingline.pipelines.lexical import LexicalIndex, bm25, build
@@ -32,7 +28,7 @@ from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
 
-def everywhere(documents: int) -> Postings:
+def everywhere(documents):
     """Postings of one term that all documents hold."""
     return Postings(
         np.array([0, documents]),
@@ -49,9 +45,7 @@ ONE_TERM = np.zeros(1, np.int64)
     values=st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 1e-45, 3e38]), min_size=1, max_size=200),
     depth=st.integers(1, 220),
 )
-def test_the_best_of_sums_that_abound_in_ties_are_those_of_a_full_sort(
-    values: list[float], depth: int
-) -> None:
+def test_the_best_of_sums_that_abound_in_ties_are_those_of_a_full_sort(values, depth):
     sums = np.array(values, np.float32)
     expected = sorted((-value, number) for number, value in enumerate(sums.tolist()) if value > 0)
     documents, scores = best(everywhere(len(sums)), ONE_TERM, sums, depth)
@@ -69,8 +63,8 @@ def test_the_best_of_sums_that_abound_in_ties_are_those_of_a_full_sort(
     seed=st.integers(0, 1000),
 )
 def test_the_best_of_sums_in_an_adversarial_order_are_those_of_a_full_sort(
-    size: int, depth: int, kind: str, scale: float, seed: int
-) -> None:
+    size, depth, kind, scale, seed
+):
     chance = np.random.default_rng(seed)
     rising = np.arange(size, dtype=np.float32)
     powers = np.exp2(chance.integers(-30, 5, size)) * chance.integers(0, 3, size)
@@ -93,7 +87,7 @@ def test_the_best_of_sums_in_an_adversarial_order_are_those_of_a_full_sort(
 
 
 @pytest.mark.parametrize("kind", ["ties", "rising", "falling", "two values"])
-def test_selecting_takes_memory_by_depth_and_not_by_document(kind: str) -> None:
+def test_selecting_takes_memory_by_depth_and_not_by_document(kind):
     size, depth = 2_000_000, 100
     rising = np.arange(1, size + 1, dtype=np.float32)
     sums = {
@@ -117,12 +111,12 @@ def test_selecting_takes_memory_by_depth_and_not_by_document(kind: str) -> None:
     assert peak < size
 
 
-def test_no_more_searches_have_sums_than_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_searches_have_sums_than_run_at_once(monkeypatch):
     monkeypatch.setattr(bm25, "cores", lambda: 3)
     sums = ScoreBuffers(everywhere(1000), 1000)
     lock, live, most = threading.Lock(), [0], [0]
 
-    def add(values: NDArray[np.float32]) -> None:
+    def add(values):
         with lock:
             live[0] += 1
             most[0] = max(most[0], live[0])
@@ -139,11 +133,11 @@ def test_no_more_searches_have_sums_than_run_at_once(monkeypatch: pytest.MonkeyP
     assert len(sums._free) == 3
 
 
-def test_a_failed_search_gives_its_turn_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_search_gives_its_turn_back(monkeypatch):
     monkeypatch.setattr(bm25, "cores", lambda: 1)
     sums = ScoreBuffers(everywhere(10), 10)
 
-    def fail(values: NDArray[np.float32]) -> None:
+    def fail(values):
         values[3] = 1
         raise KeyboardInterrupt
 
@@ -155,13 +149,13 @@ def test_a_failed_search_gives_its_turn_back(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_forked_process_searches_although_its_parents_threads_had_all_turns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(bm25, "cores", lambda: 1)
     sums = ScoreBuffers(everywhere(10), 10)
     begun, end = threading.Event(), threading.Event()
 
-    def wait(values: NDArray[np.float32]) -> None:
+    def wait(values):
         begun.set()
         end.wait(60)
 
@@ -180,7 +174,7 @@ def test_a_forked_process_searches_although_its_parents_threads_had_all_turns(
     assert exitcode == 0
 
 
-def test_sums_of_searches_at_once_stay_within_two_gibibytes() -> None:
+def test_sums_of_searches_at_once_stay_within_two_gibibytes():
     assert searches_at_once(0) >= 1
     for documents in (10**6, 10**7, 10**8):
         assert searches_at_once(documents) * 4 * documents <= 2 << 30
@@ -189,7 +183,7 @@ def test_sums_of_searches_at_once_stay_within_two_gibibytes() -> None:
 
 @settings(max_examples=cases(200))
 @given(names=st.lists(st.text(max_size=3), max_size=40), looked_for=st.text(max_size=3))
-def test_places_are_those_of_a_list_whatever_the_hashes(names: list[str], looked_for: str) -> None:
+def test_places_are_those_of_a_list_whatever_the_hashes(names, looked_for):
     for hashed in (hash, len, lambda text: 0, lambda text: 2**63 - 1 - len(text)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(strings, "hash", hashed, raising=False)
@@ -211,15 +205,15 @@ class Sized:
     def __init__(self, number: int) -> None:
         self._number = number
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self._number
 
-    def __iter__(self) -> Iterator[Unit]:
+    def __iter__(self):
         raise AssertionError("work has begun")
         yield
 
 
-def test_more_units_than_an_index_numbers_are_refused_before_work_begins(tmp_path: Path) -> None:
+def test_more_units_than_an_index_numbers_are_refused_before_work_begins(tmp_path):
     with pytest.raises(InputError, match=r"2,147,483,648 units or more.*at most 2,147,483,647"):
         LexicalIndex.build(Sized(2**31), tmp_path / "index")
     with pytest.raises(InputError, match=r"3,000,000,000 units or more"):
@@ -227,17 +221,15 @@ def test_more_units_than_an_index_numbers_are_refused_before_work_begins(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_too_many_units_of_unknown_number_are_refused_and_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_units_of_unknown_number_are_refused_and_leave_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "LARGEST_INDEX", 3)
-    units: Any = (Unit(f"d{number}", "", "tide") for number in range(4))
+    units = (Unit(f"d{number}", "", "tide") for number in range(4))
     with pytest.raises(InputError, match=r"4 units or more.*at most 3 in one lexical index"):
         LexicalIndex.build(units, tmp_path / "index")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_engine_tells_in_one_line_what_very_many_units_take() -> None:
+def test_an_engine_tells_in_one_line_what_very_many_units_take():
     engine = LexicalEngine(memory_mb=64)
     assert engine.notice(999_999) == ""
     line = engine.notice(10_000_000)
@@ -247,8 +239,8 @@ def test_an_engine_tells_in_one_line_what_very_many_units_take() -> None:
 
 
 def test_more_terms_than_can_be_numbered_are_refused_in_one_line_and_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(vocabulary, "LARGEST_VOCABULARY", 4)
     units = [Unit("d1", "", "a b c"), Unit("d2", "", "c d e")]
     with pytest.raises(InputError, match=r"more than 4 index terms\. valid: at most 4") as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import ir_measures
 import pandas as pd
@@ -16,7 +15,7 @@ from soundingline.toolkit.data import Unit
 PUBLISHED = {AP: (0.3123, 0.001), P @ 30: (0.1942, 0.002)}
 
 
-def test_cacm_scores_as_anserini_publishes(data_root: Path, tmp_path: Path) -> None:
+def test_cacm_scores_as_anserini_publishes(data_root, tmp_path):
     folder = data_root / "cacm"
     corpus, queries = (
         [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]

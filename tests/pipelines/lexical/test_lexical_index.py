@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,12 +37,12 @@ UNITS = [
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> LexicalIndex:
+def index(tmp_path):
     return LexicalIndex.build(UNITS, tmp_path / "index", corpus_fingerprint="c1")
 
 
 @pytest.fixture(scope="module")
-def many() -> list[Unit]:
+def many():
     """Under a small memory these are many batches, several vocabularies and several passes."""
     chance = random.Random(3)
     words = [f"w{number}" for number in range(60_000)]
@@ -58,32 +57,32 @@ def many() -> list[Unit]:
 
 
 @pytest.fixture(scope="module")
-def plainly_built(many: list[Unit], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plainly_built(many, tmp_path_factory):
     path = tmp_path_factory.mktemp("plain") / "index"
     return LexicalIndex.build(many, path, memory_mb=2048).path
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     """What was built; not what openings note beside it."""
     paths = [path for path in sorted(folder.iterdir()) if path.name != VERIFIED]
     return {path.name: path.read_bytes() for path in paths}
 
 
-def table(strings: Sequence[bytes]) -> tuple[bytes, bytes]:
+def table(strings):
     """A table of strings: their bytes and where each one begins and ends."""
     return b"".join(strings), as_bytes("<i8", [0, *accumulate(map(len, strings))])
 
 
-def as_bytes(kind: str, values: Iterable[int]) -> bytes:
+def as_bytes(kind, values):
     return np.array(list(values), kind).tobytes()
 
 
-def slowly_built(units: Sequence[Unit], words: Callable[[str], list[str]]) -> dict[str, bytes]:
+def slowly_built(units, words):
     """The files of the English index, written from their description in `storage` with nothing of
     the build but the term of a word and Lucene's code of a length."""
     term = make_analyzer().term
     documents = [Counter(filter(None, map(term, words(unit.contents)))) for unit in units]
-    postings: dict[bytes, list[tuple[int, int]]] = {}
+    postings = {}
     for number, counts in enumerate(documents):
         for name, frequency in counts.items():
             postings.setdefault(name.encode("utf-8", "surrogatepass"), []).append(
@@ -108,7 +107,7 @@ def slowly_built(units: Sequence[Unit], words: Callable[[str], list[str]]) -> di
     return files
 
 
-def assert_built_as(expected: dict[str, bytes], index: LexicalIndex) -> None:
+def assert_built_as(expected, index):
     written = contents(index.path)
     manifest = json.loads(written.pop("manifest.json"))
     assert written.keys() == expected.keys()
@@ -118,9 +117,7 @@ def assert_built_as(expected: dict[str, bytes], index: LexicalIndex) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("collection", ["cacm", "vaswani", "wikimix"])
-def test_a_real_collections_index_has_the_bytes_of_a_slow_build(
-    data_root: Path, tmp_path: Path, collection: str
-) -> None:
+def test_a_real_collections_index_has_the_bytes_of_a_slow_build(data_root, tmp_path, collection):
     lines = (data_root / collection / "corpus.jsonl").read_text("utf-8").splitlines()
     rows = map(json.loads, lines)
     units = [Unit(row["_id"], row.get("title", ""), row["text"]) for row in rows]
@@ -144,7 +141,7 @@ ANY_TEXT = st.one_of(
 
 @settings(max_examples=cases(100))
 @given(texts=st.lists(ANY_TEXT, min_size=1, max_size=6))
-def test_the_index_of_any_text_has_the_bytes_of_a_slow_build(texts: list[str]) -> None:
+def test_the_index_of_any_text_has_the_bytes_of_a_slow_build(texts):
     units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
     with TemporaryDirectory() as folder:
         index = LexicalIndex.build(units, Path(folder) / "index", keep_texts=False)
@@ -152,16 +149,14 @@ def test_the_index_of_any_text_has_the_bytes_of_a_slow_build(texts: list[str]) -
 
 
 @pytest.mark.parametrize("most", [258, 65_535, 65_536])
-def test_a_frequency_above_one_byte_has_the_bytes_of_a_slow_build(
-    most: int, tmp_path: Path
-) -> None:
+def test_a_frequency_above_one_byte_has_the_bytes_of_a_slow_build(most, tmp_path):
     units = [Unit(f"d{number}", "", "Lead " * (250 + number) + "line") for number in range(8)]
     units.append(Unit("most", "", "Lead " * most))
     index = LexicalIndex.build(units, tmp_path / "index", keep_texts=False)
     assert_built_as(slowly_built(units, scan), index)
 
 
-def test_statistics_count_what_is_indexed(index: LexicalIndex) -> None:
+def test_statistics_count_what_is_indexed(index):
     # d1: sound line line cast cast again; d2: lead line; größe: 300 times lead.
     assert index.statistics._asdict() == {
         "documents": 4,
@@ -175,26 +170,26 @@ def test_statistics_count_what_is_indexed(index: LexicalIndex) -> None:
     assert index.lengths.tolist() == [6, 2, 0, 300]
 
 
-def test_document_frequencies_of_one_term_and_of_several(index: LexicalIndex) -> None:
+def test_document_frequencies_of_one_term_and_of_several(index):
     assert index.document_frequency("line") == 2
     assert index.document_frequency("nowhere") == 0
     assert index.document_frequency(["lead", "the", "cast"]).tolist() == [2, 0, 1]
 
 
-def test_postings_hold_frequencies_above_one_byte(index: LexicalIndex) -> None:
+def test_postings_hold_frequencies_above_one_byte(index):
     documents, frequencies = index.postings("lead")
     assert documents.tolist() == [1, 3]
     assert frequencies.tolist() == [1, 300]
     assert index.postings("nowhere")[0].tolist() == []
 
 
-def test_unit_ids_are_found_by_number_and_numbers_by_unit_id(index: LexicalIndex) -> None:
+def test_unit_ids_are_found_by_number_and_numbers_by_unit_id(index):
     assert list(index.docnos.take(np.array([3, 0, 3]))) == ["größe", "d1", "größe"]
     assert index.docnos[1] == "d2%p0"
     assert index.docnos.numbers(["größe", "none", "d1"]).tolist() == [3, -1, 0]
 
 
-def test_an_index_travels_between_processes_as_its_path(index: LexicalIndex) -> None:
+def test_an_index_travels_between_processes_as_its_path(index):
     again = pickle.loads(pickle.dumps(index))
     assert again == index
     assert hash(again) == hash(index)
@@ -203,16 +198,14 @@ def test_an_index_travels_between_processes_as_its_path(index: LexicalIndex) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory_mb", [16, 20])
-def test_same_bytes_whatever_the_memory(
-    many: list[Unit], plainly_built: Path, tmp_path: Path, memory_mb: int
-) -> None:
+def test_same_bytes_whatever_the_memory(many, plainly_built, tmp_path, memory_mb):
     path = tmp_path / "index"
     LexicalIndex.build(many, path, memory_mb=memory_mb)
     assert contents(path) == contents(plainly_built)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_script_without_a_main_guard_builds_an_index(tmp_path: Path) -> None:
+def test_a_script_without_a_main_guard_builds_an_index(tmp_path):
     """A build starts no process, which would run such a script again."""
     (tmp_path / "script.py").write_text(
         "from soundingline.pipelines.lexical import LexicalIndex\n"
@@ -226,19 +219,19 @@ def test_a_script_without_a_main_guard_builds_an_index(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "2000 2\n"), done.stderr
 
 
-def test_a_repeated_unit_id_is_refused(tmp_path: Path) -> None:
+def test_a_repeated_unit_id_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"units 2 and 5 .* 'd2%p0'"):
         LexicalIndex.build([*UNITS, UNITS[1]], tmp_path / "index")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
+def test_an_empty_corpus_is_refused(tmp_path):
     with pytest.raises(InputError, match="corpus is empty"):
         LexicalIndex.build([], tmp_path / "index")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_corpus_without_words_is_an_index_that_finds_nothing(tmp_path: Path) -> None:
+def test_a_corpus_without_words_is_an_index_that_finds_nothing(tmp_path):
     index = LexicalIndex.build([Unit("d1", "", ""), Unit("d2", "", "the of")], tmp_path / "index")
     assert index.search(["anything"])[0].tolist() == []
     assert index.statistics.terms == 0
@@ -247,10 +240,8 @@ def test_a_corpus_without_words_is_an_index_that_finds_nothing(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("after", [2, 400])
-def test_an_error_while_reading_leaves_nothing(
-    many: list[Unit], tmp_path: Path, error: type[BaseException], after: int
-) -> None:
-    def broken() -> Iterator[Unit]:
+def test_an_error_while_reading_leaves_nothing(many, tmp_path, error, after):
+    def broken():
         yield from many[:after]
         raise error("reading failed")
 
@@ -265,16 +256,16 @@ def test_an_error_while_reading_leaves_nothing(
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("step", [(WordTable, "numbers"), (build, "terms_of_forms")])
 def test_an_error_while_cutting_or_analysing_leaves_nothing(
-    many: list[Unit],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: type[BaseException],
-    step: tuple[object, str],
-) -> None:
+    many,
+    tmp_path,
+    monkeypatch,
+    error,
+    step,
+):
     calls = itertools.count(1)
     work = getattr(*step)
 
-    def broken(*arguments: object) -> object:
+    def broken(*arguments):
         if next(calls) == 3:
             raise error("the third batch failed")
         return work(*arguments)
@@ -288,16 +279,14 @@ def test_an_error_while_cutting_or_analysing_leaves_nothing(
     assert threading.active_count() <= threads, failure
 
 
-def test_an_error_while_replacing_leaves_the_old_index(index: LexicalIndex) -> None:
+def test_an_error_while_replacing_leaves_the_old_index(index):
     before = contents(index.path)
     with pytest.raises(InputError):
         LexicalIndex.build([UNITS[0], UNITS[0]], index.path)
     assert contents(index.path) == before
 
 
-def test_a_full_disk_is_one_clear_error_and_leaves_nothing(
-    many: list[Unit], tmp_path: Path
-) -> None:
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing(many, tmp_path):
     # A limit on the size of a file makes the kernel refuse a write, as a full disk does.
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
@@ -309,15 +298,15 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_no_index_is_not_replaced(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_index_is_not_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(InputError, match="not a lexical index"):
         LexicalIndex.build(UNITS, tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-def edit(**changes: object) -> Callable[[Path], None]:
-    def apply(path: Path) -> None:
+def edit(**changes):
+    def apply(path):
         manifest = json.loads((path / "manifest.json").read_text())
         (path / "manifest.json").write_text(json.dumps(signed({**manifest, **changes})))
 
@@ -338,9 +327,7 @@ def edit(**changes: object) -> Callable[[Path], None]:
         (edit(analyzer_fingerprint="0"), "another version of the analyzer"),
     ],
 )
-def test_an_index_that_does_not_fit_is_refused_with_how_to_rebuild(
-    index: LexicalIndex, damage: Callable[[Path], None], message: str
-) -> None:
+def test_an_index_that_does_not_fit_is_refused_with_how_to_rebuild(index, damage, message):
     damage(index.path)
     advice = (
         "build it again: remove the folder"
@@ -352,13 +339,13 @@ def test_an_index_that_does_not_fit_is_refused_with_how_to_rebuild(
 
 
 @pytest.mark.parametrize("argument", [{"memory_mb": 1}, {"analyzer": "klingon"}])
-def test_bad_arguments_of_a_build_are_refused(tmp_path: Path, argument: dict[str, int]) -> None:
+def test_bad_arguments_of_a_build_are_refused(tmp_path, argument):
     with pytest.raises(InputError, match="valid: "):
         LexicalIndex.build(UNITS, tmp_path / "index", **argument)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_terms_beyond_ascii_and_lone_surrogates_are_found(tmp_path: Path) -> None:
+def test_terms_beyond_ascii_and_lone_surrogates_are_found(tmp_path):
     texts = ["größe \ud800x 東京", "zebra", "\U0001f600", "größer"]
     units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
     index = LexicalIndex.build(units, tmp_path / "index", analyzer="whitespace")
@@ -367,10 +354,10 @@ def test_terms_beyond_ascii_and_lone_surrogates_are_found(tmp_path: Path) -> Non
             assert index.search([term])[0].tolist() == [number]
 
 
-def test_compiled_code_needs_no_place_to_be_kept() -> None:
+def test_compiled_code_needs_no_place_to_be_kept():
     from soundingline.toolkit.jit import compiled
 
     # A function without a file is one whose machine code numba has nowhere to keep.
-    space: dict[str, Callable[[int], int]] = {}
+    space = {}
     exec("def twice(x): return 2 * x", space)
     assert compiled(space["twice"])(21) == 42

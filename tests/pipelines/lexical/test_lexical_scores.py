@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from soundingline.toolkit.errors import InputError
 Corpus = list[dict[str, int]]
 
 
-def cut_length(length: int) -> int:
+def cut_length(length):
     """The length that Lucene's one byte keeps: all but the four leading bits of length - 24."""
     if length < 24:
         return length
@@ -32,11 +31,11 @@ def cut_length(length: int) -> int:
     return 24 + (rest >> shift << shift)
 
 
-def brute_force(corpus: Corpus, query: dict[str, float], k1: float, b: float) -> dict[int, float]:
+def brute_force(corpus, query, k1, b):
     sizes = [sum(document.values()) for document in corpus]
     filled = [size for size in sizes if size]
     average = sum(filled) / len(filled) if filled else 1.0
-    scores: dict[int, float] = {}
+    scores = {}
     for term, weight in query.items():
         holders = [number for number, document in enumerate(corpus) if term in document]
         idf = math.log(1 + (len(filled) - len(holders) + 0.5) / (len(holders) + 0.5))
@@ -49,7 +48,7 @@ def brute_force(corpus: Corpus, query: dict[str, float], k1: float, b: float) ->
     return scores
 
 
-def build(corpus: Corpus, folder: str | Path) -> LexicalIndex:
+def build(corpus, folder):
     texts = [
         " ".join(term for term, tf in document.items() for _ in range(tf)) for document in corpus
     ]
@@ -58,13 +57,13 @@ def build(corpus: Corpus, folder: str | Path) -> LexicalIndex:
 
 
 def check(
-    index: LexicalIndex,
-    corpus: Corpus,
-    query: dict[str, float],
-    k1: float,
-    b: float,
-    depth: int,
-) -> None:
+    index,
+    corpus,
+    query,
+    k1,
+    b,
+    depth,
+):
     expected = brute_force(corpus, query, k1, b)
     documents, scores = index.search(query, k1=k1, b=b, depth=depth)
     assert documents.dtype == np.int32
@@ -90,9 +89,7 @@ bs = st.one_of(st.sampled_from([0.0, 0.4, 1.0]), st.floats(0, 1))
 
 @settings(max_examples=cases(60), deadline=None)
 @given(corpora, st.lists(st.tuples(queries, k1s, bs, st.integers(1, 50)), max_size=8))
-def test_scores_equal_brute_force(
-    corpus: Corpus, searches: list[tuple[dict[str, float], float, float, int]]
-) -> None:
+def test_scores_equal_brute_force(corpus, searches):
     with tempfile.TemporaryDirectory() as folder:
         index = build(corpus, folder)
         for query, k1, b, depth in searches:
@@ -100,12 +97,12 @@ def test_scores_equal_brute_force(
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[LexicalIndex, Corpus]:
+def large(tmp_path_factory):
     """3000 documents: common terms (every selection path of a dense query), rare ones, doubles."""
     chance = np.random.default_rng(7)
     shares = 1 / np.arange(1, 401) ** 1.1
     shares /= shares.sum()
-    corpus: Corpus = []
+    corpus = []
     for _ in range(2700):
         words = chance.choice(400, chance.integers(0, 120), p=shares)
         corpus.append(dict(Counter(f"t{word}" for word in words.tolist())))
@@ -114,9 +111,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[LexicalIndex, Corpu
     return build(corpus, tmp_path_factory.mktemp("large")), corpus
 
 
-def lucene_float_scores(
-    query: list[str], documents: list[dict[str, int]], corpus: Corpus, k1: float, b: float
-) -> Iterator[float]:
+def lucene_float_scores(query, documents, corpus, k1, b):
     """Step by step in single precision, as Lucene's BM25Similarity computes it (version 8 on)."""
     one, single = np.float32(1), np.float32
     sizes = [sum(other.values()) for other in corpus if other]
@@ -137,8 +132,8 @@ def lucene_float_scores(
 
 
 def test_scores_agree_with_lucenes_single_precision_arithmetic(
-    large: tuple[LexicalIndex, Corpus],
-) -> None:
+    large,
+):
     index, corpus = large
     query = ["t0", "t2", "t17", "t230"]
     documents, scores = index.search(query, k1=0.9, b=0.4, depth=150)
@@ -148,32 +143,32 @@ def test_scores_agree_with_lucenes_single_precision_arithmetic(
 
 
 @pytest.mark.parametrize("depth", [1, 7, 100, 1000, 3000, 10**7])
-def test_any_depth_gives_the_best_documents(large: tuple[LexicalIndex, Corpus], depth: int) -> None:
+def test_any_depth_gives_the_best_documents(large, depth):
     index, corpus = large
     for query in ({"t0": 1.0, "t1": 2.0, "t40": 1.0}, {"t399": 1.0}, {"t390": 1.0, "t398": 0.5}):
         check(index, corpus, query, 0.9, 0.4, depth)
 
 
 @pytest.mark.slow
-def test_collections_beyond_one_block_of_documents_are_scored_whole(tmp_path: Path) -> None:
+def test_collections_beyond_one_block_of_documents_are_scored_whole(tmp_path):
     chance = np.random.default_rng(11)
     words = np.minimum(chance.geometric(0.15, (34_000, 3)), 60).tolist()
-    corpus: Corpus = [dict(Counter(f"t{word}" for word in row)) for row in words]
+    corpus = [dict(Counter(f"t{word}" for word in row)) for row in words]
     index = build(corpus, tmp_path)
     for query in ({"t1": 1.0, "t5": 1.0, "t30": 1.0}, {"t40": 1.0}, {"t1": 0.5, "t2": 3.0}):
         check(index, corpus, query, 1.2, 0.75, 500)
         check(index, corpus, query, 1.2, 0.75, 34_000)
 
 
-def test_equal_scores_stand_in_the_order_of_the_documents(tmp_path: Path) -> None:
+def test_equal_scores_stand_in_the_order_of_the_documents(tmp_path):
     index = build([{"a": 1, "b": 1}] * 50 + [{"a": 2}] + [{"a": 1, "b": 1}] * 50, tmp_path)
     documents, _ = index.search(["a"], depth=20)
     assert documents.tolist() == [50, *range(19)]
 
 
 def test_the_order_of_the_words_does_not_change_a_score(
-    large: tuple[LexicalIndex, Corpus],
-) -> None:
+    large,
+):
     index, _ = large
     words = [f"t{n}" for n in range(0, 60, 2)]
     first, second = index.search(words), index.search(words[::-1])
@@ -181,31 +176,31 @@ def test_the_order_of_the_words_does_not_change_a_score(
     assert np.array_equal(first[1], second[1])
 
 
-def test_a_repeated_term_counts_as_often_as_it_stands(large: tuple[LexicalIndex, Corpus]) -> None:
+def test_a_repeated_term_counts_as_often_as_it_stands(large):
     index, _ = large
     repeated, weighted = index.search(["t3", "t9", "t3"]), index.search({"t3": 2, "t9": 1})
     assert np.array_equal(repeated[0], weighted[0])
     assert np.array_equal(repeated[1], weighted[1])
 
 
-def test_a_term_in_every_document_still_scores_above_zero(tmp_path: Path) -> None:
+def test_a_term_in_every_document_still_scores_above_zero(tmp_path):
     documents, scores = build([{"a": 1}, {"a": 3}], tmp_path).search(["a"])
     assert documents.tolist() == [1, 0]
     assert scores.min() > 0
 
 
-def test_no_known_term_gives_no_document(large: tuple[LexicalIndex, Corpus]) -> None:
+def test_no_known_term_gives_no_document(large):
     index, _ = large
     for query in ([], {}, ["unknown"], {"t1": 0.0}):
         documents, scores = index.search(query)
         assert len(documents) == len(scores) == 0
 
 
-def test_many_threads_on_one_index_get_what_one_gets(large: tuple[LexicalIndex, Corpus]) -> None:
+def test_many_threads_on_one_index_get_what_one_gets(large):
     index, _ = large
     wanted = [([f"t{n}", f"t{n * 3}", "t1"], 0.5 + n % 3, n % 5 + 20) for n in range(64)]
 
-    def search(item: tuple[list[str], float, int]) -> tuple[list[int], list[float]]:
+    def search(item):
         documents, scores = index.search(item[0], k1=item[1], depth=item[2])
         return documents.tolist(), scores.tolist()
 
@@ -230,17 +225,15 @@ def test_many_threads_on_one_index_get_what_one_gets(large: tuple[LexicalIndex, 
         ({"t1": math.nan}, {}),
     ],
 )
-def test_settings_without_meaning_are_refused(
-    large: tuple[LexicalIndex, Corpus], query: object, setting: dict[str, object]
-) -> None:
+def test_settings_without_meaning_are_refused(large, query, setting):
     with pytest.raises(InputError, match="valid: "):
         large[0].search(query, **setting)  # type: ignore[arg-type]
 
 
-def test_frequencies_of_any_width_score_as_in_brute_force_and_in_the_grid(tmp_path: Path) -> None:
+def test_frequencies_of_any_width_score_as_in_brute_force_and_in_the_grid(tmp_path):
     frequencies = [1, 2, 255, 256, 300, 65_535, 65_536, 70_000]
     for most in (6, 8):  # 16 bits, and 32
-        corpus: Corpus = [
+        corpus = [
             {"lead": tf, "line": 1 + tf % 7, **({"tide": 260} if tf % 2 else {})}
             for tf in frequencies[:most]
         ]

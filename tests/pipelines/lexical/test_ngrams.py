@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from soundingline.pipelines.lexical.analyzers import SEPARATOR
 from soundingline.toolkit.errors import InputError
 
 
-def test_pairs_stand_on_terms_and_span_stop_words() -> None:
+def test_pairs_stand_on_terms_and_span_stop_words():
     analyzer = make_analyzer("english:3")
     assert analyzer.terms("The keepers of the old lamps") == [
         *("keeper", "old", "lamp"),
@@ -36,7 +35,7 @@ LETTERS = "ab9 _.,'\"\u202f\u200d\u0301\u05d0\u30a2\u4e00\u0e01\U0001f600\U0001f
 @settings(max_examples=cases(60), deadline=None)
 @given(parts=st.lists(st.text() | st.text(LETTERS) | st.just("a _" * 90), max_size=4))
 @example(parts=['\u05d0\u202f"', "\u05d0"])
-def test_no_term_spans_a_separator(name: str, parts: list[str]) -> None:
+def test_no_term_spans_a_separator(name, parts):
     if name.startswith("sira"):
         pytest.importorskip("snowballstemmer")
     if name.endswith("hashed"):
@@ -48,7 +47,7 @@ def test_no_term_spans_a_separator(name: str, parts: list[str]) -> None:
     assert analyzer.terms(SEPARATOR.join(parts)) == apart
 
 
-def test_an_index_with_pairs_counts_words_alone_in_lengths(tmp_path: Path) -> None:
+def test_an_index_with_pairs_counts_words_alone_in_lengths(tmp_path):
     units = [{"docno": "d1", "text": "old lamp, old lamp"}, {"docno": "d2", "text": "lamp"}]
     index = LexicalIndex.build(units, tmp_path / "index", analyzer="english:2")
     assert list(index.vocabulary) == ["lamp", "lamp old", "old", "old lamp"]
@@ -63,7 +62,7 @@ def test_an_index_with_pairs_counts_words_alone_in_lengths(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["english:2", "english:4", "english:3:hashed"])
-def test_vectors_of_documents_have_all_terms_and_n_grams(tmp_path: Path, name: str) -> None:
+def test_vectors_of_documents_have_all_terms_and_n_grams(tmp_path, name):
     if name.endswith("hashed"):
         pytest.importorskip("sklearn.utils")
     # Hardly a word comes twice, so that a document has more terms than words.
@@ -77,7 +76,7 @@ def test_vectors_of_documents_have_all_terms_and_n_grams(tmp_path: Path, name: s
         assert held == Counter(make_analyzer(name).terms(text))
 
 
-def test_pairs_in_slots_are_numbers_below_the_number_of_slots() -> None:
+def test_pairs_in_slots_are_numbers_below_the_number_of_slots():
     murmur = pytest.importorskip("sklearn.utils").murmurhash3_32
     analyzer = make_analyzer("english:2:hashed")
     slot = murmur(b"old lamp", positive=True) % 2**23
@@ -85,6 +84,6 @@ def test_pairs_in_slots_are_numbers_below_the_number_of_slots() -> None:
 
 
 @pytest.mark.parametrize("name", ["english:1", "english:5", "english:", "english:2:", "klingon:2"])
-def test_other_shapes_are_refused(name: str) -> None:
+def test_other_shapes_are_refused(name):
     with pytest.raises(InputError, match="english:2"):
         make_analyzer(name)

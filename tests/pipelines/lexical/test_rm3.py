@@ -7,9 +7,7 @@ import json
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import ir_measures
 import numpy as np
@@ -28,39 +26,39 @@ from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
 
-def build(texts: list[str], folder: str | Path, analyzer: str = "whitespace") -> LexicalIndex:
+def build(texts, folder, analyzer="whitespace"):
     units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
     return LexicalIndex.build(units, Path(folder) / "index", analyzer=analyzer)
 
 
-def ranking(scores: dict[str, float], query: str = "q", qid: str = "1") -> pd.DataFrame:
+def ranking(scores, query="q", qid="1"):
     rows = [(qid, query, docno, score) for docno, score in scores.items()]
     frame = pd.DataFrame(rows, columns=["qid", "query", "docno", "score"])
     return frame.assign(rank=range(len(frame)))
 
 
 def expected_query(
-    texts: list[str],
-    query: str,
-    scores: dict[str, float],
-    fb_terms: int,
-    fb_docs: int,
-    weight: float,
-) -> dict[str, float]:
+    texts,
+    query,
+    scores,
+    fb_terms,
+    fb_docs,
+    weight,
+):
     """RM3 from texts and scores, in single precision, on which it depends what is equal."""
     bags = [Counter(text.split()) for text in texts]
     filled = sum(1 for bag in bags if bag)
     single = np.float32
 
-    def chosen(term: str) -> bool:
+    def chosen(term):
         holders = sum(term in bag for bag in bags)
         plain = all("a" <= letter <= "z" or "0" <= letter <= "9" for letter in term)
         return plain and 2 <= len(term) <= 20 and 10 * holders <= filled
 
-    def heaviest(weights: dict[str, Any]) -> list[str]:
+    def heaviest(weights):
         return sorted(weights, key=lambda term: (-weights[term], term))[:fb_terms]
 
-    model: dict[str, np.float32] = {}
+    model = {}
     for docno in list(scores)[:fb_docs]:
         bag = {term: tf for term, tf in bags[int(docno[1:])].items() if chosen(term)}
         total = sum(bag[term] for term in heaviest(bag))
@@ -90,13 +88,13 @@ feedback_texts = st.lists(st.lists(words, max_size=8).map(" ".join), min_size=1,
     st.data(),
 )
 def test_the_new_query_equals_that_computed_from_the_texts(
-    texts: list[str],
-    query: str,
-    fb_terms: int,
-    fb_docs: int,
-    weight: float,
-    data: st.DataObject,
-) -> None:
+    texts,
+    query,
+    fb_terms,
+    fb_docs,
+    weight,
+    data,
+):
     texts = [*texts, *["filler"] * data.draw(st.integers(1, 60))]
     some = data.draw(st.permutations(range(len(texts) - 1)))[:8]
     scores = {f"d{number}": float(len(some) - place) for place, number in enumerate(some)}
@@ -108,7 +106,7 @@ def test_the_new_query_equals_that_computed_from_the_texts(
     assert found == {term: pytest.approx(part, abs=1e-6) for term, part in expected.items()}
 
 
-def test_terms_too_short_long_strange_or_frequent_are_no_feedback(tmp_path: Path) -> None:
+def test_terms_too_short_long_strange_or_frequent_are_no_feedback(tmp_path):
     kept = ["ok", "7th", "x" * 20]
     dropped = ["o", "x" * 21, "no-dash", "naïve", "Case", "common"]
     texts = [" ".join([*kept, *dropped]), *["common"] * 2, *["pad"] * 17]
@@ -121,13 +119,13 @@ def test_terms_too_short_long_strange_or_frequent_are_no_feedback(tmp_path: Path
     assert "common" in Feedback(index)(ranking({"d0": 2.0}, "o"))["query_toks"].iloc[0]
 
 
-def test_equal_terms_are_taken_in_alphabetical_order(tmp_path: Path) -> None:
+def test_equal_terms_are_taken_in_alphabetical_order(tmp_path):
     index = build(["zz mm aa qq", "cc bb", *["pad"] * 30], tmp_path)
     out = Feedback(index, fb_terms=2, original_weight=0)(ranking({"d0": 1.0, "d1": 1.0}))
     assert {t for t, w in out["query_toks"].iloc[0].items() if w} == {"aa", "bb"}
 
 
-def test_a_document_counts_by_its_score_and_within_the_first_few(tmp_path: Path) -> None:
+def test_a_document_counts_by_its_score_and_within_the_first_few(tmp_path):
     index = build(["aa", "bb", "cc", *["pad"] * 40], tmp_path)
     rm3 = Feedback(index, fb_docs=2, original_weight=0.0)
     out = rm3(ranking({"d1": 3.0, "d0": 1.0, "d2": 1.0}))
@@ -136,7 +134,7 @@ def test_a_document_counts_by_its_score_and_within_the_first_few(tmp_path: Path)
     assert rm3(shuffled)["query_toks"].tolist() == out["query_toks"].tolist()
 
 
-def test_each_query_gets_feedback_from_its_own_documents(tmp_path: Path) -> None:
+def test_each_query_gets_feedback_from_its_own_documents(tmp_path):
     index = build(["aa", "bb", *["pad"] * 20], tmp_path)
     inp = pd.concat([ranking({"d0": 1.0}, "x", "one"), ranking({"d1": 1.0}, "y", "two")])
     out = Feedback(index)(inp)
@@ -144,7 +142,7 @@ def test_each_query_gets_feedback_from_its_own_documents(tmp_path: Path) -> None
     assert out["query_toks"].tolist() == [{"x": 0.5, "aa": 0.5}, {"y": 0.5, "bb": 0.5}]
 
 
-def test_the_query_stays_and_its_copies_move_on(tmp_path: Path) -> None:
+def test_the_query_stays_and_its_copies_move_on(tmp_path):
     index = build(["aa", *["pad"] * 20], tmp_path)
     inp = ranking({"d0": 1.0}, "x").assign(query_0="older", reasoning="why", text="of d0", qx=1)
     out = Feedback(index)(inp)
@@ -155,7 +153,7 @@ def test_the_query_stays_and_its_copies_move_on(tmp_path: Path) -> None:
     assert (row["query"], row["query_0"], row["query_1"]) == ("x", "x", "older")
 
 
-def test_weights_that_came_are_the_original_query(tmp_path: Path) -> None:
+def test_weights_that_came_are_the_original_query(tmp_path):
     index = build(["aa", *["pad"] * 20], tmp_path)
     inp = ranking({"d0": 1.0}).assign(query_toks=[{"u": 3.0, "v": 1.0}])
     wanted = {"u": 0.375, "v": 0.125, "aa": 0.5}
@@ -163,7 +161,7 @@ def test_weights_that_came_are_the_original_query(tmp_path: Path) -> None:
     assert Feedback(index)(inp.drop(columns="query"))["query_toks"].tolist() == [wanted]
 
 
-def test_without_a_feedback_term_the_query_keeps_its_own_terms(tmp_path: Path) -> None:
+def test_without_a_feedback_term_the_query_keeps_its_own_terms(tmp_path):
     index = build(["é", "aa"], tmp_path)
     for scores in ({"d0": 1.0}, {"d1": 0.0}):
         out = Feedback(index)(ranking(scores, "u u v"))["query_toks"].iloc[0]
@@ -171,7 +169,7 @@ def test_without_a_feedback_term_the_query_keeps_its_own_terms(tmp_path: Path) -
         assert out["u"] == 2 * out["v"]
 
 
-def test_a_query_without_documents_is_not_in_the_result(tmp_path: Path) -> None:
+def test_a_query_without_documents_is_not_in_the_result(tmp_path):
     index = build(["aa aa", *["pad"] * 20], tmp_path)
     pipeline = index.bm25() >> Feedback(index) >> index.bm25()
     inp = pd.DataFrame({"qid": ["1", "2"], "query": ["nothing", "aa"]})
@@ -181,7 +179,7 @@ def test_a_query_without_documents_is_not_in_the_result(tmp_path: Path) -> None:
     assert {"qid", "query", "docno", "score", "rank"} <= set(none.columns)
 
 
-def test_the_short_form_is_the_pipeline(tmp_path: Path) -> None:
+def test_the_short_form_is_the_pipeline(tmp_path):
     index = build([f"aa w{n} w{n + 1}" for n in range(3)] + ["pad"] * 40, tmp_path)
     inp = pd.DataFrame({"qid": ["1"], "query": ["aa w1"]})
     for retriever in (index.bm25(k1=2, depth=30), index.ql(mu=50, depth=30)):
@@ -191,7 +189,7 @@ def test_the_short_form_is_the_pipeline(tmp_path: Path) -> None:
         assert len(short(inp)) == 3
 
 
-def test_passages_are_units_and_aggregated_documents_are_refused(tmp_path: Path) -> None:
+def test_passages_are_units_and_aggregated_documents_are_refused(tmp_path):
     units = [Unit(f"d%p{n}", "", text) for n, text in enumerate(["aa bb", "aa", *["pad"] * 30])]
     index = LexicalIndex.build(units, tmp_path / "i", analyzer="whitespace")
     inp = pd.DataFrame({"qid": ["1"], "query": ["bb"]})
@@ -201,7 +199,7 @@ def test_passages_are_units_and_aggregated_documents_are_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize("score", [-1.0, float("nan"), float("inf")])
-def test_scores_that_are_no_weights_are_refused(score: float, tmp_path: Path) -> None:
+def test_scores_that_are_no_weights_are_refused(score, tmp_path):
     index = build(["aa"], tmp_path)
     with pytest.raises(InputError, match=f"score {score} came to RM3"):
         Feedback(index)(ranking({"d0": score}))
@@ -215,7 +213,7 @@ def test_scores_that_are_no_weights_are_refused(score: float, tmp_path: Path) ->
         *({"fb_terms": count} for count in (0, "many")),
     ],
 )
-def test_settings_without_meaning_are_refused(setting: dict[str, float], tmp_path: Path) -> None:
+def test_settings_without_meaning_are_refused(setting, tmp_path):
     index = build(["aa"], tmp_path)
     with pytest.raises(InputError, match="valid: "):
         Feedback(index, **setting)  # type: ignore[arg-type]
@@ -223,7 +221,7 @@ def test_settings_without_meaning_are_refused(setting: dict[str, float], tmp_pat
         index.bm25().rm3(**setting)  # type: ignore[arg-type]
 
 
-def test_it_equals_another_of_the_same_settings_and_can_be_inspected(tmp_path: Path) -> None:
+def test_it_equals_another_of_the_same_settings_and_can_be_inspected(tmp_path):
     index = build(["aa"], tmp_path)
     again = LexicalIndex.open(index.path)
     assert Feedback(index, fb_docs=3) == Feedback(again, fb_docs=3)
@@ -241,7 +239,7 @@ def test_it_equals_another_of_the_same_settings_and_can_be_inspected(tmp_path: P
 
 
 @pytest.fixture(scope="module")
-def bags() -> list[Counter[str]]:
+def bags():
     """400 documents: lists shorter and longer than those that are searched, large frequencies."""
     chance = np.random.default_rng(3)
     drawn = [chance.zipf(1.3, chance.integers(0, 60)) % 300 for _ in range(400)]
@@ -252,7 +250,7 @@ def bags() -> list[Counter[str]]:
 
 
 @pytest.fixture
-def files_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+def files_pay(monkeypatch):
     """Terms by document are written for any index, in pieces of a few documents."""
     monkeypatch.setattr(forward, "_FILES_PAY", 0)
     monkeypatch.setattr(forward, "_PIECE", 100)
@@ -262,13 +260,13 @@ def files_pay(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("share", [1.0, 0.1, 0.05])
 @pytest.mark.parametrize("count", [0, 1, 3, 200])
 def test_vectors_are_the_documents_terms(
-    bags: list[Counter[str]],
-    count: int,
-    share: float,
-    files: bool,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-) -> None:
+    bags,
+    count,
+    share,
+    files,
+    tmp_path,
+    request,
+):
     if files:
         request.getfixturevalue("files_pay")
     index = build([" ".join(bag.elements()) for bag in bags], tmp_path)
@@ -284,7 +282,7 @@ def test_vectors_are_the_documents_terms(
         assert dict(zip(names, frequencies.tolist(), strict=True)) == expected
 
 
-def rare_terms(index: LexicalIndex) -> list[list[tuple[int, int]]]:
+def rare_terms(index):
     """Terms and frequencies of all documents, as feedback asks for them."""
     rows = index.vectors(np.arange(len(index)), 0.1)
     return [list(zip(t.tolist(), f.tolist(), strict=True)) for t, f in rows]
@@ -292,9 +290,7 @@ def rare_terms(index: LexicalIndex) -> list[list[tuple[int, int]]]:
 
 @pytest.mark.usefixtures("files_pay")
 @pytest.mark.parametrize("damage", ["other index", "cut", "no manifest"])
-def test_terms_by_document_of_another_index_or_damaged_are_written_again(
-    bags: list[Counter[str]], damage: str, tmp_path: Path
-) -> None:
+def test_terms_by_document_of_another_index_or_damaged_are_written_again(bags, damage, tmp_path):
     index = build([" ".join(bag.elements()) for bag in bags], tmp_path)
     expected = rare_terms(index)
     files = index.path / "forward"
@@ -311,14 +307,12 @@ def test_terms_by_document_of_another_index_or_damaged_are_written_again(
 
 
 @pytest.mark.usefixtures("files_pay")
-def test_feedback_goes_on_where_its_files_cannot_be_written(
-    bags: list[Counter[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_feedback_goes_on_where_its_files_cannot_be_written(bags, tmp_path, monkeypatch):
     index = build([" ".join(bag.elements()) for bag in bags], tmp_path)
     expected = rare_terms(index)
     shutil.rmtree(index.path / "forward")
 
-    def refused(folder: Path) -> Iterator[Path]:
+    def refused(folder):
         raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(forward, "atomic_folder", refused)
@@ -326,25 +320,25 @@ def test_feedback_goes_on_where_its_files_cannot_be_written(
     assert not (index.path / "forward").exists()
 
 
-def units(folder: Path) -> Iterator[Unit]:
+def units(folder):
     with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
         for line in lines:
             row = json.loads(line)
             yield Unit(row["_id"], row.get("title", ""), row["text"])
 
 
-def topics(folder: Path) -> pd.DataFrame:
+def topics(folder):
     rows = [json.loads(line) for line in (folder / "queries.jsonl").open(encoding="utf-8")]
     return pd.DataFrame([(row["_id"], row["text"]) for row in rows], columns=["qid", "query"])
 
 
 @pytest.fixture(scope="module")
-def cacm(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
+def cacm(data_root, tmp_path_factory):
     path = tmp_path_factory.mktemp("rm3") / "cacm"
     return LexicalIndex.build(units(data_root / "cacm"), path)
 
 
-def test_cacm_scores_as_anserini_publishes(cacm: LexicalIndex, data_root: Path) -> None:
+def test_cacm_scores_as_anserini_publishes(cacm, data_root):
     """Anserini's regression, BM25 with RM3: AP 0.3648, P@30 0.2224."""
     folder = data_root / "cacm"
     names = ["query_id", "doc_id", "relevance"]

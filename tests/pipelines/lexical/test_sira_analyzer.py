@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -27,7 +26,7 @@ STEMS = {
 
 
 @pytest.mark.parametrize(("word", "stem"), STEMS.items())
-def test_stems_are_those_of_snowballs_page(word: str, stem: str) -> None:
+def test_stems_are_those_of_snowballs_page(word, stem):
     assert make_analyzer("sira").terms(word.upper()) == [stem]
 
 
@@ -46,11 +45,11 @@ def test_stems_are_those_of_snowballs_page(word: str, stem: str) -> None:
         ("", []),
     ],
 )
-def test_text_is_folded_before_it_is_cut(text: str, terms: list[str]) -> None:
+def test_text_is_folded_before_it_is_cut(text, terms):
     assert make_analyzer("sira").terms(text) == terms
 
 
-def test_it_leaves_out_lucenes_stop_words_and_more() -> None:
+def test_it_leaves_out_lucenes_stop_words_and_more():
     assert STOP_WORDS < SIRA_STOP_WORDS and len(SIRA_STOP_WORDS) == 132
     assert make_analyzer("sira").terms(" ".join(SIRA_STOP_WORDS)) == []
 
@@ -59,7 +58,7 @@ ALPHABET = "aZs9_.'- \u00e9\u00a0\u2014\u00bd\u2026\u0301\ud800\u212a\u0130"
 
 
 @given(st.text(alphabet=ALPHABET, max_size=60))
-def test_terms_of_the_pieces_are_those_of_the_text(text: str) -> None:
+def test_terms_of_the_pieces_are_those_of_the_text(text):
     analyzer = make_analyzer("sira")
     assert analyzer.byte_classes is not None
     table = WordTable(analyzer.byte_classes)
@@ -73,7 +72,7 @@ def test_terms_of_the_pieces_are_those_of_the_text(text: str) -> None:
     assert all(term.isascii() and term.isalnum() for term in terms)
 
 
-def test_an_index_is_of_its_analyzer_and_takes_pairs(tmp_path: Path) -> None:
+def test_an_index_is_of_its_analyzer_and_takes_pairs(tmp_path):
     units = [{"docno": "d1", "text": "The r\u00e9sum\u00e9s of both knightly houses"}]
     path = tmp_path / "index"
     index = LexicalIndex.build(units, path, analyzer="sira:2")
@@ -84,7 +83,7 @@ def test_an_index_is_of_its_analyzer_and_takes_pairs(tmp_path: Path) -> None:
     assert copy.fingerprint == make_analyzer("sira").fingerprint
 
 
-def test_threads_may_share_it() -> None:
+def test_threads_may_share_it():
     words = [f"{word}{number}ing" for number in range(300) for word in ("consist", "knight")]
     alone = [make_analyzer("sira").term(word) for word in words]
     shared = make_analyzer("sira")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import threading
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ from hypothesis import strategies as st
 from soundingline.pipelines.lexical import build, word_table
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.build import SegmentWriter
-from soundingline.pipelines.lexical.invert import Batch, postings_path, terms_path
+from soundingline.pipelines.lexical.invert import postings_path, terms_path
 from soundingline.pipelines.lexical.storage import to_bytes
 from soundingline.pipelines.lexical.word_break import scan
 from soundingline.pipelines.lexical.word_table import WordTable
@@ -39,7 +37,7 @@ texts = st.one_of(
 )
 
 
-def forms_of(table: WordTable, lines: Sequence[str]) -> list[list[str]]:
+def forms_of(table, lines):
     """The forms of each line, by way of their numbers."""
     numbers, ends = table.numbers(list(map(to_bytes, lines)))
     forms = table.forms(0)
@@ -51,7 +49,7 @@ def forms_of(table: WordTable, lines: Sequence[str]) -> list[list[str]]:
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=cases(300), deadline=None)
 @given(lines=st.lists(texts, min_size=1, max_size=4))
-def test_terms_of_the_forms_are_the_terms_of_the_text(name: str, lines: list[str]) -> None:
+def test_terms_of_the_forms_are_the_terms_of_the_text(name, lines):
     analyzer = make_analyzer(name)
     for line, forms in zip(lines, forms_of(table_of(name), lines), strict=True):
         terms = [term for form in forms for term in analyzer.terms(form)]
@@ -60,27 +58,27 @@ def test_terms_of_the_forms_are_the_terms_of_the_text(name: str, lines: list[str
 
 @settings(max_examples=cases(300), deadline=None)
 @given(text=texts)
-def test_words_of_the_forms_are_those_of_the_specification(text: str) -> None:
+def test_words_of_the_forms_are_those_of_the_specification(text):
     [forms] = forms_of(table_of("standard"), [text])
     assert [word for form in forms for word in scan(form)] == scan(text)
 
 
 @settings(max_examples=cases(300), deadline=None)
 @given(text=st.text(alphabet="ab1_.':,; -\"#", max_size=60))
-def test_a_form_of_ascii_text_is_one_word_and_no_more(text: str) -> None:
+def test_a_form_of_ascii_text_is_one_word_and_no_more(text):
     [forms] = forms_of(table_of("standard"), [text])
     assert [form for form in forms if form.strip("_")] == scan(text)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_word_too_long_for_one_token_is_cut_alike_in_its_form(name: str) -> None:
+def test_a_word_too_long_for_one_token_is_cut_alike_in_its_form(name):
     analyzer = make_analyzer(name)
     for text in ("a" * 600 + " b", ("ab." * 200) + "c d", "x" * 254 + "\U0001f600y " + "1,2" * 99):
         [forms] = forms_of(table_of(name), [text])
         assert [term for form in forms for term in analyzer.terms(form)] == analyzer.terms(text)
 
 
-def test_forms_keep_their_numbers_while_the_table_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forms_keep_their_numbers_while_the_table_grows(monkeypatch):
     monkeypatch.setattr(word_table, "_SLOTS", 4)
     monkeypatch.setattr(word_table, "_BYTES", 4)
     lines = [f"w{number} again w{number % 7} {'long' * number}" for number in range(300)]
@@ -98,7 +96,7 @@ def test_forms_keep_their_numbers_while_the_table_grows(monkeypatch: pytest.Monk
     assert table.numbers([b"w9 w9"])[0].tolist() == [0, 0]
 
 
-def test_forms_of_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forms_of_equal_hashes_are_told_apart(monkeypatch):
     # What is compiled holds the factors that it was compiled with, so it runs as Python here.
     monkeypatch.setattr(word_table, "_FACTOR", np.uint64(0))
     monkeypatch.setattr(word_table, "_LAST_FACTOR", np.uint64(0))
@@ -111,14 +109,14 @@ def test_forms_of_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -
     assert numbers.tolist() == [numbered[word] for line in lines for word in line.split()]
 
 
-def test_bytes_of_zero_in_front_tell_forms_apart() -> None:
+def test_bytes_of_zero_in_front_tell_forms_apart():
     # White space alone parts these; a slot holds their bytes as a number.
     forms = ["a", "\x00a", "\x00\x00a", "\x00" * 8, "\x00" * 9, "\x00" * 9 + "a", "\x00"]
     numbers, _ = table_of("whitespace").numbers([to_bytes(" ".join([*forms, *forms]))])
     assert numbers.tolist() == [*range(7), *range(7)]
 
 
-def test_long_forms_without_terms_are_not_kept_beyond_the_memory_allowed(tmp_path: Path) -> None:
+def test_long_forms_without_terms_are_not_kept_beyond_the_memory_allowed(tmp_path):
     # Forms of underscores have no term, so that the number of terms bounds nothing.
     rows = [["_" * (5_000 + number) + " line"] for number in range(500)]
     writer = SegmentWriter(tmp_path, "english", limit=500)
@@ -139,10 +137,10 @@ def test_long_forms_without_terms_are_not_kept_beyond_the_memory_allowed(tmp_pat
     rows=st.lists(st.lists(texts, min_size=1, max_size=3), max_size=12), limit=st.integers(0, 30)
 )
 def test_postings_are_those_of_each_text_however_often_forms_and_terms_are_forgotten(
-    name: str,
-    rows: list[list[str]],
-    limit: int,
-) -> None:
+    name,
+    rows,
+    limit,
+):
     terms = make_analyzer(name).terms
     with TemporaryDirectory() as folder:
         batches = list(SegmentWriter(Path(folder), name, limit).write_all(rows))
@@ -150,26 +148,24 @@ def test_postings_are_those_of_each_text_however_often_forms_and_terms_are_forgo
     assert written == [Counter(map(to_bytes, terms(text))) for row in rows for text in row]
 
 
-def test_the_next_texts_are_cut_while_the_first_are_analysed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_texts_are_cut_while_the_first_are_analysed(tmp_path, monkeypatch):
     rows = [[f"line {number}"] for number in range(8)]
     cut, analyse = WordTable.numbers, build.terms_of_forms
     cuts = threading.Semaphore(0)
     cutters = set()
 
-    def cut_and_tell(table: WordTable, lines: Sequence[bytes]) -> object:
+    def cut_and_tell(table, lines):
         cutters.add(threading.get_ident())
         numbers = cut(table, lines)
         cuts.release()
         return numbers
 
-    def analyse_after_three_cuts(*arguments: Any) -> object:
+    def analyse_after_three_cuts(*arguments):
         if not begun:
             begun.append([cuts.acquire(timeout=60) for _ in range(3)])
         return analyse(*arguments)
 
-    begun: list[list[bool]] = []
+    begun = []
     monkeypatch.setattr(WordTable, "numbers", cut_and_tell)
     monkeypatch.setattr(build, "terms_of_forms", analyse_after_three_cuts)
     batches = list(SegmentWriter(tmp_path, "standard", 1000).write_all(rows))
@@ -179,10 +175,10 @@ def test_the_next_texts_are_cut_while_the_first_are_analysed(
     assert [batch.lengths.tolist() for batch in batches] == [[2]] * 8
 
 
-def test_no_more_texts_are_read_than_are_cut_ahead(tmp_path: Path) -> None:
-    rows_read: list[int] = []
+def test_no_more_texts_are_read_than_are_cut_ahead(tmp_path):
+    rows_read = []
 
-    def rows() -> Iterator[list[str]]:
+    def rows():
         for number in range(20):
             rows_read.append(number)
             yield ["line"]
@@ -191,7 +187,7 @@ def test_no_more_texts_are_read_than_are_cut_ahead(tmp_path: Path) -> None:
         assert len(rows_read) <= number + 1 + build.AHEAD
 
 
-def postings_of(batch: Batch, folder: Path) -> list[dict[bytes, int]]:
+def postings_of(batch, folder):
     """The frequency of each term, for each text of a batch, as they stand in its segment."""
     terms = terms_path(folder, batch.segment).read_bytes().split(b"\n")
     data = postings_path(folder, batch.segment).read_bytes()
@@ -201,14 +197,14 @@ def postings_of(batch: Batch, folder: Path) -> list[dict[bytes, int]]:
     return [dict(islice(pairs, count)) for count in batch.distinct.tolist()]
 
 
-def table_of(name: str) -> WordTable:
+def table_of(name):
     classes = make_analyzer(name).byte_classes
     assert classes is not None
     return WordTable(classes)
 
 
-def numbers_by_dictionary(lines: Iterable[str]) -> dict[str, int]:
-    numbered: dict[str, int] = {}
+def numbers_by_dictionary(lines):
+    numbered = {}
     for word in " ".join(lines).split():
         numbered.setdefault(word, len(numbered))
     return numbered

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -25,7 +23,7 @@ SIZES = {
 LENGTHS = (40, 40, 33, 17, 16, 16, 64, 1, 3)
 
 
-def network(kind: str) -> Any:
+def network(kind):
     torch.set_num_threads(1)
     torch.manual_seed(1)
     if kind == "distilbert":
@@ -52,12 +50,12 @@ def network(kind: str) -> Any:
     return network.eval()
 
 
-def texts() -> list[list[int]]:
+def texts():
     random = torch.Generator().manual_seed(2)
     return [torch.randint(3, 60, (length,), generator=random).tolist() for length in LENGTHS]
 
 
-def alone(model: Any) -> list[Any]:
+def alone(model):
     with torch.no_grad():
         return [model(input_ids=torch.tensor([ids])).last_hidden_state[0] for ids in texts()]
 
@@ -71,7 +69,7 @@ def alone(model: Any) -> list[Any]:
         ("albert", Padded),
     ],
 )
-def test_each_text_has_the_vectors_that_it_has_alone(kind: str, computed: type) -> None:
+def test_each_text_has_the_vectors_that_it_has_alone(kind, computed):
     model = network(kind)
     states = token_states(model, 0, CPU)
     assert isinstance(states, computed)
@@ -80,7 +78,7 @@ def test_each_text_has_the_vectors_that_it_has_alone(kind: str, computed: type) 
 
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta"])
-def test_first_states_are_those_of_the_first_tokens_also_of_pairs(kind: str) -> None:
+def test_first_states_are_those_of_the_first_tokens_also_of_pairs(kind):
     model = network(kind)
     states = token_states(model, 0, CPU)
     assert isinstance(states, PackedBert)
@@ -102,7 +100,7 @@ def test_first_states_are_those_of_the_first_tokens_also_of_pairs(kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert", "roberta"])
-def test_bfloat16_stays_near_float32(kind: str) -> None:
+def test_bfloat16_stays_near_float32(kind):
     exact = torch.cat(alone(network(kind)))
     ours = torch.cat(token_states(network(kind).bfloat16(), 0, CPU)(texts()))
     assert torch.nn.functional.cosine_similarity(ours, exact).min() > 0.999

@@ -1,8 +1,6 @@
 """MaxSim of any first stage's candidates."""
 
 import os
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +20,7 @@ PAIRS = [Pair(query, text) for query in QUERIES for text in TEXTS]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     import torch
 
     torch.set_num_threads(1)
@@ -30,21 +28,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_embedder.save_multi_vector(tmp_path_factory.mktemp("models"))
 
 
-def encoder(model: Path, **changed: Any) -> ColbertEncoder:
+def encoder(model, **changed):
     return ColbertEncoder(str(model), **{**EXACT, "storage": "float32", **changed})
 
 
-def stage_of(model: Path, **changed: Any) -> ColBERT:
+def stage_of(model, **changed):
     return ColBERT(str(model), **{**EXACT, **changed})
 
 
-def loops(model: Path, pair: Pair) -> float:
+def loops(model, pair):
     made = encoder(model)
     query, text = made.encode_queries([pair.query])[0], made.encode([pair.text])[0]
     return sum(max(float(token @ row) for row in text) for token in query)
 
 
-def test_scores_are_those_of_loops_and_of_each_pair_alone(model: Path):
+def test_scores_are_those_of_loops_and_of_each_pair_alone(model):
     scorer = stage_of(model)
     together = scorer.score(PAIRS)
     np.testing.assert_allclose(together, [loops(model, pair) for pair in PAIRS], atol=1e-4)
@@ -53,20 +51,20 @@ def test_scores_are_those_of_loops_and_of_each_pair_alone(model: Path):
     assert scorer.score([]) == []
 
 
-def test_a_text_of_several_queries_is_encoded_once_and_cut_ones_are_counted(model: Path):
+def test_a_text_of_several_queries_is_encoded_once_and_cut_ones_are_counted(model):
     scorer = stage_of(model, max_length=16)
     scorer.score(PAIRS)
     assert scorer.count() == {"pairs": 12, "encoded": 6, "truncated": 1}
 
 
-def test_the_fingerprint_tells_settings_that_change_a_score(model: Path):
+def test_the_fingerprint_tells_settings_that_change_a_score(model):
     own = stage_of(model).fingerprint
     assert stage_of(model, batch_tokens=64).fingerprint == own
     assert stage_of(model, max_length=16).fingerprint != own
     assert stage_of(model, query_max_length=16).fingerprint != own
 
 
-def test_the_head_of_a_ranking_comes_in_the_order_of_maxsim(model: Path, tmp_path: Path):
+def test_the_head_of_a_ranking_comes_in_the_order_of_maxsim(model, tmp_path):
     units = {f"d{n}": Unit(f"d{n}", "", text) for n, text in enumerate(TEXTS)}
     ranking = pd.DataFrame(
         {
@@ -98,7 +96,7 @@ def test_the_head_of_a_ranking_comes_in_the_order_of_maxsim(model: Path, tmp_pat
     assert len(stage(ranking.iloc[:0])) == 0
 
 
-def test_a_whole_document_scores_as_its_best_window(model: Path):
+def test_a_whole_document_scores_as_its_best_window(model):
     window, rest = "who built the mill", "of a town . "
     text = rest * 20 + window + " " + rest * 20
     ranking = pd.DataFrame(

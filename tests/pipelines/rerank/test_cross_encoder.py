@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -32,7 +29,7 @@ SIZES = {
 ROBERTA = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 
 
-def text_of(length: int, seed: int = 0) -> str:
+def text_of(length, seed=0):
     return " ".join(random.Random(f"{length} {seed}").choices(WORDS, k=length))
 
 
@@ -45,19 +42,19 @@ PAIRS = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
+def one_thread():
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Any:
+def tokenizer():
     """BERT's, of 64 tokens a pair."""
     _, made = small_bert(WORDS)
     made.model_max_length = 64
     return made
 
 
-def save(folder: Path, network: Any, tokenizer: Any, seed: int = 0) -> Path:
+def save(folder, network, tokenizer, seed=0):
     """A checkpoint with weights, biases and norms that are all random: scores are far apart."""
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -68,7 +65,7 @@ def save(folder: Path, network: Any, tokenizer: Any, seed: int = 0) -> Path:
     return folder
 
 
-def bert(folder: Path, tokenizer: Any, seed: int = 0, **changed: Any) -> Path:
+def bert(folder, tokenizer, seed=0, **changed):
     config = transformers.BertConfig(
         vocab_size=len(tokenizer), **{**SIZES, "num_labels": 1, **changed}
     )
@@ -76,21 +73,21 @@ def bert(folder: Path, tokenizer: Any, seed: int = 0, **changed: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+def model(tmp_path_factory, tokenizer):
     return bert(tmp_path_factory.mktemp("bert") / "one", tokenizer)
 
 
 @pytest.fixture(scope="module")
-def two_labels(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+def two_labels(tmp_path_factory, tokenizer):
     return bert(tmp_path_factory.mktemp("bert") / "two", tokenizer, num_labels=2)
 
 
-def scorer(model: Path, **arguments: Any) -> CrossEncoder:
+def scorer(model, **arguments):
     settings = {"device": "cpu", "dtype": "float32", "max_length": 64}
     return CrossEncoder(str(model), **{**settings, **arguments})
 
 
-def alone(folder: Path, pairs: Sequence[Pair]) -> list[float]:
+def alone(folder, pairs):
     """The logit of each pair by transformers, which is given nothing else."""
     tokens = transformers.AutoTokenizer.from_pretrained(folder)
     automatic = transformers.AutoModelForSequenceClassification
@@ -106,9 +103,7 @@ def alone(folder: Path, pairs: Sequence[Pair]) -> list[float]:
     return [row[-1] - (row[0] if len(row) > 1 else 0) for row in logits]
 
 
-def test_scores_are_the_logits_of_sentence_transformers(
-    model: Path, two_labels: Path, tmp_path: Path
-) -> None:
+def test_scores_are_the_logits_of_sentence_transformers(model, two_labels, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     own = CrossEncoderLearner.from_nothing(WORDS, seed=0)
     own.tokenizer.model_max_length = 64
@@ -125,7 +120,7 @@ def test_scores_are_the_logits_of_sentence_transformers(
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 200, 100_000])
-def test_neighbours_in_a_batch_do_not_change_a_score(model: Path, batch_tokens: int) -> None:
+def test_neighbours_in_a_batch_do_not_change_a_score(model, batch_tokens):
     it = scorer(model, batch_tokens=batch_tokens)
     expected = dict(zip(PAIRS, alone(model, PAIRS), strict=True))
     assert max(expected.values()) - min(expected.values()) > 0.5
@@ -135,7 +130,7 @@ def test_neighbours_in_a_batch_do_not_change_a_score(model: Path, batch_tokens: 
     assert it.score([]) == []
 
 
-def distilbert(vocabulary: int) -> Any:
+def distilbert(vocabulary):
     config = transformers.DistilBertConfig(
         vocab_size=vocabulary,
         dim=32,
@@ -148,7 +143,7 @@ def distilbert(vocabulary: int) -> Any:
     return transformers.DistilBertForSequenceClassification(config)
 
 
-def roberta(vocabulary: int) -> Any:
+def roberta(vocabulary):
     config = transformers.XLMRobertaConfig(
         vocab_size=vocabulary,
         type_vocab_size=1,
@@ -160,19 +155,19 @@ def roberta(vocabulary: int) -> Any:
     return transformers.XLMRobertaForSequenceClassification(config)
 
 
-def modernbert(vocabulary: int) -> Any:
+def modernbert(vocabulary):
     config = transformers.ModernBertConfig(
         vocab_size=vocabulary, num_labels=1, pad_token_id=0, **SIZES
     )
     return transformers.ModernBertForSequenceClassification(config)
 
 
-def llama(vocabulary: int) -> Any:
+def llama(vocabulary):
     config = transformers.LlamaConfig(vocab_size=vocabulary, num_labels=1, **SIZES)
     return transformers.LlamaForSequenceClassification(config)
 
 
-def plain_tokenizer(*template: str, **named: str) -> Any:
+def plain_tokenizer(*template, **named):
     """Of whole words: `<s>` is 0, `<pad>` 1, `</s>` 2, as XLM-R has them."""
     tokenizers = pytest.importorskip("tokenizers")
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *WORDS]
@@ -186,7 +181,7 @@ def plain_tokenizer(*template: str, **named: str) -> Any:
 
 
 @pytest.mark.parametrize("network", [distilbert, roberta, modernbert, llama])
-def test_other_architectures_score_as_transformers_has_them(network: Any, tmp_path: Path) -> None:
+def test_other_architectures_score_as_transformers_has_them(network, tmp_path):
     # The texts are of a second kind, which none of these networks has.
     tokens = plain_tokenizer("<s> $A </s> </s> $B:1 </s>:1", pad_token="<pad>")
     folder = save(tmp_path / "model", network(len(tokens)), tokens)
@@ -204,7 +199,7 @@ def test_other_architectures_score_as_transformers_has_them(network: Any, tmp_pa
             _ = scorer(folder, max_length=65).fingerprint
 
 
-def test_names_of_special_tokens_in_a_text_are_text(model: Path, tokenizer: Any) -> None:
+def test_names_of_special_tokens_in_a_text_are_text(model, tokenizer):
     hostile = Pair("mill", "the [SEP] river")
     row = scorer(model)._inputs.encode([hostile])[0].row
     assert row["input_ids"].count(tokenizer.sep_token_id) == 2
@@ -212,14 +207,14 @@ def test_names_of_special_tokens_in_a_text_are_text(model: Path, tokenizer: Any)
     assert scorer(model).score([Pair("mill", "x\ud800")])  # no text of a tokenizer
 
 
-def test_counts_tell_which_pairs_were_cut(model: Path) -> None:
+def test_counts_tell_which_pairs_were_cut(model):
     it = scorer(model)
     exact = Pair("the mill", text_of(64 - 5))  # and [CLS], two [SEP]
     it.score([exact, Pair(exact.query, f"{exact.text} river"), Pair(text_of(70), "mill")])
     assert it.count() == {"truncated": 2}
 
 
-def test_windows_hold_every_word_once_and_fit_whole(model: Path) -> None:
+def test_windows_hold_every_word_once_and_fit_whole(model):
     words = random.Random(5).choices([*WORDS, "Zürich", "x" * 9], k=400)
     pair = Pair("who built the old mill", "\n".join(words))
     it = scorer(model)
@@ -236,7 +231,7 @@ def test_windows_hold_every_word_once_and_fit_whole(model: Path) -> None:
         assert it.windows(whole) == [whole.text]
 
 
-def test_bfloat16_keeps_the_scores_apart(model: Path, tmp_path: Path) -> None:
+def test_bfloat16_keeps_the_scores_apart(model, tmp_path):
     tokens = plain_tokenizer("<s> $A </s> </s> $B </s>", pad_token="<pad>")
     for folder in (model, save(tmp_path, modernbert(len(tokens)), tokens)):
         exact, rounded = scorer(folder).score(PAIRS), scorer(folder, dtype="bfloat16").score(PAIRS)
@@ -245,9 +240,7 @@ def test_bfloat16_keeps_the_scores_apart(model: Path, tmp_path: Path) -> None:
         assert any(score != float(torch.tensor(score).bfloat16()) for score in rounded)
 
 
-def test_the_fingerprint_follows_what_changes_scores(
-    model: Path, tmp_path: Path, tokenizer: Any
-) -> None:
+def test_the_fingerprint_follows_what_changes_scores(model, tmp_path, tokenizer):
     other = bert(tmp_path / "other", tokenizer, seed=1)
     changed = [scorer(other), scorer(model, dtype="bfloat16"), scorer(model, max_length=48)]
     prints = {one.fingerprint for one in (scorer(model), *changed)}
@@ -255,12 +248,12 @@ def test_the_fingerprint_follows_what_changes_scores(
     assert scorer(model, batch_tokens=7).fingerprint == scorer(model).fingerprint
 
 
-def config_of(folder: Path, **changed: Any) -> None:
+def config_of(folder, **changed):
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
 
 
-def test_what_cannot_score_pairs_is_refused_in_one_line(tmp_path: Path, tokenizer: Any) -> None:
+def test_what_cannot_score_pairs_is_refused_in_one_line(tmp_path, tokenizer):
     sizes = {"vocab_size": len(tokenizer), **SIZES}
     encoder, three = tmp_path / "encoder", tmp_path / "three"
     save(encoder, transformers.BertModel(transformers.BertConfig(**sizes)), tokenizer)
@@ -292,12 +285,12 @@ def test_what_cannot_score_pairs_is_refused_in_one_line(tmp_path: Path, tokenize
         ({"dtype": "float16"}, "bfloat16, float32"),
     ],
 )
-def test_wrong_arguments_are_told(model: Path, arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_told(model, arguments, message):
     with pytest.raises(InputError, match=message):
         _ = scorer(model, **arguments).fingerprint
 
 
-def test_a_document_scores_as_its_best_window_and_the_tail_stays(model: Path) -> None:
+def test_a_document_scores_as_its_best_window_and_the_tail_stays(model):
     texts = {"long": text_of(300), "short": "the river", "tail": "by the mill"}
     ranking = pd.DataFrame(
         {"qid": "1", "query": "old mill", "docno": list(texts), "score": [3.0, 2.0, 1.0]}

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyterrier as pt
@@ -19,7 +16,6 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import (
     ContextOverflow,
-    ModelError,
     Refused,
     ServerGone,
     Truncated,
@@ -28,25 +24,25 @@ from soundingline.toolkit.llm.errors import (
 _PASSAGE = re.compile(r"^\[(\d+)\] (.*)$", re.MULTILINE)
 
 
-def passages(prompt: str) -> list[str]:
+def passages(prompt):
     """The passages that a prompt shows, checked to be numbered from 1."""
     found = _PASSAGE.findall(prompt.partition("<passages>")[2].partition("</passages>")[0])
     assert [number for number, _ in found] == [str(n + 1) for n in range(len(found))]
     return [text for _, text in found]
 
 
-def grade(text: str) -> int:
+def grade(text):
     return int(text.rsplit("-", 1)[1])
 
 
-def by_grade(prompt: str) -> str:
+def by_grade(prompt):
     """A perfect model: the passages `word-7` by their number, the highest first."""
     shown = passages(prompt)
     order = sorted(range(len(shown)), key=lambda place: -grade(shown[place]))
     return " > ".join(f"[{place + 1}]" for place in order)
 
 
-def ranking(grades: Sequence[int], qid: str = "q1", query: str = "what") -> pd.DataFrame:
+def ranking(grades, qid="q1", query="what"):
     """A ranking whose docnos and texts tell the grades."""
     return pd.DataFrame(
         {
@@ -60,18 +56,18 @@ def ranking(grades: Sequence[int], qid: str = "q1", query: str = "what") -> pd.D
     )
 
 
-def order(ranked: pd.DataFrame, qid: str = "q1") -> list[int]:
+def order(ranked, qid="q1"):
     return [grade(text) for text in ranked[ranked["qid"] == qid]["text"]]
 
 
-def test_a_head_of_one_window_comes_in_the_order_of_the_model() -> None:
+def test_a_head_of_one_window_comes_in_the_order_of_the_model():
     ranked = Listwise(ScriptedPrompts(by_grade))(ranking([3, 9, 1, 7]))
     assert order(ranked) == [9, 7, 3, 1]
     assert ranked["score"].tolist() == [4.0, 3.0, 2.0, 1.0]
     assert ranked["rank"].tolist() == [0, 1, 2, 3]
 
 
-def test_the_window_slides_from_the_end_and_carries_the_best_to_the_front() -> None:
+def test_the_window_slides_from_the_end_and_carries_the_best_to_the_front():
     model = ScriptedPrompts(by_grade)
     grades = list(range(50))  # the retriever has them exactly the wrong way round
     ranked = Listwise(model, window=20, step=10)(ranking(grades))
@@ -85,21 +81,21 @@ def test_the_window_slides_from_the_end_and_carries_the_best_to_the_front() -> N
     assert sorted(order(ranked)) == grades
 
 
-def test_a_second_pass_brings_more_to_the_front() -> None:
+def test_a_second_pass_brings_more_to_the_front():
     model = ScriptedPrompts(by_grade)
     ranked = Listwise(model, window=20, step=10, passes=2)(ranking(list(range(50))))
     assert order(ranked)[:20] == list(range(49, 29, -1))
     assert len(model.prompts) == 8
 
 
-def test_the_tail_stays_below_the_head_in_its_order() -> None:
+def test_the_tail_stays_below_the_head_in_its_order():
     ranked = Listwise(ScriptedPrompts(by_grade), depth=3)(ranking([1, 2, 3, 9, 8]))
     assert order(ranked) == [3, 2, 1, 9, 8]
     assert ranked["score"].is_monotonic_decreasing
     assert ranked["score"].is_unique
 
 
-def test_queries_are_asked_together_and_the_windows_of_one_follow_each_other() -> None:
+def test_queries_are_asked_together_and_the_windows_of_one_follow_each_other():
     model = ScriptedPrompts(by_grade)
     sizes = {"q1": 50, "q2": 15, "q3": 30}
     frame = pd.concat([ranking(list(range(size)), qid) for qid, size in sizes.items()])
@@ -111,28 +107,28 @@ def test_queries_are_asked_together_and_the_windows_of_one_follow_each_other() -
     assert ranked["qid"].drop_duplicates().tolist() == list(sizes)
 
 
-def test_a_single_candidate_needs_no_model() -> None:
+def test_a_single_candidate_needs_no_model():
     model = ScriptedPrompts(by_grade)
     ranked = Listwise(model)(pd.concat([ranking([5]), ranking([], "q2")]))
     assert order(ranked) == [5]
     assert model.rounds == []
 
 
-def test_malformed_answers_are_repaired_and_counted() -> None:
+def test_malformed_answers_are_repaired_and_counted():
     it = Listwise(ScriptedPrompts(lambda prompt: "[3] > [3] > [17] > [1]"))
     assert order(it(ranking([4, 5, 6, 7]))) == [6, 4, 5, 7]
     counts = it.counts
     assert (counts["windows"], counts["repaired"], counts["empty"]) == (1, 1, 0)
 
 
-def test_an_answer_without_an_order_is_asked_for_once_more() -> None:
+def test_an_answer_without_an_order_is_asked_for_once_more():
     answers = iter(["I cannot tell.", "[2] > [1]"])
     it = Listwise(ScriptedPrompts(lambda prompt: next(answers)))
     assert order(it(ranking([4, 5]))) == [5, 4]
     assert (it.counts["retried"], it.counts["empty"]) == (1, 0)
 
 
-def test_the_window_keeps_its_order_where_no_order_comes() -> None:
+def test_the_window_keeps_its_order_where_no_order_comes():
     model = ScriptedPrompts(lambda prompt: "I cannot tell.")
     it = Listwise(model)
     assert order(it(ranking([4, 6, 5]))) == [4, 6, 5]
@@ -140,18 +136,18 @@ def test_the_window_keeps_its_order_where_no_order_comes() -> None:
 
 
 @pytest.mark.parametrize("error", [Refused("no"), ContextOverflow("long"), Truncated("cut")])
-def test_the_window_keeps_its_order_where_the_model_declines(error: ModelError) -> None:
+def test_the_window_keeps_its_order_where_the_model_declines(error):
     it = Listwise(ScriptedPrompts(lambda prompt: error))
     assert order(it(ranking([4, 6, 5]))) == [4, 6, 5]
     assert (it.counts["refused"], it.counts["empty"]) == (1, 0)
 
 
-def test_a_lost_server_is_raised() -> None:
+def test_a_lost_server_is_raised():
     with pytest.raises(ServerGone):
         Listwise(ScriptedPrompts(lambda prompt: ServerGone("gone")))(ranking([1, 2]))
 
 
-def test_citations_in_texts_and_query_are_not_taken_for_passages() -> None:
+def test_citations_in_texts_and_query_are_not_taken_for_passages():
     frame = ranking([1, 2], query="what does [2] say")
     frame["text"] = ["as in [2] and [7]\n[9] and on a line of its own-1", "plain-2"]
     model = ScriptedPrompts(by_grade)
@@ -165,7 +161,7 @@ def test_citations_in_texts_and_query_are_not_taken_for_passages() -> None:
     assert ranked["docno"].tolist() == ["q1-d2", "q1-d1"]
 
 
-def test_texts_are_cut_to_their_first_words() -> None:
+def test_texts_are_cut_to_their_first_words():
     frame = ranking([1, 2])
     frame["text"] = ["one two  three four", "字" * 900]
     model = ScriptedPrompts(lambda prompt: "[1] > [2]")
@@ -173,7 +169,7 @@ def test_texts_are_cut_to_their_first_words() -> None:
     assert passages(model.prompts[0]) == ["one two three", "字" * 30]
 
 
-def test_marks_of_places_in_texts_do_no_harm() -> None:
+def test_marks_of_places_in_texts_do_no_harm():
     frame = ranking([1, 2], query="what is {passages}")
     model = ScriptedPrompts(lambda prompt: "[1] > [2]")
     Listwise(model)(frame.assign(text=["{query}", "{count}"]))
@@ -181,7 +177,7 @@ def test_marks_of_places_in_texts_do_no_harm() -> None:
     assert passages(model.prompts[0]) == ["{query}", "{count}"]
 
 
-def test_texts_come_from_the_store_where_the_ranking_has_none() -> None:
+def test_texts_come_from_the_store_where_the_ranking_has_none():
     frame = ranking([1, 2]).drop(columns="text")
     model = ScriptedPrompts(lambda prompt: "[2] > [1]")
     it = Listwise(model, texts=lambda ids: [Unit(each, "Title", f"of {each}") for each in ids])
@@ -191,15 +187,15 @@ def test_texts_come_from_the_store_where_the_ranking_has_none() -> None:
         Listwise(model)(frame)
 
 
-def test_a_document_that_the_store_lacks_is_told() -> None:
-    def texts(ids: Sequence[str]) -> list[Unit]:
+def test_a_document_that_the_store_lacks_is_told():
+    def texts(ids):
         raise KeyError(ids[0])
 
     with pytest.raises(InputError, match="q1-d1"):
         Listwise(ScriptedPrompts(by_grade), texts=texts)(ranking([1, 2]).drop(columns="text"))
 
 
-def test_missing_texts_are_counted_and_shown_as_empty() -> None:
+def test_missing_texts_are_counted_and_shown_as_empty():
     frame = ranking([1, 2, 3]).assign(text=["a", None, float("nan")])
     model = ScriptedPrompts(lambda prompt: "[3] > [2] > [1]")
     it = Listwise(model)
@@ -208,7 +204,7 @@ def test_missing_texts_are_counted_and_shown_as_empty() -> None:
     assert passages(model.prompts[0]) == ["a", "", ""]
 
 
-def test_answers_are_kept_on_disk(tmp_path: Path) -> None:
+def test_answers_are_kept_on_disk(tmp_path):
     model = ScriptedPrompts(by_grade)
     frame = ranking(list(range(30)))
     first = Listwise(model, cache=tmp_path)(frame)
@@ -219,11 +215,11 @@ def test_answers_are_kept_on_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", ["model", "settings", "prompt", "text", "query"])
-def test_what_changes_an_answer_is_asked_anew(tmp_path: Path, changed: str) -> None:
+def test_what_changes_an_answer_is_asked_anew(tmp_path, changed):
     frame = ranking([1, 2])
     Listwise(ScriptedPrompts(by_grade), cache=tmp_path)(frame)
     model = ScriptedPrompts(by_grade, temperature=0.5 if changed == "settings" else None)
-    arguments: dict[str, Any] = {}
+    arguments = {}
     if changed == "model":
         model.name = "other"
     if changed == "prompt":
@@ -238,7 +234,7 @@ def test_what_changes_an_answer_is_asked_anew(tmp_path: Path, changed: str) -> N
     assert len(model.prompts) == 1
 
 
-def test_how_long_one_waits_changes_no_answer(tmp_path: Path) -> None:
+def test_how_long_one_waits_changes_no_answer(tmp_path):
     frame = ranking([1, 2])
     Listwise(ScriptedPrompts(by_grade), cache=tmp_path)(frame)
     model = ScriptedPrompts(by_grade, timeout=3.0)
@@ -246,7 +242,7 @@ def test_how_long_one_waits_changes_no_answer(tmp_path: Path) -> None:
     assert model.prompts == []
 
 
-def test_threads_get_the_orders_of_their_own_queries() -> None:
+def test_threads_get_the_orders_of_their_own_queries():
     it = Listwise(ScriptedPrompts(by_grade), window=6, step=3)
     frames = [ranking(list(range(20)), f"q{number}") for number in range(16)]
     with ThreadPoolExecutor(8) as pool:
@@ -256,14 +252,14 @@ def test_threads_get_the_orders_of_their_own_queries() -> None:
     assert it.counts["windows"] == 16 * 6
 
 
-def test_it_works_with_a_real_blocking_model() -> None:
+def test_it_works_with_a_real_blocking_model():
     model = ScriptedModel(choose=lambda messages, _: saying(by_grade(messages[0]["content"])))
     blocking = BlockingModel("scripted", role="reranker")
     with blocking.started(model):
         assert order(Listwise(blocking)(ranking([3, 9, 1, 7]))) == [9, 7, 3, 1]
 
 
-def test_extra_columns_stay_and_an_empty_frame_comes_back_with_its_columns() -> None:
+def test_extra_columns_stay_and_an_empty_frame_comes_back_with_its_columns():
     frame = ranking([1, 2]).assign(url=["one", "two"])
     ranked = Listwise(ScriptedPrompts(by_grade))(frame)
     assert ranked["url"].tolist() == ["two", "one"]
@@ -272,7 +268,7 @@ def test_extra_columns_stay_and_an_empty_frame_comes_back_with_its_columns() -> 
     assert len(nothing) == 0
 
 
-def test_it_stands_in_a_pipeline_and_tells_what_it_needs() -> None:
+def test_it_stands_in_a_pipeline_and_tells_what_it_needs():
     it = Listwise(ScriptedPrompts(by_grade))
     source = pt.Transformer.from_df(ranking([1, 2]))
     ranked = (source >> it % 1)(pd.DataFrame({"qid": ["q1"], "query": ["what"]}))
@@ -281,7 +277,7 @@ def test_it_stands_in_a_pipeline_and_tells_what_it_needs() -> None:
         it(ranking([1, 2]).assign(query=7))
 
 
-def test_equal_settings_are_equal_stages() -> None:
+def test_equal_settings_are_equal_stages():
     assert Listwise(ScriptedPrompts(by_grade)) == Listwise(ScriptedPrompts(by_grade))
     assert hash(Listwise(ScriptedPrompts(by_grade))) == hash(Listwise(ScriptedPrompts(by_grade)))
     others = [{"window": 10, "step": 5}, {"depth": 9}, {"passes": 2}, {"max_words": 9}]
@@ -302,18 +298,18 @@ def test_equal_settings_are_equal_stages() -> None:
         ({"window": 2.5}, "window=2.5"),
     ],
 )
-def test_impossible_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         Listwise(ScriptedPrompts(by_grade), **arguments)
 
 
-def test_a_prompt_without_its_places_is_refused(tmp_path: Path) -> None:
+def test_a_prompt_without_its_places_is_refused(tmp_path):
     (tmp_path / "own.txt").write_text("order {passages}")
     with pytest.raises(InputError, match=r"own\.txt"):
         Listwise(ScriptedPrompts(by_grade), prompt=str(tmp_path / "own.txt"))
 
 
-def test_a_run_hands_over_model_texts_and_cache(tmp_path: Path) -> None:
+def test_a_run_hands_over_model_texts_and_cache(tmp_path):
     stage = Listwise(depth=4, window=3, step=2)
     assert stage.asks_model
     with pytest.raises(InputError, match="not bound"):

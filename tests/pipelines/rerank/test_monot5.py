@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +22,7 @@ transformers = pytest.importorskip("transformers")
 LENGTHS = (0, 1, 3, 8, 17, 40, 120, 470, 500, 501, 505, 900)
 
 
-def text_of(length: int, seed: int = 0) -> str:
+def text_of(length, seed=0):
     return " ".join(random.Random(f"{length} {seed}").choices(tiny_t5.WORDS, k=length))
 
 
@@ -33,17 +30,17 @@ PAIRS = [Pair(text_of(1 + length % 7, 1), text_of(length)) for length in LENGTHS
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
+def one_thread():
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     return tiny_t5.save_t5(tmp_path_factory.mktemp("monot5") / "model")
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bert(tmp_path_factory):
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     config = transformers.BertConfig(vocab_size=9, intermediate_size=8, **sizes)
     folder = tmp_path_factory.mktemp("bert")
@@ -51,13 +48,11 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def scorer(model: Path, **arguments: Any) -> MonoT5:
+def scorer(model, **arguments):
     return MonoT5(str(model), **{"device": "cpu", "dtype": "float32", **arguments})
 
 
-def direct_scores(
-    folder: Path, pairs: Sequence[Pair], max_length: int = 512, dtype: str = "float32"
-) -> list[float]:
+def direct_scores(folder, pairs, max_length=512, dtype="float32"):
     """transformers' whole model, one pair at a time, ids put together by hand."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
     kind = transformers.T5ForConditionalGeneration
@@ -76,7 +71,7 @@ def direct_scores(
     return scores
 
 
-def test_float32_scores_are_those_of_the_whole_model(model: Path) -> None:
+def test_float32_scores_are_those_of_the_whole_model(model):
     expected = direct_scores(model, PAIRS)
     assert np.std(expected) > 0.1
     assert scorer(model).score(PAIRS) == pytest.approx(expected, abs=1e-5)
@@ -90,14 +85,14 @@ def test_float32_scores_are_those_of_the_whole_model(model: Path) -> None:
         {"feed_forward_proj": "gelu", "d_kv": 4, "num_decoder_layers": 1},
     ],
 )
-def test_other_shapes_of_t5_are_computed_as_they_are(tmp_path: Path, changed: Any) -> None:
+def test_other_shapes_of_t5_are_computed_as_they_are(tmp_path, changed):
     model = tiny_t5.save_t5(tmp_path / "model", seed=3, **changed)
     expected = direct_scores(model, PAIRS)
     assert np.std(expected) > 0.001
     assert scorer(model).score(PAIRS) == pytest.approx(expected, abs=1e-4)
 
 
-def test_scores_are_the_single_pair_scores_of_pyterrier_t5(model: Path) -> None:
+def test_scores_are_the_single_pair_scores_of_pyterrier_t5(model):
     reference = pytest.importorskip("pyterrier_t5").MonoT5ReRanker(
         tok_model=str(model), model=str(model), batch_size=1, device="cpu", verbose=False
     )
@@ -116,7 +111,7 @@ def test_scores_are_the_single_pair_scores_of_pyterrier_t5(model: Path) -> None:
     assert 2 <= it.counts["truncated"] < len(pairs)
 
 
-def test_batch_and_order_change_no_score(model: Path) -> None:
+def test_batch_and_order_change_no_score(model):
     pairs = [Pair(pair.query, text_of(length, 2)) for pair in PAIRS for length in (5, 33, 90)]
     single = scorer(model)
     alone = [single.score([pair])[0] for pair in pairs]
@@ -126,7 +121,7 @@ def test_batch_and_order_change_no_score(model: Path) -> None:
         assert found == pytest.approx([alone[each] for each in order], abs=1e-5)
 
 
-def test_bfloat16_is_about_as_far_off_as_transformers_own(model: Path) -> None:
+def test_bfloat16_is_about_as_far_off_as_transformers_own(model):
     exact = np.array(direct_scores(model, PAIRS))
     theirs = np.array(direct_scores(model, PAIRS, dtype="bfloat16"))
     alone = scorer(model, dtype="bfloat16", batch_tokens=1).score(PAIRS)
@@ -135,7 +130,7 @@ def test_bfloat16_is_about_as_far_off_as_transformers_own(model: Path) -> None:
     assert 0 < np.abs(ours - exact).mean() < 1.25 * np.abs(theirs - exact).mean()
 
 
-def test_the_document_is_cut_and_the_end_of_the_prompt_is_not(model: Path) -> None:
+def test_the_document_is_cut_and_the_end_of_the_prompt_is_not(model):
     long, longer = Pair("mill", text_of(600)), Pair("mill", text_of(600) + " old river")
     it = scorer(model)
     scores = it.score([long, longer])
@@ -150,8 +145,8 @@ def test_the_document_is_cut_and_the_end_of_the_prompt_is_not(model: Path) -> No
 
 
 def test_a_query_that_fills_the_prompt_leaves_the_document_unread_and_is_counted(
-    model: Path,
-) -> None:
+    model,
+):
     pairs = [Pair(text_of(600), "the old mill"), Pair(text_of(600), "river")]
     it = scorer(model)
     scores = it.score([*pairs, Pair("mill", "river")])
@@ -162,7 +157,7 @@ def test_a_query_that_fills_the_prompt_leaves_the_document_unread_and_is_counted
 
 
 @pytest.mark.parametrize("text", ["", "   \n ", None, float("nan")])
-def test_a_missing_text_is_an_empty_document(model: Path, text: Any) -> None:
+def test_a_missing_text_is_an_empty_document(model, text):
     it = scorer(model)
     expected = direct_scores(model, [Pair("mill", "")])
     assert it.score([Pair("mill", text)]) == pytest.approx(expected, abs=1e-5)
@@ -170,7 +165,7 @@ def test_a_missing_text_is_an_empty_document(model: Path, text: Any) -> None:
     assert len(it.windows(Pair("mill", text))) == 1
 
 
-def test_no_pairs_give_no_scores(model: Path) -> None:
+def test_no_pairs_give_no_scores(model):
     it = scorer(model)
     assert it.score([]) == []
     assert it.count() == {"pairs": 0, "truncated": 0, "queries_too_long": 0, "empty_texts": 0}
@@ -187,7 +182,7 @@ def test_no_pairs_give_no_scores(model: Path) -> None:
     ],
     ids=["words", "white space", "one word", "lines", "ligatures"],
 )
-def test_what_is_read_of_a_very_long_text_is_its_beginning(model: Path, text: str) -> None:
+def test_what_is_read_of_a_very_long_text_is_its_beginning(model, text):
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(model))
     whole = tokenizer(f"Query: mill Document: {text}", add_special_tokens=False).input_ids
     prompt = MonoT5Prompts(tokenizer).encode([Pair("mill", text)])[0]
@@ -195,7 +190,7 @@ def test_what_is_read_of_a_very_long_text_is_its_beginning(model: Path, text: st
     assert prompt.truncated
 
 
-def test_windows_hold_the_whole_text_and_fit(model: Path) -> None:
+def test_windows_hold_the_whole_text_and_fit(model):
     words = random.Random(5).choices([*tiny_t5.WORDS, "Zürich", "x" * 9, "☃☃", "9" * 30], k=3000)
     pair = Pair("who built the old mill", "\n".join(words))
     it = scorer(model)
@@ -210,7 +205,7 @@ def test_windows_hold_the_whole_text_and_fit(model: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 3000, "x" * 700 + " " + "☃" * 3000 + " mill", " " * 5000])
-def test_a_text_without_white_space_is_cut_anyway(model: Path, text: str) -> None:
+def test_a_text_without_white_space_is_cut_anyway(model, text):
     it = scorer(model, max_length=128)
     windows = it.windows(Pair("mill", text))
     assert "".join(windows) == text
@@ -218,15 +213,13 @@ def test_a_text_without_white_space_is_cut_anyway(model: Path, text: str) -> Non
     assert it.counts["truncated"] == 0
 
 
-def test_a_text_that_fits_is_its_own_window(model: Path) -> None:
+def test_a_text_that_fits_is_its_own_window(model):
     it = scorer(model)
     for pair in PAIRS[:8]:
         assert it.windows(pair) == [pair.text]
 
 
-def test_weights_are_loaded_once_by_many_threads(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_loaded_once_by_many_threads(model, monkeypatch):
     kind = transformers.T5ForConditionalGeneration
     loads, load = [], kind.from_pretrained
     monkeypatch.setattr(kind, "from_pretrained", lambda *a, **k: loads.append(1) or load(*a, **k))
@@ -241,8 +234,8 @@ def test_weights_are_loaded_once_by_many_threads(
 
 
 def test_concurrent_agents_share_batches_and_get_the_scores_that_they_get_alone(
-    model: Path,
-) -> None:
+    model,
+):
     agents = 32
     stage = MonoT5(
         str(model),
@@ -251,20 +244,20 @@ def test_concurrent_agents_share_batches_and_get_the_scores_that_they_get_alone(
         dtype="float32",
     )
 
-    def frame(agent: int) -> pd.DataFrame:
+    def frame(agent):
         docnos = [str(5 * agent + number) for number in range(5)]
         query = text_of(3, agent)
         rows = {"qid": f"q{agent}", "query": query, "docno": docnos, "score": 0.0, "rank": range(5)}
         return pd.DataFrame(rows)
 
-    def scores(found: pd.DataFrame) -> dict[str, float]:
+    def scores(found):
         return dict(zip(found["docno"], found["score"], strict=True))
 
     alone = [scores(stage.transform(frame(agent))) for agent in range(agents)]
     before = stage.counts["batches"]
     start = Barrier(agents)
 
-    def ask(agent: int) -> dict[str, float]:
+    def ask(agent):
         start.wait()
         return scores(stage.transform(frame(agent)))
 
@@ -278,14 +271,14 @@ def test_concurrent_agents_share_batches_and_get_the_scores_that_they_get_alone(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-def test_a_gpu_gives_the_scores_of_the_cpu(model: Path) -> None:
+def test_a_gpu_gives_the_scores_of_the_cpu(model):
     on_cpu = scorer(model).score(PAIRS)
     assert scorer(model, device="cuda").score(PAIRS) == pytest.approx(on_cpu, abs=1e-4)
     rounded = scorer(model, device="cuda", dtype="bfloat16").score(PAIRS)
     assert rounded == pytest.approx(on_cpu, abs=0.1)
 
 
-def test_the_fingerprint_follows_what_changes_scores(tmp_path: Path, model: Path) -> None:
+def test_the_fingerprint_follows_what_changes_scores(tmp_path, model):
     other = tiny_t5.save_t5(tmp_path / "other", seed=1)
     tiny_t5.tokenizer([*tiny_t5.WORDS, "mills"]).save_pretrained(tmp_path / "words")
     changed = [
@@ -302,9 +295,7 @@ def test_the_fingerprint_follows_what_changes_scores(tmp_path: Path, model: Path
     assert given.fingerprint not in {each.fingerprint for each in changed}
 
 
-def test_a_checkpoint_without_a_tokenizer_asks_for_t5s(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_without_a_tokenizer_asks_for_t5s(tmp_path, model, monkeypatch):
     bare = tiny_t5.save_t5(tmp_path / "bare", own=False)
     monkeypatch.setattr(pytest.importorskip("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match=r"no tokenizer\.json.*hf download t5-base") as told:
@@ -315,8 +306,8 @@ def test_a_checkpoint_without_a_tokenizer_asks_for_t5s(
 
 
 def test_models_of_the_hub_are_read_with_t5s_tokenizer_where_they_bring_none(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, model, monkeypatch
+):
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
@@ -328,7 +319,7 @@ def test_models_of_the_hub_are_read_with_t5s_tokenizer_where_they_bring_none(
     assert found.score(PAIRS) == pytest.approx(scorer(model).score(PAIRS), abs=1e-6)
 
 
-def downloaded(cache: Path, name: str, commit: str) -> Path:
+def downloaded(cache, name, commit):
     """The folder of a model in the cache of Hugging Face's hub."""
     folder = cache / f"models--{name.replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)
@@ -337,7 +328,7 @@ def downloaded(cache: Path, name: str, commit: str) -> Path:
     return folder / "snapshots" / commit
 
 
-def test_a_tokenizer_that_cannot_say_true_is_refused(tmp_path: Path, model: Path) -> None:
+def test_a_tokenizer_that_cannot_say_true_is_refused(tmp_path, model):
     tiny_t5.tokenizer(["Query", "Document", "Relevant", "false"]).save_pretrained(
         tmp_path / "other"
     )
@@ -345,40 +336,38 @@ def test_a_tokenizer_that_cannot_say_true_is_refused(tmp_path: Path, model: Path
         _ = scorer(model, tokenizer=str(tmp_path / "other")).fingerprint
 
 
-def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, model: Path) -> None:
+def test_a_tokenizer_of_another_model_is_refused(tmp_path, model):
     more = tiny_t5.tokenizer([*tiny_t5.WORDS, *(f"word{n}" for n in range(9))])
     more.save_pretrained(tmp_path / "more")
     with pytest.raises(InputError, match=r"has 123 tokens.*knows 114"):
         _ = scorer(model, tokenizer=str(tmp_path / "more")).fingerprint
 
 
-def test_a_model_that_is_not_here_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_not_here_is_told_in_one_line(monkeypatch):
     monkeypatch.setattr(pytest.importorskip("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="hf download castorini/monot5-base-msmarco") as told:
         _ = MonoT5().fingerprint
     assert "\n" not in str(told.value)
 
 
-def test_a_folder_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_told_in_one_line(tmp_path):
     with pytest.raises(InputError, match="there is no folder") as told:
         _ = scorer(tmp_path / "nowhere").fingerprint
     assert "\n" not in str(told.value)
 
 
-def test_a_model_of_another_kind_is_refused(bert: Path) -> None:
+def test_a_model_of_another_kind_is_refused(bert):
     with pytest.raises(InputError, match=r"monoT5 was given .* of the kind bert.*kind t5"):
         _ = scorer(bert).fingerprint
 
 
-def test_an_encoder_alone_is_refused(tmp_path: Path, model: Path) -> None:
+def test_an_encoder_alone_is_refused(tmp_path, model):
     transformers.T5EncoderModel.from_pretrained(str(model)).save_pretrained(tmp_path)
     with pytest.raises(InputError, match=r"lacks \d+ of the weights of T5 with its decoder"):
         scorer(tmp_path, tokenizer=str(model)).score(PAIRS[:1])
 
 
-def test_weights_that_do_not_fit_are_told_with_the_sizes(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_do_not_fit_are_told_with_the_sizes(model, monkeypatch):
     network = transformers.T5ForConditionalGeneration.from_pretrained(str(model))
     weights = sum(each.numel() for each in network.parameters())
     monkeypatch.setattr(models, "free_bytes", lambda device: 3 * weights)
@@ -387,12 +376,12 @@ def test_weights_that_do_not_fit_are_told_with_the_sizes(
         scorer(model).score(PAIRS[:1])
 
 
-def test_a_batch_that_does_not_fit_is_told(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_does_not_fit_is_told(model, monkeypatch):
     it = scorer(model)
 
     it.score([Pair("mill", "river")])
 
-    def no_room(**inputs: object) -> None:
+    def no_room(**inputs):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(it._reference, "model", no_room)
@@ -412,7 +401,7 @@ def test_a_batch_that_does_not_fit_is_told(model: Path, monkeypatch: pytest.Monk
         ({"dtype": "float16"}, "bfloat16, float32"),
     ],
 )
-def test_wrong_arguments_are_told(model: Path, arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_told(model, arguments, message):
     with pytest.raises(InputError, match=message):
         _ = scorer(model, **arguments).fingerprint
 
@@ -426,8 +415,8 @@ def test_wrong_arguments_are_told(model: Path, arguments: dict[str, Any], messag
     ],
 )
 def test_a_bound_stage_treats_long_documents_as_suits_the_unit(
-    model: Path, tmp_path: Path, whole: bool, given: str | None, long_documents: str
-) -> None:
+    model, tmp_path, whole, given, long_documents
+):
     collection = Collection(
         "c",
         texts=lambda ids: [Unit(each, "the mill", f"{text_of(700)} {each}") for each in ids],

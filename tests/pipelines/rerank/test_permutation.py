@@ -14,12 +14,12 @@ from soundingline.pipelines.rerank.listwise import (
 )
 
 
-def written(order: list[int]) -> str:
+def written(order):
     return " > ".join(f"[{place + 1}]" for place in order)
 
 
 @given(st.permutations(range(12)))
-def test_a_permutation_is_read_as_it_was_written(order: list[int]) -> None:
+def test_a_permutation_is_read_as_it_was_written(order):
     assert read_permutation(written(order), 12) == (tuple(order), False, False)
 
 
@@ -41,7 +41,7 @@ def test_a_permutation_is_read_as_it_was_written(order: list[int]) -> None:
         "In 1998, 2 passages were best: 3 > 1 > 2",
     ],
 )
-def test_every_usual_form_is_read(answer: str) -> None:
+def test_every_usual_form_is_read(answer):
     assert read_permutation(answer, 3) == ((2, 0, 1), False, False)
 
 
@@ -56,26 +56,26 @@ def test_every_usual_form_is_read(answer: str) -> None:
         pytest.param(f"[2] > [3] > [{'1' * 5000}]", (1, 2, 0, 3), id="5000 digits"),
     ],
 )
-def test_a_malformed_permutation_is_repaired(answer: str, order: tuple[int, ...]) -> None:
+def test_a_malformed_permutation_is_repaired(answer, order):
     assert read_permutation(answer, 4) == (order, True, False)
 
 
 @pytest.mark.parametrize(
     "answer", ["", "  \n", "I cannot rank these.", "[9] > [8]", "[] > []", "[a] > [b]", "> > >"]
 )
-def test_an_answer_without_an_order_keeps_the_order(answer: str) -> None:
+def test_an_answer_without_an_order_keeps_the_order(answer):
     assert read_permutation(answer, 3) == ((0, 1, 2), False, True)
 
 
 @given(st.text(alphabet="[]0123456789> ,a\n", max_size=60), st.integers(1, 20))
-def test_whatever_is_answered_every_passage_comes_once(answer: str, size: int) -> None:
+def test_whatever_is_answered_every_passage_comes_once(answer, size):
     found = read_permutation(answer, size)
     assert sorted(found.order) == list(range(size))
     assert not (found.repaired and found.empty)
     assert found.empty <= (found.order == tuple(range(size)))
 
 
-def test_an_answer_without_numbers_has_no_identifiers() -> None:
+def test_an_answer_without_numbers_has_no_identifiers():
     assert identifiers("no order") == []
     assert identifiers("the year 1998") == []
 
@@ -89,7 +89,7 @@ def test_an_answer_without_numbers_has_no_identifiers() -> None:
         ("[[4]]", "[(4)]"),
     ],
 )
-def test_citations_in_a_passage_are_no_identifiers(text: str, shown: str) -> None:
+def test_citations_in_a_passage_are_no_identifiers(text, shown):
     assert without_identifiers(text) == shown
     assert identifiers(without_identifiers(text)) == []
 
@@ -107,14 +107,12 @@ def test_citations_in_a_passage_are_no_identifiers(text: str, shown: str) -> Non
         (45, [(25, 45), (15, 35), (5, 25), (0, 15)]),
     ],
 )
-def test_windows_slide_from_the_end_to_the_front(size: int, spans: list[tuple[int, int]]) -> None:
+def test_windows_slide_from_the_end_to_the_front(size, spans):
     assert list(sliding(size, 20, 10)) == spans
 
 
 @given(st.integers(2, 60), st.integers(2, 20), st.data())
-def test_the_best_of_all_always_reaches_the_front(
-    size: int, window: int, data: st.DataObject
-) -> None:
+def test_the_best_of_all_always_reaches_the_front(size, window, data):
     step = data.draw(st.integers(1, window - 1))
     order = random.Random(size).sample(range(size), size)
     for start, end in sliding(size, window, step):

@@ -3,13 +3,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from scripted_peer import Peer, Request, Say, running_peer
+from scripted_peer import Say, running_peer
 from scripted_prompts import ScriptedPrompts
 
 from soundingline.pipelines.rerank.answer_tokens import expected_digit
@@ -40,11 +37,11 @@ from soundingline.toolkit.llm.openai_chat import OpenAIChat
         ("{" * 100_000, None),
     ],
 )
-def test_only_a_number_under_score_is_a_score(answer: str, score: float | None) -> None:
+def test_only_a_number_under_score_is_a_score(answer, score):
     assert read_score(answer) == score
 
 
-def ranking(*texts: str) -> pd.DataFrame:
+def ranking(*texts):
     return pd.DataFrame(
         {
             "qid": "q1",
@@ -57,17 +54,17 @@ def ranking(*texts: str) -> pd.DataFrame:
     )
 
 
-def shown(prompt: str) -> str:
+def shown(prompt):
     found = re.search(r"<document>\n(.*?)\n</document>", prompt, re.DOTALL)
     assert found
     return found[1]
 
 
-def scoring(scores: dict[str, str | Exception]) -> Callable[[str], str | Exception]:
+def scoring(scores):
     return lambda prompt: scores[shown(prompt)]
 
 
-def test_the_head_is_ordered_by_score_and_ties_by_the_retriever() -> None:
+def test_the_head_is_ordered_by_score_and_ties_by_the_retriever():
     model = ScriptedPrompts(
         scoring({"a": '{"score": 10}', "b": '{"score": 90}', "c": '{"score": 90}'})
     )
@@ -76,10 +73,8 @@ def test_the_head_is_ordered_by_score_and_ties_by_the_retriever() -> None:
     assert "tide" in model.prompts[0] and len(model.prompts) == 3
 
 
-def test_what_has_no_score_ends_the_head_in_the_retrievers_order() -> None:
-    answers: dict[str, str | Exception] = {
-        **{"a": "no idea", "b": '{"score": 0}', "c": Refused("no"), "d": '{"score": 3}'}
-    }
+def test_what_has_no_score_ends_the_head_in_the_retrievers_order():
+    answers = {**{"a": "no idea", "b": '{"score": 0}', "c": Refused("no"), "d": '{"score": 3}'}}
     stage = Pointwise(ScriptedPrompts(scoring(answers)), depth=4)
     out = stage.transform(ranking("a", "b", "c", "d", "tail")).sort_values("rank")
     assert out["docno"].tolist() == ["d3", "d1", "d0", "d2", "d4"]
@@ -91,9 +86,9 @@ def test_what_has_no_score_ends_the_head_in_the_retrievers_order() -> None:
 
 @pytest.mark.parametrize("unreadable", ["no idea", Truncated("cut off")])
 def test_a_pair_that_stays_unreadable_is_asked_for_again_at_the_next_start_and_not_before(
-    unreadable: str | Exception, tmp_path: Path
-) -> None:
-    answers: dict[str, str | Exception] = {"a": '{"score": 10}', "b": unreadable}
+    unreadable, tmp_path
+):
+    answers = {"a": '{"score": 10}', "b": unreadable}
     model = ScriptedPrompts(scoring(answers))
     stage = Pointwise(model, cache=tmp_path)
     for _ in range(2):
@@ -110,9 +105,7 @@ def test_a_pair_that_stays_unreadable_is_asked_for_again_at_the_next_start_and_n
         assert list(map(shown, model.prompts)) == ["b"] * requests
 
 
-def test_pairs_without_log_probabilities_are_not_asked_for_twice_in_a_start(
-    peer: Peer, tmp_path: Path
-) -> None:
+def test_pairs_without_log_probabilities_are_not_asked_for_twice_in_a_start(peer, tmp_path):
     peer.default = Say(text="7")
     model = OpenAIChat(model="m", base_url=peer.openai_url, attempts=1)
     with BlockingModel("m", role="reranker").started(model) as blocking:
@@ -122,19 +115,19 @@ def test_pairs_without_log_probabilities_are_not_asked_for_twice_in_a_start(
             assert stage.counts["unreadable"] == unreadable and len(peer.requests) == 1
 
 
-def test_equal_pairs_are_asked_for_once_and_texts_are_cut() -> None:
+def test_equal_pairs_are_asked_for_once_and_texts_are_cut():
     model = ScriptedPrompts(lambda prompt: '{"score": 1}')
     Pointwise(model, max_characters=4).transform(ranking("same one", "same two", "other"))
     assert sorted(map(shown, model.prompts)) == ["othe", "same"]
 
 
-def test_an_error_that_any_pair_would_meet_is_raised() -> None:
+def test_an_error_that_any_pair_would_meet_is_raised():
     with pytest.raises(ModelError):
         Pointwise(ScriptedPrompts(lambda prompt: ServerGone("gone"))).transform(ranking("a"))
 
 
-def test_the_head_is_ordered_as_far_as_the_money_of_the_question_goes() -> None:
-    answers: dict[str, str | Exception] = {
+def test_the_head_is_ordered_as_far_as_the_money_of_the_question_goes():
+    answers = {
         "a": '{"score": 10}',
         "b": OutOfMoney("its cap", scope="question"),
         "c": '{"score": 20}',
@@ -150,12 +143,12 @@ def test_the_head_is_ordered_as_far_as_the_money_of_the_question_goes() -> None:
         Pointwise(ScriptedPrompts(lambda prompt: OutOfMoney("the run's"))).transform(ranking("a"))
 
 
-def test_an_empty_ranking_stays_empty() -> None:
+def test_an_empty_ranking_stays_empty():
     model = ScriptedPrompts(lambda prompt: '{"score": 1}')
     assert Pointwise(model).transform(ranking("a").iloc[:0]).empty and not model.prompts
 
 
-def test_settings_are_checked() -> None:
+def test_settings_are_checked():
     with pytest.raises(InputError, match="depth"):
         Pointwise(depth=0)
     with pytest.raises(InputError, match="max_characters=0"):
@@ -164,7 +157,7 @@ def test_settings_are_checked() -> None:
         Pointwise().transform(ranking("a"))
 
 
-def logs(**shares: float) -> dict[str, float]:
+def logs(**shares):
     return {text.strip("_"): math.log(share) for text, share in shares.items()}
 
 
@@ -179,35 +172,33 @@ def logs(**shares: float) -> dict[str, float]:
         ({}, None),
     ],
 )
-def test_the_expected_grade_is_that_of_the_digits_listed(
-    top: Mapping[str, float], expected: float | None
-) -> None:
+def test_the_expected_grade_is_that_of_the_digits_listed(top, expected):
     assert expected_digit(top) == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Peer]:
+def server():
     with running_peer() as running:
         yield running
 
 
 @pytest.fixture
-def peer(server: Peer) -> Peer:
+def peer(server):
     server.reset()
     return server
 
 
-def one_token(places: Mapping[str, Mapping[str, float]]) -> Callable[[Request], Say]:
+def one_token(places):
     """A server that answers each document with one token, of these probabilities."""
 
-    def answer(request: Request) -> Say:
+    def answer(request):
         place = places[shown(request.body["messages"][0]["content"])]
         return Say(text=next(iter(place), ""), finish="length", top=[place] if place else ())
 
     return answer
 
 
-def scored(peer: Peer, *texts: str, **arguments: Any) -> tuple[list[str], Pointwise]:
+def scored(peer, *texts, **arguments):
     """The order of the documents that the stage gives over the server."""
     model = OpenAIChat(model="m", base_url=peer.openai_url, attempts=1)
     with BlockingModel("m", role="reranker").started(model) as blocking:
@@ -216,7 +207,7 @@ def scored(peer: Peer, *texts: str, **arguments: Any) -> tuple[list[str], Pointw
     return out["docno"].tolist(), stage
 
 
-def test_grades_are_expected_from_one_token(peer: Peer) -> None:
+def test_grades_are_expected_from_one_token(peer):
     """Both documents would be given a 7."""
     low, high = {"7": 0.6, "3": 0.4}, {"7": 0.6, "9": 0.4}
     peer.default = one_token({"a": low, "b": high})
@@ -228,7 +219,7 @@ def test_grades_are_expected_from_one_token(peer: Peer) -> None:
     assert (stage.counts["pairs"], stage.counts["unreadable"], stage.counts["retried"]) == (2, 0, 0)
 
 
-def test_p_yes_is_normalised_over_yes_and_no_in_every_spelling(peer: Peer) -> None:
+def test_p_yes_is_normalised_over_yes_and_no_in_every_spelling(peer):
     places = {
         "a": {"Yes": 0.6, "no": 0.4},
         "b": {" yes": 0.2, "YES": 0.1, "No": 0.1, "Maybe": 0.6},  # 0.3 of 0.4
@@ -241,8 +232,8 @@ def test_p_yes_is_normalised_over_yes_and_no_in_every_spelling(peer: Peer) -> No
 
 @pytest.mark.parametrize("score", ["expected", "p_yes"])
 def test_pairs_without_log_probabilities_are_unreadable_and_asked_for_again_at_the_next_start(
-    peer: Peer, tmp_path: Path, score: str
-) -> None:
+    peer, tmp_path, score
+):
     place = {"expected": {"7": 0.9}, "p_yes": {"yes": 0.9}}[score]
     peer.default = Say(text="7 yes")  # as a server that ignores what it does not know
     order, stage = scored(peer, "a", "b", score=score, cache=tmp_path)
@@ -255,13 +246,13 @@ def test_pairs_without_log_probabilities_are_unreadable_and_asked_for_again_at_t
     assert order == ["d1", "d0"] and len(peer.requests) == requests
 
 
-def test_an_answer_that_is_cut_off_without_log_probabilities_is_unreadable(peer: Peer) -> None:
+def test_an_answer_that_is_cut_off_without_log_probabilities_is_unreadable(peer):
     peer.default = Say(text="7", finish="length")
     _, stage = scored(peer, "a", score="expected")
     assert (stage.counts["unreadable"], stage.counts["refused"]) == (1, 0)
 
 
-def test_a_structured_score_is_a_whole_number_that_the_body_asks_for(peer: Peer) -> None:
+def test_a_structured_score_is_a_whole_number_that_the_body_asks_for(peer):
     scores = {"a": 20, "b": 70}
     peer.default = lambda request: Say(
         text=json.dumps({"score": scores[shown(request.body["messages"][0]["content"])]})
@@ -277,7 +268,7 @@ def test_a_structured_score_is_a_whole_number_that_the_body_asks_for(peer: Peer)
     assert "response_format" not in peer.requests[-1].body
 
 
-def test_kinds_of_scores_are_checked() -> None:
+def test_kinds_of_scores_are_checked():
     with pytest.raises(InputError, match=r"score is 'likely'\. valid: generated, expected, p_yes"):
         Pointwise(score="likely")
     with pytest.raises(InputError, match="score=p_yes asks for one token"):

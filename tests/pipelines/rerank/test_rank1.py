@@ -3,15 +3,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from scripted_peer import Fail, Peer, Raw, running_peer
+from scripted_peer import Fail, Raw, running_peer
 
 from soundingline.pipelines.rerank.rank1 import (
     Rank1,
@@ -39,21 +37,21 @@ CLOSING = ["</", "think", ">"]
 Top = Mapping[str, float]
 
 
-def probable(**probabilities: float) -> dict[str, float]:
+def probable(**probabilities):
     """Log-probabilities of ` true` and the like, written true=0.7."""
     return {f" {word}": math.log(value) for word, value in probabilities.items()}
 
 
 def completion(
-    text: str,
-    tokens: list[str],
-    top: Top | None,
-    finish: str = "stop",
-    usage: tuple[int, int] = (100, 40),
-) -> Raw:
+    text,
+    tokens,
+    top,
+    finish="stop",
+    usage=(100, 40),
+):
     """As vLLM answers: the text without the stop sequence, the tokens with it. `top` is of the last
     token; the others are certain."""
-    listed: list[Top] = [{token: 0.0} for token in tokens]
+    listed = [{token: 0.0} for token in tokens]
     if tokens and top is not None:
         listed[-1] = top
     logprobs = {
@@ -68,45 +66,45 @@ def completion(
     return Raw(json.dumps({"model": "m", "choices": [choice], "usage": counts}))
 
 
-def reasoned(top: Top, says: str = " true") -> Raw:
+def reasoned(top, says=" true"):
     tokens = ["\n", "It", " is", ".", "\n", *CLOSING, says]
     return completion("\nIt is.\n", tokens, top)
 
 
-def unclosed(text: str = "\nIt is old. It may be") -> Raw:
+def unclosed(text="\nIt is old. It may be"):
     return completion(text, text.split(" "), None, "length")
 
 
-def said(top: Top, word: str = " true") -> Raw:
+def said(top, word=" true"):
     """The answer to a forced close."""
     return completion(word, [word], top, "length", (150, 1))
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Peer]:
+def server():
     with running_peer() as running:
         yield running
 
 
 @pytest.fixture
-def peer(server: Peer) -> Peer:
+def peer(server):
     server.reset()
     server.default = Fail(418)
     return server
 
 
 @pytest.fixture
-def make(peer: Peer) -> Iterator[Callable[..., Rank1]]:
+def make(peer):
     with ExitStack() as models:
 
-        def scorer(**arguments: Any) -> Rank1:
+        def scorer(**arguments):
             model = running({"base_url": peer.openai_url, "attempts": 1}, arguments, models)
             return Rank1(model, **arguments)
 
         yield scorer
 
 
-def running(client: dict[str, Any], arguments: dict[str, Any], models: ExitStack) -> BlockingModel:
+def running(client, arguments, models):
     """A model that runs until `models` end; what concerns it is taken from the `arguments`."""
     ours = ("model", "base_url", "attempts", "concurrency", "price", "ledger")
     settings = {**client, **{name: arguments.pop(name) for name in ours if name in arguments}}
@@ -116,11 +114,11 @@ def running(client: dict[str, Any], arguments: dict[str, Any], models: ExitStack
     return models.enter_context(blocking.started(model, ledger))
 
 
-def answering(peer: Peer, choose: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def answering(peer, choose, monkeypatch):
     """Answer each prompt by `choose`."""
     record = peer.enter
 
-    def enter(request: Any) -> Any:
+    def enter(request):
         record(request)
         return choose(request.body["prompt"])
 
@@ -130,18 +128,14 @@ def answering(peer: Peer, choose: Callable[[str], Any], monkeypatch: pytest.Monk
 PAIR = Pair("who built the mill", "The mill\nstands by the river.")
 
 
-def test_the_score_is_the_share_of_true_at_the_verdict(
-    peer: Peer, make: Callable[..., Rank1]
-) -> None:
+def test_the_score_is_the_share_of_true_at_the_verdict(peer, make):
     peer.script.append(reasoned(probable(true=0.6, false=0.2)))
     assert make().score([PAIR]) == pytest.approx([0.75])
     peer.script.append(reasoned(probable(false=0.9, true=0.1), says=" false"))
     assert make().score([PAIR]) == pytest.approx([0.1])
 
 
-def test_the_request_is_the_published_prompt_read_greedily(
-    peer: Peer, make: Callable[..., Rank1]
-) -> None:
+def test_the_request_is_the_published_prompt_read_greedily(peer, make):
     peer.script.append(reasoned(probable(true=0.6, false=0.2)))
     make(max_tokens=1234).score([PAIR])
     assert peer.requests[0].body == {
@@ -156,9 +150,7 @@ def test_the_request_is_the_published_prompt_read_greedily(
 
 
 @pytest.mark.parametrize("spelled", [" true", "true", "True", " TRUE", "Ġtrue", "▁true", "\ntrue"])
-def test_every_spelling_of_the_verdict_is_read(
-    peer: Peer, make: Callable[..., Rank1], spelled: str
-) -> None:
+def test_every_spelling_of_the_verdict_is_read(peer, make, spelled):
     top = {spelled: math.log(0.6), " false": math.log(0.2), " maybe": math.log(0.1)}
     peer.script.append(reasoned(top, says=spelled))
     it = make()
@@ -166,7 +158,7 @@ def test_every_spelling_of_the_verdict_is_read(
     assert it.counts["forced"] == 0
 
 
-def test_the_spellings_of_a_word_count_together() -> None:
+def test_the_spellings_of_a_word_count_together():
     top = {" true": math.log(0.3), "True": math.log(0.3), " false": math.log(0.2)}
     found = verdict(top)
     assert found is not None
@@ -174,28 +166,28 @@ def test_the_spellings_of_a_word_count_together() -> None:
     assert not found.one_sided
 
 
-def test_a_word_that_is_not_listed_is_as_likely_as_the_least_listed_token() -> None:
+def test_a_word_that_is_not_listed_is_as_likely_as_the_least_listed_token():
     found = verdict(probable(true=0.96, yes=0.02, no=0.01))
     assert found is not None
     assert found.score == pytest.approx(0.96 / 0.97)
     assert found.one_sided
 
 
-def test_a_word_that_is_not_listed_has_at_most_what_the_others_leave() -> None:
+def test_a_word_that_is_not_listed_has_at_most_what_the_others_leave():
     # Only the written token is listed.
     found = verdict(probable(false=0.9))
     assert found is not None
     assert found.score == pytest.approx(0.1)
 
 
-def test_surer_verdicts_score_higher_where_only_one_side_is_listed() -> None:
+def test_surer_verdicts_score_higher_where_only_one_side_is_listed():
     scores = [verdict(probable(true=each, other=(1 - each) / 2)) for each in (0.9, 0.99, 0.999)]
     found = [each.score for each in scores if each]
     assert found == sorted(set(found))
     assert len(found) == 3
 
 
-def test_impossible_and_certain_words_do_not_break_the_arithmetic() -> None:
+def test_impossible_and_certain_words_do_not_break_the_arithmetic():
     # vLLM writes -9999 for what cannot be.
     assert verdict({" true": 0.0, " false": -9999.0}) == (1.0, False)
     assert verdict({" false": 0.0, " true": -9999.0}) == (0.0, False)
@@ -217,17 +209,13 @@ def test_impossible_and_certain_words_do_not_break_the_arithmetic() -> None:
         ([], None),
     ],
 )
-def test_the_verdict_is_the_word_right_behind_the_closed_tag(
-    tokens: list[str], found: int | None
-) -> None:
+def test_the_verdict_is_the_word_right_behind_the_closed_tag(tokens, found):
     row = [Token(text, float(place)) for place, text in enumerate(tokens)]
     token = closing_token(row)
     assert (token and token.logprob) == found
 
 
-def test_reasoning_that_is_not_closed_is_closed_once_and_counted(
-    peer: Peer, make: Callable[..., Rank1]
-) -> None:
+def test_reasoning_that_is_not_closed_is_closed_once_and_counted(peer, make):
     peer.script.extend([unclosed(), said(probable(true=0.8, false=0.2))])
     it = make()
     assert it.score([PAIR]) == pytest.approx([0.8])
@@ -256,13 +244,11 @@ def test_reasoning_that_is_not_closed_is_closed_once_and_counted(
         ("", ""),
     ],
 )
-def test_a_forced_close_keeps_whole_sentences(reasoning: str, kept: str) -> None:
+def test_a_forced_close_keeps_whole_sentences(reasoning, kept):
     assert forced("<think>", reasoning) == f"<think>\n{kept}\n</think>"
 
 
-def test_a_verdict_in_other_words_is_asked_for_again(
-    peer: Peer, make: Callable[..., Rank1]
-) -> None:
+def test_a_verdict_in_other_words_is_asked_for_again(peer, make):
     perhaps = completion("It is.\n</think> perhaps", ["It", *CLOSING, " perhaps"], {" perhaps": 0})
     peer.script.extend([perhaps, said(probable(false=0.75, true=0.25), " false")])
     it = make()
@@ -273,21 +259,17 @@ def test_a_verdict_in_other_words_is_asked_for_again(
 @pytest.mark.parametrize(
     "answer", [said({" well": -0.1}, " well"), completion("", [], None), unclosed("")]
 )
-def test_without_a_verdict_the_score_is_a_half_and_counted(
-    peer: Peer, make: Callable[..., Rank1], answer: Raw
-) -> None:
+def test_without_a_verdict_the_score_is_a_half_and_counted(peer, make, answer):
     peer.script.extend([unclosed(), answer])
     it = make()
     assert it.score([PAIR]) == [0.5]
     assert (it.counts["forced"], it.counts["undecided"], len(peer.requests)) == (1, 1, 2)
 
 
-def test_many_pairs_keep_their_places_and_share_the_connections(
-    peer: Peer, make: Callable[..., Rank1], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_pairs_keep_their_places_and_share_the_connections(peer, make, monkeypatch):
     peer.gathered = 8
 
-    def choose(prompt: str) -> Raw:
+    def choose(prompt):
         time.sleep(0.01)  # in which a ninth could come
         number = int(prompt.partition("Passage: number ")[2].split()[0])
         if number % 3 == 0 and not prompt.endswith("</think>"):
@@ -306,14 +288,14 @@ def test_many_pairs_keep_their_places_and_share_the_connections(
     assert (it.counts["forced"], len(peer.requests)) == (20, 80)
 
 
-def test_a_server_error_is_asked_again(peer: Peer, make: Callable[..., Rank1]) -> None:
+def test_a_server_error_is_asked_again(peer, make):
     peer.script.extend([Fail(503, headers={"retry-after": "0"}), Fail(500, raw="")])
     peer.script.append(reasoned(probable(true=0.6, false=0.2)))
     assert make(attempts=3).score([PAIR]) == pytest.approx([0.75])
     assert len(peer.requests) == 3
 
 
-def test_a_server_that_is_not_there_is_told_in_a_line() -> None:
+def test_a_server_that_is_not_there_is_told_in_a_line():
     with ExitStack() as models:
         it = Rank1(running({"base_url": "http://127.0.0.1:9/v1"}, {}, models))
         with pytest.raises(
@@ -323,24 +305,20 @@ def test_a_server_that_is_not_there_is_told_in_a_line() -> None:
     assert "\n" not in str(told.value)
 
 
-def test_another_error_keeps_its_kind(peer: Peer, make: Callable[..., Rank1]) -> None:
+def test_another_error_keeps_its_kind(peer, make):
     peer.script.append(Fail(404, "The model `m` does not exist."))
     with pytest.raises(errors.UnknownModel):
         make().score([PAIR])
 
 
-def test_a_server_without_log_probabilities_is_refused(
-    peer: Peer, make: Callable[..., Rank1]
-) -> None:
+def test_a_server_without_log_probabilities_is_refused(peer, make):
     peer.script.append(Raw(json.dumps({"choices": [{"text": "It is.", "finish_reason": "stop"}]})))
     with pytest.raises(InputError, match="gives no log-probabilities"):
         make().score([PAIR])
 
 
 @pytest.mark.parametrize("text", ["word " * 4000, "word " * 400])
-def test_a_prompt_that_is_too_long_for_the_server_loses_half_of_the_document(
-    peer: Peer, make: Callable[..., Rank1], text: str
-) -> None:
+def test_a_prompt_that_is_too_long_for_the_server_loses_half_of_the_document(peer, make, text):
     overflow = Fail(400, "This model's maximum context length is 4000 tokens")
     peer.script.extend([overflow, overflow, reasoned(probable(true=0.6, false=0.2))])
     it = make()
@@ -351,7 +329,7 @@ def test_a_prompt_that_is_too_long_for_the_server_loses_half_of_the_document(
     assert (it.counts["shortened"], it.counts["truncated"]) == (1, 1)
 
 
-def test_a_prompt_that_never_fits_is_told(peer: Peer, make: Callable[..., Rank1]) -> None:
+def test_a_prompt_that_never_fits_is_told(peer, make):
     peer.default = Fail(400, "This model's maximum context length is 10 tokens")
     with pytest.raises(errors.ContextOverflow):
         make().score([PAIR])
@@ -359,7 +337,7 @@ def test_a_prompt_that_never_fits_is_told(peer: Peer, make: Callable[..., Rank1]
 
 
 @pytest.mark.parametrize("text", ["word " * 9000, "語" * 9000, "a,b;" * 9000, "x" * 90_000])
-def test_documents_are_cut_to_the_estimated_room(text: str) -> None:
+def test_documents_are_cut_to_the_estimated_room(text):
     prompts = Rank1Prompts(2000, 4000)
     found = prompts.prompt(Pair("who built the mill", text))
     assert found.truncated
@@ -367,25 +345,25 @@ def test_documents_are_cut_to_the_estimated_room(text: str) -> None:
     assert found.text.startswith("Determine if") and found.text.endswith("\n<think>")
 
 
-def test_what_fits_is_not_cut() -> None:
+def test_what_fits_is_not_cut():
     found = Rank1Prompts(2000, 4000).prompt(Pair("who", "word " * 1400))
     assert not found.truncated
     assert found.text == PROMPT.format(query="who", passage="word " * 1400)
 
 
-def test_a_query_gives_way_only_beyond_half_of_the_room() -> None:
+def test_a_query_gives_way_only_beyond_half_of_the_room():
     found = Rank1Prompts(2000, 4000).prompt(Pair("river " * 3000, "mill " * 100))
     assert found.query_truncated
     assert not found.truncated
     assert estimated_tokens(found.text) <= 2000
 
 
-def test_braces_and_half_characters_in_texts_do_no_harm() -> None:
+def test_braces_and_half_characters_in_texts_do_no_harm():
     found = Rank1Prompts(2000, 4000).prompt(Pair("{query}", "{passage} \ud83d"))
     assert found.text == PROMPT.format(query="{query}", passage="{passage} �")
 
 
-def test_windows_hold_every_word_once_and_fit_whole(make: Callable[..., Rank1]) -> None:
+def test_windows_hold_every_word_once_and_fit_whole(make):
     words = [f"word{number}" for number in range(5000)]
     texts = make().windows(Pair("which", " ".join(words)))
     assert len(texts) > 2
@@ -395,19 +373,17 @@ def test_windows_hold_every_word_once_and_fit_whole(make: Callable[..., Rank1]) 
 
 
 @pytest.mark.parametrize("arguments", [{"max_tokens": 0}, {"max_tokens": 3900}])
-def test_reasoning_that_leaves_no_room_is_refused(
-    make: Callable[..., Rank1], arguments: dict[str, Any]
-) -> None:
+def test_reasoning_that_leaves_no_room_is_refused(make, arguments):
     with pytest.raises(InputError, match="context_window"):
         make(**arguments)
 
 
-def test_nothing_is_asked_for_no_pairs(peer: Peer, make: Callable[..., Rank1]) -> None:
+def test_nothing_is_asked_for_no_pairs(peer, make):
     assert make().score([]) == []
     assert peer.requests == []
 
 
-def test_requests_are_on_the_ledger_that_is_given(peer: Peer, make: Callable[..., Rank1]) -> None:
+def test_requests_are_on_the_ledger_that_is_given(peer, make):
     peer.script.extend([unclosed(), said(probable(true=0.8, false=0.2))])
     ledger = Ledger()
     make(ledger=ledger).score([PAIR])
@@ -415,9 +391,7 @@ def test_requests_are_on_the_ledger_that_is_given(peer: Peer, make: Callable[...
     assert (account.calls, account.failed) == (2, 0)
 
 
-def test_requests_are_priced_and_on_the_account_of_the_question_that_searches(
-    peer: Peer, make: Callable[..., Rank1]
-) -> None:
+def test_requests_are_priced_and_on_the_account_of_the_question_that_searches(peer, make):
     peer.default = reasoned(probable(true=0.6, false=0.2))
     other = Ledger()
     it = make(price=Price(input=1000.0, output=0.0), ledger=other)
@@ -428,25 +402,25 @@ def test_requests_are_priced_and_on_the_account_of_the_question_that_searches(
     assert other.by_role("q7")["reranker"].dollars == pytest.approx(0.2)
 
 
-def test_without_a_model_it_cannot_score() -> None:
+def test_without_a_model_it_cannot_score():
     with pytest.raises(InputError, match="Rank1 is not bound"):
         Rank1().score([PAIR])
 
 
-def test_the_fingerprint_follows_what_changes_scores(make: Callable[..., Rank1]) -> None:
+def test_the_fingerprint_follows_what_changes_scores(make):
     plain = make()
     assert make(concurrency=3).fingerprint == plain.fingerprint
     changed = [make(max_tokens=1000), make(context_window=8000), make(model="other")]
     assert len({each.fingerprint for each in [plain, *changed]}) == 4
 
 
-def test_the_factory_ranks_and_asks_once(peer: Peer, tmp_path: Path) -> None:
+def test_the_factory_ranks_and_asks_once(peer, tmp_path):
     frame = pd.DataFrame(
         {"qid": "1", "query": "who", "docno": ["a", "b", "c"], "text": ["x", "y", "z"]}
     ).assign(score=[3.0, 2.0, 1.0], rank=[0, 1, 2])
     peer.script.append(reasoned(probable(true=0.2, false=0.8), " false"))
     peer.script.append(reasoned(probable(true=0.9, false=0.1)))
-    client: Any = {"base_url": peer.openai_url, "concurrency": 1}
+    client = {"base_url": peer.openai_url, "concurrency": 1}
     for _ in range(2):
         with ExitStack() as models:
             model = running(client, {}, models)

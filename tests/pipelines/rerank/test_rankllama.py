@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -31,25 +29,25 @@ PAIRS = [Pair(query, text) for query in ("who built the old mill", "river?") for
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
+def one_thread():
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
-def retriever(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def retriever(tmp_path_factory):
     return tiny_llama.save_rankllama(tmp_path_factory.mktemp("retriever") / "whole")
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(tmp_path_factory):
     return tiny_llama.save_base(tmp_path_factory.mktemp("base") / "llama")
 
 
-def scorer(model: Path, **arguments: Any) -> RankLLaMA:
+def scorer(model, **arguments):
     return RankLLaMA(str(model), **{"device": "cpu", "dtype": "float32", **arguments})
 
 
-def card_score(model: Any, tokenizer: Any, pair: Pair) -> float:
+def card_score(model, tokenizer, pair):
     """As the model card computes one pair: the tokenizer's own pair, the model's own pooling."""
     text = " ".join(pair.text.split())
     inputs = tokenizer(f"query: {pair.query}", f"document: {text}", return_tensors="pt")
@@ -57,21 +55,19 @@ def card_score(model: Any, tokenizer: Any, pair: Pair) -> float:
         return float(model(**inputs).logits[0][0])
 
 
-def whole_model(folder: Path) -> Any:
+def whole_model(folder):
     from transformers import AutoModelForSequenceClassification
 
     return AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1).eval()
 
 
-def logit(model: Any, ids: list[int]) -> float:
+def logit(model, ids):
     with torch.no_grad():
         return float(model(torch.tensor([ids])).logits[0][0])
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 200, 100_000])
-def test_scores_are_the_single_pair_logits_of_the_model_card(
-    retriever: Path, batch_tokens: int
-) -> None:
+def test_scores_are_the_single_pair_logits_of_the_model_card(retriever, batch_tokens):
     model, tokenizer = whole_model(retriever), tiny_llama.tokenizer()
     expected = [card_score(model, tokenizer, pair) for pair in PAIRS]
     assert max(expected) - min(expected) > 1
@@ -79,7 +75,7 @@ def test_scores_are_the_single_pair_logits_of_the_model_card(
     assert found == pytest.approx(expected, abs=2e-5)
 
 
-def test_order_and_company_do_not_change_a_score(retriever: Path) -> None:
+def test_order_and_company_do_not_change_a_score(retriever):
     it = scorer(retriever)
     together = dict(zip(PAIRS, it.score(PAIRS), strict=True))
     shuffled = random.Random(3).sample(PAIRS, len(PAIRS))
@@ -88,7 +84,7 @@ def test_order_and_company_do_not_change_a_score(retriever: Path) -> None:
         assert it.score([pair]) == pytest.approx([score], abs=2e-5)
 
 
-def test_the_last_token_is_found_where_padding_and_text_share_a_token(tmp_path: Path) -> None:
+def test_the_last_token_is_found_where_padding_and_text_share_a_token(tmp_path):
     # A model that calls `</s>` its padding: looking for the last token that is no padding would
     # find the one before the end of the sequence.
     folder = tiny_llama.save_rankllama(tmp_path / "whole", pad_token_id=2)
@@ -102,7 +98,7 @@ def test_the_last_token_is_found_where_padding_and_text_share_a_token(tmp_path: 
     assert all(abs(one - other) > 1e-3 for one, other in zip(without, expected, strict=True))
 
 
-def test_a_long_document_is_cut_and_the_end_of_sequence_stays(retriever: Path) -> None:
+def test_a_long_document_is_cut_and_the_end_of_sequence_stays(retriever):
     tokenizer = tiny_llama.tokenizer()
     pair = Pair("who built the mill", "by the river " * 200)
     card = tokenizer(f"query: {pair.query}", f"document: {pair.text.strip()}").input_ids
@@ -116,7 +112,7 @@ def test_a_long_document_is_cut_and_the_end_of_sequence_stays(retriever: Path) -
     assert it.score([pair]) == pytest.approx([logit(whole_model(retriever), ended.ids)], abs=2e-5)
 
 
-def test_what_fits_exactly_is_not_cut() -> None:
+def test_what_fits_exactly_is_not_cut():
     tokenizer = tiny_llama.tokenizer()
     pair = Pair("who built the mill", "by the river " * 12)
     size = len(tokenizer(f"query: {pair.query}", f"document: {pair.text.strip()}").input_ids)
@@ -126,7 +122,7 @@ def test_what_fits_exactly_is_not_cut() -> None:
     assert (ended.truncated, len(ended.ids)) == (True, size)
 
 
-def test_a_query_gives_way_only_beyond_half_of_the_room() -> None:
+def test_a_query_gives_way_only_beyond_half_of_the_room():
     tokenizer = tiny_llama.tokenizer()
     prompt = RankLlamaPrompts(tokenizer, max_length=64)
     encoded = prompt.encode(Pair("river " * 100, "the old mill"))
@@ -136,7 +132,7 @@ def test_a_query_gives_way_only_beyond_half_of_the_room() -> None:
     assert words[-3:] == ["▁the", "▁old", "▁mill"]
 
 
-def test_the_joined_layout_is_one_text_behind_one_beginning(retriever: Path) -> None:
+def test_the_joined_layout_is_one_text_behind_one_beginning(retriever):
     tokenizer = tiny_llama.tokenizer()
     pair = Pair("who built the old mill", "title\nby  the river")
     joined = tokenizer("query: who built the old mill document: title by the river").input_ids
@@ -146,7 +142,7 @@ def test_the_joined_layout_is_one_text_behind_one_beginning(retriever: Path) -> 
     assert it.score([pair]) == pytest.approx([logit(whole_model(retriever), joined)], abs=2e-5)
 
 
-def test_the_layout_of_the_text_ranking_study_is_an_argument() -> None:
+def test_the_layout_of_the_text_ranking_study_is_an_argument():
     tokenizer = tiny_llama.tokenizer()
     prompt = RankLlamaPrompts(
         tokenizer, layout="joined", query_prefix="query:  ", document_prefix="document:   "
@@ -155,7 +151,7 @@ def test_the_layout_of_the_text_ranking_study_is_an_argument() -> None:
     assert prompt.encode(Pair("the mill", "by the river")).ids == as_tevatron
 
 
-def test_an_adapter_scores_as_the_model_that_it_is_merged_into(tmp_path: Path, base: Path) -> None:
+def test_an_adapter_scores_as_the_model_that_it_is_merged_into(tmp_path, base):
     adapted = tiny_llama.save_adapter(tmp_path / "adapter", base)
     tokenizer = tiny_llama.tokenizer()
     expected = [card_score(adapted, tokenizer, pair) for pair in PAIRS]
@@ -166,7 +162,7 @@ def test_an_adapter_scores_as_the_model_that_it_is_merged_into(tmp_path: Path, b
     assert from_merged.score(PAIRS) == pytest.approx(expected, abs=1e-4)
 
 
-def test_another_base_than_the_named_one_can_be_given(tmp_path: Path, base: Path) -> None:
+def test_another_base_than_the_named_one_can_be_given(tmp_path, base):
     tiny_llama.save_adapter(tmp_path / "adapter", base)
     config = tmp_path / "adapter" / "adapter_config.json"
     named = json.loads(config.read_text())
@@ -177,20 +173,18 @@ def test_another_base_than_the_named_one_can_be_given(tmp_path: Path, base: Path
     assert scorer(tmp_path / "adapter", base=str(base)).score(PAIRS) == expected
 
 
-def test_an_adapter_without_an_output_is_refused(tmp_path: Path, base: Path) -> None:
+def test_an_adapter_without_an_output_is_refused(tmp_path, base):
     tiny_llama.save_adapter(tmp_path / "adapter", base, head=False)
     with pytest.raises(InputError, match="no output that was trained"):
         scorer(tmp_path / "adapter").score(PAIRS[:1])
 
 
-def test_a_language_model_is_refused(base: Path) -> None:
+def test_a_language_model_is_refused(base):
     with pytest.raises(InputError, match="no output that was trained"):
         _ = scorer(base).fingerprint
 
 
-def test_a_checkpoint_that_claims_an_output_and_lacks_it_is_refused(
-    tmp_path: Path, base: Path
-) -> None:
+def test_a_checkpoint_that_claims_an_output_and_lacks_it_is_refused(tmp_path, base):
     config = json.loads((base / "config.json").read_text())
     for path in base.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -200,7 +194,7 @@ def test_a_checkpoint_that_claims_an_output_and_lacks_it_is_refused(
         scorer(tmp_path).score(PAIRS[:1])
 
 
-def test_windows_hold_every_word_once_and_fit_whole(retriever: Path) -> None:
+def test_windows_hold_every_word_once_and_fit_whole(retriever):
     words = random.Random(5).choices([*tiny_llama.WORDS, "Zürich", "x" * 9], k=400)
     pair = Pair("who built the old mill", "\n".join(words))
     for layout in ("pair", "joined"):
@@ -215,7 +209,7 @@ def test_windows_hold_every_word_once_and_fit_whole(retriever: Path) -> None:
         assert min(map(len, sizes)) > 96 - 12
 
 
-def test_a_text_without_white_space_is_cut_anyway(retriever: Path) -> None:
+def test_a_text_without_white_space_is_cut_anyway(retriever):
     it = scorer(retriever, max_length=64)
     windows = it.windows(Pair("mill", "x" * 500))
     assert "".join(windows) == "x" * 500
@@ -224,18 +218,18 @@ def test_a_text_without_white_space_is_cut_anyway(retriever: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "the old mill"])
-def test_a_short_text_is_its_own_window(retriever: Path, text: str) -> None:
+def test_a_short_text_is_its_own_window(retriever, text):
     assert scorer(retriever).windows(Pair("mill", text)) == [text.strip()]
 
 
-def test_counts_tell_what_was_cut(retriever: Path) -> None:
+def test_counts_tell_what_was_cut(retriever):
     it = scorer(retriever, max_length=64)
     assert it.score([]) == []
     it.score([Pair("mill", "river"), Pair("mill", "river " * 99), Pair("mill " * 99, "river")])
     assert it.count() == {"truncated": 1, "queries_truncated": 1}
 
 
-def test_bfloat16_keeps_the_scores_apart(retriever: Path) -> None:
+def test_bfloat16_keeps_the_scores_apart(retriever):
     exact = scorer(retriever).score(PAIRS)
     rounded = scorer(retriever, dtype="bfloat16").score(PAIRS)
     assert rounded == pytest.approx(exact, abs=0.5)
@@ -244,9 +238,7 @@ def test_bfloat16_keeps_the_scores_apart(retriever: Path) -> None:
     assert any(score != float(torch.tensor(score).bfloat16()) for score in rounded)
 
 
-def test_weights_are_loaded_once_by_many_threads(
-    retriever: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_loaded_once_by_many_threads(retriever, monkeypatch):
     from transformers import AutoModelForSequenceClassification as automatic
 
     loads = []
@@ -262,7 +254,7 @@ def test_weights_are_loaded_once_by_many_threads(
     assert all(scores == pytest.approx(found[0], abs=2e-5) for scores in found)
 
 
-def test_the_fingerprint_follows_what_changes_scores(tmp_path: Path, retriever: Path) -> None:
+def test_the_fingerprint_follows_what_changes_scores(tmp_path, retriever):
     plain = scorer(retriever)
     other = tiny_llama.save_rankllama(tmp_path / "other", seed=1)
     changed = [
@@ -277,7 +269,7 @@ def test_the_fingerprint_follows_what_changes_scores(tmp_path: Path, retriever: 
     assert scorer(retriever, batch_tokens=7).fingerprint == plain.fingerprint
 
 
-def test_the_fingerprint_of_an_adapter_follows_adapter_and_base(tmp_path: Path) -> None:
+def test_the_fingerprint_of_an_adapter_follows_adapter_and_base(tmp_path):
     one, two = (tiny_llama.save_base(tmp_path / f"base{seed}", seed) for seed in (0, 1))
     tiny_llama.save_adapter(tmp_path / "a", one)
     tiny_llama.save_adapter(tmp_path / "b", one, seed=2)
@@ -290,7 +282,7 @@ def test_the_fingerprint_of_an_adapter_follows_adapter_and_base(tmp_path: Path) 
     assert len({each.fingerprint for each in found}) == 4
 
 
-def test_a_model_that_is_not_here_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_not_here_is_told_in_one_line(monkeypatch):
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="hf download castorini/rankllama") as told:
@@ -298,15 +290,13 @@ def test_a_model_that_is_not_here_is_told_in_one_line(monkeypatch: pytest.Monkey
     assert "\n" not in str(told.value)
 
 
-def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_a_model_of_another_kind_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(InputError, match=r"kind bert.*kind llama"):
         _ = scorer(tmp_path).fingerprint
 
 
-def test_too_little_memory_is_told_with_the_sizes(
-    retriever: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_memory_is_told_with_the_sizes(retriever, monkeypatch):
     weights = sum(each.numel() for each in whole_model(retriever).parameters())
     monkeypatch.setattr(models, "free_bytes", lambda device: 2 * weights)
     scorer(retriever, dtype="bfloat16").score(PAIRS[:1])
@@ -325,7 +315,7 @@ def test_too_little_memory_is_told_with_the_sizes(
         ({"dtype": "float16"}, "bfloat16, float32"),
     ],
 )
-def test_wrong_arguments_are_told(retriever: Path, arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_told(retriever, arguments, message):
     with pytest.raises(InputError, match=message):
         _ = scorer(retriever, **arguments).fingerprint
 
@@ -339,8 +329,8 @@ def test_wrong_arguments_are_told(retriever: Path, arguments: dict[str, Any], me
     ],
 )
 def test_a_bound_stage_treats_long_documents_as_suits_the_unit(
-    retriever: Path, tmp_path: Path, whole: bool, given: str | None, long_documents: str
-) -> None:
+    retriever, tmp_path, whole, given, long_documents
+):
     collection = Collection(
         "c",
         texts=lambda ids: [Unit(each, "", f"the old {each}") for each in ids],
@@ -361,7 +351,7 @@ def test_a_bound_stage_treats_long_documents_as_suits_the_unit(
     assert ranked["rank"]["zebra"] == 2
 
 
-def test_special_tokens_in_a_text_are_text() -> None:
+def test_special_tokens_in_a_text_are_text():
     tokenizer = tiny_llama.tokenizer()
     for layout, begins in (("pair", 2), ("joined", 1)):
         prompt = RankLlamaPrompts(tokenizer, layout=layout, end_of_sequence=True)

@@ -1,9 +1,7 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -19,13 +17,13 @@ class Recorder(Reranker):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[list[Pair]] = []
+        self.calls = []
         self.held = threading.Event()
         self.held.set()
         self.entered = threading.Event()
         self.inside = 0
 
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
+    def score(self, pairs):
         self.inside += 1
         assert self.inside == 1, "two threads in the model"
         try:
@@ -43,16 +41,16 @@ class Recorder(Reranker):
 class Slow(Recorder):
     """Takes two milliseconds a call, so that others come meanwhile."""
 
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
+    def score(self, pairs):
         time.sleep(0.002)
         return super().score(pairs)
 
 
-def pairs(*texts: str) -> list[Pair]:
+def pairs(*texts):
     return [Pair("q", text) for text in texts]
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition):
     """Wait for other threads; a minute is forever."""
     deadline = time.monotonic() + 60
     while not condition():
@@ -60,7 +58,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def waiting(recorder: Recorder) -> Collection[Any]:
+def waiting(recorder):
     return recorder._queue.waiting[False]
 
 
@@ -70,7 +68,7 @@ class Crowd:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
 
-    def ask(self, first: list[Pair], *others: list[Pair]) -> list[Future[list[float]]]:
+    def ask(self, first, *others):
         pool = ThreadPoolExecutor(1 + len(others))
         self.recorder.held.clear()
         self.recorder.entered.clear()
@@ -85,17 +83,17 @@ class Crowd:
 
 
 @pytest.fixture
-def crowd() -> Crowd:
+def crowd():
     return Crowd(Recorder())
 
 
-def test_no_pairs_are_no_call() -> None:
+def test_no_pairs_are_no_call():
     recorder = Recorder()
     assert recorder.score_pairs([]) == []
     assert recorder.calls == []
 
 
-def test_requests_that_come_while_the_model_is_busy_are_the_next_batch(crowd: Crowd) -> None:
+def test_requests_that_come_while_the_model_is_busy_are_the_next_batch(crowd):
     futures = crowd.ask(pairs("a"), pairs("bb", "ccc"), pairs("d"), pairs("eeee"))
     assert [each.result() for each in futures] == [[1.0], [2.0, 3.0], [1.0], [4.0]]
     assert crowd.recorder.calls == [pairs("a"), pairs("bb", "ccc", "d", "eeee")]
@@ -104,13 +102,13 @@ def test_requests_that_come_while_the_model_is_busy_are_the_next_batch(crowd: Cr
     assert (counts["largest_batch"], counts["failed_batches"]) == (4, 0)
 
 
-def test_equal_pairs_of_a_batch_are_scored_once(crowd: Crowd) -> None:
+def test_equal_pairs_of_a_batch_are_scored_once(crowd):
     futures = crowd.ask(pairs("a"), pairs("bb", "bb"), pairs("ccc", "bb"))
     assert [each.result() for each in futures] == [[1.0], [2.0, 2.0], [3.0, 2.0]]
     assert crowd.recorder.calls[1] == pairs("bb", "ccc")
 
 
-def test_an_error_reaches_those_alone_whose_pairs_cause_it(crowd: Crowd) -> None:
+def test_an_error_reaches_those_alone_whose_pairs_cause_it(crowd):
     good, bad, other = crowd.ask(pairs("a"), pairs("bb"), pairs("poison"), pairs("ccc"))[1:]
     assert good.result() == [2.0]
     assert other.result() == [3.0]
@@ -120,13 +118,13 @@ def test_an_error_reaches_those_alone_whose_pairs_cause_it(crowd: Crowd) -> None
     assert crowd.recorder.score_pairs(pairs("again")) == [5.0]
 
 
-def test_a_leaders_error_does_not_stop_those_who_wait(crowd: Crowd) -> None:
+def test_a_leaders_error_does_not_stop_those_who_wait(crowd):
     first, second = crowd.ask(pairs("poison"), pairs("bb"))
     assert isinstance(first.exception(), ZeroDivisionError)
     assert second.result() == [2.0]
 
 
-def test_everyone_is_told_where_every_request_fails(crowd: Crowd) -> None:
+def test_everyone_is_told_where_every_request_fails(crowd):
     futures = crowd.ask(pairs("poison"), pairs("poison 1"), pairs("poison 2"))
     assert [str(each.exception()) for each in futures] == ["poison", "poison 1", "poison 2"]
 
@@ -135,10 +133,10 @@ class Stopped(BaseException):
     """What Ctrl-C is to the thread that it hits."""
 
 
-def test_a_stopped_leader_leaves_the_others_to_another(crowd: Crowd) -> None:
+def test_a_stopped_leader_leaves_the_others_to_another(crowd):
     score, stops = crowd.recorder.score, iter([False, True])
 
-    def stopped_once(given: Sequence[Pair]) -> list[float]:
+    def stopped_once(given):
         if next(stops, False):
             raise Stopped
         return score(given)
@@ -153,18 +151,18 @@ def test_a_stopped_leader_leaves_the_others_to_another(crowd: Crowd) -> None:
     assert crowd.recorder.score_pairs(pairs("again")) == [5.0]
 
 
-def test_the_next_request_is_scored_after_a_failure_of_all(crowd: Crowd) -> None:
+def test_the_next_request_is_scored_after_a_failure_of_all(crowd):
     crowd.ask(pairs("poison"), pairs("poison 1"))
     assert not waiting(crowd.recorder) and not crowd.recorder._queue.busy
     assert crowd.recorder.score_pairs(pairs("a")) == [1.0]
 
 
-def test_many_threads_get_their_own_scores_and_the_model_one_thread_at_a_time() -> None:
+def test_many_threads_get_their_own_scores_and_the_model_one_thread_at_a_time():
     recorder = Slow()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
 
-    def agent(number: int) -> Iterable[tuple[list[float], list[float]]]:
+    def agent(number):
         for turn in range(40):
             lengths = [1 + (number * 7 + turn * 3 + at) % 90 for at in range(1 + turn % 5)]
             texts = ["x" * length for length in lengths]
@@ -184,7 +182,7 @@ def test_many_threads_get_their_own_scores_and_the_model_one_thread_at_a_time() 
     assert not waiting(recorder)
 
 
-def test_time_in_the_model_is_counted_once_however_many_wait() -> None:
+def test_time_in_the_model_is_counted_once_however_many_wait():
     slow = Slow()
     with ThreadPoolExecutor(8) as pool:
         started = time.perf_counter()
@@ -193,16 +191,16 @@ def test_time_in_the_model_is_counted_once_however_many_wait() -> None:
     assert 0.002 * slow.counts["batches"] <= slow.counts["seconds"] + 0.001 <= passed + 0.001
 
 
-def test_a_scorer_that_gives_another_number_of_scores_is_a_defect() -> None:
+def test_a_scorer_that_gives_another_number_of_scores_is_a_defect():
     class Wrong(Recorder):
-        def score(self, pairs: Sequence[Pair]) -> list[float]:
+        def score(self, pairs):
             return [0.0]
 
     with pytest.raises(ValueError, match=r"1 scores for 2 pairs"):
         Wrong().score_pairs(pairs("a", "b"))
 
 
-def test_who_has_scores_does_not_wait_for_the_next_batch(crowd: Crowd) -> None:
+def test_who_has_scores_does_not_wait_for_the_next_batch(crowd):
     recorder = crowd.recorder
     recorder.held.clear()
     with ThreadPoolExecutor(2) as pool:
@@ -212,7 +210,7 @@ def test_who_has_scores_does_not_wait_for_the_next_batch(crowd: Crowd) -> None:
         until(lambda: len(waiting(recorder)) == 1)
         score, free = recorder.score, threading.Event()
 
-        def blocked(given: Sequence[Pair]) -> list[float]:
+        def blocked(given):
             assert free.wait(30)
             return score(given)
 

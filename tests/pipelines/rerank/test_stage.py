@@ -3,10 +3,9 @@ import multiprocessing
 import pickle
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -38,14 +37,14 @@ class Lengths(Reranker):
         self, named: str = "lengths", told: Mapping[str, float] | None = None, **settings: Any
     ) -> None:
         self.named, self.told = named, told or {}
-        self.calls: list[list[Pair]] = []
+        self.calls = []
         super().__init__(**settings)
 
     @property
-    def fingerprint(self) -> str:
+    def fingerprint(self):
         return self.named
 
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
+    def score(self, pairs):
         self.calls.append(list(pairs))
         self.count.add(truncated=len(pairs))
         return [self.told.get(p.text, len(p.text) + len(p.query) / 1000) for p in pairs]
@@ -54,11 +53,11 @@ class Lengths(Reranker):
 class Windows(Lengths):
     """The same, with windows of three characters."""
 
-    def windows(self, pair: Pair) -> list[str]:
+    def windows(self, pair):
         return [pair.text[start : start + 3] for start in range(0, len(pair.text), 3)]
 
 
-def ranking(*rows: tuple[str, str, Any], **columns: Any) -> pd.DataFrame:
+def ranking(*rows, **columns):
     """Rows (qid, docno, text), best first; the query of a qid is its name."""
     frame = pd.DataFrame(rows, columns=["qid", "docno", "text"], dtype=object)
     ranks = frame.groupby("qid").cumcount()
@@ -75,7 +74,7 @@ class Store:
     def __init__(self, **texts: str) -> None:
         self.texts, self.asked = texts, []  # type: ignore[var-annotated]
 
-    def __call__(self, docnos: Sequence[str]) -> list[Unit]:
+    def __call__(self, docnos):
         self.asked.append(list(docnos))
         return [Unit(docno, "", self.texts[docno]) for docno in docnos]
 
@@ -83,7 +82,7 @@ class Store:
 STORE = {"d1": "a", "d2": "ccc", "d3": "bb"}
 
 
-def test_the_head_is_in_the_scorers_order_and_the_tail_in_the_retrievers() -> None:
+def test_the_head_is_in_the_scorers_order_and_the_tail_in_the_retrievers():
     got = Lengths(depth=2)(THREE)
     assert got["docno"].tolist() == ["d2", "d1", "d3"]
     assert got["score"].tolist() == [3.001, 1.001, 0.0009999999999998899]
@@ -91,7 +90,7 @@ def test_the_head_is_in_the_scorers_order_and_the_tail_in_the_retrievers() -> No
     assert set(got.columns) == set(THREE.columns)
 
 
-def test_texts_come_from_the_store_for_the_head_alone_and_each_once() -> None:
+def test_texts_come_from_the_store_for_the_head_alone_and_each_once():
     store = Store(**STORE)
     frame = pd.concat([WITHOUT_TEXT, WITHOUT_TEXT.assign(qid="r", query="r")])
     got = Lengths(texts=store, depth=2)(frame)
@@ -100,13 +99,13 @@ def test_texts_come_from_the_store_for_the_head_alone_and_each_once() -> None:
     assert "text" not in got.columns
 
 
-def test_the_title_stands_in_front_of_the_text_as_it_was_indexed() -> None:
+def test_the_title_stands_in_front_of_the_text_as_it_was_indexed():
     scorer = Lengths(texts=lambda docnos: [Unit(each, "Mills", "a") for each in docnos])
     scorer(WITHOUT_TEXT.iloc[:1])
     assert scorer.calls == [[Pair("q", "Mills\na")]]
 
 
-def test_a_text_column_is_taken_before_the_store() -> None:
+def test_a_text_column_is_taken_before_the_store():
     store = Store()
     scorer = Lengths(texts=store)
     scorer(THREE)
@@ -115,7 +114,7 @@ def test_a_text_column_is_taken_before_the_store() -> None:
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), pd.NA, ""])
-def test_missing_text_counts_as_empty_text_and_is_counted(missing: object) -> None:
+def test_missing_text_counts_as_empty_text_and_is_counted(missing):
     stage = Lengths()
     frame = THREE.assign(text=pd.Series(["a", missing, "bb"], dtype=object))
     assert stage(frame)["docno"].tolist() == ["d3", "d1", "d2"]
@@ -123,31 +122,31 @@ def test_missing_text_counts_as_empty_text_and_is_counted(missing: object) -> No
     assert stage.counts["missing_text"] == 1
 
 
-def test_a_ranking_without_any_text_is_told_what_to_do() -> None:
+def test_a_ranking_without_any_text_is_told_what_to_do():
     with pytest.raises(InputError, match=r"no text .* texts=store.texts, or put pt.text.get_text"):
         Lengths()(WITHOUT_TEXT)
 
 
-def test_a_document_that_the_store_lacks_is_told() -> None:
+def test_a_document_that_the_store_lacks_is_told():
     store = Store(d1="a", d2="b")
     with pytest.raises(InputError, match=r"names 'd3', which the document store lacks.*same corp"):
         Lengths(texts=store)(WITHOUT_TEXT)
 
 
 @pytest.mark.parametrize("query", [None, float("nan")])
-def test_a_query_that_is_no_text_is_told(query: object) -> None:
+def test_a_query_that_is_no_text_is_told(query):
     with pytest.raises(InputError, match=r"the query 'q' is (None|nan)\. give each query as text"):
         Lengths()(THREE.assign(query=pd.Series([query] * 3, dtype=object)))
 
 
-def test_scores_that_are_no_numbers_are_counted_and_put_at_the_heads_end() -> None:
+def test_scores_that_are_no_numbers_are_counted_and_put_at_the_heads_end():
     stage = Lengths(told={"ccc": float("nan")}, depth=2)
     got = stage(THREE)
     assert got["docno"].tolist() == ["d1", "d2", "d3"]
     assert stage.counts["unscored"] == 1
 
 
-def test_an_empty_frame_gives_an_empty_frame_of_the_same_columns_and_asks_nobody() -> None:
+def test_an_empty_frame_gives_an_empty_frame_of_the_same_columns_and_asks_nobody():
     scorer = Lengths(texts=Store())
     for frame in (THREE.iloc[:0], WITHOUT_TEXT.iloc[:0].drop(columns="rank")):
         got = scorer(frame)
@@ -157,7 +156,7 @@ def test_an_empty_frame_gives_an_empty_frame_of_the_same_columns_and_asks_nobody
     assert scorer.calls == []
 
 
-def test_all_queries_of_a_frame_are_scored_in_one_call_and_equal_pairs_once() -> None:
+def test_all_queries_of_a_frame_are_scored_in_one_call_and_equal_pairs_once():
     scorer = Lengths()
     frame = ranking(("q", "d1", "same"), ("r", "d1", "same"), ("q", "d2", "same"))
     got = scorer(frame)
@@ -165,19 +164,19 @@ def test_all_queries_of_a_frame_are_scored_in_one_call_and_equal_pairs_once() ->
     assert got[["qid", "docno"]].to_numpy().tolist() == [["q", "d1"], ["q", "d2"], ["r", "d1"]]
 
 
-def test_lists_of_different_lengths_and_a_depth_beyond_them() -> None:
+def test_lists_of_different_lengths_and_a_depth_beyond_them():
     rows = [("q", f"d{n}", "x" * n) for n in range(1, 5)] + [("r", "d1", "x")]
     got = Lengths(depth=50)(ranking(*rows))
     assert got["docno"].tolist() == ["d4", "d3", "d2", "d1", "d1"]
     assert got["rank"].tolist() == [0, 1, 2, 3, 0]
 
 
-def test_a_docno_that_comes_twice_keeps_both_of_its_rows() -> None:
+def test_a_docno_that_comes_twice_keeps_both_of_its_rows():
     got = Lengths()(ranking(("q", "d", "a"), ("q", "d", "bb")))
     assert got[["docno", "text"]].to_numpy().tolist() == [["d", "bb"], ["d", "a"]]
 
 
-def test_extra_columns_stay_and_the_input_is_left_as_it_was() -> None:
+def test_extra_columns_stay_and_the_input_is_left_as_it_was():
     frame = THREE.assign(url=["u1", "u2", "u3"], query_0="raw", reasoning="because")
     before = frame.copy()
     got = Lengths()(frame)
@@ -189,7 +188,7 @@ def test_extra_columns_stay_and_the_input_is_left_as_it_was() -> None:
 # Long documents
 
 
-def test_a_long_document_scores_as_its_best_window_and_all_windows_go_in_one_call() -> None:
+def test_a_long_document_scores_as_its_best_window_and_all_windows_go_in_one_call():
     told = {"def": 0.0, "abc": 1.0, "ghi": 9.0, "xyz": 5.0, "zzz": float("nan")}
     stage = Windows(told=told, long_documents="max_passage")
     frame = ranking(("q", "short", "xyz"), ("q", "long", "abcghixyz"), ("q", "odd", "zzzabc"))
@@ -204,18 +203,18 @@ def test_a_long_document_scores_as_its_best_window_and_all_windows_go_in_one_cal
     assert stage.counts["pairs_scored"] == 3
 
 
-def test_a_document_without_a_window_is_scored_as_it_is() -> None:
+def test_a_document_without_a_window_is_scored_as_it_is():
     stage = Windows(long_documents="max_passage")
     assert stage(ranking(("q", "d", "")))["score"].tolist() == [0.001]
 
 
-def test_a_model_without_windows_is_refused_by_max_passage() -> None:
+def test_a_model_without_windows_is_refused_by_max_passage():
     with pytest.raises(InputError, match=r"Lengths has no windows.*valid: truncate"):
         Lengths(long_documents="max_passage")
 
 
 @pytest.mark.parametrize("wrong", [{"depth": 0}, {"depth": 2.0}, {"long_documents": "cut"}])
-def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
+def test_impossible_settings_are_refused(wrong):
     with pytest.raises(InputError):
         Lengths(**wrong)
 
@@ -223,7 +222,7 @@ def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
 # Caching
 
 
-def test_a_score_from_the_cache_is_the_computed_one_and_asks_nobody(tmp_path: Path) -> None:
+def test_a_score_from_the_cache_is_the_computed_one_and_asks_nobody(tmp_path):
     first = Lengths(told={"a": 0.1 + 0.2, "ccc": -1 / 3, "bb": 5e-324}, cache=tmp_path)
     again = Lengths(cache=tmp_path)
     pd.testing.assert_frame_equal(first(THREE), again(THREE), check_exact=True)
@@ -233,7 +232,7 @@ def test_a_score_from_the_cache_is_the_computed_one_and_asks_nobody(tmp_path: Pa
     assert again.counts["pairs_scored"] == 0
 
 
-def test_what_is_not_known_alone_is_scored(tmp_path: Path) -> None:
+def test_what_is_not_known_alone_is_scored(tmp_path):
     Lengths(cache=tmp_path, depth=2)(THREE)
     deeper = Lengths(cache=tmp_path, depth=3)
     deeper(THREE)
@@ -251,9 +250,7 @@ def test_what_is_not_known_alone_is_scored(tmp_path: Path) -> None:
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_a_changed_model_setting_query_document_or_text_never_gives_an_old_score(
-    tmp_path: Path, changed: dict[str, str]
-) -> None:
+def test_a_changed_model_setting_query_document_or_text_never_gives_an_old_score(tmp_path, changed):
     row = ranking(("q", "d", "text of d"))
     Windows(cache=tmp_path)(row)
     named = changed.pop("fingerprint", "lengths")
@@ -266,14 +263,14 @@ def test_a_changed_model_setting_query_document_or_text_never_gives_an_old_score
     assert len(stage.calls) == 1
 
 
-def test_a_score_that_is_no_number_is_not_kept(tmp_path: Path) -> None:
+def test_a_score_that_is_no_number_is_not_kept(tmp_path):
     Lengths(told={"ccc": float("nan")}, cache=tmp_path)(THREE)
     again = Lengths(told={"ccc": 7.0}, cache=tmp_path)
     assert again(THREE)["score"].tolist()[0] == 7.0
     assert again.calls == [[Pair("q", "ccc")]]
 
 
-def test_without_a_cache_there_are_no_hits_to_count() -> None:
+def test_without_a_cache_there_are_no_hits_to_count():
     stage = Lengths()
     stage(THREE)
     assert "cache_hits" not in stage.counts
@@ -285,9 +282,7 @@ TEXT = st.text(st.characters(exclude_categories=[]), max_size=3)
 
 @settings(max_examples=cases(30))  # each makes a file
 @given(st.lists(st.tuples(st.sampled_from("qr"), st.sampled_from("abc"), TEXT), max_size=12))
-def test_a_cache_never_changes_a_ranking(
-    tmp_path_factory: Any, rows: list[tuple[str, str, str]]
-) -> None:
+def test_a_cache_never_changes_a_ranking(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("cache")
     frame = ranking(*rows).astype({"qid": str, "query": str, "docno": str})
     expected = Lengths(depth=3)(frame)
@@ -296,9 +291,9 @@ def test_a_cache_never_changes_a_ranking(
         pd.testing.assert_frame_equal(got, expected, check_exact=True)
 
 
-def test_long_frames_are_kept_piece_by_piece(tmp_path: Path) -> None:
+def test_long_frames_are_kept_piece_by_piece(tmp_path):
     class Killed(Lengths):
-        def score(self, pairs: Sequence[Pair]) -> list[float]:
+        def score(self, pairs):
             if self.calls:
                 raise KeyboardInterrupt
             return super().score(pairs)
@@ -311,13 +306,13 @@ def test_long_frames_are_kept_piece_by_piece(tmp_path: Path) -> None:
     assert again.counts["cache_hits"] == 4096
 
 
-def _in_another_process(folder: Path, done: Any) -> None:
+def _in_another_process(folder, done):
     stage = Lengths(cache=folder)
     got = stage(THREE)
     done.put((got["score"].tolist(), stage.counts["cache_hits"]))
 
 
-def test_processes_share_a_cache_however_they_began(tmp_path: Path) -> None:
+def test_processes_share_a_cache_however_they_began(tmp_path):
     expected = Lengths(cache=tmp_path)(THREE)["score"].tolist()
     for start in ("fork", "spawn"):
         context = multiprocessing.get_context(start)
@@ -331,7 +326,7 @@ def test_processes_share_a_cache_however_they_began(tmp_path: Path) -> None:
 # As a PyTerrier stage
 
 
-def test_settings_make_it_equal_and_the_cache_does_not(tmp_path: Path) -> None:
+def test_settings_make_it_equal_and_the_cache_does_not(tmp_path):
     stage = Windows(depth=5)
     assert stage == Windows(depth=5, cache=tmp_path)
     assert hash(stage) == hash(Windows(depth=5, cache=tmp_path))
@@ -346,7 +341,7 @@ def test_settings_make_it_equal_and_the_cache_does_not(tmp_path: Path) -> None:
     assert Windows(texts=store) == Windows(texts=store)
 
 
-def test_pyterrier_sees_what_it_needs_and_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyterrier_sees_what_it_needs_and_gives(monkeypatch):
     # Else PyTerrier asks the network where a class is documented.
     monkeypatch.setattr(pt.documentation, "_cached_objects_inv", {})
     without, with_store = Lengths(), Lengths(texts=Store())
@@ -358,7 +353,7 @@ def test_pyterrier_sees_what_it_needs_and_gives(monkeypatch: pytest.MonkeyPatch)
     assert drawn["label"] == "Lengths %50"
 
 
-def test_queries_without_results_are_refused_as_pyterrier_does() -> None:
+def test_queries_without_results_are_refused_as_pyterrier_does():
     with pytest.raises(pt.validate.InputValidationError):
         Lengths()(pd.DataFrame({"qid": ["1"], "query": ["x"]}))
 
@@ -366,7 +361,7 @@ def test_queries_without_results_are_refused_as_pyterrier_does() -> None:
 QUERIES = pd.DataFrame({"qid": ["q", "r"], "query": ["q", "r"]})
 
 
-def test_it_composes_and_is_cut_after_the_tail_was_put_below() -> None:
+def test_it_composes_and_is_cut_after_the_tail_was_put_below():
     retriever = pt.Transformer.from_df(THREE, uniform=False)
     got = (retriever >> Lengths(depth=2) % 2)(QUERIES)
     assert got["docno"].tolist() == ["d2", "d1"]
@@ -376,7 +371,7 @@ def test_it_composes_and_is_cut_after_the_tail_was_put_below() -> None:
     assert got["docno"].tolist() == ["d2", "d3", "d1"]
 
 
-def test_an_experiment_asks_equal_stages_once() -> None:
+def test_an_experiment_asks_equal_stages_once():
     retriever = pt.Transformer.from_df(THREE, uniform=False)
     one, every = Lengths(depth=1), Lengths()
     deep = retriever >> every
@@ -399,7 +394,7 @@ def test_an_experiment_asks_equal_stages_once() -> None:
 SUBJECTS = ("harbour", "mill", "bridge", "lighthouse", "orchard", "quarry", "chapel", "ferry")
 
 
-def corpus(size: int) -> dict[str, Document]:
+def corpus(size):
     """Every document speaks of the town, and of a subject as often as its number says."""
     documents = {}
     for n in range(size):
@@ -409,12 +404,12 @@ def corpus(size: int) -> dict[str, Document]:
     return documents
 
 
-def bm25(documents: dict[str, Document], path: Path) -> BM25:
+def bm25(documents, path):
     units = (Unit(each.docid, each.title, each.text) for each in documents.values())
     return BM25(index=LexicalIndex.build(units, path), depth=1000)
 
 
-def browse(tool: RankedBrowsing, query: str) -> list[str]:
+def browse(tool, query):
     """All documents of a ranking, by search and page after page."""
     result = tool.call("search", {"reason": "", "query": query})
     shown = list(result.call.shown)
@@ -425,7 +420,7 @@ def browse(tool: RankedBrowsing, query: str) -> list[str]:
     return shown
 
 
-def test_a_thousand_deep_ranking_pages_unchanged_below_the_head(tmp_path: Path) -> None:
+def test_a_thousand_deep_ranking_pages_unchanged_below_the_head(tmp_path):
     documents = corpus(1200)
     store = store_of(documents)
     retriever = bm25(documents, tmp_path / "index")
@@ -448,7 +443,7 @@ class Busy(Lengths):
     """A scorer that takes 50 ms for a batch, during which other threads run. Many searches arrive
     in this time on a slow or busy machine too."""
 
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
+    def score(self, pairs):
         time.sleep(0.05)
         return super().score(pairs)
 
@@ -456,14 +451,14 @@ class Busy(Lengths):
 AGENTS = 32
 
 
-async def agents(pipeline: pt.Transformer, searches: int) -> list[list[tuple[str, float]]]:
+async def agents(pipeline, searches):
     """The rankings of 32 questions, each of which searches again when it has its results, in the
     threads that a run gives to them."""
     backend = PipelineBackend(pipeline)
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(2 * AGENTS, "question"))
 
-    async def ask(number: int) -> list[list[tuple[str, float]]]:
+    async def ask(number):
         rankings = []
         for turn in range(searches):
             query = f"town {SUBJECTS[(number + turn) % len(SUBJECTS)]} number{number}"
@@ -476,12 +471,12 @@ async def agents(pipeline: pt.Transformer, searches: int) -> list[list[tuple[str
 
 
 @pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, BM25]]:
+def town(tmp_path_factory):
     documents = corpus(400)
     yield store_of(documents), bm25(documents, tmp_path_factory.mktemp("town") / "index")
 
 
-def one_by_one(pipeline: pt.Transformer, searches: int) -> list[list[tuple[str, float]]]:
+def one_by_one(pipeline, searches):
     backend = PipelineBackend(pipeline)
     rankings = []
     for number in range(AGENTS):
@@ -492,7 +487,7 @@ def one_by_one(pipeline: pt.Transformer, searches: int) -> list[list[tuple[str, 
     return rankings
 
 
-def test_32_agents_fill_batches_and_get_the_scores_of_one_by_one(town: tuple[Any, BM25]) -> None:
+def test_32_agents_fill_batches_and_get_the_scores_of_one_by_one(town):
     store, retriever = town
     alone = Lengths(texts=store.texts, depth=10)
     stage = Busy(texts=store.texts, depth=10)
@@ -506,9 +501,7 @@ def test_32_agents_fill_batches_and_get_the_scores_of_one_by_one(town: tuple[Any
     assert counts["largest_batch"] >= 10 * AGENTS / 4
 
 
-def test_32_agents_get_the_scores_of_one_by_one_from_a_model(
-    town: tuple[Any, BM25], tmp_path: Path
-) -> None:
+def test_32_agents_get_the_scores_of_one_by_one_from_a_model(town, tmp_path):
     torch = pytest.importorskip("torch")
     from soundingline.pipelines.rerank.monot5 import MonoT5
 
@@ -528,7 +521,7 @@ def test_32_agents_get_the_scores_of_one_by_one_from_a_model(
         assert len(set(head)) > 1
 
 
-def test_cached_pairs_wait_for_nobody(town: tuple[Any, BM25], tmp_path: Path) -> None:
+def test_cached_pairs_wait_for_nobody(town, tmp_path):
     store, retriever = town
     scorer = Lengths(texts=store.texts, depth=10, cache=tmp_path)
     pipeline = retriever >> scorer
@@ -539,13 +532,13 @@ def test_cached_pairs_wait_for_nobody(town: tuple[Any, BM25], tmp_path: Path) ->
     assert len(scorer.calls) == asked
 
 
-def test_without_shared_batches_threads_call_the_model_at_the_same_time() -> None:
+def test_without_shared_batches_threads_call_the_model_at_the_same_time():
     together = threading.Barrier(4)
 
     class Remote(Lengths):
         shares_batches = False
 
-        def score(self, pairs: Sequence[Pair]) -> list[float]:
+        def score(self, pairs):
             together.wait(30)
             return super().score(pairs)
 
@@ -557,7 +550,7 @@ def test_without_shared_batches_threads_call_the_model_at_the_same_time() -> Non
     assert "gathered_requests" not in stage.counts
 
 
-def test_an_agents_missing_document_is_its_own_error(town: tuple[Any, BM25]) -> None:
+def test_an_agents_missing_document_is_its_own_error(town):
     store, retriever = town
     stage = Busy(texts=store.texts, depth=10)
     broken = pt.apply.generic(
@@ -565,7 +558,7 @@ def test_an_agents_missing_document_is_its_own_error(town: tuple[Any, BM25]) -> 
     )
     backend = PipelineBackend(retriever >> broken >> stage)
 
-    def ask(subject: str) -> str:
+    def ask(subject):
         try:
             return str(len(backend.search(SearchRequest(f"town {subject}", depth=20)).hits))
         except InputError as error:
@@ -586,18 +579,18 @@ class Declared(Reranker):
 
     weight: float = 1.0
 
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
+    def score(self, pairs):
         return [self.weight * len(pair.text) for pair in pairs]
 
 
-def test_arguments_and_source_name_the_scores_of_a_model(tmp_path: Path) -> None:
+def test_arguments_and_source_name_the_scores_of_a_model(tmp_path):
     one, two = Declared(depth=2, cache=tmp_path), Declared(weight=2.0)
     assert one.fingerprint == Declared(depth=3).fingerprint != two.fingerprint
     assert one == Declared(depth=2) != Declared(depth=2, weight=2.0)
     assert repr(two).startswith("Declared(") and "weight=2.0" in repr(two)
 
 
-def test_a_re_ranker_travels_to_another_process_without_its_model() -> None:
+def test_a_re_ranker_travels_to_another_process_without_its_model():
     stage = Declared(weight=2.0, depth=2)
     stage(THREE)
     copied = pickle.loads(pickle.dumps(stage))
@@ -605,6 +598,6 @@ def test_a_re_ranker_travels_to_another_process_without_its_model() -> None:
     pd.testing.assert_frame_equal(copied(THREE), stage(THREE))
 
 
-def test_a_model_that_does_not_score_is_refused() -> None:
+def test_a_model_that_does_not_score_is_refused():
     with pytest.raises(TypeError, match=r"abstract.*score"):
         Reranker()  # type: ignore[abstract]

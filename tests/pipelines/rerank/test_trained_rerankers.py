@@ -3,7 +3,6 @@ judgements, saved, and loaded by its path."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +11,6 @@ import pytest
 from soundingline.experiments.train_reranker import LEARNERS, examples, train
 from soundingline.pipelines import CrossEncoder, MonoT5
 from soundingline.pipelines.lexical import LexicalIndex
-from soundingline.pipelines.rerank.reranker import Reranker
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.evaluation.retrieval import measure_rankings
@@ -35,16 +33,16 @@ class Collection:
         self.ranking = index.bm25(depth=DEPTH)(questions)
         self.qrels = {each.qid: benchmark.qrels["evidence"][each.qid] for each in topics}
 
-    def texts(self, docnos: Sequence[str]) -> list[Unit]:
+    def texts(self, docnos):
         return [self.units[each] for each in docnos]
 
-    def ndcg(self, ranking: pd.DataFrame) -> float:
+    def ndcg(self, ranking):
         ordered = ranking.sort_values(["qid", "rank"])
         rankings = {str(qid): rows["docno"].tolist() for qid, rows in ordered.groupby("qid")}
         found = measure_rankings(rankings, self.qrels, ["nDCG@10"])["nDCG@10"]
         return sum(found.values()) / len(found)
 
-    def best_ndcg(self) -> float:
+    def best_ndcg(self):
         """With the same candidates in the order of their judgements."""
         grades = [
             self.qrels[qid].get(docno, 0)
@@ -54,7 +52,7 @@ class Collection:
 
 
 @pytest.fixture(scope="module")
-def collection(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Collection:
+def collection(data_root, tmp_path_factory):
     return Collection(data_root, tmp_path_factory.mktemp("vaswani") / "index")
 
 
@@ -63,13 +61,13 @@ def collection(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Col
     [("monot5", MonoT5, 65, 24), ("cross_encoder", CrossEncoder, 50, 16)],
 )
 def test_a_model_trained_on_judgements_beats_bm25s_order_on_its_questions(
-    kind: str,
-    stage: type[Reranker],
-    steps: int,
-    batch: int,
-    collection: Collection,
-    tmp_path: Path,
-) -> None:
+    kind,
+    stage,
+    steps,
+    batch,
+    collection,
+    tmp_path,
+):
     torch.set_num_threads(1)
     learnt = examples(collection.ranking, collection.qrels, collection.texts)
     learner = LEARNERS[kind]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +13,7 @@ from soundingline.toolkit.corpus.store import SqliteStore
 from soundingline.toolkit.data import Document, Link, Topic
 from soundingline.toolkit.errors import InputError
 
-CORPUS: list[dict[str, Any]] = [
+CORPUS = [
     {
         "_id": "d1",
         "title": "One",
@@ -25,7 +23,7 @@ CORPUS: list[dict[str, Any]] = [
     {"_id": "d2", "title": "", "text": "second", "url": "http://b"},
     {"_id": "d3", "text": "third"},
 ]
-QUERIES: list[dict[str, Any]] = [
+QUERIES = [
     {"_id": "q3", "text": "three?", "answers": ["3", "three"]},
     {"_id": "../../x", "text": "odd?"},
     {"_id": "q1", "text": "one?"},
@@ -34,11 +32,11 @@ HEADER = "query-id\tcorpus-id\tscore\n"
 
 
 def write(
-    folder: Path,
-    corpus: list[dict[str, Any]] = CORPUS,
-    queries: list[dict[str, Any]] = QUERIES,
-    **qrels: str,
-) -> Path:
+    folder,
+    corpus=CORPUS,
+    queries=QUERIES,
+    **qrels,
+):
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     for name, rows in (("corpus", corpus), ("queries", queries)):
         text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -50,7 +48,7 @@ def write(
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return write(
         tmp_path / "mine",
         test=HEADER + "q1\td1\t1\nq3\td2\t0\nghost\td1\t1\n",
@@ -59,41 +57,41 @@ def folder(tmp_path: Path) -> Path:
     )
 
 
-def test_it_is_a_benchmark_named_like_its_folder(folder: Path) -> None:
+def test_it_is_a_benchmark_named_like_its_folder(folder):
     benchmark = BeirBenchmark(folder)
     assert isinstance(benchmark, Benchmark)
     assert benchmark.name == "mine"
     assert BeirBenchmark(folder, name="other").name == "other"
 
 
-def test_a_named_split_selects_the_questions_its_qrels_name_in_file_order(folder: Path) -> None:
+def test_a_named_split_selects_the_questions_its_qrels_name_in_file_order(folder):
     benchmark = BeirBenchmark(folder, split="test")
     assert benchmark.topics == [Topic("q3", "three?"), Topic("q1", "one?")]
     assert benchmark.qrels == {"evidence": {"q1": {"d1": 1}, "q3": {"d2": 0}}}
     assert benchmark.answers == {"q3": ["3", "three"]}
 
 
-def test_trec_qrels_gold_tier_and_odd_qids_are_read(folder: Path) -> None:
+def test_trec_qrels_gold_tier_and_odd_qids_are_read(folder):
     benchmark = BeirBenchmark(folder, split="dev")
     assert [topic.qid for topic in benchmark.topics] == ["../../x"]
     assert benchmark.qrels["evidence"] == {"../../x": {"d3": 2, "nowhere": 1}}
     assert benchmark.qrels["gold"] == {"../../x": {"d3": 1}}
 
 
-def test_no_split_selects_all_questions_and_the_union_of_qrels(folder: Path) -> None:
+def test_no_split_selects_all_questions_and_the_union_of_qrels(folder):
     benchmark = BeirBenchmark(folder, split=None)
     assert [topic.qid for topic in benchmark.topics] == ["q3", "../../x", "q1"]
     assert set(benchmark.qrels["evidence"]) == {"q3", "../../x", "q1"}
     assert set(benchmark.qrels["gold"]) == {"../../x"}
 
 
-def test_limit_keeps_the_first_questions_and_their_judgements(folder: Path) -> None:
+def test_limit_keeps_the_first_questions_and_their_judgements(folder):
     benchmark = BeirBenchmark(folder, split=None, limit=1)
     assert [topic.qid for topic in benchmark.topics] == ["q3"]
     assert benchmark.qrels["evidence"] == {"q3": {"d2": 0}}
 
 
-def test_documents_keep_text_title_and_url(folder: Path) -> None:
+def test_documents_keep_text_title_and_url(folder):
     assert list(BeirBenchmark(folder).documents()) == [
         Document("d1", "One", "first\u2028still first", "http://a"),
         Document("d2", "", "second", "http://b"),
@@ -101,7 +99,7 @@ def test_documents_keep_text_title_and_url(folder: Path) -> None:
     ]
 
 
-def test_documents_are_streamed(folder: Path) -> None:
+def test_documents_are_streamed(folder):
     with (folder / "corpus.jsonl").open("a") as stream:
         stream.write("{broken\n")
     documents = BeirBenchmark(folder).documents()
@@ -110,14 +108,14 @@ def test_documents_are_streamed(folder: Path) -> None:
         next(documents)
 
 
-def test_judgements_of_documents_that_the_corpus_lacks_are_listed(folder: Path) -> None:
+def test_judgements_of_documents_that_the_corpus_lacks_are_listed(folder):
     benchmark = BeirBenchmark(folder, split=None)
     docids = {document.docid for document in benchmark.documents()}
     assert benchmark.unknown_judged(docids) == [("../../x", "nowhere")]
     assert benchmark.unjudged == []
 
 
-def test_documents_are_looked_up_in_the_corpus(folder: Path) -> None:
+def test_documents_are_looked_up_in_the_corpus(folder):
     benchmark = BeirBenchmark(folder)
     assert benchmark.missing_documents(["d1", "nowhere", "d3"]) == {"nowhere"}
     assert benchmark.missing_documents([]) == set()
@@ -127,19 +125,19 @@ def test_documents_are_looked_up_in_the_corpus(folder: Path) -> None:
     ]
 
 
-def test_questions_without_judgements_are_counted(tmp_path: Path) -> None:
+def test_questions_without_judgements_are_counted(tmp_path):
     benchmark = BeirBenchmark(write(tmp_path), split=None)
     assert benchmark.unjudged == ["../../x"]
 
 
-def test_a_folder_without_qrels_serves_all_questions(tmp_path: Path) -> None:
+def test_a_folder_without_qrels_serves_all_questions(tmp_path):
     (write(tmp_path) / "qrels" / "test.tsv").unlink()
     benchmark = BeirBenchmark(tmp_path, split=None)
     assert benchmark.qrels == {"evidence": {}}
     assert len(benchmark.unjudged) == 3
 
 
-def test_split_and_limit_change_the_fingerprint_and_not_the_corpus_one(folder: Path) -> None:
+def test_split_and_limit_change_the_fingerprint_and_not_the_corpus_one(folder):
     choices = [
         BeirBenchmark(folder, split=split, limit=limit)
         for split, limit in (("test", None), ("dev", None), (None, None), ("test", 1))
@@ -148,7 +146,7 @@ def test_split_and_limit_change_the_fingerprint_and_not_the_corpus_one(folder: P
     assert len({benchmark.corpus_fingerprint for benchmark in choices}) == 1
 
 
-def test_fingerprints_are_of_content_and_not_of_place(folder: Path, tmp_path: Path) -> None:
+def test_fingerprints_are_of_content_and_not_of_place(folder, tmp_path):
     moved = folder.rename(tmp_path / "moved")
     first = BeirBenchmark(moved)
     before = (first.fingerprint, first.corpus_fingerprint)
@@ -175,14 +173,12 @@ def test_fingerprints_are_of_content_and_not_of_place(folder: Path, tmp_path: Pa
         ("", "name no question of queries.jsonl"),
     ],
 )
-def test_malformed_qrels_are_refused_with_file_and_line(
-    tmp_path: Path, qrels: str, message: str
-) -> None:
+def test_malformed_qrels_are_refused_with_file_and_line(tmp_path, qrels, message):
     with pytest.raises(InputError, match=message):
         BeirBenchmark(write(tmp_path, test=qrels))
 
 
-def test_qrels_without_a_header_lose_no_row(tmp_path: Path) -> None:
+def test_qrels_without_a_header_lose_no_row(tmp_path):
     benchmark = BeirBenchmark(write(tmp_path, test="q1 d1 1\nq3 d2 1\n"))
     assert benchmark.qrels["evidence"] == {"q1": {"d1": 1}, "q3": {"d2": 1}}
 
@@ -200,9 +196,7 @@ def test_qrels_without_a_header_lose_no_row(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_malformed_questions_are_refused(
-    tmp_path: Path, rows: list[dict[str, Any]], message: str
-) -> None:
+def test_malformed_questions_are_refused(tmp_path, rows, message):
     with pytest.raises(InputError, match=message):
         BeirBenchmark(write(tmp_path, queries=rows))
 
@@ -217,14 +211,14 @@ def test_malformed_questions_are_refused(
         (b'{"_id": "d1", "text": "\\ud800"}\n', r"corpus\.jsonl:1: text: half a surrogate pair"),
     ],
 )
-def test_malformed_documents_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_malformed_documents_are_refused(tmp_path, content, message):
     (write(tmp_path) / "corpus.jsonl").write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
         list(BeirBenchmark(tmp_path).documents())
     assert "\n" not in str(caught.value)
 
 
-def test_the_store_refuses_a_docid_that_comes_twice_and_an_empty_corpus(tmp_path: Path) -> None:
+def test_the_store_refuses_a_docid_that_comes_twice_and_an_empty_corpus(tmp_path):
     rows = [f'{{"_id": "d{n}", "text": "a"}}\n' for n in range(70_000)]
     corpus = write(tmp_path) / "corpus.jsonl"
     wrong = {
@@ -239,18 +233,18 @@ def test_the_store_refuses_a_docid_that_comes_twice_and_an_empty_corpus(tmp_path
         assert not (tmp_path / "store").exists()
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path):
     (write(tmp_path) / "corpus.jsonl").write_bytes(b'\xef\xbb\xbf{"_id": "d1", "text": "a"}\r\n')
     assert [document.docid for document in BeirBenchmark(tmp_path).documents()] == ["d1"]
 
 
-def test_an_empty_corpus_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_empty_corpus_is_refused_at_once(tmp_path):
     (write(tmp_path) / "corpus.jsonl").write_text("")
     with pytest.raises(InputError, match=r"corpus\.jsonl is empty"):
         BeirBenchmark(tmp_path)
 
 
-def test_missing_folders_and_files_say_what_is_there(folder: Path) -> None:
+def test_missing_folders_and_files_say_what_is_there(folder):
     with pytest.raises(InputError, match=r"no folder .*beside it: mine"):
         BeirBenchmark(folder.parent / "absent")
     (folder / "queries.jsonl").unlink()
@@ -260,13 +254,13 @@ def test_missing_folders_and_files_say_what_is_there(folder: Path) -> None:
         BeirBenchmark(folder)
 
 
-def test_an_unknown_split_lists_the_splits(folder: Path) -> None:
+def test_an_unknown_split_lists_the_splits(folder):
     with pytest.raises(InputError, match=r"no split 'train'\. valid: dev, test, or null"):
         BeirBenchmark(folder, split="train")
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, "3"])
-def test_a_limit_must_be_a_positive_integer(folder: Path, limit: Any) -> None:
+def test_a_limit_must_be_a_positive_integer(folder, limit):
     with pytest.raises(InputError, match="valid: a whole number, 1 or more"):
         BeirBenchmark(folder, limit=limit)
 
@@ -283,22 +277,22 @@ def test_a_limit_must_be_a_positive_integer(folder: Path, limit: Any) -> None:
     ],
 )
 def test_real_collections_have_their_published_sizes(
-    data_root: Path, name: str, split: str | None, documents: int, questions: int, rows: int
-) -> None:
+    data_root, name, split, documents, questions, rows
+):
     benchmark = BeirBenchmark(data_root / name, split=split)
     assert sum(1 for _ in benchmark.documents()) == documents
     assert len(benchmark.topics) == questions
     assert sum(map(len, benchmark.qrels["evidence"].values())) == rows
 
 
-def test_cacm_keeps_its_judgements_of_absent_documents(data_root: Path) -> None:
+def test_cacm_keeps_its_judgements_of_absent_documents(data_root):
     benchmark = BeirBenchmark(data_root / "cacm", split=None)
     assert (len(benchmark.topics), len(benchmark.unjudged)) == (64, 64 - 52)
     docids = {document.docid for document in benchmark.documents()}
     assert len(benchmark.unknown_judged(docids)) == 55
 
 
-SET_QUERIES: list[dict[str, Any]] = [
+SET_QUERIES = [
     {"_id": "q1", "text": "one?", "checklist": ["It is first.", "It is old."]},
     {"_id": "q2", "text": "two?", "targets": ["d3", "d2", "d2"]},
     {"_id": "q3", "text": "three?"},
@@ -306,7 +300,7 @@ SET_QUERIES: list[dict[str, Any]] = [
 ]
 
 
-def test_questions_with_a_checklist_or_targets_ask_for_documents(tmp_path: Path) -> None:
+def test_questions_with_a_checklist_or_targets_ask_for_documents(tmp_path):
     folder = write(tmp_path, queries=SET_QUERIES, test=HEADER + "q1\td1\t2\nq1\td2\t0\nq3\td3\t1\n")
     (folder / "satisfaction.jsonl").write_text(
         '{"query-id": "q1", "corpus-id": "d2", "satisfied": [true, false]}\n', encoding="utf-8"
@@ -320,7 +314,7 @@ def test_questions_with_a_checklist_or_targets_ask_for_documents(tmp_path: Path)
     assert test.targets == {"q1": {"d1"}}
 
 
-def test_a_list_of_targets_needs_no_qrels(tmp_path: Path) -> None:
+def test_a_list_of_targets_needs_no_qrels(tmp_path):
     """Queries with lists of ids, the shape of LitSearch and SAGE."""
     folder = write(tmp_path, queries=SET_QUERIES[1:2], test=HEADER)
     (folder / "qrels" / "test.tsv").unlink()
@@ -329,7 +323,7 @@ def test_a_list_of_targets_needs_no_qrels(tmp_path: Path) -> None:
     assert benchmark.targets == {"q2": {"d2", "d3"}}
 
 
-def test_a_folder_of_judgements_alone_asks_for_documents_where_it_is_told_to(folder: Path) -> None:
+def test_a_folder_of_judgements_alone_asks_for_documents_where_it_is_told_to(folder):
     assert not BeirBenchmark(folder).targets
     benchmark = BeirBenchmark(folder, sets=True)
     assert benchmark.targets == {"q1": {"d1"}, "q3": set()}
@@ -348,21 +342,19 @@ def test_a_folder_of_judgements_alone_asks_for_documents_where_it_is_told_to(fol
         ("targets", [None], "targets"),
     ],
 )
-def test_a_checklist_or_targets_of_another_shape_are_refused(
-    tmp_path: Path, field: str, value: Any, message: str
-) -> None:
+def test_a_checklist_or_targets_of_another_shape_are_refused(tmp_path, field, value, message):
     folder = write(tmp_path, queries=[{"_id": "q1", "text": "one?", field: value}])
     with pytest.raises(InputError, match=rf"queries\.jsonl:1.*{message}"):
         BeirBenchmark(folder)
 
 
-def test_requirements_in_any_script_are_read(tmp_path: Path) -> None:
+def test_requirements_in_any_script_are_read(tmp_path):
     texts = ["実験は三回行われた。", "Исследование проведено до 1990 года."]
     folder = write(tmp_path, queries=[{"_id": "q1", "text": "one?", "checklist": texts}])
     assert BeirBenchmark(folder).checklists == {"q1": texts}
 
 
-def test_satisfaction_must_fit_the_checklist(tmp_path: Path) -> None:
+def test_satisfaction_must_fit_the_checklist(tmp_path):
     folder = write(tmp_path, queries=SET_QUERIES)
     (folder / "satisfaction.jsonl").write_text(
         '{"query-id": "q1", "corpus-id": "d2", "satisfied": [true]}\n', encoding="utf-8"
@@ -371,13 +363,13 @@ def test_satisfaction_must_fit_the_checklist(tmp_path: Path) -> None:
         BeirBenchmark(folder)
 
 
-def test_a_target_that_the_qrels_grade_irrelevant_is_refused(tmp_path: Path) -> None:
+def test_a_target_that_the_qrels_grade_irrelevant_is_refused(tmp_path):
     folder = write(tmp_path, queries=SET_QUERIES, test=HEADER + "q2\td2\t0\n")
     with pytest.raises(InputError, match="'d2' is a target of question 'q2'"):
         BeirBenchmark(folder)
 
 
-def test_links_are_an_optional_file(folder: Path) -> None:
+def test_links_are_an_optional_file(folder):
     assert BeirBenchmark(folder).links() is None
     before = BeirBenchmark(folder).fingerprint
     (folder / "links.tsv").write_text("docid\tlinked\nd1\td2\n", encoding="utf-8")
@@ -386,7 +378,7 @@ def test_links_are_an_optional_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["a", "a\tb\tc", "\tb", "a\t"])
-def test_a_line_that_is_no_link_is_refused_with_its_place(folder: Path, line: str) -> None:
+def test_a_line_that_is_no_link_is_refused_with_its_place(folder, line):
     text = f"docid\tlinked\na\tb\n{line}\n"
     (folder / "links.tsv").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=r"links\.tsv:3 is no link"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from sealed_benchmark import (
@@ -30,27 +28,27 @@ from soundingline.toolkit.errors import InputError
 
 
 @pytest.fixture(autouse=True)
-def canary(monkeypatch: pytest.MonkeyPatch) -> None:
+def canary(monkeypatch):
     monkeypatch.setenv(VARIABLE, CANARY)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     write_benchmark(tmp_path)
     return tmp_path
 
 
-def opened(folder: Path, **settings: Any) -> BrowseCompPlus:
+def opened(folder, **settings):
     return BrowseCompPlus(str(folder / "questions"), str(folder / "corpus"), **settings)
 
 
-def with_rows(folder: Path, *rows: dict[str, Any], **settings: Any) -> BrowseCompPlus:
+def with_rows(folder, *rows, **settings):
     """The benchmark of these rows, which are sealed here."""
     path = write_parquet(folder / "own.parquet", [sealed_row(row) for row in rows])
     return BrowseCompPlus(str(path), str(folder / "corpus"), **settings)
 
 
-def test_questions_answers_judgements_and_corpus_are_opened(folder: Path) -> None:
+def test_questions_answers_judgements_and_corpus_are_opened(folder):
     benchmark = opened(folder)
     assert isinstance(benchmark, Benchmark)
     assert {topic.qid: topic.text for topic in benchmark.topics} == QUESTIONS
@@ -63,7 +61,7 @@ def test_questions_answers_judgements_and_corpus_are_opened(folder: Path) -> Non
     assert documents[0].url == f"http://{documents[0].docid}"
 
 
-def test_json_lines_give_what_parquet_gives(folder: Path) -> None:
+def test_json_lines_give_what_parquet_gives(folder):
     rows = write_jsonl(folder / "r.jsonl", [sealed_row(plain_row(qid)) for qid in QUESTIONS])
     texts = [{"docid": docid, "text": text} for docid, text in DOCUMENTS.items()]
     corpus = write_jsonl(folder / "c.jsonl", texts)
@@ -73,7 +71,7 @@ def test_json_lines_give_what_parquet_gives(folder: Path) -> None:
     assert [d.text for d in lines.documents()] == [d.text for d in parquet.documents()]
 
 
-def test_odd_rows_keep_their_texts(folder: Path) -> None:
+def test_odd_rows_keep_their_texts(folder):
     row = {
         **plain_row("11"),
         "query": 'A tab\there, an unclosed "quotation mark, and\na line?',
@@ -88,24 +86,20 @@ def test_odd_rows_keep_their_texts(folder: Path) -> None:
     assert benchmark.qrels == {"evidence": {"11": {"no number/at all": 1}}, "gold": {}}
 
 
-def test_rows_in_plain_text_need_no_canary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_in_plain_text_need_no_canary(folder, monkeypatch):
     monkeypatch.delenv(VARIABLE)
     rows = write_jsonl(folder / "plain.jsonl", [plain_row(qid) for qid in QUESTIONS])
     benchmark = BrowseCompPlus(str(rows), str(folder / "corpus"), obfuscated=False)
     assert benchmark.topics[0].text == QUESTIONS["11"]
 
 
-def test_an_absent_canary_is_one_line_that_names_the_variable(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_absent_canary_is_one_line_that_names_the_variable(folder, monkeypatch):
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(InputError, match=f"{VARIABLE} is not set"):
         opened(folder)
 
 
-def test_a_wrong_canary_is_one_line_without_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_canary_is_one_line_without_it(folder, monkeypatch):
     monkeypatch.setenv(VARIABLE, "another canary")
     with pytest.raises(InputError, match=f"canary in .{VARIABLE} does not open") as caught:
         opened(folder)
@@ -113,7 +107,7 @@ def test_a_wrong_canary_is_one_line_without_it(
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_truncated_row_is_damage_and_no_wrong_canary(folder: Path, first: bool) -> None:
+def test_a_truncated_row_is_damage_and_no_wrong_canary(folder, first):
     whole, cut = sealed_row(plain_row("11")), sealed_row(plain_row("12"))
     cut["query"] = cut["query"][:-3]
     rows = [cut, whole] if first else [whole, cut]
@@ -122,7 +116,7 @@ def test_a_truncated_row_is_damage_and_no_wrong_canary(folder: Path, first: bool
         BrowseCompPlus(str(path), str(folder / "corpus"))
 
 
-def test_truncated_files_are_one_line(folder: Path) -> None:
+def test_truncated_files_are_one_line(folder):
     questions = next((folder / "questions").iterdir())
     questions.write_bytes(questions.read_bytes()[:-40])
     with pytest.raises(InputError, match="cannot be read after row 0"):
@@ -141,15 +135,13 @@ def test_truncated_files_are_one_line(folder: Path) -> None:
         ({"query": 3.5}, r"query is 3\.5"),
     ],
 )
-def test_malformed_rows_are_refused_with_their_place(
-    folder: Path, change: dict[str, Any], message: str
-) -> None:
+def test_malformed_rows_are_refused_with_their_place(folder, change, message):
     rows = write_jsonl(folder / "r.jsonl", [{**sealed_row(plain_row("11")), **change}])
     with pytest.raises(InputError, match=rf"r.jsonl:1: {message}"):
         BrowseCompPlus(str(rows), str(folder / "corpus"))
 
 
-def test_a_missing_column_and_a_doubled_qid_are_refused(folder: Path) -> None:
+def test_a_missing_column_and_a_doubled_qid_are_refused(folder):
     row = sealed_row(plain_row("11"))
     rows = write_jsonl(folder / "twice.jsonl", [row, row])
     with pytest.raises(InputError, match=r"twice.jsonl:2 has the qid '11' a second time"):
@@ -160,7 +152,7 @@ def test_a_missing_column_and_a_doubled_qid_are_refused(folder: Path) -> None:
         BrowseCompPlus(str(rows), str(folder / "corpus"))
 
 
-def test_topics_and_qrels_of_files_take_the_place_of_the_rows(folder: Path) -> None:
+def test_topics_and_qrels_of_files_take_the_place_of_the_rows(folder):
     topics, qrels, golds = folder / "t.tsv", folder / "e.txt", folder / "g.txt"
     topics.write_text('12\tan unquoted "mark and\ta tab\n13\tplain\n', encoding="utf-8")
     qrels.write_text("12 Q0 1101 1\n12 0 x-1 0\n99 Q0 x-2 1\n", encoding="utf-8")
@@ -180,13 +172,13 @@ def test_topics_and_qrels_of_files_take_the_place_of_the_rows(folder: Path) -> N
     assert without.topics == benchmark.topics and not without.answers
 
 
-def test_a_topic_without_a_tab_is_refused(folder: Path) -> None:
+def test_a_topic_without_a_tab_is_refused(folder):
     (folder / "t.tsv").write_text("12 no tab\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"t.tsv:1 is no question"):
         opened(folder, topics=str(folder / "t.tsv"))
 
 
-def many(folder: Path, **settings: Any) -> list[str]:
+def many(folder, **settings):
     topics, qrels = folder / "many.tsv", folder / "many.txt"
     topics.write_text("".join(f"{n}\tquestion {n}\n" for n in range(830)), encoding="utf-8")
     qrels.write_text("1 Q0 x-1 1\n", encoding="utf-8")
@@ -195,7 +187,7 @@ def many(folder: Path, **settings: Any) -> list[str]:
     return [topic.qid for topic in benchmark.topics]
 
 
-def test_dev_and_test_share_out_the_questions_by_their_ids(folder: Path) -> None:
+def test_dev_and_test_share_out_the_questions_by_their_ids(folder):
     dev, test = many(folder, split="dev"), many(folder, split="test")
     assert sorted([*dev, *test], key=int) == many(folder)
     assert 350 < len(dev) < 480
@@ -203,7 +195,7 @@ def test_dev_and_test_share_out_the_questions_by_their_ids(folder: Path) -> None
     assert set(dev) < set(larger)
 
 
-def test_samples_are_seeded_nested_and_in_order(folder: Path) -> None:
+def test_samples_are_seeded_nested_and_in_order(folder):
     small, large = many(folder, sample=100), many(folder, sample=300)
     assert (len(small), len(large)) == (100, 300)
     assert set(small) < set(large)
@@ -217,14 +209,12 @@ def test_samples_are_seeded_nested_and_in_order(folder: Path) -> None:
     "wrong",
     [{"sample": 831}, {"sample": 0}, {"limit": True}, {"split": "train"}, {"dev_share": 1.0}],
 )
-def test_impossible_slices_are_refused(folder: Path, wrong: dict[str, Any]) -> None:
+def test_impossible_slices_are_refused(folder, wrong):
     with pytest.raises(InputError):
         many(folder, **wrong)
 
 
-def test_fingerprints_follow_content_and_slice_and_not_the_path(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_fingerprints_follow_content_and_slice_and_not_the_path(folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("copy")
     write_benchmark(elsewhere)
     one, copy, part = opened(folder), opened(elsewhere), opened(folder, limit=2)
@@ -233,14 +223,12 @@ def test_fingerprints_follow_content_and_slice_and_not_the_path(
     assert part.fingerprint != one.fingerprint
 
 
-def test_a_name_is_fetched_from_the_hub_and_a_missing_path_is_told(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_is_fetched_from_the_hub_and_a_missing_path_is_told(folder, monkeypatch):
     import huggingface_hub
 
     asked = []
 
-    def snapshot(name: str, **settings: Any) -> str:
+    def snapshot(name, **settings):
         asked.append((name, settings["repo_type"], settings["revision"]))
         if name == "gone/away":
             raise OSError("no such repository")

@@ -13,13 +13,12 @@ from scipy.stats import kstest
 
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.benchmarks.fictional.pages import philox_bits, printed, zipf
-from soundingline.toolkit.benchmarks.fictional.world import BY_NAME, Attribute
-from soundingline.toolkit.data import Document
+from soundingline.toolkit.benchmarks.fictional.world import BY_NAME
 
 SENTENCE = re.compile(r"[^.!\n]+[.!]?")
 
 
-def wordings(attribute: Attribute, value: str) -> re.Pattern[str]:
+def wordings(attribute, value):
     """Any of the ways in which a page may tell a fact."""
     shown = re.escape(printed(attribute, value))
     shapes = [re.escape(tell) for tell in (*attribute.tells, attribute.line)]
@@ -32,16 +31,16 @@ def wordings(attribute: Attribute, value: str) -> re.Pattern[str]:
 
 
 @pytest.fixture(scope="module")
-def world() -> FictionalWorld:
+def world():
     return FictionalWorld(documents=1600, median_words=500, p90_words=2000)
 
 
 @pytest.fixture(scope="module")
-def documents(world: FictionalWorld) -> list[Document]:
+def documents(world):
     return list(world.documents(0, 320))
 
 
-def places(world: FictionalWorld, document: Document) -> list[float]:
+def places(world, document):
     """Where the page tells each of its facts, from 0 (start) to 1 (end)."""
     entity = world.world.entity(int(document.docid[2:]))
     sentences = list(SENTENCE.finditer(document.text))
@@ -59,23 +58,19 @@ def places(world: FictionalWorld, document: Document) -> list[float]:
     return found
 
 
-def test_every_fact_is_told_once_in_the_page_of_its_entity(
-    world: FictionalWorld, documents: list[Document]
-) -> None:
+def test_every_fact_is_told_once_in_the_page_of_its_entity(world, documents):
     for document in documents[:160]:
         assert places(world, document)
 
 
-def test_facts_are_spread_evenly_over_the_pages(
-    world: FictionalWorld, documents: list[Document]
-) -> None:
+def test_facts_are_spread_evenly_over_the_pages(world, documents):
     long = [document for document in documents if len(document.text.split()) > 400]
     found = [place for document in long for place in places(world, document)]
     assert len(found) > 800
     assert kstest(found, "uniform").pvalue > 0.001
 
 
-def test_the_wording_of_a_fact_varies(world: FictionalWorld) -> None:
+def test_the_wording_of_a_fact_varies(world):
     shapes = set()
     for document in world.documents(0, 320):
         entity = world.world.entity(int(document.docid[2:]))
@@ -90,7 +85,7 @@ def test_the_wording_of_a_fact_varies(world: FictionalWorld) -> None:
     assert shapes == {0, 1, 2, 3, 4}
 
 
-def test_pages_have_titles_addresses_and_lines(documents: list[Document]) -> None:
+def test_pages_have_titles_addresses_and_lines(documents):
     for document in documents:
         assert document.title in document.text
         assert re.fullmatch(r"https://[a-z]+\.example/[a-z]+/[\w-]+", document.url)
@@ -101,7 +96,7 @@ def test_pages_have_titles_addresses_and_lines(documents: list[Document]) -> Non
     assert any("\n- " in text for text in long)
 
 
-def test_pages_mention_other_entities(world: FictionalWorld, documents: list[Document]) -> None:
+def test_pages_mention_other_entities(world, documents):
     titles = {world.world.name(world.world.entity(index)) for index in range(world.size)}
     long = [document for document in documents if len(document.text.split()) > 2000][:8]
     assert len(long) == 8
@@ -110,7 +105,7 @@ def test_pages_mention_other_entities(world: FictionalWorld, documents: list[Doc
         assert len(mentioned) >= 8
 
 
-def test_lengths_are_log_normal_with_the_median_and_percentile_asked_for() -> None:
+def test_lengths_are_log_normal_with_the_median_and_percentile_asked_for():
     world = FictionalWorld(documents=20_000)
     aimed = np.array([world.words(f"fw{index:07d}") for index in range(20_000)])
     assert np.median(aimed) == pytest.approx(1500, rel=0.03)
@@ -118,14 +113,14 @@ def test_lengths_are_log_normal_with_the_median_and_percentile_asked_for() -> No
     assert np.percentile(aimed, 10) == pytest.approx(1500**2 / 10_000, rel=0.04)
 
 
-def test_pages_have_the_length_aimed_at(world: FictionalWorld, documents: list[Document]) -> None:
+def test_pages_have_the_length_aimed_at(world, documents):
     for document in documents:
         aimed = world.words(document.docid)
         if aimed > 600:
             assert len(document.text.split()) == pytest.approx(aimed, rel=0.1)
 
 
-def test_ranks_follow_the_zipf_mandelbrot_law() -> None:
+def test_ranks_follow_the_zipf_mandelbrot_law():
     size, shift, exponent = 50_000, 12, 1.25
     drawn = zipf(size, shift).draw(philox_bits(400_000, "test") >> np.uint64(32))
     weights = (np.arange(size) + shift) ** -exponent
@@ -136,10 +131,10 @@ def test_ranks_follow_the_zipf_mandelbrot_law() -> None:
         assert np.mean(drawn <= rank) == pytest.approx(expected[rank], abs=0.003)
 
 
-def test_the_vocabulary_keeps_growing_with_the_collection() -> None:
+def test_the_vocabulary_keeps_growing_with_the_collection():
     """Heaps' law: in texts the exponent of distinct words over all words is 0.4 to 0.8."""
     world = FictionalWorld(documents=100_000, median_words=600, p90_words=2000)
-    seen: set[str] = set()
+    seen = set()
     total, sizes = 0, []
     most = cases(800, 400)
     for number, document in enumerate(world.documents(0, most), start=1):
@@ -153,9 +148,9 @@ def test_the_vocabulary_keeps_growing_with_the_collection() -> None:
     assert 0.4 < growth < 0.85
 
 
-def test_pages_of_one_type_share_words_that_others_lack(world: FictionalWorld) -> None:
-    by_kind: dict[str, Counter[str]] = {"ship": Counter(), "school": Counter()}
-    halves: dict[str, list[Counter[str]]] = {"ship": [], "school": []}
+def test_pages_of_one_type_share_words_that_others_lack(world):
+    by_kind = {"ship": Counter(), "school": Counter()}
+    halves = {"ship": [], "school": []}
     for document in world.documents(0, 480):
         kind = world.world.entity(int(document.docid[2:])).kind
         if kind in by_kind:
@@ -167,7 +162,7 @@ def test_pages_of_one_type_share_words_that_others_lack(world: FictionalWorld) -
     assert np.mean([second[word] > other[word] for word in common]) > 0.8
 
 
-def test_ranges_of_documents_are_the_same_as_the_whole(world: FictionalWorld) -> None:
+def test_ranges_of_documents_are_the_same_as_the_whole(world):
     whole = list(world.documents(10, 40))
     assert [*world.documents(10, 25), *world.documents(25, 40)] == whole
     assert [document.docid for document in whole] == [f"fw{index:07d}" for index in range(10, 40)]
@@ -175,7 +170,7 @@ def test_ranges_of_documents_are_the_same_as_the_whole(world: FictionalWorld) ->
     assert list(world.documents(1590, 99_999)) == list(world.documents(1590))
 
 
-def peak(world: FictionalWorld, stop: int) -> int:
+def peak(world, stop):
     tracemalloc.start()
     for document in world.documents(0, stop):
         assert document.text
@@ -184,7 +179,7 @@ def peak(world: FictionalWorld, stop: int) -> int:
     return used
 
 
-def test_documents_need_no_memory_that_grows_with_their_number() -> None:
+def test_documents_need_no_memory_that_grows_with_their_number():
     settings = {"median_words": 60, "p90_words": 120}
     small = FictionalWorld(documents=1000, **settings)
     large = FictionalWorld(documents=100_000, **settings)
@@ -193,7 +188,7 @@ def test_documents_need_no_memory_that_grows_with_their_number() -> None:
     assert many < few + 300_000
 
 
-def test_questions_of_a_large_world_need_a_few_bytes_an_entity() -> None:
+def test_questions_of_a_large_world_need_a_few_bytes_an_entity():
     world = FictionalWorld(documents=100_000, questions=20, hops=3)
     tracemalloc.start()
     assert len(world.topics) == 20

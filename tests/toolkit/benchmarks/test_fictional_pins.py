@@ -9,13 +9,12 @@ digests, and compute the figures of the documentation again.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import pytest
 
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS = {
     "chained": {"documents": 160, "questions": 40},
     "four hops": {
         "documents": 640,
@@ -69,11 +68,11 @@ PINNED = {
 }
 
 
-def digest(values: Any) -> str:
+def digest(values):
     return hashlib.sha256(repr(values).encode()).hexdigest()
 
 
-def digests(world: FictionalWorld) -> dict[str, str]:
+def digests(world):
     docids = [document.docid for document in world.documents()]
     return {
         "documents": digest([tuple(document) for document in world.documents()]),
@@ -93,5 +92,5 @@ def digests(world: FictionalWorld) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_the_generator_makes_the_pinned_world(name: str) -> None:
+def test_the_generator_makes_the_pinned_world(name):
     assert digests(FictionalWorld(**SETTINGS[name])) == PINNED[name]

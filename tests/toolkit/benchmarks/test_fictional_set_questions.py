@@ -7,7 +7,6 @@ from collections import Counter
 import pytest
 
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld, set_questions
-from soundingline.toolkit.benchmarks.fictional.set_questions import Requirement, SetQuestion
 from soundingline.toolkit.benchmarks.links import LinkGraph
 from soundingline.toolkit.errors import InputError
 
@@ -15,19 +14,19 @@ WORLD = FictionalWorld(documents=800, questions="sets:40", median_words=40, p90_
 DEFAULT = FictionalWorld(questions="sets")
 
 
-def facts_of(world: FictionalWorld) -> dict[str, dict[str, str]]:
+def facts_of(world):
     docids = [document.docid for document in world.documents()]
     return {docid: {fact.relation: fact.value for fact in world.facts(docid)} for docid in docids}
 
 
-def meets(facts: dict[str, str], requirement: Requirement) -> bool:
+def meets(facts, requirement):
     """By the values that a page tells, and by nothing else."""
     clue, value = requirement.clue, facts[requirement.clue.relation]
     inside = value == clue.value if clue.value else clue.low <= int(value) <= clue.high
     return inside != requirement.excluded
 
 
-def brute_force(facts: dict[str, dict[str, str]], question: SetQuestion) -> dict[str, list[bool]]:
+def brute_force(facts, question):
     return {
         docid: [meets(row, requirement) for requirement in question.requirements]
         for docid, row in facts.items()
@@ -36,13 +35,13 @@ def brute_force(facts: dict[str, dict[str, str]], question: SetQuestion) -> dict
 
 
 @pytest.fixture(scope="module")
-def facts() -> dict[str, dict[str, str]]:
+def facts():
     return facts_of(WORLD)
 
 
 def test_targets_are_all_documents_whose_facts_meet_every_requirement(
-    facts: dict[str, dict[str, str]],
-) -> None:
+    facts,
+):
     assert len(WORLD.worded_sets) == 40
     for worded in WORLD.worded_sets:
         met = brute_force(facts, worded.question)
@@ -51,15 +50,15 @@ def test_targets_are_all_documents_whose_facts_meet_every_requirement(
 
 
 def test_every_requirement_has_a_document_that_misses_it_alone(
-    facts: dict[str, dict[str, str]],
-) -> None:
+    facts,
+):
     for worded in WORLD.worded_sets:
         rows = brute_force(facts, worded.question).values()
         missing_one = {row.index(False) for row in rows if row.count(False) == 1}
         assert missing_one == set(range(len(worded.checklist)))
 
 
-def test_satisfaction_is_known_of_every_document(facts: dict[str, dict[str, str]]) -> None:
+def test_satisfaction_is_known_of_every_document(facts):
     for worded in WORLD.worded_sets[:8]:
         met = brute_force(facts, worded.question)
         known = WORLD.satisfaction[worded.qid]
@@ -69,7 +68,7 @@ def test_satisfaction_is_known_of_every_document(facts: dict[str, dict[str, str]
     assert "fw9999999" not in known
 
 
-def test_the_world_asks_by_every_sort_of_requirement_two_to_six_of_them() -> None:
+def test_the_world_asks_by_every_sort_of_requirement_two_to_six_of_them():
     worded = DEFAULT.worded_sets
     sorts = Counter(
         requirement.sort(row.question.kind)
@@ -83,7 +82,7 @@ def test_the_world_asks_by_every_sort_of_requirement_two_to_six_of_them() -> Non
     assert len({row.question for row in worded}) == 100
 
 
-def test_the_checklist_states_the_values_and_the_question_names_related_entities() -> None:
+def test_the_checklist_states_the_values_and_the_question_names_related_entities():
     for row in DEFAULT.worded_sets:
         for text, (clue, excluded) in zip(row.checklist, row.question.requirements, strict=True):
             values = [clue.value] if clue.value else [f"{clue.low:,}", str(clue.low)]
@@ -93,7 +92,7 @@ def test_the_checklist_states_the_values_and_the_question_names_related_entities
         assert all(requirement.clue.value in row.text for requirement in related)
 
 
-def test_judgements_are_the_targets_and_there_are_no_short_answers() -> None:
+def test_judgements_are_the_targets_and_there_are_no_short_answers():
     qids = {topic.qid for topic in DEFAULT.topics}
     assert set(DEFAULT.targets) == qids == set(DEFAULT.checklists)
     assert DEFAULT.answers == {}
@@ -101,7 +100,7 @@ def test_judgements_are_the_targets_and_there_are_no_short_answers() -> None:
     assert not FictionalWorld().targets
 
 
-def test_splits_halve_the_questions() -> None:
+def test_splits_halve_the_questions():
     halves = [
         FictionalWorld(documents=800, questions="sets:40", split=split).topics
         for split in ("dev", "test")
@@ -111,7 +110,7 @@ def test_splits_halve_the_questions() -> None:
     assert not texts[0] & texts[1]
 
 
-def test_the_kind_of_question_changes_the_benchmark_and_not_its_corpus() -> None:
+def test_the_kind_of_question_changes_the_benchmark_and_not_its_corpus():
     chained = FictionalWorld()
     assert chained.fingerprint == "03d6afede29f"  # as before there were such questions
     assert chained.corpus_fingerprint == DEFAULT.corpus_fingerprint
@@ -119,18 +118,18 @@ def test_the_kind_of_question_changes_the_benchmark_and_not_its_corpus() -> None
 
 
 @pytest.mark.parametrize("questions", ["set", "sets:", "sets:x", "sets:0", "sets:-1", "sets:900"])
-def test_another_word_for_questions_is_refused(questions: str) -> None:
+def test_another_word_for_questions_is_refused(questions):
     with pytest.raises(InputError, match="questions="):
         FictionalWorld(documents=800, questions=questions)
 
 
-def test_a_small_world_tells_how_many_questions_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_world_tells_how_many_questions_it_holds(monkeypatch):
     monkeypatch.setattr(set_questions, "ATTEMPTS", 1)
     with pytest.raises(InputError, match="hold only"):
         _ = FictionalWorld(documents=64, questions="sets:32", twins=0.0).topics
 
 
-def test_links_are_a_part_of_who_names_whom() -> None:
+def test_links_are_a_part_of_who_names_whom():
     """About half; every one of them is there to read on the page."""
     documents = {document.docid: document for document in WORLD.documents()}
     titles = {docid: document.title for docid, document in documents.items()}
@@ -144,7 +143,7 @@ def test_links_are_a_part_of_who_names_whom() -> None:
     assert links == list(FictionalWorld(documents=800, median_words=40, p90_words=60).links() or ())
 
 
-def test_links_follow_mentions_beside_facts() -> None:
+def test_links_follow_mentions_beside_facts():
     world = FictionalWorld(documents=200, median_words=2000, p90_words=3000)
     documents = {document.docid: document for document in world.documents()}
     graph = LinkGraph.build(world.links(), documents)

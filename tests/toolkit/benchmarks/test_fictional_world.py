@@ -7,7 +7,6 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ from soundingline.toolkit.benchmarks.fictional.world import (
 from soundingline.toolkit.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]
-SMALL: dict[str, Any] = {"documents": 160, "questions": 8, "median_words": 60, "p90_words": 200}
+SMALL = {"documents": 160, "questions": 8, "median_words": 60, "p90_words": 200}
 PROGRAM = f"""
 import hashlib
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
@@ -51,7 +50,7 @@ print(whole.hexdigest())
 
 
 @cache
-def digest(**environment: str) -> str:
+def digest(**environment):
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=ROOT,
@@ -63,7 +62,7 @@ def digest(**environment: str) -> str:
     return run.stdout.strip()
 
 
-def test_it_is_a_benchmark() -> None:
+def test_it_is_a_benchmark():
     world = FictionalWorld(**SMALL, name="elsewhere")
     assert isinstance(world, Benchmark)
     assert world.name == "elsewhere"
@@ -72,11 +71,11 @@ def test_it_is_a_benchmark() -> None:
 
 
 @pytest.mark.slow
-def test_every_process_makes_the_same_world() -> None:
+def test_every_process_makes_the_same_world():
     assert digest(PYTHONHASHSEED="1") == digest(PYTHONHASHSEED="2", LC_ALL="C", TZ="Asia/Tokyo")
 
 
-def test_one_generator_version_makes_one_world() -> None:
+def test_one_generator_version_makes_one_world():
     """Fails when the generator changes: raise VERSION in benchmark.py, so that indexes and runs of
     the old world are not taken for the new one's, and put the new digest here."""
     assert FictionalWorld(**SMALL).corpus_fingerprint == "d147c27ad1e9"
@@ -84,7 +83,7 @@ def test_one_generator_version_makes_one_world() -> None:
     assert digest(PYTHONHASHSEED="1") == known
 
 
-def test_the_seed_changes_everything() -> None:
+def test_the_seed_changes_everything():
     one, other = FictionalWorld(**SMALL), FictionalWorld(**SMALL, seed=8)
     pairs = list(zip(one.documents(), other.documents(), strict=True))
     assert all(a.text != b.text for a, b in pairs)
@@ -92,9 +91,9 @@ def test_the_seed_changes_everything() -> None:
     assert not {a.text for a in one.topics} & {b.text for b in other.topics}
 
 
-def test_the_corpus_fingerprint_depends_on_the_documents_only() -> None:
+def test_the_corpus_fingerprint_depends_on_the_documents_only():
     base = FictionalWorld(**SMALL)
-    asked: list[dict[str, Any]] = [
+    asked = [
         {"split": "dev"},
         {"questions": 9},
         {"hops": 3},
@@ -105,7 +104,7 @@ def test_the_corpus_fingerprint_depends_on_the_documents_only() -> None:
         other = FictionalWorld(**{**SMALL, **change})
         assert other.corpus_fingerprint == base.corpus_fingerprint
         assert other.fingerprint != base.fingerprint
-    written: list[dict[str, Any]] = [
+    written = [
         {"seed": 8},
         {"documents": 161},
         {"twins": 0.1},
@@ -140,35 +139,35 @@ def test_the_corpus_fingerprint_depends_on_the_documents_only() -> None:
         ({"split": "train"}, r"split='train'\. valid: dev, test, or null"),
     ],
 )
-def test_arguments_out_of_range_are_refused(change: dict[str, Any], message: str) -> None:
+def test_arguments_out_of_range_are_refused(change, message):
     with pytest.raises(InputError, match=message):
         FictionalWorld(**{**SMALL, **change})
 
 
-def test_a_world_too_small_for_its_questions_says_how_many_it_holds() -> None:
+def test_a_world_too_small_for_its_questions_says_how_many_it_holds():
     world = FictionalWorld(documents=640, questions=320, hops=1, clues=1)
     with pytest.raises(InputError, match=r"640 documents hold only \d+ of 320 questions of 1 hops"):
         _ = world.topics
 
 
 @pytest.mark.parametrize("docid", ["fw9999999", "fw1", "x", "fw0000160", "fw00000001", ""])
-def test_facts_of_an_unknown_document_are_a_key_error(docid: str) -> None:
+def test_facts_of_an_unknown_document_are_a_key_error(docid):
     with pytest.raises(KeyError):
         FictionalWorld(**SMALL).facts(docid)
 
 
-def test_ids_of_documents_are_known_without_making_them() -> None:
+def test_ids_of_documents_are_known_without_making_them():
     world = FictionalWorld(**SMALL)
     assert world.missing_documents(["fw0000000", "fw0000160", "x"]) == {"fw0000160", "x"}
 
 
 @pytest.mark.parametrize(("size", "twins"), [(64, 0.5), (20_000, 0.5), (50_000, 0.2), (999, 0.0)])
-def test_names_are_unique(size: int, twins: float) -> None:
+def test_names_are_unique(size, twins):
     world = World(size, 7, twins)
     assert len({world.name(world.entity(index)) for index in range(size)}) == size
 
 
-def test_stems_are_unique_and_twins_of_stems_are_no_stems() -> None:
+def test_stems_are_unique_and_twins_of_stems_are_no_stems():
     numbers = range(0, CAPACITY, 97)
     stems = {stem(number) for number in numbers}
     assert len(stems) == len(numbers)
@@ -177,13 +176,13 @@ def test_stems_are_unique_and_twins_of_stems_are_no_stems() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 10, 997, 4096])
-def test_permutations_hit_every_number_once(size: int) -> None:
+def test_permutations_hit_every_number_once(size):
     permutation = Permutation(size, "test")
     assert sorted(map(permutation, range(size))) == list(range(size))
 
 
 @pytest.mark.parametrize("size", [64, 77, 1000])
-def test_documents_and_entities_correspond(size: int) -> None:
+def test_documents_and_entities_correspond(size):
     world = World(size, 7, 0.2)
     entities = [world.entity(index) for index in range(size)]
     assert [world.index(entity) for entity in entities] == list(range(size))
@@ -193,7 +192,7 @@ def test_documents_and_entities_correspond(size: int) -> None:
     assert min(world.counts.values()) >= 4
 
 
-def test_columns_agree_with_single_entities() -> None:
+def test_columns_agree_with_single_entities():
     world = World(800, 7, 0.3)
     for kind in TYPES:
         for attribute in kind.attributes:
@@ -208,7 +207,7 @@ def test_columns_agree_with_single_entities() -> None:
                 ]
 
 
-def test_twins_share_most_attributes_and_a_similar_name_and_differ_somewhere() -> None:
+def test_twins_share_most_attributes_and_a_similar_name_and_differ_somewhere():
     world = World(4000, 7, 0.25)
     twins = [
         Entity(kind.name, ordinal)
@@ -232,7 +231,7 @@ def test_twins_share_most_attributes_and_a_similar_name_and_differ_somewhere() -
         assert one[:3] == other[:3] and len(one.split()) == len(other.split())
 
 
-def test_things_are_made_by_people_who_are_alive_and_grown_up() -> None:
+def test_things_are_made_by_people_who_are_alive_and_grown_up():
     world = World(1600, 7, 0.2)
     checked = 0
     for index in range(1600):
@@ -248,13 +247,13 @@ def test_things_are_made_by_people_who_are_alive_and_grown_up() -> None:
     assert checked > 500
 
 
-def test_paraphrases_denote_one_word_each() -> None:
+def test_paraphrases_denote_one_word_each():
     for words in LEXICONS.values():
         assert len(set(words.values())) == len(words)
         assert not set(words.values()) & set(words)
 
 
-def test_every_wording_has_its_slots() -> None:
+def test_every_wording_has_its_slots():
     for kind in TYPES:
         for attribute in kind.attributes:
             assert len(set(attribute.tells)) == 4
@@ -268,20 +267,20 @@ def test_every_wording_has_its_slots() -> None:
                 assert attribute.clues[0] != attribute.clues[1]
 
 
-def test_splitmix64_gives_the_published_outputs() -> None:
+def test_splitmix64_gives_the_published_outputs():
     """Outputs for seed 0 as published with the reference implementation (Vigna)."""
     gamma = 0x9E3779B97F4A7C15
     outputs = [splitmix64(gamma * turn % 2**64) for turn in range(3)]
     assert outputs == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
-def test_splitmix64_of_an_array_is_that_of_its_elements() -> None:
+def test_splitmix64_of_an_array_is_that_of_its_elements():
     values = [0, 1, 2**63, 2**64 - 1, 123456789]
     outputs = splitmix64(np.array(values, dtype=np.uint64))
     assert outputs.tolist() == [splitmix64(value) for value in values]
 
 
-def test_random_choices_are_even() -> None:
+def test_random_choices_are_even():
     random = Random("test")
     counts = np.bincount([random.below(6) for _ in range(12_000)], minlength=6)
     assert np.all(np.abs(counts - 2000) < 200)
@@ -289,7 +288,7 @@ def test_random_choices_are_even() -> None:
     assert sum(random.chance(0.3) for _ in range(10_000)) == pytest.approx(3000, abs=200)
 
 
-def test_statistics_describe_the_pages() -> None:
+def test_statistics_describe_the_pages():
     world = FictionalWorld(**SMALL)
     figures = world.statistics(sample=160)
     lengths = [len(document.text.split()) for document in world.documents()]

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ class TitledDoc(NamedTuple):
     title: str
     body: str
 
-    def default_text(self) -> str:
+    def default_text(self):
         return f"{self.title} {self.body}"
 
 
@@ -49,7 +49,7 @@ class AnsweredQuery(NamedTuple):
     text: str
     answers: tuple[str, ...]
 
-    def default_text(self) -> str:
+    def default_text(self):
         return self.text
 
 
@@ -63,7 +63,7 @@ class Docs(BaseDocs):
         self.rows = rows
         self.passes = 0
 
-    def docs_iter(self) -> Iterator[Any]:
+    def docs_iter(self):
         self.passes += 1
         return iter(self.rows)
 
@@ -72,7 +72,7 @@ class Queries(BaseQueries):
     def __init__(self, *rows: Any) -> None:
         self.rows = rows
 
-    def queries_iter(self) -> Iterator[Any]:
+    def queries_iter(self):
         return iter(self.rows)
 
 
@@ -80,7 +80,7 @@ class Qrels(BaseQrels):
     def __init__(self, *rows: Any) -> None:
         self.rows = rows
 
-    def qrels_iter(self) -> Iterator[Any]:
+    def qrels_iter(self):
         return iter(self.rows)
 
 
@@ -92,14 +92,14 @@ Register = Callable[..., str]
 
 
 @pytest.fixture
-def register(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Register:
+def register(monkeypatch, tmp_path):
     """`register("a/b", docs, queries, qrels)` gives the id, which is forgotten after the test. The
     folder of ir_datasets is an empty one."""
     monkeypatch.setattr(ir_datasets.registry, "_registered", dict(ir_datasets.registry._registered))
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("IR_DATASETS_DL_TRIES", "1")
 
-    def put(name: str, *parts: Any) -> str:
+    def put(name, *parts):
         dataset = f"{TOP}/{name}"
         ir_datasets.registry.register(dataset, ir_datasets.Dataset(*parts))
         return dataset
@@ -107,7 +107,7 @@ def register(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Register:
     return put
 
 
-def message(call: Callable[[], Any]) -> str:
+def message(call):
     with pytest.raises(InputError) as caught:
         call()
     text = str(caught.value)
@@ -116,8 +116,8 @@ def message(call: Callable[[], Any]) -> str:
 
 
 def test_a_dataset_is_a_benchmark_of_its_documents_queries_and_judgements(
-    register: Register,
-) -> None:
+    register,
+):
     benchmark = IrDatasetsBenchmark(register("plain", Docs(DOCS), QUERIES, QRELS))
     assert isinstance(benchmark, Benchmark)
     assert benchmark.name == f"{TOP}-plain"
@@ -131,7 +131,7 @@ def test_a_dataset_is_a_benchmark_of_its_documents_queries_and_judgements(
     assert benchmark.unjudged == []
 
 
-def test_titles_urls_and_answers_are_read_where_a_dataset_has_them(register: Register) -> None:
+def test_titles_urls_and_answers_are_read_where_a_dataset_has_them(register):
     documents = Docs([TitledDoc("d1", "http://a", "Brel", "a  town"), TitledDoc("d2", "", "", "b")])
     queries = Queries(AnsweredQuery("q1", "where?", ("Brel", "brel")))
     benchmark = IrDatasetsBenchmark(register("titled", documents, queries, QRELS), name="mine")
@@ -143,13 +143,13 @@ def test_titles_urls_and_answers_are_read_where_a_dataset_has_them(register: Reg
     ]
 
 
-def test_subtopics_of_a_pair_count_by_their_highest_grade(register: Register) -> None:
+def test_subtopics_of_a_pair_count_by_their_highest_grade(register):
     rows = [TrecSubQrel("q1", "d1", grade, str(n)) for n, grade in enumerate([0, 2, 1])]
     benchmark = IrDatasetsBenchmark(register("sub", Docs(DOCS), QUERIES, Qrels(*rows)))
     assert benchmark.qrels == {"evidence": {"q1": {"d1": 2}}}
 
 
-def test_a_dataset_asks_for_documents_where_it_is_told_to(register: Register) -> None:
+def test_a_dataset_asks_for_documents_where_it_is_told_to(register):
     dataset = register("plain", Docs(DOCS), QUERIES, QRELS)
     plain, sets = IrDatasetsBenchmark(dataset), IrDatasetsBenchmark(dataset, sets=True)
     assert not plain.targets
@@ -158,7 +158,7 @@ def test_a_dataset_asks_for_documents_where_it_is_told_to(register: Register) ->
     assert sets.corpus_fingerprint == plain.corpus_fingerprint
 
 
-def test_limit_keeps_the_first_questions_and_the_corpus(register: Register) -> None:
+def test_limit_keeps_the_first_questions_and_the_corpus(register):
     dataset = register("plain", Docs(DOCS), QUERIES, QRELS)
     whole, part = IrDatasetsBenchmark(dataset), IrDatasetsBenchmark(dataset, limit=1)
     assert [topic.qid for topic in part.topics] == ["q2"]
@@ -167,7 +167,7 @@ def test_limit_keeps_the_first_questions_and_the_corpus(register: Register) -> N
     assert part.fingerprint != whole.fingerprint
 
 
-def test_a_split_is_below_or_beside_a_dataset_and_shares_its_corpus(register: Register) -> None:
+def test_a_split_is_below_or_beside_a_dataset_and_shares_its_corpus(register):
     documents = Docs(DOCS)
     base = register("base", documents, QUERIES)
     train = register("base/train", documents, QUERIES, Qrels(TrecQrel("q1", "d1", 1, "0")))
@@ -183,7 +183,7 @@ def test_a_split_is_below_or_beside_a_dataset_and_shares_its_corpus(register: Re
     assert other.name == named.name == below.name == f"{TOP}-base"
 
 
-def test_unknown_foreign_and_ambiguous_splits_are_refused_in_one_line(register: Register) -> None:
+def test_unknown_foreign_and_ambiguous_splits_are_refused_in_one_line(register):
     documents = Docs(DOCS)
     test = register("base/test", documents, QUERIES, QRELS)
     register("base/dev", documents, QUERIES, QRELS)
@@ -204,8 +204,8 @@ def test_unknown_foreign_and_ambiguous_splits_are_refused_in_one_line(register: 
 
 
 def test_a_dataset_that_does_not_exist_or_lacks_a_part_is_told_with_alternatives(
-    register: Register,
-) -> None:
+    register,
+):
     unknown = message(lambda: IrDatasetsBenchmark("vaswanni"))
     assert "has no dataset 'vaswanni'" in unknown and "https://ir-datasets.com" in unknown
     assert "beir/scifact/test" in message(lambda: IrDatasetsBenchmark("beir/scifact"))
@@ -253,17 +253,15 @@ def test_a_dataset_that_does_not_exist_or_lacks_a_part_is_told_with_alternatives
         ([OddDoc("d1", "...")], QUERIES.rows, QRELS.rows, "no field 'text'.*doc_id, pixels"),
     ],
 )
-def test_malformed_rows_are_refused_with_their_place(
-    register: Register, documents: list[Any], queries: list[Any], qrels: list[Any], wanted: str
-) -> None:
+def test_malformed_rows_are_refused_with_their_place(register, documents, queries, qrels, wanted):
     dataset = register("bad", Docs(documents), Queries(*queries), Qrels(*qrels))
     with pytest.raises(InputError, match=wanted):
         list(IrDatasetsBenchmark(dataset).documents())
 
 
 def test_a_corpus_that_cannot_be_downloaded_is_told_with_its_address_and_what_to_do(
-    register: Register, tmp_path: Path
-) -> None:
+    register, tmp_path
+):
     address = "http://127.0.0.1:9/corpus.tsv"
     download = ir_datasets.util.Download([RequestsDownload(address)], tmp_path / "corpus.tsv")
     dataset = register("remote", TsvDocs(download), QUERIES, QRELS)
@@ -273,9 +271,7 @@ def test_a_corpus_that_cannot_be_downloaded_is_told_with_its_address_and_what_to
     assert f"{tmp_path / 'home'} (IR_DATASETS_HOME" in told
 
 
-def test_a_corpus_that_a_user_must_bring_is_told_with_its_path(
-    register: Register, tmp_path: Path
-) -> None:
+def test_a_corpus_that_a_user_must_bring_is_told_with_its_path(register, tmp_path):
     path = tmp_path / "licensed.tsv"
     dataset = register("licensed", TsvDocs(LocalDownload(path)), QUERIES, QRELS)
     told = message(lambda: IrDatasetsBenchmark(dataset).corpus_fingerprint)
@@ -283,13 +279,13 @@ def test_a_corpus_that_a_user_must_bring_is_told_with_its_path(
 
 
 @pytest.fixture
-def on_disk(register: Register, tmp_path: Path) -> tuple[str, Path, list[int]]:
+def on_disk(register, tmp_path):
     """A dataset whose documents are a file, and how often they have been read from it."""
     path, passes = tmp_path / "corpus.tsv", [0]
     path.write_text("d1\tfirst\nd2\tsecond\n")
 
     class Counted(TsvDocs):
-        def docs_iter(self) -> Iterator[Any]:
+        def docs_iter(self):
             passes[0] += 1
             return super().docs_iter()
 
@@ -297,8 +293,8 @@ def on_disk(register: Register, tmp_path: Path) -> tuple[str, Path, list[int]]:
 
 
 def test_the_corpus_fingerprint_is_read_once_until_its_files_change(
-    on_disk: tuple[str, Path, list[int]],
-) -> None:
+    on_disk,
+):
     dataset, path, passes = on_disk
     first = IrDatasetsBenchmark(dataset).corpus_fingerprint
     assert passes == [1]
@@ -312,9 +308,7 @@ def test_the_corpus_fingerprint_is_read_once_until_its_files_change(
     assert IrDatasetsBenchmark(dataset).corpus_fingerprint == first
 
 
-def test_a_damaged_or_forbidden_stamp_costs_a_pass_and_nothing_else(
-    on_disk: tuple[str, Path, list[int]], tmp_path: Path
-) -> None:
+def test_a_damaged_or_forbidden_stamp_costs_a_pass_and_nothing_else(on_disk, tmp_path):
     dataset, _, passes = on_disk
     first = IrDatasetsBenchmark(dataset).corpus_fingerprint
     (stamp,) = (tmp_path / "home" / "soundingline").iterdir()
@@ -329,7 +323,7 @@ def test_a_damaged_or_forbidden_stamp_costs_a_pass_and_nothing_else(
     assert passes == [5]
 
 
-def test_documents_in_memory_are_never_taken_for_known(register: Register) -> None:
+def test_documents_in_memory_are_never_taken_for_known(register):
     documents = Docs(DOCS)
     dataset = register("memory", documents, QUERIES, QRELS)
     first = IrDatasetsBenchmark(dataset).corpus_fingerprint
@@ -350,7 +344,7 @@ print(json.dumps(rows))
 """
 
 
-def test_downloads_of_real_datasets_are_read_in_their_own_formats(tmp_path: Path) -> None:
+def test_downloads_of_real_datasets_are_read_in_their_own_formats(tmp_path):
     """ir_datasets takes the folder of its downloads when it is imported: a process of its own."""
     home = prepare_beir(prepare_vaswani(tmp_path), "scifact", ("train", "test"))
     done = subprocess.run(

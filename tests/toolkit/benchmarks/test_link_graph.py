@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.benchmarks.links import LinkGraph
 from soundingline.toolkit.data import Link
@@ -11,11 +9,11 @@ from soundingline.toolkit.data import Link
 CORPUS = {"a", "b", "c", "d"}
 
 
-def graph(*pairs: str, corpus: set[str] = CORPUS) -> LinkGraph:
+def graph(*pairs, corpus=CORPUS):
     return LinkGraph.build([Link(*pair.split(">")) for pair in pairs], corpus)
 
 
-def test_neighbours_go_out_in_or_both_ways() -> None:
+def test_neighbours_go_out_in_or_both_ways():
     links = graph("a>b", "a>c", "c>a", "d>a")
     assert set(links.neighbours("a", "out")) == {"b", "c"}
     assert set(links.neighbours("a", "in")) == {"c", "d"}
@@ -24,14 +22,14 @@ def test_neighbours_go_out_in_or_both_ways() -> None:
     assert links.neighbours("nobody") == []
 
 
-def test_what_is_left_out_is_counted() -> None:
+def test_what_is_left_out_is_counted():
     links = graph("a>b", "a>b", "a>ghost", "ghost>a", "ghost>spirit", "c>c")
     assert (len(links), links.missing, links.repeated, links.own) == (1, 3, 1, 1)
     assert "ghost" not in links
     assert links.neighbours("a") == ["b"]
 
 
-def test_a_cycle_and_a_hub_of_ten_thousand_links_are_a_graph_like_any_other() -> None:
+def test_a_cycle_and_a_hub_of_ten_thousand_links_are_a_graph_like_any_other():
     corpus = {f"d{number}" for number in range(10_001)}
     spokes = [f"d0>d{number}" for number in range(1, 10_001)]
     links = graph(*spokes, "d1>d0", "d1>d2", "d2>d1", corpus=corpus)
@@ -40,23 +38,23 @@ def test_a_cycle_and_a_hub_of_ten_thousand_links_are_a_graph_like_any_other() ->
     assert set(links.neighbours("d1", "both")) == {"d0", "d2"}
 
 
-def test_no_links_are_a_graph_too() -> None:
+def test_no_links_are_a_graph_too():
     links = graph()
     assert len(links) == 0
     assert links.neighbours("a") == []
 
 
-def test_the_fingerprint_is_of_the_links() -> None:
+def test_the_fingerprint_is_of_the_links():
     assert graph("a>b").fingerprint == graph("a>b", "a>b").fingerprint
     assert graph("a>b").fingerprint != graph("b>a").fingerprint
 
 
-def test_the_fingerprint_of_a_graph_does_not_depend_on_how_it_is_stored() -> None:
+def test_the_fingerprint_of_a_graph_does_not_depend_on_how_it_is_stored():
     """Runs record it. The arrays that the sparse matrix replaced gave this value."""
     assert graph("a>b", "c>a", "a>d", "d>c", "a>b").fingerprint == "6b547b2e96fa"
 
 
-def test_a_graph_is_written_and_opened(tmp_path: Path) -> None:
+def test_a_graph_is_written_and_opened(tmp_path):
     links = graph("a>b", "c>a", "a>d", "d>c", "a>b", "b>ghost", "c>c")
     links.write(tmp_path)
     opened = LinkGraph.open(tmp_path)
@@ -67,7 +65,7 @@ def test_a_graph_is_written_and_opened(tmp_path: Path) -> None:
             assert opened.neighbours(docid, direction) == links.neighbours(docid, direction)
 
 
-def test_cacm_has_the_links_that_its_file_tells(data_root: Path) -> None:
+def test_cacm_has_the_links_that_its_file_tells(data_root):
     benchmark = BeirBenchmark(data_root / "cacm")
     corpus = {document.docid for document in benchmark.documents()}
     links = LinkGraph.build(benchmark.links() or (), corpus)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -48,9 +47,7 @@ RESOLVER = Resolver(HEADINGS)
         ("Deep residual learning for image recogntion", "p2", "similar title"),
     ],
 )
-def test_a_finding_is_recognised_by_the_surest_of_its_marks(
-    finding: str, docid: str, how: str
-) -> None:
+def test_a_finding_is_recognised_by_the_surest_of_its_marks(finding, docid, how):
     assert RESOLVER.resolve(finding)[:3] == (finding, docid, how)
 
 
@@ -67,22 +64,20 @@ def test_a_finding_is_recognised_by_the_surest_of_its_marks(
         ("", "unknown", []),
     ],
 )
-def test_a_finding_that_is_none_or_two_is_refused(
-    finding: str, how: str, candidates: list[str]
-) -> None:
+def test_a_finding_that_is_none_or_two_is_refused(finding, how, candidates):
     assert RESOLVER.resolve(finding) == (finding, "", how, tuple(candidates) or ()) or (
         list(RESOLVER.resolve(finding).candidates) == candidates
         and RESOLVER.resolve(finding)[:3] == (finding, "", how)
     )
 
 
-def test_titles_that_are_nearly_alike_are_told_apart_exactly_or_not_at_all() -> None:
+def test_titles_that_are_nearly_alike_are_told_apart_exactly_or_not_at_all():
     resolver = Resolver([Document("a", "Lady Seithinax", ""), Document("b", "Lady Seithinex", "")])
     assert resolver.resolve("Lady Seithinex").docid == "b"
     assert resolver.resolve("Lady Seithinix").how == "ambiguous"
 
 
-def test_lines_are_findings_with_or_without_list_marks() -> None:
+def test_lines_are_findings_with_or_without_list_marks():
     text = "- Rice\n\n2. Notes on tides\n * nobody knows this one\n"
     resolutions = RESOLVER.resolve_lines(text)
     assert [one.docid for one in resolutions] == ["p6", "", ""]
@@ -90,17 +85,17 @@ def test_lines_are_findings_with_or_without_list_marks() -> None:
 
 
 @given(st.text(max_size=300))
-def test_whatever_the_text_no_document_is_invented(finding: str) -> None:
+def test_whatever_the_text_no_document_is_invented(finding):
     docid = RESOLVER.resolve(finding).docid
     assert docid == "" or docid in {heading.docid for heading in HEADINGS}
 
 
-def test_an_empty_corpus_resolves_nothing() -> None:
+def test_an_empty_corpus_resolves_nothing():
     assert Resolver([]).resolve("Attention is all you need").how == "unknown"
 
 
 @pytest.mark.parametrize("settings", [{"threshold": 0}, {"threshold": 1.1}, {"margin": -0.1}])
-def test_impossible_settings_are_refused(settings: dict[str, float]) -> None:
+def test_impossible_settings_are_refused(settings):
     with pytest.raises(InputError):
         Resolver(HEADINGS, **settings)
 
@@ -115,7 +110,7 @@ Resolver([Document(f"d{n}", title, "") for n, title in enumerate(titles)]).write
 """
 
 
-def test_the_files_do_not_depend_on_the_seed_of_hashes(tmp_path: Path) -> None:
+def test_the_files_do_not_depend_on_the_seed_of_hashes(tmp_path):
     contents = []
     for seed in ("0", "1", "2"):
         folder = tmp_path / seed

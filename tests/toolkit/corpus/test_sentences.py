@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from importlib import metadata
 from itertools import pairwise
 from types import SimpleNamespace
@@ -27,7 +26,7 @@ TRICKY = st.text(
 ) | st.text(max_size=120)
 
 
-def split(text: str) -> list[str]:
+def split(text):
     return [text[start:end] for start, end in rule_spans(text)]
 
 
@@ -55,7 +54,7 @@ def split(text: str) -> list[str]:
         ["no stop at the end"],
     ],
 )
-def test_sentences_end_where_a_reader_would_end_them(expected: list[str]) -> None:
+def test_sentences_end_where_a_reader_would_end_them(expected):
     assert split(" ".join(expected)) == expected
 
 
@@ -70,12 +69,12 @@ def test_sentences_end_where_a_reader_would_end_them(expected: list[str]) -> Non
         (" \n\t ", []),
     ],
 )
-def test_line_breaks_and_full_width_stops_end_sentences(text: str, expected: list[str]) -> None:
+def test_line_breaks_and_full_width_stops_end_sentences(text, expected):
     assert split(text) == expected
 
 
 @given(TRICKY)
-def test_spans_are_ordered_trimmed_and_cover_all_visible_characters(text: str) -> None:
+def test_spans_are_ordered_trimmed_and_cover_all_visible_characters(text):
     spans = rule_spans(text)
     edges = [0, *(edge for span in spans for edge in span), len(text)]
     assert edges == sorted(edges)
@@ -86,9 +85,7 @@ def test_spans_are_ordered_trimmed_and_cover_all_visible_characters(text: str) -
 
 
 @given(TRICKY, st.integers(1, 119), st.integers(1, 40))
-def test_the_last_start_found_backwards_is_the_last_found_forwards(
-    text: str, limit: int, near: int
-) -> None:
+def test_the_last_start_found_backwards_is_the_last_found_forwards(text, limit, near):
     text = text.strip() + " End"
     starts = [start for start, _ in rule_spans(text)][1:]
     limit = min(limit, len(text) - 1)
@@ -96,7 +93,7 @@ def test_the_last_start_found_backwards_is_the_last_found_forwards(
     assert last_sentence_start(text, 0, limit, near) == expected
 
 
-def test_a_million_stops_take_no_more_than_linear_time() -> None:
+def test_a_million_stops_take_no_more_than_linear_time():
     text = "..." * 200_000 + ")" * 100_000 + "x. " * 100_000
     assert len(rule_spans(text)) >= 1
 
@@ -104,55 +101,55 @@ def test_a_million_stops_take_no_more_than_linear_time() -> None:
 TEXTS = st.text(st.sampled_from("ab1 .!?\n\r\tÉ\u2003”")) | st.text()
 
 
-def lines(text: str, width: int = LINE_WIDTH) -> list[str]:
+def lines(text, width=LINE_WIDTH):
     return [text[start:end] for start, end in line_spans(text, width)]
 
 
 @given(TEXTS, st.integers(1, 30))
-def test_lines_joined_give_the_text_back(text: str, width: int) -> None:
+def test_lines_joined_give_the_text_back(text, width):
     assert "".join(lines(text, width)) == text
 
 
 @given(TEXTS, st.integers(1, 30))
-def test_no_line_is_wider_than_asked_and_none_is_empty(text: str, width: int) -> None:
+def test_no_line_is_wider_than_asked_and_none_is_empty(text, width):
     assert all(len(without_break(line)) <= width for line in lines(text, width))
     assert all(lines(text, width)) or text == ""
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="\r\n"), max_size=40), min_size=1))
-def test_short_lines_stay_as_they_are(written: list[str]) -> None:
+def test_short_lines_stay_as_they_are(written):
     text = "\n".join(written)
     shown = [without_break(line) for line in lines(text, 40)]
     assert shown == (written if written[-1] or len(written) == 1 else written[:-1])
 
 
-def test_a_line_break_of_two_characters_does_not_count_as_width() -> None:
+def test_a_line_break_of_two_characters_does_not_count_as_width():
     assert lines("abc\r\nabc", 3) == ["abc\r\n", "abc"]
 
 
-def test_a_long_line_is_wrapped_behind_its_last_fitting_sentence() -> None:
+def test_a_long_line_is_wrapped_behind_its_last_fitting_sentence():
     text = "One two. Three Mr. Four. Five six seven. End."
     assert lines(text, 30) == ["One two. Three Mr. Four. ", "Five six seven. End."]
 
 
-def test_a_sentence_far_from_the_width_is_found_too() -> None:
+def test_a_sentence_far_from_the_width_is_found_too():
     text = "Short one. " + "Word " * 300
     assert lines(text)[0] == "Short one. "
 
 
-def test_a_long_sentence_is_wrapped_behind_its_last_fitting_word() -> None:
+def test_a_long_sentence_is_wrapped_behind_its_last_fitting_word():
     assert lines("alpha beta gamma delta", 12) == ["alpha beta ", "gamma delta"]
 
 
-def test_a_word_wider_than_a_line_is_cut() -> None:
+def test_a_word_wider_than_a_line_is_cut():
     assert lines("a" * 25, 10) == ["a" * 10, "a" * 10, "a" * 5]
 
 
-def test_an_empty_text_is_one_empty_line() -> None:
+def test_an_empty_text_is_one_empty_line():
     assert line_spans("") == [(0, 0)]
 
 
-def _installed() -> bool:
+def _installed():
     try:
         metadata.version(sentences.MODEL)
     except metadata.PackageNotFoundError:
@@ -163,7 +160,7 @@ def _installed() -> bool:
 class HalvingModel:
     """Ends a sentence after each semicolon, white space included, as spaCy's spans may."""
 
-    def pipe(self, texts: Iterable[str]) -> Iterator[SimpleNamespace]:
+    def pipe(self, texts):
         for text in texts:
             cuts = [0, *(i + 2 for i, c in enumerate(text) if c == ";"), len(text)]
             pairs = pairwise(cuts)
@@ -171,7 +168,7 @@ class HalvingModel:
             yield SimpleNamespace(sents=sents)
 
 
-def test_spans_speak_of_the_whole_text_and_are_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_speak_of_the_whole_text_and_are_trimmed(monkeypatch):
     monkeypatch.setattr(sentences, "_spacy_model", HalvingModel)
     text = " a b; c d\n\n  e;  \nf"
     spans = sentences.spacy_spans(text)
@@ -179,7 +176,7 @@ def test_spans_speak_of_the_whole_text_and_are_trimmed(monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(_installed(), reason="the model is installed here")
-def test_an_absent_model_is_told_with_the_command_that_installs_it() -> None:
+def test_an_absent_model_is_told_with_the_command_that_installs_it():
     sentences._spacy_model.cache_clear()
     with pytest.raises(InputError, match=r"pip install soundingline\[spacy\]"):
         sentences.spacy_spans("One. Two.")
@@ -188,7 +185,7 @@ def test_an_absent_model_is_told_with_the_command_that_installs_it() -> None:
 
 
 @pytest.mark.skipif(not _installed(), reason="spaCy's en_core_web_sm is an optional install")
-def test_the_real_model_ends_sentences() -> None:
+def test_the_real_model_ends_sentences():
     text = "The ship sank. Nobody drowned.\nIt was old."
     spans = sentences.spacy_spans(text)
     assert [text[a:b] for a, b in spans] == ["The ship sank.", "Nobody drowned.", "It was old."]

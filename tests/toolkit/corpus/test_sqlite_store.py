@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from soundingline.toolkit.corpus import store as module
 from soundingline.toolkit.corpus.segmentation import DocumentHead, Passages, WholeDocument
 from soundingline.toolkit.corpus.sentences import rule_spans
 from soundingline.toolkit.corpus.store import SqliteStore
-from soundingline.toolkit.data import Document, DocumentStore, parent
+from soundingline.toolkit.data import Document, parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.tokens import count_tokens
 
@@ -33,26 +32,26 @@ CORPUS = [
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqliteStore]:
+def store(tmp_path):
     with SqliteStore.build(tmp_path / "texts", CORPUS, corpus_fingerprint="c1") as built:
         yield built
 
 
 @pytest.fixture
-def passages(store: SqliteStore, tmp_path: Path) -> Iterator[SqliteStore]:
+def passages(store, tmp_path):
     store.add_units(tmp_path / "units", Passages(5))
     with SqliteStore(tmp_path / "texts", tmp_path / "units") as opened:
         yield opened
 
 
-def test_documents_come_back_as_they_were_in_their_order(store: SqliteStore) -> None:
-    reader: DocumentStore = store
+def test_documents_come_back_as_they_were_in_their_order(store):
+    reader = store
     assert [reader.document(document.docid) for document in CORPUS] == CORPUS
     assert list(store.documents()) == CORPUS
     assert (len(store), "d1" in store, "d2" in store, 7 in store) == (3, True, False, False)
 
 
-def test_unknown_ids_are_key_errors(passages: SqliteStore) -> None:
+def test_unknown_ids_are_key_errors(passages):
     for call in (passages.document, passages.lines, lambda docid: passages.texts([docid])):
         with pytest.raises(KeyError, match=r"d9"):
             call("d9")
@@ -61,7 +60,7 @@ def test_unknown_ids_are_key_errors(passages: SqliteStore) -> None:
             passages.texts([unit_id])
 
 
-def test_passages_come_in_the_order_asked(passages: SqliteStore) -> None:
+def test_passages_come_in_the_order_asked(passages):
     assert passages.texts(["empty%p0", "d1%p1", "d1%p0", "é %p/2%p1"]) == [
         ("empty%p0", "Nothing", ""),
         ("d1%p1", "Ships", "Nobody drowned."),
@@ -70,13 +69,11 @@ def test_passages_come_in_the_order_asked(passages: SqliteStore) -> None:
     ]
 
 
-def test_a_bare_docid_is_the_whole_document_beside_passages(passages: SqliteStore) -> None:
+def test_a_bare_docid_is_the_whole_document_beside_passages(passages):
     assert passages.texts(["d1"]) == [("d1", "Ships", CORPUS[0].text)]
 
 
-def test_a_bare_docid_is_the_head_where_heads_are_indexed(
-    store: SqliteStore, tmp_path: Path
-) -> None:
+def test_a_bare_docid_is_the_head_where_heads_are_indexed(store, tmp_path):
     assert store.add_units(tmp_path / "heads", DocumentHead(3)) == 3
     with SqliteStore(tmp_path / "texts", tmp_path / "heads") as heads:
         assert heads.texts(["d1"])[0].text == "The ship sank"
@@ -84,7 +81,7 @@ def test_a_bare_docid_is_the_head_where_heads_are_indexed(
             heads.texts(["d1%p0"])
 
 
-def test_without_a_unit_table_units_are_documents(store: SqliteStore) -> None:
+def test_without_a_unit_table_units_are_documents(store):
     assert store.texts(["d1"]) == list(WholeDocument().units(CORPUS[0]))
     assert [unit.unit_id for unit in store.units()] == [document.docid for document in CORPUS]
     assert store.unit_count == 3
@@ -93,9 +90,7 @@ def test_without_a_unit_table_units_are_documents(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize("segmenter", [WholeDocument(), DocumentHead(3), Passages(5)])
-def test_stored_units_are_those_of_the_segmenter(
-    store: SqliteStore, tmp_path: Path, segmenter: Passages
-) -> None:
+def test_stored_units_are_those_of_the_segmenter(store, tmp_path, segmenter):
     total = store.add_units(tmp_path / "units", segmenter)
     expected = [unit for document in CORPUS for unit in segmenter.units(document)]
     with SqliteStore(tmp_path / "texts", tmp_path / "units") as opened:
@@ -105,7 +100,7 @@ def test_stored_units_are_those_of_the_segmenter(
         assert opened.segmenter_fingerprint == segmenter.fingerprint
 
 
-def test_lines_are_numbered_from_one_and_paged(tmp_path: Path) -> None:
+def test_lines_are_numbered_from_one_and_paged(tmp_path):
     text = "\n".join(f"line {number}" for number in range(1, 11))
     with SqliteStore.build(
         tmp_path / "t", [Document("d", "T", text)], corpus_fingerprint="c"
@@ -116,7 +111,7 @@ def test_lines_are_numbered_from_one_and_paged(tmp_path: Path) -> None:
         assert "\n".join(store.lines("d").lines) == text
 
 
-def test_an_empty_document_has_one_empty_line(store: SqliteStore) -> None:
+def test_an_empty_document_has_one_empty_line(store):
     assert store.lines("empty") == ("empty", "Nothing", 1, [""], 1)
 
 
@@ -128,9 +123,7 @@ def test_an_empty_document_has_one_empty_line(store: SqliteStore) -> None:
         ({"limit": 0}, "limit is 0; it must be at least 1"),
     ],
 )
-def test_lines_that_are_not_there_are_value_errors(
-    store: SqliteStore, arguments: dict[str, int], message: str
-) -> None:
+def test_lines_that_are_not_there_are_value_errors(store, arguments, message):
     with pytest.raises(ValueError, match=message):
         store.lines("é %p/2", **arguments)
 
@@ -141,7 +134,7 @@ def test_lines_that_are_not_there_are_value_errors(
     max_examples=cases(30),
 )
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=2500))
-def test_pages_of_lines_hold_the_whole_text(tmp_path: Path, text: str) -> None:
+def test_pages_of_lines_hold_the_whole_text(tmp_path, text):
     document = Document("d", "", text.replace("\n", " "))
     with SqliteStore.build(tmp_path / "t", [document], corpus_fingerprint="c") as store:
         total = store.lines("d").total
@@ -159,9 +152,7 @@ def test_pages_of_lines_hold_the_whole_text(tmp_path: Path, text: str) -> None:
         ([Document("a", "", "\ud800")], "document 'a' is not valid Unicode"),
     ],
 )
-def test_a_bad_corpus_is_refused_and_leaves_nothing(
-    tmp_path: Path, documents: list[Document], message: str
-) -> None:
+def test_a_bad_corpus_is_refused_and_leaves_nothing(tmp_path, documents, message):
     with pytest.raises(InputError, match=message):
         SqliteStore.build(tmp_path / "texts", documents, corpus_fingerprint="c")
     assert list(tmp_path.iterdir()) == []
@@ -169,11 +160,11 @@ def test_a_bad_corpus_is_refused_and_leaves_nothing(
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="sqlite3 sets limits from Python 3.11 on")
 def test_a_document_beyond_sqlites_limit_of_a_value_is_refused_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     connect = sqlite3.connect
 
-    def limited(*arguments: object, **named: object) -> sqlite3.Connection:
+    def limited(*arguments, **named):
         connection = connect(*arguments, **named)  # type: ignore[call-overload]
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
         return connection
@@ -191,10 +182,8 @@ def test_a_document_beyond_sqlites_limit_of_a_value_is_refused_and_leaves_nothin
     assert [path.name for path in tmp_path.iterdir()] == ["texts"]
 
 
-def test_a_failing_reader_leaves_the_old_store_as_it_was(
-    store: SqliteStore, tmp_path: Path
-) -> None:
-    def failing() -> Iterator[Document]:
+def test_a_failing_reader_leaves_the_old_store_as_it_was(store, tmp_path):
+    def failing():
         yield CORPUS[0]
         raise RuntimeError("the reader broke")
 
@@ -205,7 +194,7 @@ def test_a_failing_reader_leaves_the_old_store_as_it_was(
     assert [path.name for path in tmp_path.iterdir()] == ["texts"]
 
 
-def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_clear_line(tmp_path, monkeypatch):
     tight = "PRAGMA max_page_count=8; " + module._TEXTS_SCHEMA
     monkeypatch.setattr(module, "_TEXTS_SCHEMA", tight)
     big = Document("d", "", "x" * 1_000_000)
@@ -214,20 +203,20 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_absent_store_says_how_to_build_it(tmp_path: Path) -> None:
+def test_an_absent_store_says_how_to_build_it(tmp_path):
     with pytest.raises(InputError, match=r"no document store at .* run soundingline index"):
         SqliteStore(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("kept", [0, 50, 20_000])
-def test_a_truncated_store_is_refused(store: SqliteStore, tmp_path: Path, kept: int) -> None:
+def test_a_truncated_store_is_refused(store, tmp_path, kept):
     path = tmp_path / "texts" / module._FILE
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(InputError, match=r"delete that folder and run soundingline index"):
         SqliteStore(tmp_path / "texts")
 
 
-def test_a_store_of_another_version_is_refused(store: SqliteStore, tmp_path: Path) -> None:
+def test_a_store_of_another_version_is_refused(store, tmp_path):
     with sqlite3.connect(tmp_path / "texts" / module._FILE) as connection:
         connection.execute("UPDATE meta SET value = '1' WHERE key = 'version'")
     connection.close()
@@ -236,7 +225,7 @@ def test_a_store_of_another_version_is_refused(store: SqliteStore, tmp_path: Pat
         SqliteStore(tmp_path / "texts")
 
 
-def test_other_fingerprints_are_refused(passages: SqliteStore, tmp_path: Path) -> None:
+def test_other_fingerprints_are_refused(passages, tmp_path):
     paths = (tmp_path / "texts", tmp_path / "units")
     fingerprint = Passages(5).fingerprint
     SqliteStore(*paths, corpus_fingerprint="c1", segmenter_fingerprint=fingerprint).close()
@@ -246,30 +235,30 @@ def test_other_fingerprints_are_refused(passages: SqliteStore, tmp_path: Path) -
         SqliteStore(*paths, segmenter_fingerprint=Passages(6).fingerprint)
 
 
-def test_units_of_another_corpus_are_refused(passages: SqliteStore, tmp_path: Path) -> None:
+def test_units_of_another_corpus_are_refused(passages, tmp_path):
     SqliteStore.build(tmp_path / "other", CORPUS[:1], corpus_fingerprint="c2").close()
     with pytest.raises(InputError, match=r"cuts the corpus c1, but .* holds c2"):
         SqliteStore(tmp_path / "other", tmp_path / "units")
 
 
-def test_a_document_store_is_not_taken_for_units(store: SqliteStore, tmp_path: Path) -> None:
+def test_a_document_store_is_not_taken_for_units(store, tmp_path):
     with pytest.raises(InputError, match=r"holds document store, version 2. valid: unit table"):
         SqliteStore(tmp_path / "texts", tmp_path / "texts")
 
 
-def test_many_threads_read_at_once(passages: SqliteStore) -> None:
+def test_many_threads_read_at_once(passages):
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: passages.texts(["d1%p0"])[0].title, range(200)))
     assert found == ["Ships"] * 200
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_process_opens_a_connection_of_its_own(passages: SqliteStore) -> None:
+def test_a_forked_process_opens_a_connection_of_its_own(passages):
     inherited = passages._texts.connection()
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
 
-    def child() -> None:
+    def child():
         answers.put(passages.texts(["d1%p0"])[0].title)
         answers.put(passages._texts.connection() is inherited)
 
@@ -280,12 +269,12 @@ def test_a_forked_process_opens_a_connection_of_its_own(passages: SqliteStore) -
     assert passages._texts.connection() is inherited
 
 
-def test_a_pickled_store_opens_the_same_folders(passages: SqliteStore) -> None:
+def test_a_pickled_store_opens_the_same_folders(passages):
     with pickle.loads(pickle.dumps(passages)) as copy:
         assert list(copy.units()) == list(passages.units())
 
 
-def test_a_closed_store_says_so(store: SqliteStore) -> None:
+def test_a_closed_store_says_so(store):
     with ThreadPoolExecutor(1) as pool:
         pool.submit(store.document, "d1").result()
         store.close()
@@ -295,7 +284,7 @@ def test_a_closed_store_says_so(store: SqliteStore) -> None:
         store.document("d1")
 
 
-def test_a_thread_that_ends_takes_its_connection_along(store: SqliteStore) -> None:
+def test_a_thread_that_ends_takes_its_connection_along(store):
     store.document("d1")
     for _ in range(5):
         with ThreadPoolExecutor(1) as pool:
@@ -303,16 +292,14 @@ def test_a_thread_that_ends_takes_its_connection_along(store: SqliteStore) -> No
     assert len(store._texts._connections) <= 2
 
 
-def test_reading_writes_nothing(passages: SqliteStore, tmp_path: Path) -> None:
+def test_reading_writes_nothing(passages, tmp_path):
     names = sorted(path.name for path in tmp_path.rglob("*"))
     with pytest.raises(sqlite3.OperationalError, match=r"readonly"):
         passages._texts.execute("DELETE FROM documents")
     assert sorted(path.name for path in tmp_path.rglob("*")) == names
 
 
-def test_real_articles_come_back_whole_and_their_passages_keep_the_budget(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_real_articles_come_back_whole_and_their_passages_keep_the_budget(data_root, tmp_path):
     with (data_root / "wikimix" / "corpus.jsonl").open(encoding="utf-8") as stream:
         rows = [json.loads(line) for line in stream]
     documents = [Document(row["_id"], row["title"], row["text"]) for row in rows]
@@ -327,7 +314,7 @@ def test_real_articles_come_back_whole_and_their_passages_keep_the_budget(
     assert visible == {d.docid: "".join(d.text.split()) for d in documents}
 
 
-def test_a_killed_build_leaves_no_store_and_is_swept_by_the_next(tmp_path: Path) -> None:
+def test_a_killed_build_leaves_no_store_and_is_swept_by_the_next(tmp_path):
     code = """
         import os, signal, sys
         from pathlib import Path
@@ -349,7 +336,7 @@ def test_a_killed_build_leaves_no_store_and_is_swept_by_the_next(tmp_path: Path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["texts"]
 
 
-def test_a_store_in_memory_reads_like_one_on_disk(passages: SqliteStore) -> None:
+def test_a_store_in_memory_reads_like_one_on_disk(passages):
     with SqliteStore.in_memory(CORPUS, Passages(5)) as memory:
         assert list(memory.documents()) == CORPUS
         assert list(memory.units()) == list(passages.units())
@@ -361,7 +348,7 @@ def test_a_store_in_memory_reads_like_one_on_disk(passages: SqliteStore) -> None
         assert list(pickle.loads(pickle.dumps(memory)).units()) == list(passages.units())
 
 
-def test_a_store_in_memory_may_be_made_of_texts_or_of_nothing() -> None:
+def test_a_store_in_memory_may_be_made_of_texts_or_of_nothing():
     assert SqliteStore.in_memory({"a": "one"}).document("a") == Document("a", "", "one")
     empty = SqliteStore.in_memory({})
     assert (len(empty), list(empty.documents()), "a" in empty) == (0, [], False)
@@ -370,7 +357,7 @@ def test_a_store_in_memory_may_be_made_of_texts_or_of_nothing() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_process_reads_a_store_in_memory() -> None:
+def test_a_forked_process_reads_a_store_in_memory():
     memory = SqliteStore.in_memory(CORPUS)
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
@@ -380,5 +367,5 @@ def test_a_forked_process_reads_a_store_in_memory() -> None:
     process.join()
 
 
-def test_titles_are_read_without_the_texts(store: SqliteStore) -> None:
+def test_titles_are_read_without_the_texts(store):
     assert list(store.documents(texts=False)) == [each._replace(text="") for each in CORPUS]

@@ -10,7 +10,6 @@ from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.agent_run import evaluate_run, final_ranking
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
-from soundingline.toolkit.evaluation.evaluation import Evaluation
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import Turn, Usage
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
@@ -70,7 +69,7 @@ BROKEN = Trajectory(
 )
 
 
-def evaluated(*trajectories: Trajectory, **options: object) -> Evaluation:
+def evaluated(*trajectories, **options):
     arguments = {
         "topics": TOPICS,
         "qrels": {"evidence": EVIDENCE, "gold": {"right": {"b": 1}}},
@@ -82,11 +81,11 @@ def evaluated(*trajectories: Trajectory, **options: object) -> Evaluation:
 
 
 @pytest.fixture(scope="module")
-def evaluation() -> Evaluation:
+def evaluation():
     return evaluated(RIGHT, WRONG, BROKEN, judge=ExactAnswerJudge(), measures=("AP", "P@2", "RR"))
 
 
-def test_quality_counts_failed_and_missing_questions_as_zero(evaluation: Evaluation) -> None:
+def test_quality_counts_failed_and_missing_questions_as_zero(evaluation):
     # `Ada's mother` is `adas mother` to SQuAD, so that neither accepted answer is in it.
     assert evaluation.per_question["accuracy"] == {
         "right": 1,
@@ -104,7 +103,7 @@ def test_quality_counts_failed_and_missing_questions_as_zero(evaluation: Evaluat
     assert evaluation.metrics["recall_cited"] == pytest.approx(0.5 / 4)
 
 
-def test_effort_is_over_recorded_trajectories_failed_ones_included(evaluation: Evaluation) -> None:
+def test_effort_is_over_recorded_trajectories_failed_ones_included(evaluation):
     assert evaluation.metrics["search_calls"] == pytest.approx(3 / 3)
     assert evaluation.metrics["tool_calls"] == pytest.approx(5 / 3)
     assert evaluation.metrics["tool_errors"] == pytest.approx(1 / 3)
@@ -116,44 +115,44 @@ def test_effort_is_over_recorded_trajectories_failed_ones_included(evaluation: E
 
 
 def test_citations_count_documents_once_and_no_citation_counts_zero(
-    evaluation: Evaluation,
-) -> None:
+    evaluation,
+):
     # Cited: a (twice, once as a passage) and k; relevant: a and b.
     assert evaluation.per_question["citation_precision"]["right"] == 1 / 2
     assert evaluation.per_question["citation_recall"]["right"] == 1 / 2
     assert evaluation.metrics["citation_precision"] == pytest.approx(0.5 / 4)
 
 
-def test_the_final_ranking_is_cited_opened_previewed_surfaced() -> None:
+def test_the_final_ranking_is_cited_opened_previewed_surfaced():
     assert final_ranking(RIGHT) == ["a", "k", "b", "m"]
     assert final_ranking(BROKEN) == ["y"]
     assert final_ranking(RIGHT, depth=2) == ["a", "k"]
 
 
 def test_ranking_measures_are_of_the_final_ranking_over_all_judged_questions(
-    evaluation: Evaluation,
-) -> None:
+    evaluation,
+):
     assert evaluation.metrics["AP"] == pytest.approx(((1 + 2 / 3) / 2) / 4)
     assert evaluation.metrics["P@2"] == pytest.approx((1 / 2) / 4)
     assert evaluation.metrics["RR"] == pytest.approx(1 / 4)
     assert evaluation.rankings == {"right": ["a", "k", "b", "m"], "wrong": ["n"]}
 
 
-def test_calibration_is_over_stated_confidences_of_ended_questions(evaluation: Evaluation) -> None:
+def test_calibration_is_over_stated_confidences_of_ended_questions(evaluation):
     # 80 % and right, 60 % and wrong: |.7 - .5|.
     assert evaluation.metrics["calibration_error"] == pytest.approx(20)
     assert evaluation.denominators["calibration_error"] == 2
 
 
 def test_the_published_accuracy_stands_beside_with_its_own_denominator(
-    evaluation: Evaluation,
-) -> None:
+    evaluation,
+):
     assert evaluation.metrics["accuracy_published"] == pytest.approx(1 / 3)
     assert evaluation.denominators["accuracy_published"] == 3
     assert evaluation.denominators["accuracy"] == 4
 
 
-def test_counts_tell_every_status_and_what_is_missing(evaluation: Evaluation) -> None:
+def test_counts_tell_every_status_and_what_is_missing(evaluation):
     assert evaluation.counts == {
         "questions": 4,
         "recorded": 3,
@@ -179,7 +178,7 @@ def test_counts_tell_every_status_and_what_is_missing(evaluation: Evaluation) ->
     }
 
 
-def test_refusals_are_counted_by_code_and_ends_by_reason() -> None:
+def test_refusals_are_counted_by_code_and_ends_by_reason():
     calls = [
         *(ToolCall("search", {}, "", error="missing_argument") for _ in range(2)),
         ToolCall("google", {}, "", error="unknown_tool"),
@@ -202,7 +201,7 @@ def test_refusals_are_counted_by_code_and_ends_by_reason() -> None:
     }
 
 
-def test_a_call_is_repeated_where_only_its_reason_is_another() -> None:
+def test_a_call_is_repeated_where_only_its_reason_is_another():
     rows = [
         {"query": "mill", "reason": "to find it"},
         {"reason": "once more", "query": "mill"},
@@ -214,8 +213,8 @@ def test_a_call_is_repeated_where_only_its_reason_is_another() -> None:
 
 
 def test_the_funnel_has_each_judged_tier_and_ignores_failed_questions(
-    evaluation: Evaluation,
-) -> None:
+    evaluation,
+):
     assert evaluation.funnel["evidence"]["surfaced"] == pytest.approx(
         {"macro": 1 / 4, "micro": 2 / 5, "documents": 5 / 4}
     )
@@ -224,7 +223,7 @@ def test_the_funnel_has_each_judged_tier_and_ignores_failed_questions(
     assert evaluation.curves["documents"][-1] == (2, pytest.approx(0.5 / 4))
 
 
-def test_verdicts_are_of_ended_questions_and_name_the_judge(evaluation: Evaluation) -> None:
+def test_verdicts_are_of_ended_questions_and_name_the_judge(evaluation):
     assert [(row.qid, row.correct) for row in evaluation.verdicts] == [
         ("right", True),
         ("wrong", False),
@@ -233,7 +232,7 @@ def test_verdicts_are_of_ended_questions_and_name_the_judge(evaluation: Evaluati
     assert evaluated(RIGHT).verdicts[0].settings == ExactAnswerJudge("exact").fingerprint
 
 
-def test_questions_without_judgements_or_answers_are_left_out_and_counted() -> None:
+def test_questions_without_judgements_or_answers_are_left_out_and_counted():
     partly = evaluated(
         RIGHT,
         qrels={"evidence": {"right": {"a": 1}, "elsewhere": {"q": 1}}},
@@ -245,14 +244,14 @@ def test_questions_without_judgements_or_answers_are_left_out_and_counted() -> N
     assert partly.metrics["completion"] == 1 / 4
 
 
-def test_a_benchmark_without_answers_and_judgements_still_has_its_effort() -> None:
+def test_a_benchmark_without_answers_and_judgements_still_has_its_effort():
     bare = evaluated(RIGHT, qrels={}, answers={})
     assert {"accuracy", "AP", "recall_surfaced", "calibration_error"}.isdisjoint(bare.metrics)
     assert bare.metrics["tool_calls"] == 3
     assert bare.funnel == {} and bare.curves == {}
 
 
-def test_a_run_without_any_trajectory_is_all_zero() -> None:
+def test_a_run_without_any_trajectory_is_all_zero():
     empty = evaluated()
     assert empty.metrics["accuracy"] == empty.metrics["completion"] == 0
     assert empty.metrics["recall_surfaced"] == 0
@@ -260,7 +259,7 @@ def test_a_run_without_any_trajectory_is_all_zero() -> None:
     assert "tool_calls" not in empty.metrics
 
 
-def test_an_absent_confidence_is_full_confidence_only_in_the_published_variant() -> None:
+def test_an_absent_confidence_is_full_confidence_only_in_the_published_variant():
     topics = [Topic(str(number), "?") for number in range(200)]
     said = ({"role": "assistant", "content": "an answer"},)
     unsure = [
@@ -281,7 +280,7 @@ def test_an_absent_confidence_is_full_confidence_only_in_the_published_variant()
     assert evaluation.metrics["calibration_error_published"] == pytest.approx(100 * 0.125**0.5)
 
 
-def test_the_calibration_error_does_not_depend_on_the_order_of_the_trajectories() -> None:
+def test_the_calibration_error_does_not_depend_on_the_order_of_the_trajectories():
     topics = [Topic(f"{number:03}", "?") for number in range(200)]
     answers = {topic.qid: ["Ada"] for topic in topics}
     rows = [
@@ -299,12 +298,12 @@ def test_the_calibration_error_does_not_depend_on_the_order_of_the_trajectories(
         assert evaluation.metrics["calibration_error"] == pytest.approx(50)
 
 
-def test_trajectories_of_another_split_are_refused() -> None:
+def test_trajectories_of_another_split_are_refused():
     with pytest.raises(InputError, match="1 of 1 trajectories, such as that of question 'right'"):
         evaluated(RIGHT, topics=TOPICS[1:])
 
 
-def test_two_trajectories_of_one_question_are_refused() -> None:
+def test_two_trajectories_of_one_question_are_refused():
     with pytest.raises(InputError, match="'right' has 2 trajectories"):
         evaluated(RIGHT, RIGHT)
 
@@ -313,7 +312,7 @@ COUNTED, SILENT = Usage(input=100, cached=0, output=10), Usage()
 PRICE = Price(input=10_000.0, output=100_000.0)  # a reply of 100 and 10 tokens costs $2
 
 
-def metered(qid: str, *requests: tuple[str, Usage, Price]) -> Trajectory:
+def metered(qid, *requests):
     """A question whose usage a ledger counted: role, the server's counts, and the price."""
     ledger = Ledger()
     for role, usage, price in requests:
@@ -322,7 +321,7 @@ def metered(qid: str, *requests: tuple[str, Usage, Price]) -> Trajectory:
     return replace(RIGHT, qid=qid, usage=ledger.usage(qid))
 
 
-def test_unknown_money_and_tokens_are_left_out_of_means_and_not_zero() -> None:
+def test_unknown_money_and_tokens_are_left_out_of_means_and_not_zero():
     result = evaluated(
         metered("right", ("agent", COUNTED, PRICE)),
         metered("wrong", ("agent", COUNTED, UNKNOWN)),
@@ -336,7 +335,7 @@ def test_unknown_money_and_tokens_are_left_out_of_means_and_not_zero() -> None:
     assert [result.denominators[measure] for measure in measures] == [1, 2, 3, 3]
 
 
-def test_one_unpriced_reply_makes_the_cost_of_its_question_unknown() -> None:
+def test_one_unpriced_reply_makes_the_cost_of_its_question_unknown():
     result = evaluated(
         metered("right", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, UNKNOWN)),
         metered("wrong", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, PRICE)),
@@ -346,7 +345,7 @@ def test_one_unpriced_reply_makes_the_cost_of_its_question_unknown() -> None:
     assert result.per_question["usage_rewriter_dollars"] == {"wrong": 2.0}
 
 
-def test_what_was_never_asked_for_cost_nothing() -> None:
+def test_what_was_never_asked_for_cost_nothing():
     result = evaluated(
         metered("right", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, PRICE)),
         metered("wrong", ("agent", COUNTED, PRICE)),
@@ -360,13 +359,13 @@ def test_what_was_never_asked_for_cost_nothing() -> None:
     }
 
 
-def test_what_is_known_of_no_question_is_no_measure() -> None:
+def test_what_is_known_of_no_question_is_no_measure():
     result = evaluated(metered("right", ("agent", SILENT, UNKNOWN)), metered("wrong"))
     assert not {"usage_dollars", "usage_input_tokens"} & (result.metrics.keys())
     assert result.per_question["usage_unpriced"] == {"right": 1.0, "wrong": 0.0}
 
 
-def searched(*rewrites: tuple[str, str], question: str = "Who wrote it?") -> Trajectory:
+def searched(*rewrites, question="Who wrote it?"):
     """One search for each pair of the agent's query and what a rewriter made of it."""
     notes = [{"rewrite": {"raw": raw, "rewritten": text}} for raw, text in rewrites]
     calls = tuple(ToolCall("search", {}, "...", notes=row) for row in notes)
@@ -384,13 +383,11 @@ def searched(*rewrites: tuple[str, str], question: str = "Who wrote it?") -> Tra
         (searched(("author", "the Adage")), 0),  # no whole word
     ],
 )
-def test_rewritten_queries_count_where_the_answer_is_the_rewriters(
-    trajectory: Trajectory, guesses: float
-) -> None:
+def test_rewritten_queries_count_where_the_answer_is_the_rewriters(trajectory, guesses):
     assert evaluated(trajectory).per_question["rewrites_with_answer"] == {"right": guesses}
 
 
-def test_without_a_rewritten_query_nothing_is_counted(evaluation: Evaluation) -> None:
+def test_without_a_rewritten_query_nothing_is_counted(evaluation):
     assert "rewrites_with_answer" not in evaluation.per_question
     second = ToolCall("search", {}, "", notes={"rewrite": {"raw": "a", "rewritten": "b"}})
     rewritten = replace(WRONG, calls=(*WRONG.calls, second))

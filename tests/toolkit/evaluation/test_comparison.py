@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
 from statsmodels.stats.multitest import multipletests
@@ -14,13 +12,13 @@ from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.statistics import paired_test
 
 
-def cell(name: str, benchmark: str = "b", **measures: Mapping[str, float]) -> EvaluatedRun:
+def cell(name, benchmark="b", **measures):
     return EvaluatedRun(
         name=name, per_question=measures, manifest={"fingerprints": {"benchmark": benchmark}}
     )
 
 
-def values(shift: float, seed: int = 0) -> dict[str, float]:
+def values(shift, seed=0):
     drawn = np.random.default_rng(seed).normal(shift, 1, 40)
     return {f"q{number}": float(value) for number, value in enumerate(drawn)}
 
@@ -32,7 +30,7 @@ CELLS = [
 ]
 
 
-def test_each_cell_stands_against_the_baseline() -> None:
+def test_each_cell_stands_against_the_baseline():
     rows = compare(CELLS, ["AP", "RR"], "base")
     assert [(row.measure, row.a, row.b) for row in rows] == [
         ("AP", "good", "base"),
@@ -45,7 +43,7 @@ def test_each_cell_stands_against_the_baseline() -> None:
     assert rows[1].ties == 40 and rows[1].p == 1 and rows[1].questions_needed is None
 
 
-def test_without_a_baseline_all_pairs_are_compared() -> None:
+def test_without_a_baseline_all_pairs_are_compared():
     rows = compare(CELLS, ["AP"])
     assert [(row.a, row.b) for row in rows] == [
         ("good", "base"),
@@ -55,7 +53,7 @@ def test_without_a_baseline_all_pairs_are_compared() -> None:
 
 
 @pytest.mark.parametrize("family", ["measure", "all"])
-def test_holm_runs_over_the_family_that_was_named(family: str) -> None:
+def test_holm_runs_over_the_family_that_was_named(family):
     rows = compare(CELLS, ["AP", "RR"], family=family)
     p = [row.p for row in rows]
     if family == "all":
@@ -69,25 +67,25 @@ def test_holm_runs_over_the_family_that_was_named(family: str) -> None:
     assert expected != p
 
 
-def test_a_row_does_not_depend_on_the_other_cells() -> None:
+def test_a_row_does_not_depend_on_the_other_cells():
     alone, together = compare(CELLS[:2], ["AP"])[0], compare(CELLS, ["AP"])[0]
     assert alone._replace(p_holm=0) == together._replace(p_holm=0)
     direct = paired_test(CELLS[1].per_question["AP"], CELLS[0].per_question["AP"])
     assert (alone.low, alone.high, alone.p) == (direct.low, direct.high, direct.p)
 
 
-def test_other_questions_are_refused_telling_how_many_are_shared() -> None:
+def test_other_questions_are_refused_telling_how_many_are_shared():
     other = cell("other", AP={**{f"q{n}": 0.0 for n in range(10)}, "z": 1.0})
     with pytest.raises(InputError, match=r"other \(11 questions\) and base \(40 .* share 10 on AP"):
         compare([CELLS[0], other], ["AP"])
 
 
-def test_another_benchmark_is_refused() -> None:
+def test_another_benchmark_is_refused():
     with pytest.raises(InputError, match="different benchmarks"):
         compare([CELLS[0], cell("other", "c", AP=values(0))], ["AP"])
 
 
-def test_effort_is_compared_over_what_both_runs_recorded() -> None:
+def test_effort_is_compared_over_what_both_runs_recorded():
     questions = {f"q{n}": 0.0 for n in range(6)}
     one = cell("one", completion=questions, seconds={f"q{n}": 2.0 + n for n in range(5)})
     two = cell("two", completion=questions, seconds={f"q{n}": 1.0 for n in range(1, 6)})
@@ -96,7 +94,7 @@ def test_effort_is_compared_over_what_both_runs_recorded() -> None:
     assert (row.mean_a, row.mean_b) == (1.0, pytest.approx((3 + 4 + 5 + 6) / 4))
 
 
-def test_cost_is_compared_over_the_questions_of_which_both_runs_know_it() -> None:
+def test_cost_is_compared_over_the_questions_of_which_both_runs_know_it():
     recorded = {f"q{n}": 1.0 for n in range(6)}
     one = cell("one", tool_calls=recorded, usage_dollars={f"q{n}": 2.0 for n in range(4)})
     two = cell("two", tool_calls=recorded, usage_dollars={f"q{n}": n / 2 for n in range(1, 6)})
@@ -105,7 +103,7 @@ def test_cost_is_compared_over_the_questions_of_which_both_runs_know_it() -> Non
     assert (row.wins, row.losses) == (0, 3)
 
 
-def test_cost_that_both_runs_know_of_one_question_alone_is_not_compared() -> None:
+def test_cost_that_both_runs_know_of_one_question_alone_is_not_compared():
     recorded = {f"q{n}": 1.0 for n in range(6)}
     one = cell("one", tool_calls=recorded, usage_dollars={f"q{n}": 2.0 for n in range(4)})
     two = cell("two", tool_calls=recorded, usage_dollars={"q3": 1.0, "q4": 1.0})
@@ -121,11 +119,11 @@ def test_cost_that_both_runs_know_of_one_question_alone_is_not_compared() -> Non
         ({"measures": ["AP"], "family": "friends"}, "measure, all"),
     ],
 )
-def test_unknown_names_are_refused_with_valid_ones(arguments: dict[str, str], told: str) -> None:
+def test_unknown_names_are_refused_with_valid_ones(arguments, told):
     with pytest.raises(InputError, match=told):
         compare(CELLS, **arguments)  # type: ignore[arg-type]
 
 
-def test_two_cells_of_one_name_are_refused() -> None:
+def test_two_cells_of_one_name_are_refused():
     with pytest.raises(InputError, match="one name"):
         compare([CELLS[0], CELLS[0]], ["AP"])

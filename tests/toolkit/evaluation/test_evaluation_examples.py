@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-from types import ModuleType
 
 import pytest
 
@@ -13,6 +12,6 @@ from soundingline.toolkit.evaluation import answers, evaluation, grid, statistic
 @pytest.mark.parametrize(
     "module", [answers, evaluation, grid, statistics], ids=lambda module: module.__name__
 )
-def test_examples_give_what_they_show(module: ModuleType) -> None:
+def test_examples_give_what_they_show(module):
     results = doctest.testmod(module)
     assert results.attempted and not results.failed

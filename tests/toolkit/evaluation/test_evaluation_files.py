@@ -8,8 +8,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import ir_measures
 import pytest
@@ -19,7 +17,6 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.agent_run import evaluate_run
 from soundingline.toolkit.evaluation.comparison import compare
 from soundingline.toolkit.evaluation.evaluation import (
-    Evaluation,
     _read,
     evaluate_ranking,
     load_run,
@@ -35,7 +32,7 @@ TOPICS = [Topic("1", "one"), Topic("2", "two")]
 EVIDENCE = {"1": {"a": 1, "b": 1}, "2": {"x": 1}}
 
 
-def trajectory(qid: str, *surfaced: str) -> Trajectory:
+def trajectory(qid, *surfaced):
     return Trajectory(
         qid,
         "?",
@@ -45,16 +42,16 @@ def trajectory(qid: str, *surfaced: str) -> Trajectory:
     )
 
 
-def run(path: Path, *trajectories: Trajectory) -> RunFolder:
+def run(path, *trajectories):
     folder = RunFolder(path)
-    manifest: dict[str, Any] = make_manifest({}, {"benchmark": "b"}, {"unit": "document"})
+    manifest = make_manifest({}, {"benchmark": "b"}, {"unit": "document"})
     with folder.writing(manifest):
         for row in trajectories:
             folder.write(row)
     return folder
 
 
-def evaluate(folder: RunFolder) -> Evaluation:
+def evaluate(folder):
     return evaluate_run(
         folder.trajectories(),
         topics=TOPICS,
@@ -64,7 +61,7 @@ def evaluate(folder: RunFolder) -> Evaluation:
     )
 
 
-def test_a_cell_comes_back_as_it_was_evaluated(tmp_path: Path) -> None:
+def test_a_cell_comes_back_as_it_was_evaluated(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "z", "a"), trajectory("2", "x"))
     evaluation = evaluate(folder)
     write_evaluation(folder.path, evaluation, state=folder.state())
@@ -80,7 +77,7 @@ def test_a_cell_comes_back_as_it_was_evaluated(tmp_path: Path) -> None:
     assert [row["correct"] for row in verdicts] == [True, False]
 
 
-def test_metrics_json_is_a_flat_map_of_numbers(tmp_path: Path) -> None:
+def test_metrics_json_is_a_flat_map_of_numbers(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     write_evaluation(folder.path, evaluate(folder), state=folder.state())
     metrics = json.loads((folder.path / "metrics.json").read_text())
@@ -88,7 +85,7 @@ def test_metrics_json_is_a_flat_map_of_numbers(tmp_path: Path) -> None:
     assert {"AP", "nDCG@10", "accuracy", "recall_surfaced", "completion"} <= metrics.keys()
 
 
-def test_run_trec_evaluates_to_the_metrics(tmp_path: Path) -> None:
+def test_run_trec_evaluates_to_the_metrics(tmp_path):
     # Docids in an order that trec_eval's own breaking of ties would turn round.
     folder = run(tmp_path / "a", trajectory("1", "c", "b", "a", "z"), trajectory("2", "w", "x"))
     evaluation = evaluate(folder)
@@ -100,7 +97,7 @@ def test_run_trec_evaluates_to_the_metrics(tmp_path: Path) -> None:
     assert again[measures[1]] == pytest.approx(evaluation.metrics["nDCG@10"])
 
 
-def test_white_space_in_ids_keeps_six_columns(tmp_path: Path) -> None:
+def test_white_space_in_ids_keeps_six_columns(tmp_path):
     rows = {"q 1": ["d\t1", "d2"]}
     folder = run(tmp_path / "a")
     write_evaluation(
@@ -113,7 +110,7 @@ def test_white_space_in_ids_keeps_six_columns(tmp_path: Path) -> None:
     ]
 
 
-def test_a_ranking_without_an_agent_is_a_cell_too(tmp_path: Path) -> None:
+def test_a_ranking_without_an_agent_is_a_cell_too(tmp_path):
     folder = run(tmp_path / "rank")
     rows = {"1": ["a"], "2": ["y", "x"]}
     write_evaluation(folder.path, evaluate_ranking(rows, EVIDENCE, ("RR",)), state=folder.state())
@@ -123,7 +120,7 @@ def test_a_ranking_without_an_agent_is_a_cell_too(tmp_path: Path) -> None:
     assert cell.funnel == {} and cell.curves == {}
 
 
-def test_two_runs_are_compared_from_their_folders(tmp_path: Path) -> None:
+def test_two_runs_are_compared_from_their_folders(tmp_path):
     for sweep, first in (("s1", "a"), ("s2", "z")):
         folder = run(tmp_path / sweep / "cell", trajectory("1", first), trajectory("2", "x"))
         write_evaluation(folder.path, evaluate(folder), state=folder.state())
@@ -133,19 +130,19 @@ def test_two_runs_are_compared_from_their_folders(tmp_path: Path) -> None:
     assert row.difference == pytest.approx((0 + 1) / 2 - (0.5 + 1) / 2)
 
 
-def test_a_folder_named_twice_is_one_cell(tmp_path: Path) -> None:
+def test_a_folder_named_twice_is_one_cell(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     write_evaluation(folder.path, evaluate(folder), state=folder.state())
     assert len(load_runs([folder.path, folder.path / ".." / "a"])) == 1
 
 
-def test_an_unevaluated_run_tells_the_command(tmp_path: Path) -> None:
+def test_an_unevaluated_run_tells_the_command(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     with pytest.raises(InputError, match="run: soundingline evaluate"):
         load_run(folder.path)
 
 
-def test_an_evaluation_older_than_its_trajectories_is_refused(tmp_path: Path) -> None:
+def test_an_evaluation_older_than_its_trajectories_is_refused(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     write_evaluation(folder.path, evaluate(folder), state=folder.state())
     run(tmp_path / "a", trajectory("2", "x"))
@@ -154,8 +151,8 @@ def test_an_evaluation_older_than_its_trajectories_is_refused(tmp_path: Path) ->
 
 
 def test_an_evaluation_of_trajectories_that_changed_while_it_was_made_is_refused(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     state = folder.state()
     evaluation = evaluate(folder)
@@ -165,7 +162,7 @@ def test_an_evaluation_of_trajectories_that_changed_while_it_was_made_is_refused
         load_run(folder.path)
 
 
-def test_an_answer_in_place_of_a_failed_attempt_of_equal_size_is_told(tmp_path: Path) -> None:
+def test_an_answer_in_place_of_a_failed_attempt_of_equal_size_is_told(tmp_path):
     answered = trajectory("1", "a")
     failed = replace(answered, status="failed", traceback="E" * 3)  # "completed" is 3 longer
     assert len(dump_trajectory(failed)) == len(dump_trajectory(answered))
@@ -176,16 +173,14 @@ def test_an_answer_in_place_of_a_failed_attempt_of_equal_size_is_told(tmp_path: 
         load_run(folder.path)
 
 
-def test_a_copied_run_keeps_its_evaluation(tmp_path: Path) -> None:
+def test_a_copied_run_keeps_its_evaluation(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     write_evaluation(folder.path, evaluate(folder), state=folder.state())
     shutil.copytree(folder.path, tmp_path / "b", copy_function=shutil.copyfile)
     assert load_run(tmp_path / "b").metrics == load_run(folder.path).metrics
 
 
-def test_two_evaluations_at_once_leave_the_files_of_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_evaluations_at_once_leave_the_files_of_one(tmp_path, monkeypatch):
     folder = run(tmp_path / "a", trajectory("1", "z"))
     early, early_state = evaluate(folder), folder.state()
     run(tmp_path / "a", trajectory("2", "x"))
@@ -193,7 +188,7 @@ def test_two_evaluations_at_once_leave_the_files_of_one(
     assert early.metrics != late.metrics
     begun, may_end = threading.Event(), threading.Event()
 
-    def slow_at_first(path: Path, text: str, *, clear: bool = False) -> None:
+    def slow_at_first(path, text, *, clear=False):
         if path.name == "run.trec" and not begun.is_set():
             begun.set()  # The early summary is written, its metrics are not.
             assert may_end.wait(30)
@@ -211,13 +206,11 @@ def test_two_evaluations_at_once_leave_the_files_of_one(
     assert load_run(folder.path).metrics == late.metrics
 
 
-def test_files_of_two_evaluations_are_never_read_as_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_two_evaluations_are_never_read_as_one(tmp_path, monkeypatch):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     write_evaluation(folder.path, evaluate(folder), state=folder.state())
 
-    def read(run: RunFolder, name: str, *others: Any) -> Any:
+    def read(run, name, *others):
         content = _read(run, name, *others)
         if name == "metrics.json":  # The others follow.
             write_evaluation(folder.path, evaluate(folder), state=folder.state())
@@ -228,13 +221,11 @@ def test_files_of_two_evaluations_are_never_read_as_one(
         load_run(folder.path)
 
 
-def test_an_interrupted_evaluation_counts_as_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_evaluation_counts_as_none(tmp_path, monkeypatch):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     write_evaluation(folder.path, evaluate(folder), state=folder.state())
 
-    def stop(*_: object, **__: object) -> None:
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("soundingline.toolkit.evaluation.evaluation.write_text", stop)
@@ -244,7 +235,7 @@ def test_an_interrupted_evaluation_counts_as_none(
         load_run(folder.path)
 
 
-def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
+def test_a_damaged_evaluation_is_named(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     write_evaluation(folder.path, evaluate(folder), state=folder.state())
     (folder.path / "evaluation" / "funnel.json").write_text('{"evidence":')
@@ -252,6 +243,6 @@ def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
         load_run(folder.path)
 
 
-def test_a_folder_that_is_no_run_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_told(tmp_path):
     with pytest.raises(InputError, match="is no run"):
         load_run(tmp_path / "nothing")

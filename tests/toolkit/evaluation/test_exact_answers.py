@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.answers import (
     ExactAnswerJudge,
-    Verdict,
     answer_tokens,
     holds_answer,
     token_f1,
@@ -21,7 +20,7 @@ from soundingline.toolkit.trajectory import Answer
 FORMAT = st.characters(categories=["Cf"])
 
 
-def judged(answer: str, *accepted: str, rule: str = "contained") -> Verdict:
+def judged(answer, *accepted, rule="contained"):
     return ExactAnswerJudge(rule).verdict("q", Answer(exact=answer), accepted)
 
 
@@ -49,7 +48,7 @@ def judged(answer: str, *accepted: str, rule: str = "contained") -> Verdict:
         ("x²", "x2"),
     ],
 )
-def test_equal_after_normalisation_is_exact(answer: str, accepted: str) -> None:
+def test_equal_after_normalisation_is_exact(answer, accepted):
     verdict = judged(answer, accepted, rule="exact")
     assert verdict.exact and verdict.correct and verdict.f1 == 1
 
@@ -78,7 +77,7 @@ def test_equal_after_normalisation_is_exact(answer: str, accepted: str) -> None:
         ("Lovelace, Ada", "Ada Lovelace"),
     ],
 )
-def test_what_is_not_the_answer_is_wrong(answer: str, accepted: str) -> None:
+def test_what_is_not_the_answer_is_wrong(answer, accepted):
     assert not judged(answer, accepted).correct
 
 
@@ -92,16 +91,14 @@ def test_what_is_not_the_answer_is_wrong(answer: str, accepted: str) -> None:
         ("1990-1995", "1990 1995"),
     ],
 )
-def test_an_accepted_answer_in_whole_tokens_is_contained(answer: str, accepted: str) -> None:
+def test_an_accepted_answer_in_whole_tokens_is_contained(answer, accepted):
     assert judged(answer, accepted).correct
     strict = judged(answer, accepted, rule="exact")
     assert strict.contained and strict.correct == strict.exact
 
 
 @given(st.text(max_size=20), st.lists(st.tuples(st.integers(0, 20), FORMAT)))
-def test_format_characters_anywhere_change_no_verdict(
-    answer: str, inserted: list[tuple[int, str]]
-) -> None:
+def test_format_characters_anywhere_change_no_verdict(answer, inserted):
     marked = answer
     for place, character in inserted:
         marked = marked[:place] + character + marked[place:]
@@ -112,26 +109,26 @@ def test_format_characters_anywhere_change_no_verdict(
 
 
 @given(st.text("eao\u0301\u0323\u0308\u00e9\u1ec7 ", max_size=25))
-def test_canonically_equal_answers_are_equal(answer: str) -> None:
+def test_canonically_equal_answers_are_equal(answer):
     forms = [unicodedata.normalize(form, answer) for form in ("NFC", "NFD", "NFKC", "NFKD")]
     assert {tuple(answer_tokens(form)) for form in forms} == {tuple(answer_tokens(answer))}
 
 
-def test_the_best_of_several_accepted_answers_counts() -> None:
+def test_the_best_of_several_accepted_answers_counts():
     verdict = judged("Augusta Ada King", "Ada Lovelace", "Ada King", "King")
     assert (verdict.correct, verdict.exact, verdict.contained) == (True, False, True)
     assert verdict.accepted == "Ada King"
     assert verdict.f1 == pytest.approx(2 * 2 / (3 + 2))
 
 
-def test_token_f1_is_squads_over_bags() -> None:
+def test_token_f1_is_squads_over_bags():
     # Shared: the, cat once each; precision 2/3, recall 2/4.
     assert token_f1(["x", "cat", "cat"], ["cat", "x", "y", "z"]) == pytest.approx(4 / 7)
     assert token_f1([], ["x"]) == 0
     assert token_f1(["yes"], ["yes", "x"]) == 0
 
 
-def test_numbers_keep_their_words_apart() -> None:
+def test_numbers_keep_their_words_apart():
     assert answer_tokens("COVID-19 in 12/05/1999, 12km") == [
         "covid",
         "19",
@@ -143,19 +140,19 @@ def test_numbers_keep_their_words_apart() -> None:
     ]
 
 
-def test_a_verdict_names_judge_and_settings() -> None:
+def test_a_verdict_names_judge_and_settings():
     one, other = judged("x", "x"), judged("x", "x", rule="exact")
     assert one.judge == other.judge == "exact_answer"
     assert one.settings != other.settings
     assert one._asdict()["qid"] == "q"
 
 
-def test_an_unknown_rule_is_refused() -> None:
+def test_an_unknown_rule_is_refused():
     with pytest.raises(InputError, match="exact, contained"):
         ExactAnswerJudge("fuzzy")
 
 
-def test_a_question_without_accepted_answers_cannot_be_judged() -> None:
+def test_a_question_without_accepted_answers_cannot_be_judged():
     with pytest.raises(ValueError, match="'q'"):
         judged("x")
 
@@ -174,7 +171,5 @@ def test_a_question_without_accepted_answers_cannot_be_judged() -> None:
         ("x", [""], False),
     ],
 )
-def test_a_text_holds_an_answer_as_whole_tokens_in_order(
-    text: str, accepted: list[str], held: bool
-) -> None:
+def test_a_text_holds_an_answer_as_whole_tokens_in_order(text, accepted, held):
     assert holds_answer(text, accepted) is held

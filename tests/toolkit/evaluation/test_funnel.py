@@ -47,7 +47,7 @@ TWO = Trajectory(
 )
 
 
-def test_each_tier_has_macro_and_micro_recall_and_mean_documents_over_all_questions() -> None:
+def test_each_tier_has_macro_and_micro_recall_and_mean_documents_over_all_questions():
     # Question 3 has no trajectory and counts 0; question 4 has no relevant document.
     funnel = evidence_funnel([ONE, TWO], {"evidence": EVIDENCE})["evidence"]
     assert list(funnel) == ["surfaced", "previewed", "opened", "cited"]
@@ -63,18 +63,18 @@ def test_each_tier_has_macro_and_micro_recall_and_mean_documents_over_all_questi
     assert funnel["cited"] == pytest.approx({"macro": 1 / 3, "micro": 1 / 6, "documents": 1 / 3})
 
 
-def test_every_judged_tier_has_its_own_denominator() -> None:
+def test_every_judged_tier_has_its_own_denominator():
     funnel = evidence_funnel([ONE], {"evidence": EVIDENCE, "gold": {"1": {"c": 1}}, "none": {}})
     assert list(funnel) == ["evidence", "gold"]
     assert funnel["gold"]["surfaced"] == {"macro": 1, "micro": 1, "documents": 6}
     assert funnel["gold"]["previewed"]["macro"] == 0
 
 
-def test_questions_without_a_relevant_document_are_left_out() -> None:
+def test_questions_without_a_relevant_document_are_left_out():
     assert list(relevant_documents(EVIDENCE)) == ["1", "2", "3"]
 
 
-def test_curves_are_steps_averaged_over_all_questions_that_hold_their_last_value() -> None:
+def test_curves_are_steps_averaged_over_all_questions_that_hold_their_last_value():
     curves = exposure_curves([ONE, TWO], EVIDENCE, points=500)
     by_documents = dict(curves["documents"])
     # Question 1 reaches 1/3 at one document and 2/3 at three; question 2 reaches 1 at ten.
@@ -89,7 +89,7 @@ def test_curves_are_steps_averaged_over_all_questions_that_hold_their_last_value
     assert max(by_tokens) == 1000 and by_tokens[1000] == pytest.approx((2 / 3 + 1) / 3)
 
 
-def test_a_curve_has_few_ascending_points_and_ends_at_the_largest_exposure() -> None:
+def test_a_curve_has_few_ascending_points_and_ends_at_the_largest_exposure():
     points = exposure_curves([ONE, TWO], EVIDENCE, points=12)["tokens"]
     assert len(points) <= 12
     assert points == sorted(points) and points[0][0] == 1 and points[-1][0] == 1000
@@ -97,18 +97,18 @@ def test_a_curve_has_few_ascending_points_and_ends_at_the_largest_exposure() -> 
     assert recalls == sorted(recalls)
 
 
-def test_the_end_of_the_curve_is_the_recall_of_what_was_shown() -> None:
+def test_the_end_of_the_curve_is_the_recall_of_what_was_shown():
     curves = exposure_curves([ONE, TWO], EVIDENCE)
     shown = evidence_funnel([ONE, TWO], {"evidence": EVIDENCE})["evidence"]["previewed"]["macro"]
     assert curves["documents"][-1][1] == pytest.approx(shown)
     assert curves["tokens"][-1][1] == pytest.approx(shown)
 
 
-def test_nothing_shown_is_a_point_at_zero() -> None:
+def test_nothing_shown_is_a_point_at_zero():
     assert exposure_curves([], EVIDENCE) == {"documents": [(1, 0)], "tokens": [(1, 0)]}
 
 
-def test_the_funnel_tells_what_was_judged_from_which_layer() -> None:
+def test_the_funnel_tells_what_was_judged_from_which_layer():
     exposures = (
         Exposure(1, "previewed", "a", 1, 10, "metadata"),
         Exposure(1, "previewed", "n", 2, 10, "metadata"),
@@ -127,7 +127,7 @@ def test_the_funnel_tells_what_was_judged_from_which_layer() -> None:
     assert "text" not in funnel
 
 
-def test_curves_never_exceed_one() -> None:
+def test_curves_never_exceed_one():
     # In floating point, 49 times 1/49 is less than 1, and some other sums are more.
     for documents in range(1, 30):
         docids = [f"d{n}" for n in range(documents)]

@@ -6,12 +6,9 @@ import asyncio
 import json
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pytest
 from effort import cases
@@ -43,7 +40,7 @@ from soundingline.toolkit.trajectory import Answer, Trajectory
 CASE = JudgeCase(
     "q1", "Who built it?", "Explanation: x\nExact Answer: T. Brekke", ("Torvald Brekke",)
 )
-VERDICT: dict[str, Any] = {
+VERDICT = {
     "extracted_answer": "T. Brekke",
     "reasoning": "The same person.",
     "correct": True,
@@ -51,23 +48,21 @@ VERDICT: dict[str, Any] = {
 }
 
 
-def judge(**arguments: Any) -> LlmJudge:
+def judge(**arguments):
     return LlmJudge(model=ScriptedModel(), **arguments)
 
 
-def judged(
-    *steps: Any, case: JudgeCase = CASE, **arguments: Any
-) -> tuple[ModelVerdict, ScriptedModel]:
+def judged(*steps, case=CASE, **arguments):
     model = ScriptedModel(*steps)
     return asyncio.run(LlmJudge(model=model, **arguments).judge(model, case)), model
 
 
-def by_tool(value: Any) -> Turn:
+def by_tool(value):
     text = value if isinstance(value, str) else json.dumps(value)
     return Turn(tool_calls=(ToolCall("c", "verdict", text),))
 
 
-def test_the_judge_sees_question_response_and_accepted_answers_and_must_use_its_tool() -> None:
+def test_the_judge_sees_question_response_and_accepted_answers_and_must_use_its_tool():
     verdict, model = judged(by_tool(VERDICT))
     assert verdict == ModelVerdict(
         "q1", True, "T. Brekke", "The same person.", 80, case=CASE.fingerprint
@@ -83,13 +78,13 @@ def test_the_judge_sees_question_response_and_accepted_answers_and_must_use_its_
     assert tool["parameters"]["additionalProperties"] is False
 
 
-def test_without_a_reference_the_accepted_answer_is_not_shown() -> None:
+def test_without_a_reference_the_accepted_answer_is_not_shown():
     _, model = judged(by_tool(VERDICT), reference=False)
     assert "Torvald Brekke" not in model.requests[0].messages[0]["content"]
     assert "> Exact Answer: T. Brekke" in model.requests[0].messages[0]["content"]
 
 
-def test_places_inside_a_question_or_a_response_are_left_alone() -> None:
+def test_places_inside_a_question_or_a_response_are_left_alone():
     case = CASE._replace(question="Is {response} or {accepted} right?", response="{question}?")
     _, model = judged(by_tool(VERDICT), case=case)
     said = model.requests[0].messages[0]["content"]
@@ -99,12 +94,12 @@ def test_places_inside_a_question_or_a_response_are_left_alone() -> None:
 @pytest.mark.parametrize(
     "text", [json.dumps(VERDICT), f"```json\n{json.dumps(VERDICT, indent=1)}\n```"]
 )
-def test_a_verdict_as_the_whole_text_is_read_too(text: str) -> None:
+def test_a_verdict_as_the_whole_text_is_read_too(text):
     verdict, _ = judged(Turn(text=text))
     assert verdict.correct and not verdict.error
 
 
-BROKEN: dict[str, Turn] = {
+BROKEN = {
     "no JSON": by_tool('{"correct": true'),
     "an array": by_tool([VERDICT]),
     "nothing": Turn(),
@@ -120,29 +115,29 @@ BROKEN: dict[str, Turn] = {
 
 
 @pytest.mark.parametrize("turn", BROKEN.values(), ids=BROKEN.keys())
-def test_an_unreadable_verdict_is_wrong_and_told_apart(turn: Turn) -> None:
+def test_an_unreadable_verdict_is_wrong_and_told_apart(turn):
     verdict, _ = judged(turn)
     assert (verdict.correct, verdict.error) == (False, "unreadable")
 
 
 @pytest.mark.parametrize("error", [ServerGone("gone"), Truncated("cut", turn=Turn(text="{"))])
-def test_a_request_without_a_reply_is_wrong_and_told_apart(error: Exception) -> None:
+def test_a_request_without_a_reply_is_wrong_and_told_apart(error):
     verdict, _ = judged(error)
     assert (verdict.correct, verdict.error) == (False, "failed")
 
 
 @pytest.mark.parametrize("error", [AuthenticationFailed("key"), OutOfQuota("q"), OutOfMoney("m")])
-def test_what_every_case_would_meet_is_raised_and_makes_no_verdict(error: Exception) -> None:
+def test_what_every_case_would_meet_is_raised_and_makes_no_verdict(error):
     with pytest.raises(type(error)):
         judged(error)
 
 
-def test_an_empty_response_is_wrong_without_asking() -> None:
+def test_an_empty_response_is_wrong_without_asking():
     verdict, model = judged(case=CASE._replace(response=" \n"))
     assert not verdict.correct and not verdict.error and not model.requests
 
 
-def test_a_fingerprint_tells_model_prompt_settings_and_kind(tmp_path: Path) -> None:
+def test_a_fingerprint_tells_model_prompt_settings_and_kind(tmp_path):
     own = tmp_path / "own.txt"
     own.write_text("{question} {response} {accepted}")
     model = ScriptedModel()
@@ -160,7 +155,7 @@ def test_a_fingerprint_tells_model_prompt_settings_and_kind(tmp_path: Path) -> N
     assert LlmJudge(model=model).fingerprint == judges[0].fingerprint
 
 
-def test_a_prompt_without_its_places_is_refused(tmp_path: Path) -> None:
+def test_a_prompt_without_its_places_is_refused(tmp_path):
     own = tmp_path / "own.txt"
     own.write_text("{question} {response}")
     with pytest.raises(InputError, match="accepted"):
@@ -173,7 +168,7 @@ def test_a_prompt_without_its_places_is_refused(tmp_path: Path) -> None:
 # Files.
 
 
-def test_only_what_has_no_verdict_of_its_own_is_left(tmp_path: Path) -> None:
+def test_only_what_has_no_verdict_of_its_own_is_left(tmp_path):
     record = VerdictFile(tmp_path, judge())
     cases = [CASE._replace(qid=qid) for qid in ("done", "changed", "failed", "unreadable", "new")]
     known = {
@@ -191,13 +186,13 @@ def test_only_what_has_no_verdict_of_its_own_is_left(tmp_path: Path) -> None:
     assert head["model"] == "scripted" and rows[0]["usage"] == {"calls": 1.0}
 
 
-def written(record: VerdictFile, *verdicts: ModelVerdict) -> None:
+def written(record, *verdicts):
     with record.writing() as write:
         for verdict in verdicts:
             write(verdict, {"calls": 1.0})
 
 
-def test_a_verdict_is_in_its_file_as_soon_as_it_is_given(tmp_path: Path) -> None:
+def test_a_verdict_is_in_its_file_as_soon_as_it_is_given(tmp_path):
     record = VerdictFile(tmp_path, judge())
     with record.writing() as write:
         for number in range(3):
@@ -205,7 +200,7 @@ def test_a_verdict_is_in_its_file_as_soon_as_it_is_given(tmp_path: Path) -> None
             assert sorted(record.read()) == [f"q{each}" for each in range(number + 1)]
 
 
-def test_the_last_verdict_on_a_question_counts(tmp_path: Path) -> None:
+def test_the_last_verdict_on_a_question_counts(tmp_path):
     record = VerdictFile(tmp_path, judge())
     written(record, ModelVerdict("q", False, error="failed"), ModelVerdict("other", True))
     written(record, ModelVerdict("q", True))
@@ -213,7 +208,7 @@ def test_the_last_verdict_on_a_question_counts(tmp_path: Path) -> None:
     assert len(record.path.read_text().splitlines()) == 4
 
 
-def test_an_unfinished_last_line_costs_no_whole_one(tmp_path: Path) -> None:
+def test_an_unfinished_last_line_costs_no_whole_one(tmp_path):
     record = VerdictFile(tmp_path, judge())
     written(record, ModelVerdict("a", True), ModelVerdict("b", True))
     record.path.write_bytes(record.path.read_bytes()[:-9])
@@ -222,9 +217,7 @@ def test_an_unfinished_last_line_costs_no_whole_one(tmp_path: Path) -> None:
     assert sorted(record.read()) == ["a", "c"]
 
 
-def test_a_damaged_verdict_alone_is_judged_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_verdict_alone_is_judged_again(tmp_path, capsys):
     record = VerdictFile(tmp_path, judge())
     cases = [CASE._replace(qid=qid) for qid in ("a", "b", "c")]
     written(record, *(ModelVerdict(case.qid, True, case=CASE.fingerprint) for case in cases))
@@ -257,18 +250,18 @@ ROW = '{"qid": "q", "correct": true, "extracted": "x", "error": "", "case": "c"'
         '{"format": 2}\n{"qid": "q", "correct": true, "error": "odd"}\n',
     ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_named(tmp_path, text):
     path = tmp_path / "verdicts-llm-x.jsonl"
     path.write_text(text)
     with pytest.raises(InputError, match="verdicts-llm-x"):
         verdicts_in(path)
 
 
-def test_many_cases_are_judged_at_once_each_once_and_no_more_than_allowed() -> None:
+def test_many_cases_are_judged_at_once_each_once_and_no_more_than_allowed():
     under_way = most = 0
-    seen: list[str] = []
+    seen = []
 
-    async def ask(case: JudgeCase) -> ModelVerdict:
+    async def ask(case):
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
@@ -281,11 +274,11 @@ def test_many_cases_are_judged_at_once_each_once_and_no_more_than_allowed() -> N
     assert sorted(seen) == sorted(case.qid for case in cases) and most == 7
 
 
-def test_an_error_ends_judging_and_verdicts_under_way_are_kept() -> None:
-    begun: list[str] = []
-    seen: list[str] = []
+def test_an_error_ends_judging_and_verdicts_under_way_are_kept():
+    begun = []
+    seen = []
 
-    async def ask(case: JudgeCase) -> ModelVerdict:
+    async def ask(case):
         begun.append(case.qid)
         if case.qid == "3":
             raise OutOfMoney("gone")
@@ -301,7 +294,7 @@ def test_an_error_ends_judging_and_verdicts_under_way_are_kept() -> None:
 # As the judge of an evaluation.
 
 
-def test_recorded_verdicts_decide_and_the_exact_rule_stands_beside_them() -> None:
+def test_recorded_verdicts_decide_and_the_exact_rule_stands_beside_them():
     recorded = RecordedVerdicts(
         judge(),
         {
@@ -319,7 +312,7 @@ def test_recorded_verdicts_decide_and_the_exact_rule_stands_beside_them() -> Non
     assert recorded.verdict("q3", answer, ["x"]).error == "failed"
 
 
-def test_the_final_reply_is_what_is_judged() -> None:
+def test_the_final_reply_is_what_is_judged():
     said = "Exact Answer: x"
     messages = ({"role": "user", "content": "q"}, {"role": "assistant", "content": said})
     whole = Trajectory("q", "q?", "completed", Answer(exact="x"), messages=messages)
@@ -334,13 +327,13 @@ def test_the_final_reply_is_what_is_judged() -> None:
 # Agreement.
 
 
-def verdicts(both: int, only_a: int, only_b: int, neither: int) -> Any:
+def verdicts(both, only_a, only_b, neither):
     kinds = [(True, True)] * both + [(True, False)] * only_a
     kinds += [(False, True)] * only_b + [(False, False)] * neither
     return tuple({f"q{n:03}": pair[side] for n, pair in enumerate(kinds)} for side in (0, 1))
 
 
-def test_kappa_of_a_published_example() -> None:
+def test_kappa_of_a_published_example():
     # Two readers of 50 grant proposals: Cohen's kappa is 0.4 (the worked example of most texts).
     found = agreement(*verdicts(20, 5, 10, 15))
     assert found.n == 50 and found.raw == pytest.approx(0.7)
@@ -350,7 +343,7 @@ def test_kappa_of_a_published_example() -> None:
     assert found.only_a[0] == "q020" and found.only_b[0] == "q025"
 
 
-def test_kappas_interval_is_that_of_its_large_sample_error() -> None:
+def test_kappas_interval_is_that_of_its_large_sample_error():
     # Fleiss, Cohen and Everitt (1969), computed here by hand from the table of the example.
     a, b, c, d, n = 20, 5, 10, 15, 50
     p, q1, q2 = (a + d) / n, (a + b) / n, (a + c) / n
@@ -366,13 +359,13 @@ def test_kappas_interval_is_that_of_its_large_sample_error() -> None:
     assert found.high == pytest.approx(k + 1.959964 * math.sqrt(variance), abs=1e-6)
 
 
-def test_kappa_is_undefined_where_both_say_the_same_of_everything() -> None:
+def test_kappa_is_undefined_where_both_say_the_same_of_everything():
     for table in ((5, 0, 0, 0), (0, 0, 0, 5)):
         found = agreement(*verdicts(*table))
         assert found.raw == 1.0 and found.kappa is None and found.low is None
 
 
-def test_kappa_is_finite_or_undefined_for_every_small_table() -> None:
+def test_kappa_is_finite_or_undefined_for_every_small_table():
     for both, only_a, only_b, neither in product(range(cases(6, 4)), repeat=4):
         n = both + only_a + only_b + neither
         if not n:
@@ -392,14 +385,14 @@ def test_kappa_is_finite_or_undefined_for_every_small_table() -> None:
             assert found.low <= found.kappa + 1e-12 and found.high >= found.kappa - 1e-12
 
 
-def test_only_questions_that_both_judged_count() -> None:
+def test_only_questions_that_both_judged_count():
     found = agreement({"a": True, "b": True}, {"b": True, "c": False})
     assert found.n == 1
     with pytest.raises(InputError, match="no answer in common"):
         agreement({"a": True}, {"b": True})
 
 
-def kappa_of(pairs: Sequence[tuple[bool, bool]]) -> float:
+def kappa_of(pairs):
     """Cohen's kappa by its definition."""
     n = len(pairs)
     observed = sum(a == b for a, b in pairs) / n
@@ -408,7 +401,7 @@ def kappa_of(pairs: Sequence[tuple[bool, bool]]) -> float:
     return (observed - by_chance) / (1 - by_chance)
 
 
-def test_answers_to_one_question_widen_kappas_interval() -> None:
+def test_answers_to_one_question_widen_kappas_interval():
     rng = random.Random(3)
     once = {f"q{n}": (rng.random() < 0.6, rng.random() < 0.5) for n in range(12)}
     # Every question is answered four times, always alike: nothing more is known than from once.
@@ -426,7 +419,7 @@ def test_answers_to_one_question_widen_kappas_interval() -> None:
     assert pooled.low is not None and pooled.low > result.low
 
 
-def test_kappa_has_no_interval_where_all_rests_on_one_question() -> None:
+def test_kappa_has_no_interval_where_all_rests_on_one_question():
     a = {"q1": True, "q1#repeat2": True, "q2": False}
     b = {"q1": True, "q1#repeat2": True, "q2": True}
     result = agreement(a, b, {"q1": "q1", "q1#repeat2": "q1", "q2": "q2"})

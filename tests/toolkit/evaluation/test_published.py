@@ -9,7 +9,7 @@ import json
 import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -22,20 +22,20 @@ from soundingline.toolkit.search.answers import parse_answer
 File = Mapping[str, Any]
 
 
-def item(kind: str, output: Any, tool: str | None = None) -> dict[str, Any]:
+def item(kind, output, tool=None):
     arguments = None if tool is None else json.dumps({"query": "words"})
     return {"type": kind, "tool_name": tool, "arguments": arguments, "output": output}
 
 
 def case(
-    qid: str,
-    response: str,
-    retrieved: Sequence[str] = (),
+    qid,
+    response,
+    retrieved=(),
     *,
-    status: str = "completed",
-    searches: int = 1,
-    last: bool = True,
-) -> File:
+    status="completed",
+    searches=1,
+    last=True,
+):
     hits = json.dumps([{"docid": docid, "snippet": "text"} for docid in retrieved])
     result = [item("tool_call", hits, "search")]
     result += [item("output_text", response)] if response else []
@@ -49,14 +49,12 @@ def case(
     }
 
 
-def said(exact: str, confidence: str | None = "80%", citing: str = "") -> str:
+def said(exact, confidence="80%", citing=""):
     line = "" if confidence is None else f"\nConfidence: {confidence}"
     return f"Explanation: see {citing}\nExact Answer: {exact}{line}"
 
 
-def theirs(
-    files: Sequence[File], answers: Mapping[str, str], qrels: Mapping[str, Sequence[str]]
-) -> dict[str, float]:
+def theirs(files, answers, qrels):
     """By the description: recall over a set, calibration without its last bin and 0 below 100,
     citations by regular expression, accuracy over the files found."""
     correct, confidence, recalls, precisions, cited_recalls = 0, [], [], [], []
@@ -94,7 +92,7 @@ def theirs(
     }
 
 
-def dropped_bin(rows: Sequence[tuple[float, bool]]) -> float:
+def dropped_bin(rows):
     if len(rows) < 100:
         return 0.0
     ordered = sorted(rows, key=lambda row: row[0])
@@ -108,13 +106,11 @@ def dropped_bin(rows: Sequence[tuple[float, bool]]) -> float:
     return math.sqrt(total)
 
 
-def mean(values: Sequence[float]) -> float:
+def mean(values):
     return sum(values) / len(values) if values else 0.0
 
 
-def ours(
-    files: Sequence[File], answers: Mapping[str, str], qrels: Mapping[str, Sequence[str]]
-) -> Mapping[str, float]:
+def ours(files, answers, qrels):
     rows = [trajectory(dict(f), "?") for f in files]
     evaluation = evaluate_run(
         rows,
@@ -143,13 +139,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("files", CASES.values(), ids=CASES)
-def test_paper_cases_give_the_published_figures(files: Sequence[File]) -> None:
+def test_paper_cases_give_the_published_figures(files):
     expected = theirs(files, ANSWERS, QRELS)
     metrics = ours(files, ANSWERS, QRELS)
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
 
 
-def test_the_values_of_a_paper_case_by_hand() -> None:
+def test_the_values_of_a_paper_case_by_hand():
     files = CASES["files_found_and_not_questions"]
     metrics = ours(files, ANSWERS, QRELS)
     assert metrics["accuracy_published"] == 1 / 2
@@ -166,15 +162,13 @@ def test_the_values_of_a_paper_case_by_hand() -> None:
     ("calls", "searches"),
     [({"grep": 3, "read_search_results": 4, "read_document": 2}, 3), ({"grep": 1, "search": 2}, 3)],
 )
-def test_calls_that_search_by_patterns_are_searches(
-    calls: Mapping[str, int], searches: int
-) -> None:
+def test_calls_that_search_by_patterns_are_searches(calls, searches):
     file = {**case("1", said("Ada")), "tool_call_counts": dict(calls)}
     assert ours([file], ANSWERS, QRELS)["search_calls_published"] == searches
 
 
 @pytest.mark.parametrize("count", [99, 100, 130, 250, 399])
-def test_many_random_files_give_the_published_figures(count: int) -> None:
+def test_many_random_files_give_the_published_figures(count):
     rng = random.Random(count)
     ids = [str(n) for n in range(60)]
     answers = {str(n): "Ada" for n in range(count)}
@@ -196,7 +190,7 @@ def test_many_random_files_give_the_published_figures(count: int) -> None:
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
 
 
-def test_all_wrong_at_full_confidence_is_published_as_no_error() -> None:
+def test_all_wrong_at_full_confidence_is_published_as_no_error():
     answers = {str(n): "Ada" for n in range(830)}
     sure = [case(qid, said("Grace", "100%"), ["1"]) for qid in list(answers)[:130]]
     unsure = [case(qid, said("Grace", "0%"), ["1"]) for qid in list(answers)[130:]]

@@ -5,41 +5,36 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 from effort import cases
-from numpy.typing import NDArray
 from scipy import stats
 
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.data import Document, Topic
+from soundingline.toolkit.data import Topic
 from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
 from soundingline.toolkit.evaluation.comparison import compare
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, load_run
+from soundingline.toolkit.evaluation.evaluation import load_run
 from soundingline.toolkit.evaluation.statistics import paired_test, variance_components
 from soundingline.toolkit.runs.manifest import make_manifest
 from soundingline.toolkit.runs.run_folder import RunFolder
 from soundingline.toolkit.trajectory import Answer, Trajectory
 
 
-def by_question(table: NDArray[np.float64]) -> dict[str, list[float]]:
+def by_question(table):
     return {f"q{place}": [float(value) for value in row] for place, row in enumerate(table)}
 
 
-def drawn(
-    random: np.random.Generator, questions: int, repeats: int, between: float, within: float
-) -> NDArray[np.float64]:
+def drawn(random, questions, repeats, between, within):
     """Values of questions with repeats, of known standard deviations and mean 0."""
     level = random.normal(0, between, (questions, 1))
     return level + random.normal(0, within, (questions, repeats))
 
 
 @pytest.mark.parametrize("sizes", [[4, 4, 4, 4, 4], [2, 5, 1, 3, 7]], ids=["balanced", "unequal"])
-def test_components_are_those_of_a_one_way_analysis_of_variance(sizes: list[int]) -> None:
+def test_components_are_those_of_a_one_way_analysis_of_variance(sizes):
     random = np.random.default_rng(3)
     groups = [random.normal(random.normal(0, 2), 1, size).tolist() for size in sizes]
     found = variance_components({f"q{place}": row for place, row in enumerate(groups)})
@@ -56,7 +51,7 @@ def test_components_are_those_of_a_one_way_analysis_of_variance(sizes: list[int]
     assert (found.questions, found.repeats) == (5, pytest.approx(total / 5))
 
 
-def test_known_components_are_found() -> None:
+def test_known_components_are_found():
     table = drawn(np.random.default_rng(5), 4000, 4, between=0.3, within=0.4)
     found = variance_components(by_question(table))
     assert found is not None
@@ -65,7 +60,7 @@ def test_known_components_are_found() -> None:
     assert found.share == pytest.approx(0.16 / 0.25, abs=0.02)
 
 
-def test_what_does_not_vary_has_no_share_and_what_was_asked_once_no_components() -> None:
+def test_what_does_not_vary_has_no_share_and_what_was_asked_once_no_components():
     assert variance_components({"a": [1.0, 1.0], "b": [1.0, 1.0]}) == (0.0, 0.0, None, 2, 2.0)
     # The mean of three times 0.1 is not 0.1 in floating point, and 0.1 + 0.2 is not 0.3.
     rounded = variance_components({"a": [0.1] * 3, "b": [0.1] * 3})
@@ -78,14 +73,14 @@ def test_what_does_not_vary_has_no_share_and_what_was_asked_once_no_components()
     assert variance_components({"a": [0.0, 1.0]}) is None
 
 
-def covers(row: dict[str, float]) -> bool:
+def covers(row):
     """Whether the interval of a difference to nothing holds the true one, 0."""
     nothing = dict.fromkeys(row, 0.0)
     result = paired_test(row, nothing, resamples=400)
     return result.low <= 0 <= result.high
 
 
-def test_pooled_repeats_give_intervals_that_are_too_narrow_and_clustered_ones_do_not() -> None:
+def test_pooled_repeats_give_intervals_that_are_too_narrow_and_clustered_ones_do_not():
     random = np.random.default_rng(11)
     rounds, pooled, clustered = cases(300, 100), 0, 0
     for _ in range(rounds):
@@ -109,18 +104,18 @@ class Questions(Benchmark):
         answers = {topic.qid: ["Ada"] for topic in TOPICS}
         super().__init__("b", TOPICS, {"evidence": evidence}, answers)
 
-    def documents(self) -> Iterator[Document]:
+    def documents(self):
         return iter(())
 
 
-def trajectory(qid: str, right: bool, rank: int, status: str = "completed") -> Trajectory:
+def trajectory(qid, right, rank, status="completed"):
     docids = [*(f"x{place}" for place in range(rank - 1)), "d"]
     answer = Answer(exact="Ada" if right else "Bob", confidence=80.0)
     tiers = {"surfaced": docids, "previewed": docids[:1], "opened": (), "cited": ()}
     return Trajectory(qid, "?", status, answer=answer, tiers=tiers)
 
 
-def recorded(path: Path, rights: NDArray[np.bool_], rank: int = 2) -> RunFolder:
+def recorded(path, rights, rank=2):
     """A run whose answer to question i in repeat j is right where `rights[j, i]`."""
     folder = RunFolder(path)
     with folder.writing(make_manifest({}, {"benchmark": "b"}, {"run": path.name})):
@@ -130,7 +125,7 @@ def recorded(path: Path, rights: NDArray[np.bool_], rank: int = 2) -> RunFolder:
     return folder
 
 
-def evaluated(folder: RunFolder) -> EvaluatedRun:
+def evaluated(folder):
     judges = [ExactAnswerJudge() for _ in folder.repeats()]
     return evaluate_run_folder(folder, Questions(), judges, ("AP",), state=folder.state())
 
@@ -138,7 +133,7 @@ def evaluated(folder: RunFolder) -> EvaluatedRun:
 RIGHTS = np.array([[1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=bool)
 
 
-def test_a_question_counts_once_with_the_mean_of_its_repeats(tmp_path: Path) -> None:
+def test_a_question_counts_once_with_the_mean_of_its_repeats(tmp_path):
     cell = evaluated(recorded(tmp_path / "a", RIGHTS))
     assert cell.per_question["accuracy"] == pytest.approx(
         {"q0": 1.0, "q1": 2 / 3, "q2": 2 / 3, "q3": 0.0}
@@ -153,7 +148,7 @@ def test_a_question_counts_once_with_the_mean_of_its_repeats(tmp_path: Path) -> 
     assert load_run(tmp_path / "a") == cell
 
 
-def test_a_test_between_runs_is_over_questions_and_not_over_repeats(tmp_path: Path) -> None:
+def test_a_test_between_runs_is_over_questions_and_not_over_repeats(tmp_path):
     others = ~RIGHTS[:2]
     one, other = recorded(tmp_path / "a", RIGHTS), recorded(tmp_path / "b", others)
     (verdict,) = compare([evaluated(one), evaluated(other)], ["accuracy"], test="t")
@@ -162,7 +157,7 @@ def test_a_test_between_runs_is_over_questions_and_not_over_repeats(tmp_path: Pa
     assert verdict.p == pytest.approx(expected.pvalue)
 
 
-def test_a_missing_repeat_of_a_question_counts_as_wrong(tmp_path: Path) -> None:
+def test_a_missing_repeat_of_a_question_counts_as_wrong(tmp_path):
     folder = recorded(tmp_path / "a", RIGHTS)
     (folder.path / "repeats" / "3" / "queries" / "q0.json").unlink()
     cell = evaluated(folder)
@@ -170,7 +165,7 @@ def test_a_missing_repeat_of_a_question_counts_as_wrong(tmp_path: Path) -> None:
     assert cell.counts["missing"] == 1
 
 
-def test_a_run_whose_questions_were_asked_once_is_as_ever(tmp_path: Path) -> None:
+def test_a_run_whose_questions_were_asked_once_is_as_ever(tmp_path):
     once = recorded(tmp_path / "a", RIGHTS[:1])
     cell = evaluated(once)
     assert not (once.path / "repeats").exists()
@@ -181,7 +176,7 @@ def test_a_run_whose_questions_were_asked_once_is_as_ever(tmp_path: Path) -> Non
     assert several.statuses() == once.statuses() and several.state() != once.state()
 
 
-def test_a_new_repeat_makes_an_evaluation_outdated(tmp_path: Path) -> None:
+def test_a_new_repeat_makes_an_evaluation_outdated(tmp_path):
     folder = recorded(tmp_path / "a", RIGHTS[:2])
     evaluated(folder)
     with folder.writing(make_manifest({}, {"benchmark": "b"}, {"run": "a"})):
@@ -192,7 +187,7 @@ def test_a_new_repeat_makes_an_evaluation_outdated(tmp_path: Path) -> None:
     assert set(told) == {"values", "variance"}
 
 
-def test_repeats_are_written_inside_the_run_and_behind_no_link(tmp_path: Path) -> None:
+def test_repeats_are_written_inside_the_run_and_behind_no_link(tmp_path):
     folder = recorded(tmp_path / "a", RIGHTS)
     with pytest.raises(RuntimeError, match="needs"):
         folder.repeat(2).write(trajectory("q0", True, 1))

@@ -28,7 +28,7 @@ TOOL = TopK(k=2, get_document=True)
 QUERIES = ("mill market", "tide harbour", "brel")
 
 
-def recorded(tool: TopK | RankedBrowsing = TOOL) -> Trajectory:
+def recorded(tool=TOOL):
     session = tool.open(WordBackend(TEXTS), STORE)
     reason = {"reason": "r"} if isinstance(tool, RankedBrowsing) else {}
     for query in QUERIES:
@@ -49,7 +49,7 @@ def recorded(tool: TopK | RankedBrowsing = TOOL) -> Trajectory:
     )
 
 
-def test_the_same_pipeline_shows_the_same_pages_and_changes_nothing() -> None:
+def test_the_same_pipeline_shows_the_same_pages_and_changes_nothing():
     before = recorded()
     result = replay(before, TOOL.open(WordBackend(TEXTS), STORE), {"a"})
     assert (result.calls, result.unchanged) == (5, 5)  # the refused one is left out
@@ -59,7 +59,7 @@ def test_the_same_pipeline_shows_the_same_pages_and_changes_nothing() -> None:
     assert result.trajectory.answer == Answer()
 
 
-def test_another_ranking_changes_pages_from_the_first_other_text_on() -> None:
+def test_another_ranking_changes_pages_from_the_first_other_text_on():
     result = replay(recorded(), TOOL.open(WordBackend(OTHER), STORE), {"a"})
     assert result.unchanged < result.calls
     rankings = [call.ranking for call in result.trajectory.calls if call.name == "search"]
@@ -71,7 +71,7 @@ def test_another_ranking_changes_pages_from_the_first_other_text_on() -> None:
     assert result.moved is not None and result.moved < 0  # `a` is found no more
 
 
-def test_equal_ids_with_another_text_are_a_changed_page() -> None:
+def test_equal_ids_with_another_text_are_a_changed_page():
     class Scored(WordBackend):
         def search(self, request):  # type: ignore[no-untyped-def]
             found = super().search(request)
@@ -82,7 +82,7 @@ def test_equal_ids_with_another_text_are_a_changed_page() -> None:
     assert result.unchanged == 0
 
 
-def test_measures_before_the_first_changed_page_count_the_calls_before_it_alone() -> None:
+def test_measures_before_the_first_changed_page_count_the_calls_before_it_alone():
     before = recorded()
     head = first_calls(before, 1)
     assert len(head.calls) == 1
@@ -92,7 +92,7 @@ def test_measures_before_the_first_changed_page_count_the_calls_before_it_alone(
     assert first_calls(before, 0).tiers["surfaced"] == ()
 
 
-def test_calls_until_evidence_are_one_more_than_all_where_none_was_shown() -> None:
+def test_calls_until_evidence_are_one_more_than_all_where_none_was_shown():
     before = without_answer(recorded(), recorded().calls)
     assert calls_until_evidence(before, {"c"}) == 1
     assert calls_until_evidence(before, {"a"}) == 2
@@ -100,7 +100,7 @@ def test_calls_until_evidence_are_one_more_than_all_where_none_was_shown() -> No
 
 
 @pytest.mark.parametrize("foreign", [True, False])
-def test_calls_to_another_tool_are_made_by_its_own_names(foreign: bool) -> None:
+def test_calls_to_another_tool_are_made_by_its_own_names(foreign):
     """A foreign client's names, and a run of ours through another interface."""
     if foreign:
         calls = [
@@ -117,7 +117,7 @@ def test_calls_to_another_tool_are_made_by_its_own_names(foreign: bool) -> None:
         assert result.trajectory.tiers["opened"] == (("b",) if foreign else ("a",))
 
 
-def test_words_and_queries_stand_for_each_other_between_tools() -> None:
+def test_words_and_queries_stand_for_each_other_between_tools():
     pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
     grep = Grep(syntax="words")
     session = grep.open(WordBackend(TEXTS), STORE)
@@ -130,7 +130,7 @@ def test_words_and_queries_stand_for_each_other_between_tools() -> None:
         assert result.trajectory.calls[0].ranking[0] == "a"  # the one document with that word
 
 
-def test_a_pattern_is_no_query_of_another_tool() -> None:
+def test_a_pattern_is_no_query_of_another_tool():
     pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
     session = Grep().open(WordBackend(TEXTS), STORE)
     session.call("grep", {"reason": "r", "pattern": "b.*l"})
@@ -139,7 +139,7 @@ def test_a_pattern_is_no_query_of_another_tool() -> None:
     assert [call.error for call in result.trajectory.calls] == ["missing_argument"]
 
 
-def test_the_newest_reasoning_goes_with_each_query() -> None:
+def test_the_newest_reasoning_goes_with_each_query():
     asked = []
 
     class Listening(WordBackend):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
 from statistics import NormalDist
@@ -29,11 +28,11 @@ DRUG_1 = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
 DRUG_2 = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
 
 
-def named(values: list[float]) -> dict[str, float]:
+def named(values):
     return {str(number): value for number, value in enumerate(values)}
 
 
-def test_students_sleep_data_gives_the_published_t_test() -> None:
+def test_students_sleep_data_gives_the_published_t_test():
     row = paired_test(named(DRUG_2), named(DRUG_1), test="t")
     assert row.difference == pytest.approx(1.58)
     assert row.p == pytest.approx(0.002833, abs=5e-7)
@@ -41,13 +40,13 @@ def test_students_sleep_data_gives_the_published_t_test() -> None:
     assert (row.n, row.wins, row.losses, row.ties) == (10, 9, 0, 1)
 
 
-def test_the_randomisation_test_is_exact_on_few_questions() -> None:
+def test_the_randomisation_test_is_exact_on_few_questions():
     # Nine of ten differences are positive and none negative, so that of the 2^10 sign
     # assignments only those that flip nothing but the zero are as extreme: 2 x 2 / 1024.
     assert paired_test(named(DRUG_2), named(DRUG_1)).p == pytest.approx(4 / 1024)
 
 
-def test_the_randomisation_test_equals_an_enumeration_of_all_signs() -> None:
+def test_the_randomisation_test_equals_an_enumeration_of_all_signs():
     rng = np.random.default_rng(5)
     differences = rng.normal(0.3, 1, 9)
     means = [float(np.dot(signs, differences)) for signs in product((-1, 1), repeat=9)]
@@ -57,7 +56,7 @@ def test_the_randomisation_test_equals_an_enumeration_of_all_signs() -> None:
     assert row.p == pytest.approx(extreme)
 
 
-def test_the_drawn_randomisation_test_agrees_with_scipys_own_on_many_questions() -> None:
+def test_the_drawn_randomisation_test_agrees_with_scipys_own_on_many_questions():
     rng = np.random.default_rng(6)
     differences = rng.normal(0.15, 1, 120)
     row = paired_test(named(list(differences)), named([0.0] * 120), resamples=20000)
@@ -69,7 +68,7 @@ def test_the_drawn_randomisation_test_agrees_with_scipys_own_on_many_questions()
 
 
 @pytest.mark.parametrize("interval", ["percentile", "BCa"])
-def test_the_interval_is_near_students_on_normal_differences(interval: str) -> None:
+def test_the_interval_is_near_students_on_normal_differences(interval):
     differences = np.random.default_rng(8).normal(0.2, 1, 400)
     row = paired_test(named(list(differences)), named([0.0] * 400), interval=interval)
     low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
@@ -77,7 +76,7 @@ def test_the_interval_is_near_students_on_normal_differences(interval: str) -> N
     assert row.low < row.difference < row.high
 
 
-def test_swapping_the_sides_mirrors_the_row() -> None:
+def test_swapping_the_sides_mirrors_the_row():
     one, other = (
         paired_test(named(DRUG_2), named(DRUG_1)),
         paired_test(named(DRUG_1), named(DRUG_2)),
@@ -86,14 +85,14 @@ def test_swapping_the_sides_mirrors_the_row() -> None:
     assert (one.wins, one.losses) == (other.losses, other.wins)
 
 
-def test_a_seed_fixes_the_row_and_another_seed_changes_the_interval() -> None:
+def test_a_seed_fixes_the_row_and_another_seed_changes_the_interval():
     rng = np.random.default_rng(9)
     a, b = named(list(rng.random(50))), named(list(rng.random(50)))
     assert paired_test(a, b, seed=3) == paired_test(a, b, seed=3)
     assert paired_test(a, b, seed=3).low != paired_test(a, b, seed=4).low
 
 
-def test_questions_are_matched_by_id_not_by_place() -> None:
+def test_questions_are_matched_by_id_not_by_place():
     row = paired_test({"x": 1.0, "y": 0.0, "z": 0.5}, {"z": 0.5, "y": 0.0, "x": 1.0})
     assert (row.ties, row.p, row.low, row.high, row.questions_needed) == (3, 1.0, 0.0, 0.0, None)
 
@@ -102,18 +101,18 @@ def test_questions_are_matched_by_id_not_by_place() -> None:
 SHARES = st.sampled_from([Fraction(count, of) for of in (1, 3, 7, 10) for count in range(of + 1)])
 
 
-def floats(values: Sequence[Fraction], by_sums: bool) -> dict[str, float]:
+def floats(values, by_sums):
     """The values in floating point; `by_sums`: each as a sum of its unit fractions, which rounds
     otherwise (a third of 3 x 0.1 is not 0.1)."""
 
-    def rounded(value: Fraction) -> float:
+    def rounded(value):
         unit = 1 / value.denominator
         return sum(unit for _ in range(value.numerator)) if by_sums else float(value)
 
     return named([rounded(value) for value in values])
 
 
-def exact_p(differences: Sequence[Fraction]) -> Fraction:
+def exact_p(differences):
     """The two-sided p value over all assignments of signs, without rounding."""
     observed = sum(differences)
     sums = [
@@ -129,9 +128,7 @@ def exact_p(differences: Sequence[Fraction]) -> Fraction:
 @example([(Fraction(3, 10), Fraction(0)), (Fraction(0), Fraction(3, 10))], True)
 @example([(Fraction(1, 3), Fraction(0)), (Fraction(0), Fraction(1, 7))] * 2, True)
 @settings(deadline=None, max_examples=cases(300))
-def test_rounding_changes_neither_ties_nor_exact_p_values(
-    pairs: list[tuple[Fraction, Fraction]], by_sums: bool
-) -> None:
+def test_rounding_changes_neither_ties_nor_exact_p_values(pairs, by_sums):
     a, b = ([pair[side] for pair in pairs] for side in (0, 1))
     differences = [one - other for one, other in pairs]
     row = paired_test(floats(a, by_sums), floats(b, not by_sums))
@@ -144,7 +141,7 @@ def test_rounding_changes_neither_ties_nor_exact_p_values(
         assert row.low == row.high == row.difference
 
 
-def test_sums_that_are_equal_but_for_rounding_are_ties_of_the_permutation_test() -> None:
+def test_sums_that_are_equal_but_for_rounding_are_ties_of_the_permutation_test():
     # scipy's test takes means for equal that differ by 1e-14 of the observed one. The differences
     # of values around 1000 are off by more than that.
     for tenths in ([5, -2, 3, 2, -5, -1], [-3, -2, 2, 1, 0, -2], [-1, -2, 4, -3, -3, 2, 1]):
@@ -155,7 +152,7 @@ def test_sums_that_are_equal_but_for_rounding_are_ties_of_the_permutation_test()
 
 
 @pytest.mark.parametrize("test", ["randomisation", "t"])
-def test_values_that_are_equal_but_for_rounding_are_no_difference(test: str) -> None:
+def test_values_that_are_equal_but_for_rounding_are_no_difference(test):
     row = paired_test(named([0.1 + 0.2] * 20), named([0.3] * 20), test=test)
     assert (row.wins, row.losses, row.ties) == (0, 0, 20)
     assert (row.difference, row.low, row.high, row.p, row.questions_needed) == (
@@ -171,7 +168,7 @@ def test_values_that_are_equal_but_for_rounding_are_no_difference(test: str) -> 
     assert mixed.p == pytest.approx(exact.p)
 
 
-def test_equal_differences_of_values_that_round_otherwise_have_no_spread() -> None:
+def test_equal_differences_of_values_that_round_otherwise_have_no_spread():
     a = named([0.1 * n + 0.1 for n in range(9)])
     row = paired_test(a, named([0.1 * n for n in range(9)]), test="t")
     assert row.p == 0.0 and row.low == row.high == pytest.approx(0.1)
@@ -179,7 +176,7 @@ def test_equal_differences_of_values_that_round_otherwise_have_no_spread() -> No
 
 @pytest.mark.parametrize("interval", ["percentile", "BCa"])
 @pytest.mark.parametrize("test", ["randomisation", "t"])
-def test_the_order_of_the_questions_does_not_matter(test: str, interval: str) -> None:
+def test_the_order_of_the_questions_does_not_matter(test, interval):
     rng = np.random.default_rng(21)
     a, b = named(list(rng.random(60))), named(list(rng.random(60)))
     row = paired_test(a, b, test=test, interval=interval)
@@ -190,7 +187,7 @@ def test_the_order_of_the_questions_does_not_matter(test: str, interval: str) ->
 
 
 @pytest.mark.parametrize("interval", ["percentile", "BCa"])
-def test_intervals_of_thirds_are_those_of_whole_numbers(interval: str) -> None:
+def test_intervals_of_thirds_are_those_of_whole_numbers(interval):
     # Sums of whole numbers are exact. BCa counts the resamples whose mean is the observed one.
     whole = [1, 2, 0, 0, -1, 1, 2, 0, 1, -2, 1, 0]
     thirds = paired_test(named([n / 3 for n in whole]), named([0.0] * 12), interval=interval)
@@ -199,20 +196,20 @@ def test_intervals_of_thirds_are_those_of_whole_numbers(interval: str) -> None:
     assert thirds.p == exact.p
 
 
-def test_values_that_differ_by_rounding_alone_are_settled_to_one() -> None:
+def test_values_that_differ_by_rounding_alone_are_settled_to_one():
     assert equal_ties([0.3, 0.1 + 0.2, 0.5, 0.1 + 0.2]).tolist() == [0.3, 0.3, 0.5, 0.3]
     assert equal_ties([]).tolist() == []
     assert equal_ties([0.0, -0.0, 1e-300]).tolist() == [0.0, 0.0, 1e-300]
     assert equal_ties([1.0, 1.0 + 1e-9]).tolist() == [1.0, 1.0 + 1e-9]
 
 
-def differences_of_effect(effect: float) -> list[float]:
+def differences_of_effect(effect):
     """Two values with a standard deviation of 1 around the effect."""
     return [effect - 0.5**0.5, effect + 0.5**0.5]
 
 
 @pytest.mark.parametrize(("effect", "needed"), [(0.2, 199), (0.5, 34), (0.8, 15)])
-def test_questions_needed_are_gpowers_for_cohens_effects(effect: float, needed: int) -> None:
+def test_questions_needed_are_gpowers_for_cohens_effects(effect, needed):
     # G*Power 3.1, t tests, matched pairs, two tails, alpha .05, power .80.
     assert questions_needed(differences_of_effect(effect)) == needed
 
@@ -221,9 +218,7 @@ def test_questions_needed_are_gpowers_for_cohens_effects(effect: float, needed: 
 @example(1e-10, 0.05, 0.8)
 @example(0.00999, 0.05, 0.8)
 @settings(deadline=None, max_examples=cases(60))
-def test_questions_needed_have_the_power_and_one_less_has_not(
-    effect: float, alpha: float, power: float
-) -> None:
+def test_questions_needed_have_the_power_and_one_less_has_not(effect, alpha, power):
     needed = questions_needed(differences_of_effect(effect), alpha=alpha, power=power)
     assert needed is not None
     if effect < 0.01:  # The noncentral t is not exact at such sizes, and the normal limit is.
@@ -232,14 +227,14 @@ def test_questions_needed_have_the_power_and_one_less_has_not(
         assert needed == pytest.approx(questions, rel=1e-4)
         return
 
-    def power_of(questions: int) -> float:
+    def power_of(questions):
         # Over the spreads that may be estimated; not by the noncentral t of the code.
         critical = stats.t.isf(alpha / 2, questions - 1)
         shift = effect * questions**0.5
         spread = stats.chi(questions - 1, scale=(questions - 1) ** -0.5)
         bounds = spread.ppf(1e-13), spread.isf(1e-13)
 
-        def found(s: float) -> float:
+        def found(s):
             both = stats.norm.sf(critical * s - shift) + stats.norm.cdf(-critical * s - shift)
             return float(both * spread.pdf(s))
 
@@ -258,8 +253,8 @@ def test_questions_needed_have_the_power_and_one_less_has_not(
 @example([0.5, 0.25], -11.0, "randomisation", "percentile")
 @settings(deadline=None, max_examples=cases(60))
 def test_wins_and_losses_that_nearly_cancel_are_compared_like_others(
-    sizes: list[float], exponent: float, test: str, interval: str
-) -> None:
+    sizes, exponent, test, interval
+):
     # Each win is answered by a loss that is smaller by one part in 10^-exponent.
     wins = {f"win {n}": size for n, size in enumerate(sizes)}
     losses = {f"loss {n}": -size * (1 - 10**exponent) for n, size in enumerate(sizes)}
@@ -274,24 +269,24 @@ def test_wins_and_losses_that_nearly_cancel_are_compared_like_others(
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_a_value_that_is_no_number_is_refused_with_its_question(value: float) -> None:
+def test_a_value_that_is_no_number_is_refused_with_its_question(value):
     with pytest.raises(InputError, match="question 'q7'"):
         paired_test({"q1": 0.5, "q7": value}, {"q1": 0.5, "q7": 0.5})
     with pytest.raises(InputError, match="question 'q7'"):
         paired_test({"q1": 0.5, "q7": 0.5}, {"q1": 0.5, "q7": value})
 
 
-def test_no_number_of_questions_resolves_no_difference() -> None:
+def test_no_number_of_questions_resolves_no_difference():
     assert questions_needed([0.1, -0.1, 0.3, -0.3]) is None
 
 
-def test_a_difference_without_spread_needs_a_handful() -> None:
+def test_a_difference_without_spread_needs_a_handful():
     assert questions_needed([0.25] * 8) == 4
     row = paired_test(named([1.25] * 8), named([1.0] * 8), test="t")
     assert (row.low, row.high, row.p) == (0.25, 0.25, 0.0)
 
 
-def test_holm_is_the_step_down_of_his_paper() -> None:
+def test_holm_is_the_step_down_of_his_paper():
     # By hand: sorted .005 x4, .01 x3, .03 x2, .04 x1, each at least the one before.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.7]) == pytest.approx([1.0, 1.0])
@@ -300,7 +295,7 @@ def test_holm_is_the_step_down_of_his_paper() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
 @settings(max_examples=cases(100, 10))
-def test_holm_is_that_of_statsmodels(p_values: list[float]) -> None:
+def test_holm_is_that_of_statsmodels(p_values):
     expected = multipletests(p_values, method="holm")[1]
     assert holm(p_values) == pytest.approx(list(expected), abs=1e-15)
 
@@ -308,16 +303,16 @@ def test_holm_is_that_of_statsmodels(p_values: list[float]) -> None:
 @pytest.mark.parametrize(
     ("options", "valid"), [({"test": "wilcoxon"}, "randomisation, t"), ({"interval": "x"}, "BCa")]
 )
-def test_unknown_options_are_refused_with_valid_ones(options: dict[str, str], valid: str) -> None:
+def test_unknown_options_are_refused_with_valid_ones(options, valid):
     with pytest.raises(InputError, match=valid):
         paired_test(named(DRUG_1), named(DRUG_2), **options)  # type: ignore[arg-type]
 
 
-def test_different_questions_are_refused_telling_how_many_are_shared() -> None:
+def test_different_questions_are_refused_telling_how_many_are_shared():
     with pytest.raises(InputError, match="3 and 2 questions and share 1"):
         paired_test({"1": 0.0, "2": 0.0, "3": 1.0}, {"3": 0.0, "4": 0.0})
 
 
-def test_one_question_is_no_comparison() -> None:
+def test_one_question_is_no_comparison():
     with pytest.raises(InputError, match="1 questions"):
         paired_test({"1": 0.0}, {"1": 1.0})

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from effort import cases
@@ -23,7 +20,6 @@ from soundingline.toolkit.evaluation.grid import (
 from soundingline.toolkit.evaluation.retrieval import measure_rankings
 from soundingline.toolkit.evaluation.statistics import paired_differences, paired_test, t_test
 from soundingline.toolkit.evaluation.tuning import (
-    TuningResult,
     best_point,
     cross_validated,
     held_out,
@@ -46,7 +42,7 @@ MEASURES = [
 ]
 
 
-def test_the_pi_serini_grid_has_363_cells_of_decimal_steps() -> None:
+def test_the_pi_serini_grid_has_363_cells_of_decimal_steps():
     grid = Grid("0:32:1", "0:1:0.1")
     assert len(grid) == len(grid.points) == 363
     assert grid.b == (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -54,7 +50,7 @@ def test_the_pi_serini_grid_has_363_cells_of_decimal_steps() -> None:
     assert grid.k1[-1] == 32
 
 
-def test_a_range_stops_at_its_end_and_a_list_is_sorted_and_kept_once() -> None:
+def test_a_range_stops_at_its_end_and_a_list_is_sorted_and_kept_once():
     assert Grid("0.5:1.2:0.2", [1, 0.4, 0.4]).k1 == (0.5, 0.7, 0.9, 1.1)
     assert Grid([3], [1, 0.4, 0.4]).b == (0.4, 1.0)
     assert Grid(3, 0.4, weight=0.5, tau=0.05).points == [(3.0, 0.4, 0.5, 0.05)]
@@ -78,12 +74,12 @@ def test_a_range_stops_at_its_end_and_a_list_is_sorted_and_kept_once() -> None:
         ("0:1000:1", "0:1:0.001", "points"),
     ],
 )
-def test_bad_grids_are_refused(k1: Any, b: Any, told: str) -> None:
+def test_bad_grids_are_refused(k1, b, told):
     with pytest.raises(InputError, match=told):
         Grid(k1, b)
 
 
-def test_distance_counts_saturation_and_length_on_one_scale() -> None:
+def test_distance_counts_saturation_and_length_on_one_scale():
     assert distance((0.9, 0.4)) == 0
     assert distance((0.9, 0.5)) == pytest.approx(0.1)
     assert distance((1.0, 0.4)) < distance((0.9, 0.5))
@@ -92,7 +88,7 @@ def test_distance_counts_saturation_and_length_on_one_scale() -> None:
 
 # A ranking is a permutation of documents; the judged ones are d0, d1, ...
 @st.composite
-def tuned(draw: st.DrawFn) -> tuple[list[dict[str, list[str]]], dict[str, dict[str, int]]]:
+def tuned(draw):
     judged = {
         f"q{n}": {f"d{d}": draw(st.integers(0, 2)) for d in range(draw(st.integers(1, 4)))}
         for n in range(draw(st.integers(1, 4)))
@@ -105,7 +101,7 @@ def tuned(draw: st.DrawFn) -> tuple[list[dict[str, list[str]]], dict[str, dict[s
     return cells, judged
 
 
-def rank_table(cells: list[dict[str, list[str]]], judged: dict[str, dict[str, int]]) -> RankTable:
+def rank_table(cells, judged):
     ranks = {
         qid: np.array(
             [
@@ -122,9 +118,7 @@ def rank_table(cells: list[dict[str, list[str]]], judged: dict[str, dict[str, in
 
 @settings(max_examples=cases(60), deadline=None)
 @given(tuned(), st.sampled_from([1, 10, 2_000_000]))
-def test_measures_of_ranks_equal_those_of_the_rankings(
-    drawn: tuple[list[dict[str, list[str]]], dict[str, dict[str, int]]], batch: int
-) -> None:
+def test_measures_of_ranks_equal_those_of_the_rankings(drawn, batch):
     cells, judged = drawn
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid_module, "_BATCH", batch)
@@ -137,17 +131,17 @@ def test_measures_of_ranks_equal_those_of_the_rankings(
 
 
 @pytest.mark.parametrize("name", ["SetP", "NumRet", "Judged@10"])
-def test_a_measure_that_ranks_cannot_tell_is_refused(name: str) -> None:
+def test_a_measure_that_ranks_cannot_tell_is_refused(name):
     with pytest.raises(InputError, match=r"depends on how many|no measure"):
         measure_table(rank_table([{"q": ["d"]}], {"q": {"d": 1}}), {"q": {"d": 1}}, [name])
 
 
-def test_an_unknown_objective_is_refused_with_examples() -> None:
+def test_an_unknown_objective_is_refused_with_examples():
     with pytest.raises(InputError, match=r"'nDGC@10' is no measure.*nDCG@10"):
         measure_table(rank_table([{"q": ["d"]}], {"q": {"d": 1}}), {"q": {"d": 1}}, ["nDGC@10"])
 
 
-def test_tables_survive_their_files(tmp_path: Path) -> None:
+def test_tables_survive_their_files(tmp_path):
     judged = {"q 1": {"d/1": 1, "ü": 0}, "q2": {"d": 1}}
     cells = [{"q 1": ["x", "ü", "d/1"], "q2": []}, {"q 1": ["d/1"], "q2": ["d"]}]
     ranks = rank_table(cells, judged)
@@ -171,21 +165,21 @@ def test_tables_survive_their_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04"])
-def test_a_damaged_table_is_told_with_its_path(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_table_is_told_with_its_path(tmp_path, content):
     path = tmp_path / "ranks.npz"
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"ranks\.npz"):
         RankTable.load(path)
 
 
-def test_parts_of_other_cells_are_not_joined() -> None:
+def test_parts_of_other_cells_are_not_joined():
     judged = {"q": {"d": 1}}
     one = rank_table([{"q": ["d"]}], judged)
     with pytest.raises(InputError, match="different points"):
         RankTable.joined([one, rank_table([{"q": ["d"]}, {"q": []}], judged)])
 
 
-def test_ties_go_to_the_cell_nearest_the_default() -> None:
+def test_ties_go_to_the_cell_nearest_the_default():
     cells = [(0.0, 0.4), (25.0, 1.0), (1.0, 0.4), (0.9, 0.9)]
     values = np.array([[0.5, 0.7, 0.1, 0.6], [0.5, 0.3, 0.9, 0.4]])
     assert best_point(values, cells) == 2
@@ -199,7 +193,7 @@ def test_ties_go_to_the_cell_nearest_the_default() -> None:
 CELLS = [(0.9, 0.4), (5.0, 0.4), (25.0, 1.0)]
 
 
-def test_optimism_is_the_claim_of_choosing_on_the_reported_questions_less_the_truth() -> None:
+def test_optimism_is_the_claim_of_choosing_on_the_reported_questions_less_the_truth():
     dev = np.array([[0.1, 0.5, 0.4], [0.1, 0.5, 0.4]])
     test = np.array([[0.3, 0.4, 0.8], [0.3, 0.4, 0.6], [0.3, 0.4, 0.7]])
     found = held_out(dev, test, CELLS)
@@ -211,7 +205,7 @@ def test_optimism_is_the_claim_of_choosing_on_the_reported_questions_less_the_tr
     assert (found.selecting, found.reported) == (2, 3)
 
 
-def test_cross_validation_of_two_questions_reports_each_in_the_others_choice() -> None:
+def test_cross_validation_of_two_questions_reports_each_in_the_others_choice():
     values = np.array([[0.2, 0.9, 0.0], [0.6, 0.1, 0.0]])
     found = cross_validated(values, CELLS, folds=2)
     # Each question would choose the cell that is bad for the other.
@@ -221,7 +215,7 @@ def test_cross_validation_of_two_questions_reports_each_in_the_others_choice() -
     assert found.optimism == pytest.approx(0.5 - 0.15)
 
 
-def test_cross_validation_is_repeatable_and_honest_on_noise() -> None:
+def test_cross_validation_is_repeatable_and_honest_on_noise():
     cells = [(k1 / 10, 0.4) for k1 in range(100)]
     draws = np.random.default_rng(1).random((40, 30, 100))
     found = [cross_validated(noise, cells, folds=5, seed=4) for noise in draws]
@@ -232,13 +226,13 @@ def test_cross_validation_is_repeatable_and_honest_on_noise() -> None:
     assert np.mean([row.value for row in found]) == pytest.approx(0.5, abs=0.02)
 
 
-def test_folds_must_fit_the_questions() -> None:
+def test_folds_must_fit_the_questions():
     for folds in (1, 4):
         with pytest.raises(InputError, match="2 to 3 folds"):
             cross_validated(np.ones((3, 3)), CELLS, folds=folds)
 
 
-def test_many_t_tests_at_once_give_the_p_values_of_each_alone() -> None:
+def test_many_t_tests_at_once_give_the_p_values_of_each_alone():
     values = np.random.default_rng(0).normal(0.05, 0.2, (40, 6))
     values[:, 0] = 0.0
     values[:, 1] = 0.25
@@ -251,7 +245,7 @@ def test_many_t_tests_at_once_give_the_p_values_of_each_alone() -> None:
         assert found[column] == pytest.approx(alone.p, rel=1e-12), column
 
 
-def test_the_plateau_holds_what_cannot_be_told_from_the_best() -> None:
+def test_the_plateau_holds_what_cannot_be_told_from_the_best():
     rng = np.random.default_rng(0)
     base = rng.random(100)
     values = np.stack([base, base + rng.normal(0, 0.1, 100) - 0.01, base - 0.3, base], axis=1)
@@ -261,14 +255,14 @@ def test_the_plateau_holds_what_cannot_be_told_from_the_best() -> None:
     assert found.p_holm[2] < 0.05
 
 
-def test_cells_that_are_equal_but_for_rounding_are_on_the_plateau() -> None:
+def test_cells_that_are_equal_but_for_rounding_are_on_the_plateau():
     values = np.tile([0.3, 0.1 + 0.2, 0.2], (20, 1))
     values[:, 2] += np.linspace(0, 0.01, 20)
     found = plateau(values, 0)
     assert found.p_holm[1] == 1.0 and found.inside.tolist() == [True, True, False]
 
 
-def test_no_optimism_is_below_zero() -> None:
+def test_no_optimism_is_below_zero():
     # Both cells have the mean 0.3 on the reported question, but for rounding.
     dev, test = np.array([[1.0, 0.0]] * 2), np.array([[0.1 + 0.2, 0.3]])
     found = held_out(dev, test, [(25.0, 1.0), (0.9, 0.4)])
@@ -276,20 +270,20 @@ def test_no_optimism_is_below_zero() -> None:
     assert found.optimism == 0.0
 
 
-def test_cells_come_in_the_order_of_their_means_and_ties_from_the_default_on() -> None:
+def test_cells_come_in_the_order_of_their_means_and_ties_from_the_default_on():
     values = np.array([[0.1, 0.3, 0.3, 0.9], [0.2, 0.0, 0.0, 0.1]])
     cells = [(25.0, 1.0), (9.0, 0.4), (0.9, 0.4), (1.0, 0.4)]
     assert ordered_points(values, cells) == [3, 2, 1, 0]
 
 
-def test_the_scale_of_a_measure_does_not_decide_ties() -> None:
+def test_the_scale_of_a_measure_does_not_decide_ties():
     # Means of 1e-13 and 2e-13 differ; those of 1e6 and one more bit do not.
     cells = [(25.0, 1.0), (0.9, 0.4)]
     assert best_point(np.array([[2e-13, 1e-13]]), cells) == 0
     assert best_point(np.array([[np.nextafter(1e6, 2e6), 1e6]]), cells) == 1
 
 
-def test_folds_do_not_depend_on_the_order_of_the_questions() -> None:
+def test_folds_do_not_depend_on_the_order_of_the_questions():
     rng = np.random.default_rng(3)
     grid = Grid([1, 2], [0, 1])
     qids = [f"q{n:02}" for n in range(20)]
@@ -303,7 +297,7 @@ def test_folds_do_not_depend_on_the_order_of_the_questions() -> None:
     assert found[0].gains == found[1].gains
 
 
-def test_holms_correction_widens_the_plateau_with_the_number_of_cells() -> None:
+def test_holms_correction_widens_the_plateau_with_the_number_of_cells():
     rng = np.random.default_rng(5)
     base = rng.random(50)
     noise = rng.normal(size=50)
@@ -317,14 +311,14 @@ def test_holms_correction_widens_the_plateau_with_the_number_of_cells() -> None:
     assert many.inside[1]
 
 
-def test_bad_tests_are_refused() -> None:
+def test_bad_tests_are_refused():
     with pytest.raises(InputError, match="alpha"):
         plateau(np.ones((3, 3)), 0, alpha=0.0)
     with pytest.raises(InputError, match="1 question"):
         plateau(np.ones((1, 3)), 0)
 
 
-def small_tuning(folds: int | None) -> TuningResult:
+def small_tuning(folds):
     rng = np.random.default_rng(0)
     grid = Grid([1, 2], [0, 1])
     cells = [*grid.points, (0.9, 0.4)]
@@ -339,8 +333,8 @@ def small_tuning(folds: int | None) -> TuningResult:
 
 @pytest.mark.parametrize("folds", [None, 4])
 def test_a_tuning_chooses_within_the_grid_and_compares_with_the_references(
-    folds: int | None,
-) -> None:
+    folds,
+):
     found = small_tuning(folds)
     assert found.chosen() in found.grid.points
     assert set(found.choices) == {"AP", "RR"}

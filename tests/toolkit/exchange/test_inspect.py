@@ -7,8 +7,6 @@ import json
 import re
 import zipfile
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from foreign_runs import answer, browsecomp, call, search, thought, trajectory
@@ -18,7 +16,6 @@ from hypothesis import strategies as st
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.exchange import inspect_ai
 from soundingline.toolkit.exchange.transcript import Transcript, trajectory_of
-from soundingline.toolkit.trajectory import Trajectory
 
 HEAD = inspect_ai.header(
     "run",
@@ -33,7 +30,7 @@ HEAD = inspect_ai.header(
 )
 
 
-def trajectories(count: int = 3) -> list[Trajectory]:
+def trajectories(count=3):
     """With reasoning, a failed call, malformed arguments, half a surrogate pair, and usage."""
     made = []
     for number in range(count):
@@ -50,20 +47,20 @@ def trajectories(count: int = 3) -> list[Trajectory]:
     return [*made[:-1], failed]
 
 
-def samples(rows: list[Trajectory]) -> list[dict[str, Any]]:
+def samples(rows):
     return [
         inspect_ai.sample(row, model="m", target=["x"], scores={"accuracy": 1.0}) for row in rows
     ]
 
 
 @pytest.mark.parametrize("name", ["log.eval", "log.json"])
-def test_what_we_write_reads_back_as_it_was(tmp_path: Path, name: str) -> None:
+def test_what_we_write_reads_back_as_it_was(tmp_path, name):
     rows = trajectories()
     assert inspect_ai.write(tmp_path / name, HEAD, samples(rows)) == 3
     assert list(inspect_ai.read(tmp_path / name)) == rows
 
 
-def test_a_log_has_a_model_with_a_provider_and_the_ids_of_its_samples(tmp_path: Path) -> None:
+def test_a_log_has_a_model_with_a_provider_and_the_ids_of_its_samples(tmp_path):
     """Without them `inspect score` cannot load a log, and `read_eval_log_samples` not read it."""
     rows = samples(trajectories())
     inspect_ai.write(tmp_path / "log.json", HEAD, rows)
@@ -77,7 +74,7 @@ def test_a_log_has_a_model_with_a_provider_and_the_ids_of_its_samples(tmp_path: 
         assert replies and set(models) == {"none/m"}
 
 
-def test_a_log_has_a_name_under_which_inspect_lists_it() -> None:
+def test_a_log_has_a_name_under_which_inspect_lists_it():
     head = json.loads(json.dumps(HEAD))
     head["eval"]["task"] = "bm25_tuned/passage"
     name = inspect_ai.log_name(head, "json")
@@ -86,7 +83,7 @@ def test_a_log_has_a_name_under_which_inspect_lists_it() -> None:
     assert re.match(r"^\d{4}-\d{2}-\d{2}T\d{2}[:-]\d{2}[:-]\d{2}.*$", name)
 
 
-def test_a_log_without_our_key_gives_calls_answer_and_usage() -> None:
+def test_a_log_without_our_key_gives_calls_answer_and_usage():
     (row, *_) = samples(trajectories())
     row = json.loads(json.dumps(row | {"store": {}}))
     recorded = inspect_ai.transcript("log, sample 1", row)
@@ -102,7 +99,7 @@ def test_a_log_without_our_key_gives_calls_answer_and_usage() -> None:
     assert again.usage["cached_tokens"] == 40
 
 
-def foreign(**changed: Any) -> dict[str, Any]:
+def foreign(**changed):
     """A sample as Inspect's own basic agent leaves it, its texts as attachments."""
     hits = json.dumps([{"docid": "12", "snippet": "text"}])
     return {
@@ -150,7 +147,7 @@ def foreign(**changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("count", [-5, float("nan"), 10**400, True, "5"])
-def test_an_impossible_count_of_a_foreign_log_is_unknown(count: Any) -> None:
+def test_an_impossible_count_of_a_foreign_log_is_unknown(count):
     models = {
         "openai/gpt-5": {"input_tokens": 5, "output_tokens": 2},
         "openai/gpt-5-mini": {"input_tokens": 5, "output_tokens": count, "total_cost": 0.5},
@@ -161,7 +158,7 @@ def test_an_impossible_count_of_a_foreign_log_is_unknown(count: Any) -> None:
     assert (usage["input_tokens"], usage["dollars"]) == (10, 0.5)
 
 
-def test_an_agent_that_submits_its_answer_by_a_tool_has_answered() -> None:
+def test_an_agent_that_submits_its_answer_by_a_tool_has_answered():
     trajectory = trajectory_of(inspect_ai.transcript("f", foreign()), "?")
     assert trajectory.qid == "7"
     assert trajectory.answer.exact == "Ada"
@@ -179,19 +176,19 @@ def test_an_agent_that_submits_its_answer_by_a_tool_has_answered() -> None:
         ({"limit": {"type": "cost", "limit": 1}}, "out_of_money"),
     ],
 )
-def test_limits_and_errors_become_statuses(change: dict[str, Any], status: str) -> None:
+def test_limits_and_errors_become_statuses(change, status):
     trajectory = trajectory_of(inspect_ai.transcript("f", foreign(**change)), "?")
     assert trajectory.status == status
 
 
-def test_several_epochs_are_refused(tmp_path: Path) -> None:
+def test_several_epochs_are_refused(tmp_path):
     path = tmp_path / "log.json"
     path.write_text(json.dumps({"samples": [foreign(), foreign(epoch=2)]}), encoding="utf-8")
     with pytest.raises(InputError, match="epoch 2"):
         list(inspect_ai.read(path))
 
 
-def test_a_log_as_inspect_compresses_it_is_read(tmp_path: Path) -> None:
+def test_a_log_as_inspect_compresses_it_is_read(tmp_path):
     """Members compressed by Zstandard, which Python's zipfile cannot read before 3.14."""
     zstandard = pytest.importorskip("zstandard")
     content = json.dumps(foreign()).encode()
@@ -218,9 +215,7 @@ def test_a_log_as_inspect_compresses_it_is_read(tmp_path: Path) -> None:
 @given(
     cut=st.integers(0, 20_000), form=st.sampled_from(["eval", "json"]), noise=st.binary(max_size=4)
 )
-def test_a_truncated_or_damaged_log_ends_in_one_line(
-    tmp_path: Path, cut: int, form: str, noise: bytes
-) -> None:
+def test_a_truncated_or_damaged_log_ends_in_one_line(tmp_path, cut, form, noise):
     path = tmp_path / f"log.{form}"
     inspect_ai.write(path, HEAD, samples(trajectories()))
     whole = path.read_bytes()
@@ -241,7 +236,7 @@ def test_a_truncated_or_damaged_log_ends_in_one_line(
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     ),
 )
-def test_messages_of_any_content_are_read_or_refused(place: int, field: str, value: Any) -> None:
+def test_messages_of_any_content_are_read_or_refused(place, field, value):
     content = foreign()
     content["messages"][place] = {**content["messages"][place], field: value}
     try:
@@ -250,9 +245,7 @@ def test_messages_of_any_content_are_read_or_refused(place: int, field: str, val
         assert "\n" not in str(error)
 
 
-def test_items_are_read_across_the_chunks_of_a_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_items_are_read_across_the_chunks_of_a_stream(tmp_path, monkeypatch):
     monkeypatch.setattr("soundingline.toolkit.exchange.inspect_ai._CHUNK", 3)
     value = {"a": [1, {"b": "]}"}], "samples": [12345, 'x\\"y', {"c": [None, 1.5e10]}, -7], "z": 1}
     path = tmp_path / "x.json"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from soundingline.toolkit.obfuscation import Canary
 from soundingline.toolkit.trajectory import Trajectory, dump_trajectory, from_record, known_usage
 
 Reader = Callable[[Iterable[tuple[str, dict[str, Any]]]], Iterator[Transcript | Trajectory]]
-READERS: dict[str, Reader] = {"browsecomp_plus": bcp.read, "pi_serini": bcp.read_pi_serini}
+READERS = {"browsecomp_plus": bcp.read, "pi_serini": bcp.read_pi_serini}
 FIELDS = [
     *("query_id", "status", "retrieved_docids", "tool_call_counts", "result", "metadata", "usage"),
     *("surfaced_docids", "previewed_docids", "opened_docids", "cited_docids", "stats"),
@@ -39,7 +38,7 @@ JSON = st.recursive(
 WHOLE = browsecomp("1", [thought("I"), search("q", ["12", "x"]), answer("a", citing="[12]")])
 
 
-def readable(reader: Reader, content: Any) -> Trajectory | None:
+def readable(reader, content):
     """The trajectory of a file, which must be one that can be written and read; None where it was
     refused, in one line."""
     try:
@@ -54,7 +53,7 @@ def readable(reader: Reader, content: Any) -> Trajectory | None:
     return trajectory
 
 
-def test_impossible_counts_of_a_foreign_run_are_unknown() -> None:
+def test_impossible_counts_of_a_foreign_run_are_unknown():
     usage = {"input_tokens": -5, "output_tokens": 7, "included_reasoning_tokens": True}
     trajectory = readable(bcp.read, {**WHOLE, "usage": usage})
     assert trajectory and trajectory.usage == {"output_tokens": 7, "unmetered": 1}
@@ -64,7 +63,7 @@ def test_impossible_counts_of_a_foreign_run_are_unknown() -> None:
 @pytest.mark.parametrize("form", READERS)
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(field=st.sampled_from(FIELDS), value=JSON)
-def test_a_field_of_any_type_is_read_or_refused(form: str, field: str, value: Any) -> None:
+def test_a_field_of_any_type_is_read_or_refused(form, field, value):
     whole = WHOLE if form == "browsecomp_plus" else pi_serini("1", WHOLE["result"])
     readable(READERS[form], {**whole, field: value})
 
@@ -76,9 +75,7 @@ def test_a_field_of_any_type_is_read_or_refused(form: str, field: str, value: An
     field=st.sampled_from(["type", "tool_name", "arguments", "output"]),
     value=JSON,
 )
-def test_an_item_of_any_content_is_read_or_refused(
-    form: str, place: int, field: str, value: Any
-) -> None:
+def test_an_item_of_any_content_is_read_or_refused(form, place, field, value):
     items = [dict(item) for item in WHOLE["result"]]
     items[place][field] = value
     content = browsecomp("1", []) | {"result": items}
@@ -87,9 +84,7 @@ def test_an_item_of_any_content_is_read_or_refused(
 
 @settings(max_examples=150)
 @given(content=st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-def test_random_bytes_are_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
+def test_random_bytes_are_refused_in_one_line(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("bytes")
     for name in ("run.json", "run.jsonl"):
         (folder / name).write_bytes(content)
@@ -101,7 +96,7 @@ def test_random_bytes_are_refused_in_one_line(
 
 
 @pytest.mark.parametrize("length", range(0, 690, 37))
-def test_a_truncated_file_is_refused(tmp_path: Path, length: int) -> None:
+def test_a_truncated_file_is_refused(tmp_path, length):
     text = json.dumps(WHOLE)
     path = tmp_path / "run.json"
     path.write_text(text[:length], encoding="utf-8")
@@ -121,7 +116,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, length: int) -> None:
         lambda kept: kept.update(qid="2"),
     ],
 )
-def test_a_damaged_key_of_ours_is_refused(change: Callable[[dict[str, Any]], Any]) -> None:
+def test_a_damaged_key_of_ours_is_refused(change):
     whole = trajectory(WHOLE)
     content = json.loads(json.dumps(bcp.write(whole, {})))
     (again,) = bcp.read([("f", content)])
@@ -147,17 +142,17 @@ def test_a_damaged_key_of_ours_is_refused(change: Callable[[dict[str, Any]], Any
         (json.dumps([[[[[[{"docid": "deep"}]]]]]]), []),
     ],
 )
-def test_documents_are_found_in_every_shape_of_output(output: Any, docids: list[str]) -> None:
+def test_documents_are_found_in_every_shape_of_output(output, docids):
     assert docids_shown(output) == docids
 
 
-def test_what_published_traces_hold_as_text_parts_is_one_text() -> None:
+def test_what_published_traces_hold_as_text_parts_is_one_text():
     assert output_text([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]) == "a\nb"
     assert output_text({"docid": 1}) == '{"docid": 1}'
     assert output_text(None) == ""
 
 
-def test_names_of_tools_of_other_clients_are_ours_and_kept() -> None:
+def test_names_of_tools_of_other_clients_are_ours_and_kept():
     hits = json.dumps([{"docid": "d"}])
     items = [
         call("local_knowledge_base_retrieval", {"user_query": "q"}, hits),
@@ -172,7 +167,7 @@ def test_names_of_tools_of_other_clients_are_ours_and_kept() -> None:
     assert trajectory.tiers["opened"] == ("d",)
 
 
-def test_an_output_that_is_not_on_record_leaves_the_documents_that_the_file_lists() -> None:
+def test_an_output_that_is_not_on_record_leaves_the_documents_that_the_file_lists():
     lost = {**search("q", ["a"]), "output": None}
     trajectory = readable(bcp.read, browsecomp("1", [lost, answer("x")], retrieved_docids=["a"]))
     assert trajectory is not None
@@ -181,7 +176,7 @@ def test_an_output_that_is_not_on_record_leaves_the_documents_that_the_file_list
     assert trajectory.exposures == ()
 
 
-def test_an_id_with_an_underscore_is_a_passage_only_where_its_document_is_known() -> None:
+def test_an_id_with_an_underscore_is_a_passage_only_where_its_document_is_known():
     items = [search("q", ["a_1", "b_2"]), answer("x")]
     plain = readable(bcp.read, browsecomp("1", items))
     passages = readable(bcp.read, browsecomp("1", items, retrieved_docids=["a", "b"]))
@@ -191,7 +186,7 @@ def test_an_id_with_an_underscore_is_a_passage_only_where_its_document_is_known(
     assert passages.tiers["previewed"] == ("a", "b")
 
 
-def test_published_jsonl_with_text_parts_opens_and_keeps_queries_in_the_clear() -> None:
+def test_published_jsonl_with_text_parts_opens_and_keeps_queries_in_the_clear():
     canary = Canary("canary of a test")
     hits = canary.encrypt(
         json.dumps([{"docid": "12", "snippet": "long enough to be told from text"}])

@@ -21,19 +21,19 @@ from pathlib import Path
 class Health(BaseHTTPRequestHandler):
     began = time.monotonic()
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         ready = time.monotonic() - self.began > 0.1
         self.send_response(200 if ready and self.path == "/health" else 503)
         self.end_headers()
 
 
-def farewell(number: int, frame: object) -> None:
+def farewell(number, frame):
     sys.stdout.write("ended as asked\n")
     sys.stdout.flush()
     sys.exit(0)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--how", default="serve")

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import pytest
-from scripted_peer import Peer, Raw, Say, messages_body, running_peer
+from scripted_peer import Raw, Say, messages_body, running_peer
 
 from soundingline.toolkit.llm.anthropic import AnthropicMessages, gather
 from soundingline.toolkit.llm.errors import (
     BadReply,
     ContextOverflow,
-    ModelError,
     ServerFailed,
     ServerGone,
 )
-from soundingline.toolkit.llm.messages import Turn, Usage, tool_result, user
+from soundingline.toolkit.llm.messages import Usage, tool_result, user
 
 pytestmark = pytest.mark.slow
 
@@ -26,17 +23,17 @@ ANSWER = messages_body(Say(text="Ada Lovelace.", reasoning="Hm."), "m")
 
 
 @pytest.fixture(scope="module")
-def peer() -> Iterator[Peer]:
+def peer():
     with running_peer() as running:
         yield running
 
 
-async def no_wait(seconds: float) -> None:
+async def no_wait(seconds):
     """The wait between two attempts, which takes no time here."""
 
 
-def ask(peer: Peer, messages: list[Any], **arguments: Any) -> Turn:
-    async def main() -> Turn:
+def ask(peer, messages, **arguments):
+    async def main():
         common = {"model": "m", "base_url": peer.anthropic_url, "sleep": no_wait, **arguments}
         model = AnthropicMessages(**common)
         try:
@@ -47,15 +44,15 @@ def ask(peer: Peer, messages: list[Any], **arguments: Any) -> Turn:
     return asyncio.run(main())
 
 
-def stream(text: str) -> Raw:
+def stream(text):
     return Raw(text, "text/event-stream")
 
 
-def event(**fields: Any) -> str:
+def event(**fields):
     return f"event: {fields['type']}\ndata: {json.dumps(fields)}\n\n"
 
 
-def wrong(peer: Peer, text: str, kind: type[ModelError]) -> None:
+def wrong(peer, text, kind):
     peer.reset()
     peer.default = stream(text)
     with pytest.raises(kind):
@@ -63,7 +60,7 @@ def wrong(peer: Peer, text: str, kind: type[ModelError]) -> None:
     assert len(peer.requests) == (2 if kind.retryable else 1)
 
 
-def test_a_stream_that_ends_cleanly_but_early_is_tried_again(peer: Peer) -> None:
+def test_a_stream_that_ends_cleanly_but_early_is_tried_again(peer):
     events = ANSWER.split("event: message_delta")[0]
     peer.reset()
     peer.script.append(stream(events))
@@ -71,13 +68,13 @@ def test_a_stream_that_ends_cleanly_but_early_is_tried_again(peer: Peer) -> None
     wrong(peer, events, ServerGone)
 
 
-def test_an_error_within_a_stream_is_the_servers(peer: Peer) -> None:
+def test_an_error_within_a_stream_is_the_servers(peer):
     start = ANSWER.split("event: content_block_start")[0]
     error = {"type": "overloaded_error", "message": "Overloaded"}
     wrong(peer, start + event(type="error", error=error), ServerFailed)
 
 
-def test_a_full_window_is_an_overflow_with_what_was_said(peer: Peer) -> None:
+def test_a_full_window_is_an_overflow_with_what_was_said(peer):
     wrong(peer, messages_body(Say(text="Ada", finish="overflow"), "m"), ContextOverflow)
 
 
@@ -88,11 +85,11 @@ def test_a_full_window_is_an_overflow_with_what_was_said(peer: Peer) -> None:
         "event: message_start\ndata: {not json\n\n",
     ],
 )
-def test_events_that_do_not_fit_are_a_bad_reply(peer: Peer, events: str) -> None:
+def test_events_that_do_not_fit_are_a_bad_reply(peer, events):
     wrong(peer, events, BadReply)
 
 
-def test_pings_and_unknown_events_are_passed_over(peer: Peer) -> None:
+def test_pings_and_unknown_events_are_passed_over(peer):
     peer.reset()
     start, rest = ANSWER.split("event: content_block_start", 1)
     new = event(type="ping") + event(type="something_new", index=9)
@@ -100,7 +97,7 @@ def test_pings_and_unknown_events_are_passed_over(peer: Peer) -> None:
     assert ask(peer, [user("Who?")]).text == "Ada Lovelace."
 
 
-def test_redacted_thinking_is_no_text_and_goes_back_untouched(peer: Peer) -> None:
+def test_redacted_thinking_is_no_text_and_goes_back_untouched(peer):
     peer.reset()
     start, rest = ANSWER.split("event: content_block_start", 1)
     secret = {"type": "redacted_thinking", "data": "opaque=="}
@@ -117,7 +114,7 @@ def test_redacted_thinking_is_no_text_and_goes_back_untouched(peer: Peer) -> Non
     ]
 
 
-def test_all_results_of_a_turn_and_what_follows_come_in_one_message(peer: Peer) -> None:
+def test_all_results_of_a_turn_and_what_follows_come_in_one_message(peer):
     peer.reset()
     calls = [("a", "search", "{}"), ("b", "search", "{}")]
     peer.script.append(Say(calls=calls))
@@ -132,7 +129,7 @@ def test_all_results_of_a_turn_and_what_follows_come_in_one_message(peer: Peer) 
     assert marks == 1
 
 
-def test_input_counts_what_was_read_from_and_written_to_the_cache(peer: Peer) -> None:
+def test_input_counts_what_was_read_from_and_written_to_the_cache(peer):
     peer.reset()
     counts = {"cache_creation_input_tokens": 30, "cache_read_input_tokens": 50}
     usage = json.dumps({"input_tokens": 20, **counts, "output_tokens": 1})
@@ -143,15 +140,15 @@ def test_input_counts_what_was_read_from_and_written_to_the_cache(peer: Peer) ->
     )
 
 
-def test_gathering_joins_the_parts_of_a_block() -> None:
-    async def events() -> AsyncIterator[dict[str, Any]]:
+def test_gathering_joins_the_parts_of_a_block():
+    async def events():
         yield {"type": "message_start", "message": {"model": "m"}}
         yield {"type": "content_block_start", "content_block": {"type": "tool_use", "input": {}}}
         for part in ('{"a":', " 1"):
             delta = {"type": "input_json_delta", "partial_json": part}
             yield {"type": "content_block_delta", "index": 0, "delta": delta}
 
-    reply: dict[str, Any] = {}
+    reply = {}
     asyncio.run(gather(events(), reply))
     assert reply["content"] == [{"type": "tool_use", "input": '{"a": 1'}]
     assert "stop_reason" not in reply

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from scripted_peer import Fail, Peer, Request, Say, running_peer
+from scripted_peer import Fail, Say, running_peer
 
 from soundingline.toolkit.llm import errors
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
-from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.messages import SamplingParams, ToolCall, Turn, tool_result, user
 from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
 from soundingline.toolkit.llm.openai_responses import OpenAIResponses
@@ -32,27 +29,27 @@ CALL = ("c1", "search", '{"query": "x"}')
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Peer]:
+def server():
     with running_peer() as running:
         yield running
 
 
 @pytest.fixture
-def peer(server: Peer) -> Peer:
+def peer(server):
     server.reset()
     return server
 
 
-async def no_wait(seconds: float) -> None:
+async def no_wait(seconds):
     pass
 
 
-def ask(peer: Peer, adapter: type[LanguageModel], messages: list[Any], **arguments: Any) -> Turn:
+def ask(peer, adapter, messages, **arguments):
     settings = SamplingParams(**arguments.pop("settings", {}))
     url = peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
     model = adapter(model="m", base_url=url, sleep=no_wait, attempts=2, **arguments)
 
-    async def main() -> Turn:
+    async def main():
         try:
             return await model.respond(messages, [SEARCH], settings)
         finally:
@@ -64,7 +61,7 @@ def ask(peer: Peer, adapter: type[LanguageModel], messages: list[Any], **argumen
 # The Responses API: each reasoning item must be followed by the item that it led to.
 
 
-def paired(request: Request) -> Say | Fail:
+def paired(request):
     """OpenAI's rule, with its words."""
     items = [*request.body["input"], {}]
     for item, following in itertools.pairwise(items):
@@ -85,7 +82,7 @@ def paired(request: Request) -> Say | Fail:
         Say(reasoning="Hm.", text="I look.", calls=[CALL]),
     ],
 )
-def test_a_turn_is_replayed_without_reasoning_that_nothing_follows(peer: Peer, said: Say) -> None:
+def test_a_turn_is_replayed_without_reasoning_that_nothing_follows(peer, said):
     peer.script.append(said)
     turn = ask(peer, OpenAIResponses, [user("Who?")])
     results = [tool_result(call.id, "page") for call in turn.tool_calls]
@@ -98,7 +95,7 @@ def test_a_turn_is_replayed_without_reasoning_that_nothing_follows(peer: Peer, s
     assert turn.message()["reasoning"] == "Hm."
 
 
-def test_reasoning_behind_the_last_item_of_a_turn_is_not_replayed(peer: Peer) -> None:
+def test_reasoning_behind_the_last_item_of_a_turn_is_not_replayed(peer):
     thought = {"type": "reasoning", "id": "rs_1", "summary": []}
     call = {"type": "function_call", "call_id": "c1", "name": "search", "arguments": "{}"}
     items = [thought, thought, call, {**thought, "id": "rs_2"}]
@@ -115,7 +112,7 @@ def test_reasoning_behind_the_last_item_of_a_turn_is_not_replayed(peer: Peer) ->
 # A call cannot be forced while Claude, or DeepSeek, thinks.
 
 
-def free_while_thinking(request: Request) -> Say | Fail:
+def free_while_thinking(request):
     """Anthropic's rule, with its words."""
     thinking = request.body.get("thinking", {"type": "disabled"})["type"] != "disabled"
     if thinking and request.body["tool_choice"]["type"] not in ("auto", "none"):
@@ -129,11 +126,9 @@ def free_while_thinking(request: Request) -> Say | Fail:
     "thinking", [{"type": "adaptive", "display": "summarized"}, {"type": "enabled", "budget": 2000}]
 )
 @pytest.mark.parametrize("place", ["client", "extra"])
-def test_claude_chooses_freely_where_it_thinks(
-    peer: Peer, choice: str, thinking: dict[str, Any], place: str
-) -> None:
+def test_claude_chooses_freely_where_it_thinks(peer, choice, thinking, place):
     peer.default = free_while_thinking
-    settings: dict[str, Any] = {"tool_choice": choice}
+    settings = {"tool_choice": choice}
     if place == "extra":
         turn = ask(
             peer,
@@ -150,16 +145,14 @@ def test_claude_chooses_freely_where_it_thinks(
 
 
 @pytest.mark.parametrize("thinking", [None, {"type": "disabled"}])
-def test_claude_is_forced_where_it_does_not_think(
-    peer: Peer, thinking: dict[str, Any] | None
-) -> None:
+def test_claude_is_forced_where_it_does_not_think(peer, thinking):
     peer.default = free_while_thinking
     settings = {"tool_choice": "search"}
     ask(peer, AnthropicMessages, [user("Who?")], settings=settings, thinking=thinking)
     assert peer.requests[-1].body["tool_choice"]["name"] == "search"
 
 
-def test_tools_stay_closed_where_claude_thinks(peer: Peer) -> None:
+def test_tools_stay_closed_where_claude_thinks(peer):
     settings = {"tool_choice": "none"}
     ask(peer, AnthropicMessages, [user("Who?")], settings=settings, thinking={"type": "adaptive"})
     assert peer.requests[-1].body["tool_choice"] == {"type": "none"}
@@ -169,9 +162,7 @@ def test_tools_stay_closed_where_claude_thinks(peer: Peer) -> None:
     ("choice", "sent"),
     [("required", "auto"), ("search", "auto"), ("auto", "auto"), ("none", "none")],
 )
-def test_a_server_that_takes_no_forced_call_is_sent_none(
-    peer: Peer, choice: str, sent: str
-) -> None:
+def test_a_server_that_takes_no_forced_call_is_sent_none(peer, choice, sent):
     ask(
         peer,
         OpenAIChat,
@@ -186,7 +177,7 @@ def test_a_server_that_takes_no_forced_call_is_sent_none(
 # and repetition; its Responses API has the status `cancelled` for abort.
 
 
-BROKEN: list[tuple[type[LanguageModel], str, type[errors.ModelError]]] = [
+BROKEN = [
     (OpenAIChat, "abort", errors.ServerFailed),
     (OpenAIChat, "error", errors.ServerFailed),
     (OpenAIChat, "insufficient_system_resource", errors.ServerFailed),
@@ -201,9 +192,7 @@ BROKEN: list[tuple[type[LanguageModel], str, type[errors.ModelError]]] = [
 
 
 @pytest.mark.parametrize(("adapter", "word", "kind"), BROKEN)
-def test_half_a_reply_is_an_error_that_keeps_what_came(
-    peer: Peer, adapter: type[LanguageModel], word: str, kind: type[errors.ModelError]
-) -> None:
+def test_half_a_reply_is_an_error_that_keeps_what_came(peer, adapter, word, kind):
     peer.default = Say(text="Ada Lov", calls=[CALL], finish=word)
     with pytest.raises(errors.ModelError) as raised:
         ask(peer, adapter, [user("Who?")])
@@ -218,16 +207,14 @@ def test_half_a_reply_is_an_error_that_keeps_what_came(
     ("adapter", "word"),
     [(OpenAIChat, "abort"), (OpenAIResponses, "cancelled"), (AnthropicMessages, "abort")],
 )
-def test_a_reply_that_the_server_gave_up_is_asked_for_again(
-    peer: Peer, adapter: type[LanguageModel], word: str
-) -> None:
+def test_a_reply_that_the_server_gave_up_is_asked_for_again(peer, adapter, word):
     peer.script.extend([Say(text="Ada Lov", finish=word), Say(text="Ada Lovelace.")])
     turn = ask(peer, adapter, [user("Who?")])
     assert (turn.text, turn.attempts) == ("Ada Lovelace.", 2)
 
 
 @pytest.mark.parametrize("word", ["abort", "error"])
-def test_a_text_completion_that_the_server_gave_up_is_none(word: str) -> None:
+def test_a_text_completion_that_the_server_gave_up_is_none(word):
     reply = {"choices": [{"index": 0, "text": "half", "finish_reason": word}], "model": "m"}
     model = OpenAICompletions(model="m")
     with pytest.raises(errors.ServerFailed, match=word):

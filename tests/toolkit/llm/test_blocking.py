@@ -9,10 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scripted_model import ScriptedModel, saying, used
@@ -29,19 +27,19 @@ from soundingline.toolkit.llm.prices import Price
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def asked(text: str) -> list[dict[str, Any]]:
+def asked(text):
     return [user(text)]
 
 
-def echo(messages: Any, settings: SamplingParams) -> Turn:
+def echo(messages, settings):
     return saying(f"reply to {messages[-1]['content']}", usage=used(10, 1))
 
 
-def blocking(**arguments: Any) -> BlockingModel:
+def blocking(**arguments):
     return BlockingModel("scripted", role="rewriter", **arguments)
 
 
-def wait_for(reached: Callable[[], object]) -> None:
+def wait_for(reached):
     """Until it is true, or a minute has gone."""
     deadline = time.monotonic() + 60
     while not reached() and time.monotonic() < deadline:
@@ -54,9 +52,9 @@ class Crowd(ScriptedModel):
     def __init__(self, seconds: float = 0.02) -> None:
         super().__init__(choose=echo)
         self.seconds, self.inside, self.most, self.cancelled = seconds, 0, 0, 0
-        self.loops: set[int] = set()
+        self.loops = set()
 
-    async def respond(self, *arguments: Any) -> Turn:
+    async def respond(self, *arguments):
         self.loops.add(id(asyncio.get_running_loop()))
         self.inside += 1
         self.most = max(self.most, self.inside)
@@ -70,7 +68,7 @@ class Crowd(ScriptedModel):
             self.inside -= 1
 
 
-def test_any_number_of_threads_ask_on_one_loop_together() -> None:
+def test_any_number_of_threads_ask_on_one_loop_together():
     model, ask = Crowd(seconds=0.2), blocking()
     with ask.started(model), ThreadPoolExecutor(16) as pool:
         turns = list(pool.map(lambda n: ask.respond(asked(str(n))), range(16)))
@@ -79,7 +77,7 @@ def test_any_number_of_threads_ask_on_one_loop_together() -> None:
     assert model.most == 16
 
 
-def test_many_requests_are_under_way_together_and_replies_keep_the_order() -> None:
+def test_many_requests_are_under_way_together_and_replies_keep_the_order():
     model, ask = Crowd(), blocking()
     with ask.started(model):
         turns = ask.respond_many([asked(str(n)) for n in range(20)])
@@ -88,14 +86,14 @@ def test_many_requests_are_under_way_together_and_replies_keep_the_order() -> No
     assert model.most == 20
 
 
-def test_concurrency_is_the_most_requests_under_way() -> None:
+def test_concurrency_is_the_most_requests_under_way():
     model, ask = Crowd(), blocking()
     with ask.started(model):
         ask.respond_many([asked(str(n)) for n in range(9)], concurrency=3)
     assert model.most == 3
 
 
-def test_settings_are_those_it_was_made_with_unless_others_are_given() -> None:
+def test_settings_are_those_it_was_made_with_unless_others_are_given():
     model, ask = ScriptedModel(choose=echo), blocking(settings=SamplingParams(seed=7))
     with ask.started(model):
         ask.respond(asked("a"))
@@ -103,7 +101,7 @@ def test_settings_are_those_it_was_made_with_unless_others_are_given() -> None:
     assert [request.settings.seed for request in model.requests] == [7, 8]
 
 
-def test_requests_are_on_the_ledger_by_role_and_question() -> None:
+def test_requests_are_on_the_ledger_by_role_and_question():
     ledger, ask = Ledger(), blocking(price=Price(input=1.0, output=1.0))
     with ask.started(ScriptedModel(choose=echo), ledger):
         ask.respond_many([asked("a"), asked("b")], ["q1", "q2"])
@@ -115,7 +113,7 @@ def test_requests_are_on_the_ledger_by_role_and_question() -> None:
     assert ledger.total.dollars == pytest.approx(3 * 11 / 1e6)
 
 
-def test_a_cap_stops_requests_as_elsewhere() -> None:
+def test_a_cap_stops_requests_as_elsewhere():
     ledger, ask = Ledger(cap=11 / 1e6), blocking(price=Price(input=1.0, output=1.0))
     with ask.started(ScriptedModel(choose=echo), ledger):
         ask.respond(asked("a"))
@@ -123,8 +121,8 @@ def test_a_cap_stops_requests_as_elsewhere() -> None:
             ask.respond(asked("b"))
 
 
-def test_a_model_error_is_raised_for_one_request_and_stands_in_its_place_among_many() -> None:
-    def choose(messages: Any, settings: SamplingParams) -> Turn:
+def test_a_model_error_is_raised_for_one_request_and_stands_in_its_place_among_many():
+    def choose(messages, settings):
         if messages[-1]["content"] == "bad":
             raise ServerGone("gone")
         return echo(messages, settings)
@@ -138,9 +136,9 @@ def test_a_model_error_is_raised_for_one_request_and_stands_in_its_place_among_m
     assert isinstance(second, Turn) and second.text == "reply to good"
 
 
-def test_a_defect_is_raised_and_ends_the_other_requests() -> None:
+def test_a_defect_is_raised_and_ends_the_other_requests():
     class Broken(Crowd):
-        async def respond(self, messages: Any, *rest: Any) -> Turn:
+        async def respond(self, messages, *rest):
             if messages[-1]["content"] == "broken":
                 raise ZeroDivisionError("a defect")
             return await super().respond(messages, *rest)
@@ -154,7 +152,7 @@ def test_a_defect_is_raised_and_ends_the_other_requests() -> None:
     assert model.cancelled == 1
 
 
-def test_before_it_is_started_there_is_no_thread_and_asking_tells_how() -> None:
+def test_before_it_is_started_there_is_no_thread_and_asking_tells_how():
     before = threading.active_count()
     ask = blocking(settings=SamplingParams(seed=3), price=Price(input=2.0, output=2.0))
     assert threading.active_count() <= before
@@ -163,7 +161,7 @@ def test_before_it_is_started_there_is_no_thread_and_asking_tells_how() -> None:
         ask.respond(asked("a"))
 
 
-def test_after_the_block_nothing_is_left_and_it_may_be_started_again() -> None:
+def test_after_the_block_nothing_is_left_and_it_may_be_started_again():
     model, ask = ScriptedModel(choose=echo), blocking()
     before = threading.active_count()
     for round_ in (1, 2):
@@ -176,7 +174,7 @@ def test_after_the_block_nothing_is_left_and_it_may_be_started_again() -> None:
     ask.close()
 
 
-def test_an_exception_in_the_block_leaves_nothing_open() -> None:
+def test_an_exception_in_the_block_leaves_nothing_open():
     model, ask = ScriptedModel(choose=echo), blocking()
     before = threading.active_count()
     with pytest.raises(ZeroDivisionError), ask.started(model):
@@ -185,7 +183,7 @@ def test_an_exception_in_the_block_leaves_nothing_open() -> None:
     assert threading.active_count() <= before and model.closed == 1
 
 
-def test_starting_it_twice_is_refused() -> None:
+def test_starting_it_twice_is_refused():
     ask = blocking()
     with ask.started(ScriptedModel(choose=echo)):
         with pytest.raises(RuntimeError, match="started already"):
@@ -193,7 +191,7 @@ def test_starting_it_twice_is_refused() -> None:
         assert ask.respond(asked("a")).text == "reply to a"
 
 
-def test_closing_wakes_who_waits_for_a_reply() -> None:
+def test_closing_wakes_who_waits_for_a_reply():
     model, ask = Crowd(seconds=60), blocking()
     ask.start(model)
     with ThreadPoolExecutor(4) as pool:
@@ -207,12 +205,12 @@ def test_closing_wakes_who_waits_for_a_reply() -> None:
     assert (model.cancelled, model.closed) == (4, 1)
 
 
-def test_closing_among_threads_that_ask_hangs_nobody() -> None:
+def test_closing_among_threads_that_ask_hangs_nobody():
     for _ in range(20):
         ask, model = blocking(), Crowd(seconds=0.0)
         ask.start(model)
 
-        def many(ask: BlockingModel = ask) -> None:
+        def many(ask=ask):
             while True:
                 ask.respond(asked("a"))
 
@@ -224,7 +222,7 @@ def test_closing_among_threads_that_ask_hangs_nobody() -> None:
                     future.result(timeout=5)
 
 
-def test_a_request_that_meets_the_closing_is_refused_and_never_begun() -> None:
+def test_a_request_that_meets_the_closing_is_refused_and_never_begun():
     model, ask = ScriptedModel(choose=echo), blocking()
     ask.start(model)
     held = ask._loop
@@ -235,14 +233,14 @@ def test_a_request_that_meets_the_closing_is_refused_and_never_begun() -> None:
     assert model.requests == []
 
 
-def test_an_interrupt_as_soon_as_a_request_is_handed_over_drops_it() -> None:
+def test_an_interrupt_as_soon_as_a_request_is_handed_over_drops_it():
     model, ask = Crowd(seconds=60), blocking()
     with ask.started(model):
         loop = ask._loop
         assert loop
         hand_over = loop._asyncio.call_soon_threadsafe
 
-        def interrupted(*arguments: Any) -> None:
+        def interrupted(*arguments):
             first = not model.inside
             hand_over(*arguments)
             if first:
@@ -260,9 +258,9 @@ def test_an_interrupt_as_soon_as_a_request_is_handed_over_drops_it() -> None:
         assert ask.respond(asked("b")).text == "reply to b"
 
 
-def test_an_error_of_the_models_own_closing_is_told() -> None:
+def test_an_error_of_the_models_own_closing_is_told():
     class Sticky(ScriptedModel):
-        async def close(self) -> None:
+        async def close(self):
             raise OSError("it sticks")
 
     ask, before = blocking(), threading.active_count()
@@ -271,15 +269,15 @@ def test_an_error_of_the_models_own_closing_is_told() -> None:
     assert threading.active_count() <= before
 
 
-def test_a_role_that_the_ledger_lacks_is_refused() -> None:
+def test_a_role_that_the_ledger_lacks_is_refused():
     with pytest.raises(InputError, match=r"no role 'poet'\. valid: agent, rewriter, reranker"):
         BlockingModel("m", role="poet")
 
 
-def test_connections_of_a_real_client_are_closed() -> None:
-    accepted: list[socket.socket] = []
+def test_connections_of_a_real_client_are_closed():
+    accepted = []
 
-    def serve(server: socket.socket) -> None:
+    def serve(server):
         body = (
             b'{"id":"1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,'
             b'"finish_reason":"stop","message":{"role":"assistant","content":"hello"}}]}'
@@ -307,7 +305,7 @@ def test_connections_of_a_real_client_are_closed() -> None:
         assert threading.active_count() == threads - 1
 
 
-def test_ctrl_c_while_it_waits_drops_the_request_and_leaves_the_rest_usable() -> None:
+def test_ctrl_c_while_it_waits_drops_the_request_and_leaves_the_rest_usable():
     program = f"""
 import asyncio, signal, sys, threading
 # A job that a shell started in the background inherits that Ctrl-C is ignored.

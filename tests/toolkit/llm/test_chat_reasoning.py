@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from scripted_peer import Peer, Raw, running_peer
+from scripted_peer import Raw, running_peer
 
-from soundingline.toolkit.llm.messages import SamplingParams, Turn, Usage, user
+from soundingline.toolkit.llm.messages import SamplingParams, Usage, user
 from soundingline.toolkit.llm.openai_chat import OpenAIChat
 
 
 @pytest.fixture(scope="module")
-def peer() -> Iterator[Peer]:
+def peer():
     with running_peer() as running:
         yield running
 
 
-def ask(peer: Peer, messages: list[Any], **arguments: Any) -> Turn:
-    async def main() -> Turn:
+def ask(peer, messages, **arguments):
+    async def main():
         model = OpenAIChat(model="m", base_url=peer.openai_url, **arguments)
         try:
             return await model.respond(messages, (), SamplingParams(max_output_tokens=5))
@@ -31,7 +29,7 @@ def ask(peer: Peer, messages: list[Any], **arguments: Any) -> Turn:
     return asyncio.run(main())
 
 
-def reply(message: dict[str, Any], **more: Any) -> Raw:
+def reply(message, **more):
     choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
     return Raw(json.dumps({"model": "m", "choices": [choice], **more}))
 
@@ -49,9 +47,7 @@ def reply(message: dict[str, Any], **more: Any) -> Raw:
         ({"content": None, "reasoning": None}, "", ""),
     ],
 )
-def test_reasoning_is_found_where_servers_put_it(
-    peer: Peer, message: dict[str, Any], text: str, reasoning: str
-) -> None:
+def test_reasoning_is_found_where_servers_put_it(peer, message, text, reasoning):
     peer.script.append(reply(message))
     turn = ask(peer, [user("Who?")])
     assert (turn.text, turn.reasoning) == (text, reasoning)
@@ -66,7 +62,7 @@ def test_reasoning_is_found_where_servers_put_it(
         {"content": "Hm.</think>Ada."},
     ],
 )
-def test_reasoning_goes_back_as_it_came_or_not_at_all(peer: Peer, message: dict[str, Any]) -> None:
+def test_reasoning_goes_back_as_it_came_or_not_at_all(peer, message):
     peer.script.append(reply(message))
     turn = ask(peer, [user("Who?")])
     ask(peer, [user("Who?"), turn.message(), user("Sure?")])
@@ -75,13 +71,13 @@ def test_reasoning_goes_back_as_it_came_or_not_at_all(peer: Peer, message: dict[
     assert peer.requests[-1].body["messages"][1] == {"role": "assistant", "content": "Ada."}
 
 
-def test_cached_tokens_of_deepseek_are_read(peer: Peer) -> None:
+def test_cached_tokens_of_deepseek_are_read(peer):
     counts = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_cache_hit_tokens": 4}
     peer.script.append(reply({"content": "x"}, usage=counts))
     assert ask(peer, [user("Who?")]).usage == Usage(input=9, cached=4, output=3)
 
 
-def test_absent_call_ids_become_numbers_that_go_on_through_the_transcript(peer: Peer) -> None:
+def test_absent_call_ids_become_numbers_that_go_on_through_the_transcript(peer):
     calls = [{"type": "function", "function": {"name": "search", "arguments": {"query": "x"}}}] * 2
     earlier = {
         "role": "assistant",
@@ -96,7 +92,7 @@ def test_absent_call_ids_become_numbers_that_go_on_through_the_transcript(peer: 
     assert [call.parsed() for call in turn.tool_calls] == [{"query": "x"}] * 2
 
 
-def test_the_output_limit_has_the_name_that_the_server_knows(peer: Peer) -> None:
+def test_the_output_limit_has_the_name_that_the_server_knows(peer):
     peer.requests.clear()
     ask(peer, [user("Who?")])
     ask(peer, [user("Who?")], output_limit="max_tokens")

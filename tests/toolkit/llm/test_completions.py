@@ -4,14 +4,11 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from required import needs
-from scripted_peer import Fail, Peer, Raw, Stall, running_peer
+from scripted_peer import Fail, Raw, Stall, running_peer
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import errors
@@ -32,11 +29,11 @@ PATH = "/v1/completions"
 
 
 def reply(
-    text: str = "sea",
-    finish: str = "stop",
-    logprobs: Any = None,
-    usage: dict[str, Any] | None = None,
-) -> Raw:
+    text="sea",
+    finish="stop",
+    logprobs=None,
+    usage=None,
+):
     """As vLLM answers."""
     body = {
         "id": "cmpl-1",
@@ -57,13 +54,13 @@ LOGPROBS = {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Peer]:
+def server():
     with running_peer() as running:
         yield running
 
 
 @pytest.fixture
-def peer(server: Peer) -> Peer:
+def peer(server):
     server.reset()
     server.default = reply()
     return server
@@ -72,17 +69,17 @@ def peer(server: Peer) -> Peer:
 class Waits(list[float]):
     """The waits that were asked for; none takes any time."""
 
-    async def __call__(self, seconds: float) -> None:
+    async def __call__(self, seconds):
         self.append(seconds)
 
 
-def client(peer: Peer, **arguments: Any) -> OpenAICompletions:
+def client(peer, **arguments):
     defaults = {"model": "m", "base_url": peer.openai_url, "sleep": Waits(), "chance": lambda: 1.0}
     return OpenAICompletions(**{**defaults, **arguments})
 
 
-def using(model: Any, work: Callable[[Any], Awaitable[Any]]) -> Any:
-    async def main() -> Any:
+def using(model, work):
+    async def main():
         try:
             return await work(model)
         finally:
@@ -91,12 +88,12 @@ def using(model: Any, work: Callable[[Any], Awaitable[Any]]) -> Any:
     return asyncio.run(main())
 
 
-def complete(model: OpenAICompletions, prompt: str = "By the", **arguments: Any) -> Completion:
-    completion: Completion = using(model, lambda it: it.complete(prompt, **arguments))
+def complete(model, prompt="By the", **arguments):
+    completion = using(model, lambda it: it.complete(prompt, **arguments))
     return completion
 
 
-def test_text_tokens_usage_and_the_reason_of_the_end_come_back(peer: Peer) -> None:
+def test_text_tokens_usage_and_the_reason_of_the_end_come_back(peer):
     counts = {
         "prompt_tokens": 30,
         "completion_tokens": 2,
@@ -112,7 +109,7 @@ def test_text_tokens_usage_and_the_reason_of_the_end_come_back(peer: Peer) -> No
     ]
 
 
-def test_the_request_is_the_prompt_as_it_is_with_what_was_asked(peer: Peer) -> None:
+def test_the_request_is_the_prompt_as_it_is_with_what_was_asked(peer):
     model = client(peer, settings=SamplingParams(temperature=0.0, seed=3, extra={"top_k": 1}))
     complete(model, "q\n<think>", stop=["</think> true"], logprobs=20, max_tokens=9)
     assert peer.requests[0].path == PATH
@@ -128,17 +125,17 @@ def test_the_request_is_the_prompt_as_it_is_with_what_was_asked(peer: Peer) -> N
     }
 
 
-def test_what_is_not_asked_is_not_sent(peer: Peer) -> None:
+def test_what_is_not_asked_is_not_sent(peer):
     complete(client(peer))
     assert peer.requests[0].body == {"model": "m", "prompt": "By the"}
 
 
-def test_half_a_surrogate_pair_in_a_prompt_does_not_break_the_request(peer: Peer) -> None:
+def test_half_a_surrogate_pair_in_a_prompt_does_not_break_the_request(peer):
     complete(client(peer), "caf\ud83d")
     assert peer.requests[0].body["prompt"] == "caf�"
 
 
-def test_asking_keeps_the_settings_that_it_does_not_name() -> None:
+def test_asking_keeps_the_settings_that_it_does_not_name():
     settings = SamplingParams(temperature=0.3, max_output_tokens=5, extra={"top_k": 1})
     found = asking(settings, stop=["."])
     assert found == SamplingParams(
@@ -147,7 +144,7 @@ def test_asking_keeps_the_settings_that_it_does_not_name() -> None:
     assert settings.extra == {"top_k": 1}
 
 
-def test_log_probabilities_as_llama_cpp_gives_them(peer: Peer) -> None:
+def test_log_probabilities_as_llama_cpp_gives_them(peer):
     content = [
         {
             "token": " the",
@@ -163,17 +160,17 @@ def test_log_probabilities_as_llama_cpp_gives_them(peer: Peer) -> None:
 @pytest.mark.parametrize(
     "logprobs", [None, {}, {"tokens": [], "token_logprobs": [], "top_logprobs": None}]
 )
-def test_a_server_without_log_probabilities_gives_no_tokens(peer: Peer, logprobs: Any) -> None:
+def test_a_server_without_log_probabilities_gives_no_tokens(peer, logprobs):
     peer.script.append(reply("sea", logprobs=logprobs))
     assert complete(client(peer), logprobs=5).tokens == []
 
 
-def test_tokens_without_alternatives_have_none(peer: Peer) -> None:
+def test_tokens_without_alternatives_have_none(peer):
     peer.script.append(reply(logprobs={**LOGPROBS, "top_logprobs": None}))
     assert [token.top for token in complete(client(peer), logprobs=0).tokens] == [{}, {}]
 
 
-def test_only_the_last_tokens_are_kept_where_that_is_asked(peer: Peer) -> None:
+def test_only_the_last_tokens_are_kept_where_that_is_asked(peer):
     peer.default = reply(" the sea", logprobs=LOGPROBS)
     one = complete(client(peer, kept_tokens=1))
     assert [token.text for token in one.tokens] == [" sea"]
@@ -185,7 +182,7 @@ def test_only_the_last_tokens_are_kept_where_that_is_asked(peer: Peer) -> None:
     "step",
     [Fail(503), Fail(429, headers={"retry-after": "2"}), Fail(500, raw=""), Raw("{}"), Raw("<p>")],
 )
-def test_what_may_succeed_later_is_sent_again(peer: Peer, step: Any) -> None:
+def test_what_may_succeed_later_is_sent_again(peer, step):
     peer.script.extend([step, reply("sea")])
     found = complete(client(peer))
     assert (found.text, found.attempts) == ("sea", 2)
@@ -201,9 +198,7 @@ def test_what_may_succeed_later_is_sent_again(peer: Peer, step: Any) -> None:
         (reply("no", "content_filter"), errors.Refused),
     ],
 )
-def test_what_cannot_succeed_is_told_by_its_kind(
-    peer: Peer, step: Any, kind: type[errors.ModelError]
-) -> None:
+def test_what_cannot_succeed_is_told_by_its_kind(peer, step, kind):
     peer.script.append(step)
     with pytest.raises(errors.ModelError) as raised:
         complete(client(peer))
@@ -211,24 +206,22 @@ def test_what_cannot_succeed_is_told_by_its_kind(
     assert len(peer.requests) == 1
 
 
-def test_a_server_that_is_not_there_is_told_in_a_line() -> None:
+def test_a_server_that_is_not_there_is_told_in_a_line():
     model = OpenAICompletions(model="m", base_url="http://127.0.0.1:9/v1", sleep=Waits())
     with pytest.raises(errors.ServerGone, match=r"m at 127\.0\.0\.1:9: no connection"):
         complete(model)
 
 
-def test_a_slow_reply_is_given_up(peer: Peer) -> None:
+def test_a_slow_reply_is_given_up(peer):
     peer.script.append(Stall(30))
     with pytest.raises(errors.ServerTimeout):
         complete(client(peer, attempts=1), settings=SamplingParams(timeout=0.2))
 
 
-def test_no_more_requests_are_in_flight_than_allowed(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_requests_are_in_flight_than_allowed(peer, monkeypatch):
     answer = peer.enter
 
-    def slowly(request: Any) -> Any:
+    def slowly(request):
         step = answer(request)
         time.sleep(0.02)
         return step
@@ -237,7 +230,7 @@ def test_no_more_requests_are_in_flight_than_allowed(
     peer.gathered = 5
     peer.script.extend(reply(str(number)) for number in range(40))
 
-    async def many(model: OpenAICompletions) -> list[Completion]:
+    async def many(model):
         return await asyncio.gather(*(model.complete(f"p{number}") for number in range(40)))
 
     found = using(client(peer, concurrency=5), many)
@@ -248,13 +241,13 @@ def test_no_more_requests_are_in_flight_than_allowed(
 @pytest.mark.parametrize(
     ("messages", "tools"), [([], ()), ([user("a"), user("b")], ()), ([user("a")], [{"name": "x"}])]
 )
-def test_a_conversation_is_refused(peer: Peer, messages: Any, tools: Any) -> None:
+def test_a_conversation_is_refused(peer, messages, tools):
     with pytest.raises(InputError, match="one message, which is the prompt, and no tools"):
         using(client(peer), lambda it: it.respond(messages, tools))
     assert peer.requests == []
 
 
-def test_it_is_asked_and_metered_as_chat_models_are(peer: Peer) -> None:
+def test_it_is_asked_and_metered_as_chat_models_are(peer):
     peer.default = reply(" the sea", "length", LOGPROBS)
     ledger = Ledger()
     blocking = BlockingModel("m", role="reranker")
@@ -267,7 +260,7 @@ def test_it_is_asked_and_metered_as_chat_models_are(peer: Peer) -> None:
 
 
 @needs(("xllamacpp", "gguf"), "llamacpp")
-def test_a_real_engine_tells_what_it_wrote_and_how_likely_that_was(tmp_path: Path) -> None:
+def test_a_real_engine_tells_what_it_wrote_and_how_likely_that_was(tmp_path):
     from tiny_gguf import save_gguf
 
     weights = save_gguf(tmp_path / "tiny.gguf", ["fw0000001"])

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
@@ -19,23 +18,23 @@ from soundingline.toolkit.llm.blocking import run_coroutine
 
 ROOT = Path(__file__).resolve().parents[3]
 T = TypeVar("T")
-COUNTED: ContextVar[int] = ContextVar("COUNTED", default=0)
+COUNTED = ContextVar("COUNTED", default=0)
 
 
-def plainly(function: Callable[[], T]) -> T:
+def plainly(function):
     return function()
 
 
-def inside_a_loop(function: Callable[[], T]) -> T:
+def inside_a_loop(function):
     """As a notebook calls it: from code that an event loop runs."""
 
-    async def cell() -> T:
+    async def cell():
         return function()
 
     return asyncio.run(cell())
 
 
-def in_a_thread(function: Callable[[], T]) -> T:
+def in_a_thread(function):
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
 
@@ -43,20 +42,20 @@ def in_a_thread(function: Callable[[], T]) -> T:
 everywhere = pytest.mark.parametrize("call", [plainly, inside_a_loop, in_a_thread])
 
 
-async def doubled(number: int) -> int:
+async def doubled(number):
     await asyncio.sleep(0)
     return 2 * await asyncio.to_thread(int, number)
 
 
 @everywhere
-def test_the_result_comes_back_and_no_thread_stays(call: Callable[..., int]) -> None:
+def test_the_result_comes_back_and_no_thread_stays(call):
     before = threading.active_count()
     assert call(lambda: run_coroutine(doubled(21))) == 42
     assert threading.active_count() <= before  # a thread of another test may have ended
 
 
-def test_a_coroutine_may_run_another_one() -> None:
-    async def outer() -> int:
+def test_a_coroutine_may_run_another_one():
+    async def outer():
         return run_coroutine(doubled(1)) + await doubled(2)
 
     assert inside_a_loop(lambda: run_coroutine(outer())) == 6
@@ -64,15 +63,13 @@ def test_a_coroutine_may_run_another_one() -> None:
 
 @everywhere
 @pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
-def test_what_the_coroutine_raises_is_raised(
-    call: Callable[..., int], kind: type[BaseException]
-) -> None:
-    async def fail() -> int:
+def test_what_the_coroutine_raises_is_raised(call, kind):
+    async def fail():
         await asyncio.sleep(0)
         raise kind("it broke")
 
     # The last two would stop the loop around it, so that they are caught inside.
-    def caught() -> int:
+    def caught():
         with pytest.raises(kind, match="it broke"):
             run_coroutine(fail())
         return 1
@@ -81,11 +78,11 @@ def test_what_the_coroutine_raises_is_raised(
 
 
 @everywhere
-def test_a_cancelled_coroutine_is_an_interrupt(call: Callable[..., int]) -> None:
-    async def cancelled() -> int:
+def test_a_cancelled_coroutine_is_an_interrupt(call):
+    async def cancelled():
         raise asyncio.CancelledError
 
-    def caught() -> int:
+    def caught():
         with pytest.raises(KeyboardInterrupt):
             run_coroutine(cancelled())
         return 1
@@ -94,11 +91,11 @@ def test_a_cancelled_coroutine_is_an_interrupt(call: Callable[..., int]) -> None
 
 
 @pytest.mark.parametrize("call", [plainly, inside_a_loop])
-def test_the_coroutine_sees_the_context_of_its_caller(call: Callable[..., int]) -> None:
-    async def read() -> int:
+def test_the_coroutine_sees_the_context_of_its_caller(call):
+    async def read():
         return COUNTED.get()
 
-    def counted() -> int:
+    def counted():
         COUNTED.set(7)
         return run_coroutine(read())
 
@@ -141,7 +138,7 @@ else:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["script", "notebook"])
-def test_ctrl_c_cancels_the_coroutine_and_waits_for_its_end(place: str) -> None:
+def test_ctrl_c_cancels_the_coroutine_and_waits_for_its_end(place):
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED, str(ROOT), place],
         stdout=subprocess.PIPE,

@@ -10,18 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from effort import cases
-from scripted_peer import Peer, Raw, Request, Say, running_peer
+from scripted_peer import Raw, Say, running_peer
 
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
-from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
-from soundingline.toolkit.llm.messages import Turn, user
+from soundingline.toolkit.llm.messages import user
 from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
 from soundingline.toolkit.llm.openai_responses import OpenAIResponses
 
@@ -32,13 +29,13 @@ AT_ONCE = 16
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Peer]:
+def server():
     with running_peer() as running:
         yield running
 
 
 @pytest.fixture
-def peer(server: Peer) -> Peer:
+def peer(server):
     server.reset()
     return server
 
@@ -46,27 +43,25 @@ def peer(server: Peer) -> Peer:
 @pytest.mark.parametrize(
     "adapter", [OpenAIChat, OpenAICompletions, OpenAIResponses, AnthropicMessages]
 )
-def test_replies_that_have_come_are_kept_before_their_tasks_go_on(
-    peer: Peer, adapter: type[LanguageModel]
-) -> None:
+def test_replies_that_have_come_are_kept_before_their_tasks_go_on(peer, adapter):
     released, rounds, kept_in = threading.Event(), 0, list[int]()
     completion = Raw(json.dumps({"choices": [{"text": "yes", "finish_reason": "stop"}]}))
 
-    def answer(request: Request) -> Say | Raw:
+    def answer(request):
         released.wait(60)
         return completion if adapter is OpenAICompletions else Say(text="yes")
 
-    async def count_rounds() -> None:
+    async def count_rounds():
         nonlocal rounds
         while True:
             rounds += 1
             await asyncio.sleep(0)
 
-    async def main() -> int:
+    async def main():
         url = peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
         model, ledger = adapter(model="m", base_url=url), Ledger()
 
-        def kept(turn: Turn) -> None:
+        def kept(turn):
             kept_in.append(rounds)
 
         metered = MeteredModel(model, ledger, role="agent", qid="q", arrived=kept)
@@ -89,22 +84,22 @@ def test_replies_that_have_come_are_kept_before_their_tasks_go_on(
     assert len(kept_in) == AT_ONCE and max(kept_in) - began <= 2
 
 
-def test_one_request_is_prepared_in_a_round_of_the_loop() -> None:
+def test_one_request_is_prepared_in_a_round_of_the_loop():
     rounds, prepared_in = 0, list[int]()
 
     class Immediate(OpenAIChat):
         async def _send(
             self,
-            client: Any,
-            body: dict[str, Any],
-            timeout: float,
-            reply: dict[str, Any],
-            arrived: Callable[..., None],
-        ) -> None:
+            client,
+            body,
+            timeout,
+            reply,
+            arrived,
+        ):
             prepared_in.append(rounds)
             arrived(b'{"choices": [{"message": {"content": "yes"}}]}')
 
-    async def main() -> None:
+    async def main():
         nonlocal rounds
         model = Immediate(model="m", base_url="http://127.0.0.1:9/v1")
         asking = [asyncio.create_task(model.respond([user("Who?")])) for _ in range(AT_ONCE)]
@@ -142,7 +137,7 @@ with open_ledger(place / "ledger.jsonl") as ledger, model.started(api, ledger):
 """
 
 
-def test_kill_9_loses_few_of_the_replies_that_had_come(tmp_path: Path, peer: Peer) -> None:
+def test_kill_9_loses_few_of_the_replies_that_had_come(tmp_path, peer):
     kills, at_once, moments = cases(20, few=2), 30, random.Random(7)
     lost = []
     for kill in range(kills):
@@ -170,10 +165,10 @@ def test_kill_9_loses_few_of_the_replies_that_had_come(tmp_path: Path, peer: Pee
 QUERY = "SELECT value FROM results"
 
 
-def answer_at_once(served: list[str]) -> Callable[[Request], Say]:
+def answer_at_once(served):
     """Answers a prompt with itself, and notes it."""
 
-    def answer(request: Request) -> Say:
+    def answer(request):
         if not request.body:  # The client was killed behind the head of its request.
             return Say()
         prompt = request.body["messages"][0]["content"]

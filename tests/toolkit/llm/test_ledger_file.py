@@ -6,15 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from ledgers import starts
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import OutOfMoney, ServerGone, Truncated
-from soundingline.toolkit.llm.ledger import Ledger, last_cap, open_ledger
+from soundingline.toolkit.llm.ledger import last_cap, open_ledger
 from soundingline.toolkit.llm.messages import Turn, Usage
 from soundingline.toolkit.llm.prices import Price
 
@@ -22,31 +20,31 @@ DOLLAR = Price(input=0.0, output=1_000_000.0)  # An output token costs a dollar.
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "ledger.jsonl"
 
 
-def spend(ledger: Ledger, dollars: int | None, role: str = "agent", qid: str = "q") -> None:
+def spend(ledger, dollars, role="agent", qid="q"):
     """A reply that costs so much; None: one without usage."""
     with ledger.request(role, qid, DOLLAR) as entry:
         entry.reply(Turn(usage=Usage() if dollars is None else Usage(input=0, output=dollars)))
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
+def rows(path):
     return starts(path.parent)
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_run_without_requests_leaves_no_file(path: Path) -> None:
+def test_a_run_without_requests_leaves_no_file(path):
     with open_ledger(path, cap=1.0):
         pass
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_request_is_on_disk_as_soon_as_it_has_ended(path: Path) -> None:
+def test_a_request_is_on_disk_as_soon_as_it_has_ended(path):
     with open_ledger(path, cap=9.0) as ledger:
         spend(ledger, 3, qid="q1")
         assert lines(path)[0]["cap"] == 9.0
@@ -62,7 +60,7 @@ def test_a_request_is_on_disk_as_soon_as_it_has_ended(path: Path) -> None:
     assert row["known_dollars"] == {"agent": 3.0, "judge": 2.0}
 
 
-def test_what_earlier_starts_have_spent_counts_towards_the_cap(path: Path) -> None:
+def test_what_earlier_starts_have_spent_counts_towards_the_cap(path):
     for dollars in (1, 3):
         with open_ledger(path) as ledger:
             spend(ledger, dollars)
@@ -74,7 +72,7 @@ def test_what_earlier_starts_have_spent_counts_towards_the_cap(path: Path) -> No
     assert [row["dollars"] for row in rows(path)] == [1.0, 3.0, 3.0]
 
 
-def test_one_reply_without_usage_does_not_make_the_known_money_forgotten(path: Path) -> None:
+def test_one_reply_without_usage_does_not_make_the_known_money_forgotten(path):
     with open_ledger(path) as ledger:
         spend(ledger, 4)
         spend(ledger, None)
@@ -88,7 +86,7 @@ def test_one_reply_without_usage_does_not_make_the_known_money_forgotten(path: P
             spend(ledger, 1)
 
 
-def test_the_dearest_request_of_an_earlier_start_is_expected_again(path: Path) -> None:
+def test_the_dearest_request_of_an_earlier_start_is_expected_again(path):
     with open_ledger(path) as ledger:
         spend(ledger, 1)
         spend(ledger, 4)
@@ -98,7 +96,7 @@ def test_the_dearest_request_of_an_earlier_start_is_expected_again(path: Path) -
         assert ledger.highest_cost == {"agent": 4.0, "judge": 2.0}
 
 
-def test_the_newest_starts_cap_is_told(path: Path) -> None:
+def test_the_newest_starts_cap_is_told(path):
     assert last_cap(path) is None
     for cap in (9.0, None, 7.0):
         with open_ledger(path, cap=cap) as ledger:
@@ -123,7 +121,7 @@ with open_ledger(Path(sys.argv[1]), cap=100_000.0) as ledger:
 """
 
 
-def test_kill_9_loses_no_request_that_had_ended(path: Path) -> None:
+def test_kill_9_loses_no_request_that_had_ended(path):
     with subprocess.Popen(
         [sys.executable, "-c", SPENDER, str(path)], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -140,7 +138,7 @@ def test_kill_9_loses_no_request_that_had_ended(path: Path) -> None:
     assert [row["calls"] for row in rows(path)] == [ledger.spent_before / 2, 1]
 
 
-def killed(path: Path, *amounts: int | None) -> bytes:
+def killed(path, *amounts):
     """The lines of a start that has spent the amounts and was killed."""
     with open_ledger(path) as ledger:
         for amount in amounts:
@@ -151,9 +149,7 @@ def killed(path: Path, *amounts: int | None) -> bytes:
 
 
 @pytest.mark.parametrize("cut", [1, 10, 50])
-def test_a_line_cut_short_by_kill_9_costs_no_whole_one(
-    path: Path, capsys: pytest.CaptureFixture[str], cut: int
-) -> None:
+def test_a_line_cut_short_by_kill_9_costs_no_whole_one(path, capsys, cut):
     content = killed(path, 3, None, 4, 5)
     path.write_bytes(content[:-cut])
     with open_ledger(path, cap=8.0) as ledger:
@@ -163,7 +159,7 @@ def test_a_line_cut_short_by_kill_9_costs_no_whole_one(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_an_amount_that_another_bit_has_changed_stops_the_run(path: Path) -> None:
+def test_an_amount_that_another_bit_has_changed_stops_the_run(path):
     content = killed(path, 3)
     path.write_bytes(content.replace(b'"dollars":3', b'"dollars":1'))
     with pytest.raises(InputError, match="line 2 does not match its checksum"):
@@ -188,9 +184,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED.keys())
-def test_a_damaged_ledger_stops_the_run_and_stays_as_it_is(
-    path: Path, content: str | bytes
-) -> None:
+def test_a_damaged_ledger_stops_the_run_and_stays_as_it_is(path, content):
     data = content if isinstance(content, bytes) else content.encode() + b"\n"
     path.write_bytes(data)
     with pytest.raises(InputError, match=r"ledger\.jsonl") as raised, open_ledger(path):
@@ -217,7 +211,7 @@ def test_a_damaged_ledger_stops_the_run_and_stays_as_it_is(
     ],
 )
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
-def test_damaged_lines_stop_the_run_and_stay_as_they_are(path: Path, line: str, place: str) -> None:
+def test_damaged_lines_stop_the_run_and_stay_as_they_are(path, line, place):
     content = killed(path, 3, 4).decode().splitlines()
     content.insert({"first": 0, "middle": 2, "last": 3}[place], line)
     path.write_text("\n".join(content) + "\n")
@@ -227,7 +221,7 @@ def test_damaged_lines_stop_the_run_and_stay_as_they_are(path: Path, line: str, 
     assert path.read_bytes() == before
 
 
-def test_a_ledger_that_may_not_be_read_stops_the_run(path: Path) -> None:
+def test_a_ledger_that_may_not_be_read_stops_the_run(path):
     path.mkdir()
     told = pytest.raises(InputError, match=r"cannot read the ledger.*ledger\.jsonl")
     with told, open_ledger(path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from required import needs
@@ -23,17 +22,17 @@ HUB = "Qwen/Qwen2.5-1.5B-Instruct-GGUF"
 
 
 @pytest.fixture
-def weights(tmp_path: Path) -> Path:
+def weights(tmp_path):
     path = tmp_path / "tiny.gguf"
     path.write_bytes(b"GGUF")
     return path
 
 
-def after(command: list[str], option: str) -> str:
+def after(command, option):
     return command[command.index(option) + 1]
 
 
-def test_every_request_at_once_has_the_whole_window(weights: Path) -> None:
+def test_every_request_at_once_has_the_whole_window(weights):
     server = LlamaCppServer(
         gguf=str(weights),
         launcher=["llama-server"],
@@ -51,15 +50,15 @@ def test_every_request_at_once_has_the_whole_window(weights: Path) -> None:
     ]
 
 
-def test_what_is_not_given_is_left_to_the_server(weights: Path) -> None:
+def test_what_is_not_given_is_left_to_the_server(weights):
     command = LlamaCppServer(gguf=str(weights), launcher=["llama-server"]).command("m", 1)
     assert "--threads" not in command and "--gpu-layers" not in command
 
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_the_program_on_the_path_is_preferred_to_the_one_in_the_package(
-    installed: bool, weights: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    installed, weights, monkeypatch, tmp_path
+):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(local_servers, "check_optional", lambda package: None)
     if installed:
@@ -70,21 +69,17 @@ def test_the_program_on_the_path_is_preferred_to_the_one_in_the_package(
     assert command[0] == ("llama-server" if installed else sys.executable)
 
 
-def test_without_program_and_package_both_are_named(
-    weights: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_program_and_package_both_are_named(weights, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("soundingline.toolkit.optional.find_spec", lambda package: None)
     with pytest.raises(InputError, match=r"xllamacpp.*soundingline\[llamacpp\]"):
         LlamaCppServer(gguf=str(weights)).command("m", 1)
 
 
-def test_a_file_of_the_hub_is_fetched_only_when_the_server_starts(
-    monkeypatch: pytest.MonkeyPatch, weights: Path
-) -> None:
-    asked: list[tuple[str, str]] = []
+def test_a_file_of_the_hub_is_fetched_only_when_the_server_starts(monkeypatch, weights):
+    asked = []
 
-    def fetched(name: str, file: str) -> Path:
+    def fetched(name, file):
         asked.append((name, file))
         return weights
 
@@ -96,16 +91,14 @@ def test_a_file_of_the_hub_is_fetched_only_when_the_server_starts(
     assert asked == [(HUB, "q4.gguf")]
 
 
-def test_a_file_that_is_not_there_is_told_with_what_to_give(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_told_with_what_to_give(tmp_path):
     server = LlamaCppServer(gguf=str(tmp_path / "no.gguf"))
     with pytest.raises(InputError, match=r"no file .*no\.gguf.*llm\.server\.gguf"):
         server.command("m", 1)
 
 
 @needs(("xllamacpp",), "llamacpp")
-def test_a_file_that_holds_no_model_is_told_in_llamacpps_words(
-    weights: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_file_that_holds_no_model_is_told_in_llamacpps_words(weights, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     server = LlamaCppServer(gguf=str(weights))
     model = OpenAIChat(model="m", server=server)
@@ -133,19 +126,19 @@ def test_a_file_that_holds_no_model_is_told_in_llamacpps_words(
     ],
     ids=str,
 )
-def test_what_cannot_work_is_told_before_anything_starts(wrong: dict[str, Any], told: str) -> None:
+def test_what_cannot_work_is_told_before_anything_starts(wrong, told):
     with pytest.raises(InputError, match=told):
         OpenAIChat(model="m", server=LlamaCppServer(**wrong))
 
 
-def contents(file: Path, **arguments: Any) -> str:
+def contents(file, **arguments):
     """What a model of that file is beside its name."""
     model = OpenAIChat(model="m", server=LlamaCppServer(gguf=str(file)), **arguments)
     model.fingerprint_weights(None)
     return model.weights_fingerprint
 
 
-def test_weights_are_told_by_what_the_file_holds(weights: Path, tmp_path: Path) -> None:
+def test_weights_are_told_by_what_the_file_holds(weights, tmp_path):
     first = contents(weights)
     copy = tmp_path / "copy.gguf"
     copy.write_bytes(weights.read_bytes())
@@ -155,7 +148,7 @@ def test_weights_are_told_by_what_the_file_holds(weights: Path, tmp_path: Path) 
     assert contents(weights, base_url="http://127.0.0.1:1/v1") == ""  # somebody else's weights
 
 
-def test_every_part_of_the_weights_counts(tmp_path: Path) -> None:
+def test_every_part_of_the_weights_counts(tmp_path):
     parts = [tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2)]
     for part in (*parts, tmp_path / "m-00001-of-00003.gguf"):
         part.write_bytes(b"GGUF")
@@ -165,7 +158,7 @@ def test_every_part_of_the_weights_counts(tmp_path: Path) -> None:
     assert contents(parts[0]) != first
 
 
-def test_files_of_one_repository_on_the_hub_are_different_weights() -> None:
+def test_files_of_one_repository_on_the_hub_are_different_weights():
     models = {
         file: OpenAIChat(model=HUB, server=LlamaCppServer(file=file))
         for file in ("q4.gguf", "q8.gguf")
@@ -178,13 +171,13 @@ def test_files_of_one_repository_on_the_hub_are_different_weights() -> None:
     }
 
 
-def test_weights_that_are_not_there_are_told_before_a_run() -> None:
+def test_weights_that_are_not_there_are_told_before_a_run():
     with pytest.raises(InputError, match=r"no file .*no\.gguf"):
         contents(Path("no.gguf"))
 
 
-def test_replies_and_verdicts_of_other_weights_are_kept_apart() -> None:
-    def key(content: str) -> str:
+def test_replies_and_verdicts_of_other_weights_are_kept_apart():
+    def key(content):
         clients = PromptClients("x", ["part"], is_empty, Counts())
         return clients.key(BlockingModel("gguf", role="rewriter", weights_fingerprint=content))
 
@@ -198,5 +191,5 @@ def test_replies_and_verdicts_of_other_weights_are_kept_apart() -> None:
     assert judges[0] != judges[1]
 
 
-def test_a_server_that_runs_already_needs_no_weights() -> None:
+def test_a_server_that_runs_already_needs_no_weights():
     OpenAIChat(model="m", server=LlamaCppServer(), base_url="http://127.0.0.1:9/v1")

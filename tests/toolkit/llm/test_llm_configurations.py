@@ -7,11 +7,10 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hydra.utils import instantiate
@@ -32,7 +31,7 @@ OPTIONS = [name for name in FILES if not name.startswith("base/")]
 BILLED = ["claude-opus-4.7", "deepseek-v4-flash", "gpt-5.5"]
 
 
-def composed(option: str, **overrides: Any) -> Any:
+def composed(option, **overrides):
     if option == "openai_compatible":
         overrides = {"model": "m", "base_url": "http://127.0.0.1:9/v1", **overrides}
     if option == "llamacpp/gguf":
@@ -41,11 +40,11 @@ def composed(option: str, **overrides: Any) -> Any:
     return compose_config([f"llm={option}", *values]).llm
 
 
-def compose_config(overrides: list[str]) -> Any:
+def compose_config(overrides):
     return Settings.compose(overrides).config
 
 
-def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(value, place=""):
     """Keys with dots, and their values, of nested mappings."""
     if not isinstance(value, Mapping):
         yield place, value
@@ -55,13 +54,13 @@ def leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 @pytest.fixture(autouse=True)
-def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_keys(monkeypatch):
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DEEPSEEK_API_KEY"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_an_option_makes_a_model_whose_request_is_json(option: str) -> None:
+def test_an_option_makes_a_model_whose_request_is_json(option):
     model = instantiate(composed(option))
     assert isinstance(model, LanguageModel)
     assert isinstance(model.price, Price) and isinstance(model.settings, SamplingParams)
@@ -71,7 +70,7 @@ def test_an_option_makes_a_model_whose_request_is_json(option: str) -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_every_setting_can_be_overridden(option: str) -> None:
+def test_every_setting_can_be_overridden(option):
     config = composed(option)
     # The others are the matter of the agent and of the stage that asks.
     fields = set(SamplingParams.__dataclass_fields__) - {"tool_choice", "logprobs"}
@@ -82,25 +81,25 @@ def test_every_setting_can_be_overridden(option: str) -> None:
 
 
 @pytest.mark.parametrize("option", BILLED)
-def test_a_billed_model_has_a_dated_price_with_its_source(option: str) -> None:
+def test_a_billed_model_has_a_dated_price_with_its_source(option):
     price = instantiate(composed(option)).price
     assert price.known and price.cached_input is not None and price.source
     assert date(2026, 1, 1) <= date.fromisoformat(price.dated)
 
 
 @pytest.mark.parametrize("option", sorted(set(OPTIONS) - set(BILLED)))
-def test_an_unknown_price_is_unknown(option: str) -> None:
+def test_an_unknown_price_is_unknown(option):
     assert not instantiate(composed(option)).price.known
 
 
-def test_prices_that_a_paper_printed_are_the_paper_s() -> None:
+def test_prices_that_a_paper_printed_are_the_paper_s():
     # arXiv 2605.10848 prints input, output and cache read of gpt-5.5.
     price = instantiate(composed("gpt-5.5")).price
     assert (price.input, price.output, price.cached_input) == (5.0, 30.0, 0.5)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_no_key_is_in_the_configuration(option: str) -> None:
+def test_no_key_is_in_the_configuration(option):
     config = composed(option)
     assert config.key_env is None or re.fullmatch(r"[A-Z]+_API_KEY", config.key_env)
     assert "sk-" not in (CONF / f"{option}.yaml").read_text()
@@ -116,7 +115,7 @@ def test_no_key_is_in_the_configuration(option: str) -> None:
         ("vllm/qwen3_8b", ["--reasoning-parser", "qwen3"]),
     ],
 )
-def test_a_local_model_is_served_with_its_parsers(option: str, parsers: list[str]) -> None:
+def test_a_local_model_is_served_with_its_parsers(option, parsers):
     model = instantiate(composed(option))
     command = model._server.command(model.name, 8000)
     assert command[:3] == ["vllm", "serve", model.name]
@@ -134,9 +133,7 @@ INHERITING = [
 
 
 @pytest.mark.parametrize("path", INHERITING, ids=lambda path: path.stem)
-def test_an_option_says_only_what_is_different_from_what_it_inherits(
-    path: Path, tmp_path: Path
-) -> None:
+def test_an_option_says_only_what_is_different_from_what_it_inherits(path, tmp_path):
     group = path.relative_to(CONF.parent).parts[0]
     own = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     assert isinstance(own, dict)
@@ -157,13 +154,13 @@ class Loud(OpenAIChat):
 
     loud: bool = True
 
-    async def respond(self, messages: Any, tools: Any = (), settings: Any = None) -> Turn:
+    async def respond(self, messages, tools=(), settings=None):
         text = messages[-1]["content"]
         return Turn(text=text.upper() if self.loud else text)
 
 
 @pytest.mark.parametrize("loud", [True, False])
-def test_a_model_of_one_s_own_is_a_class_with_its_arguments(loud: bool, tmp_path: Path) -> None:
+def test_a_model_of_one_s_own_is_a_class_with_its_arguments(loud, tmp_path):
     option = {
         "_target_": f"{__name__}.Loud",
         "model": "mine",
@@ -179,7 +176,7 @@ def test_a_model_of_one_s_own_is_a_class_with_its_arguments(loud: bool, tmp_path
 
 
 @pytest.mark.parametrize("wrong", [{"lod": True}, {"loud": "very"}, {"concurrency": 0.5}])
-def test_a_mistyped_argument_of_a_model_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_mistyped_argument_of_a_model_is_refused(wrong):
     option = {"_target_": f"{__name__}.Loud", "model": "mine", **wrong}
     with pytest.raises(InputError, match=next(iter(wrong))):
         make(OmegaConf.create(option))
@@ -194,7 +191,7 @@ for module in pkgutil.iter_modules(soundingline.toolkit.llm.__path__):
 """
 
 
-def test_importing_needs_no_sdk() -> None:
+def test_importing_needs_no_sdk():
     root = CONF.parents[1]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_SDK], cwd=root, capture_output=True, text=True, check=False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from soundingline.toolkit.llm import errors
@@ -11,7 +9,7 @@ from soundingline.toolkit.llm.errors import fault, retry_after
 
 NOW = 1_790_000_000.0
 
-ANSWERS: dict[str, tuple[int, Any, type[errors.ModelError]]] = {
+ANSWERS = {
     "vLLM, overflow": (
         400,
         {
@@ -141,7 +139,7 @@ ANSWERS: dict[str, tuple[int, Any, type[errors.ModelError]]] = {
 
 
 @pytest.mark.parametrize(("status", "body", "kind"), ANSWERS.values(), ids=ANSWERS.keys())
-def test_an_answer_is_told_apart(status: int, body: Any, kind: type[errors.ModelError]) -> None:
+def test_an_answer_is_told_apart(status, body, kind):
     error = fault(status, body, {}, where="m at host", now=NOW)
     assert type(error) is kind
     assert str(error).startswith(f"m at host: HTTP {status}")
@@ -162,5 +160,5 @@ def test_an_answer_is_told_apart(status: int, body: Any, kind: type[errors.Model
         ({"retry-after": "inf"}, None),
     ],
 )
-def test_the_wish_to_wait_is_read(headers: dict[str, str], seconds: float | None) -> None:
+def test_the_wish_to_wait_is_read(headers, seconds):
     assert retry_after(headers, NOW) == seconds

@@ -26,7 +26,7 @@ JSON_TEXT = st.recursive(
 
 @settings(max_examples=cases(300), deadline=None)
 @given(ANY_TEXT | JSON_TEXT)
-def test_whatever_a_model_writes_becomes_an_object_that_utf8_holds(text: str) -> None:
+def test_whatever_a_model_writes_becomes_an_object_that_utf8_holds(text):
     sent = wire.sendable_arguments(text)
     sent.encode()
     assert isinstance(json.loads(sent), dict)
@@ -37,7 +37,7 @@ def test_whatever_a_model_writes_becomes_an_object_that_utf8_holds(text: str) ->
 
 @settings(max_examples=cases(300), deadline=None)
 @given(ANY_TEXT | JSON_TEXT)
-def test_arguments_are_read_or_refused_as_a_value_error(text: str) -> None:
+def test_arguments_are_read_or_refused_as_a_value_error(text):
     try:
         ToolCall("a", "search", text).parsed()
     except ValueError as error:
@@ -45,20 +45,20 @@ def test_arguments_are_read_or_refused_as_a_value_error(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "NaN", "-Infinity", "1" * 9999])
-def test_hostile_json_is_a_value_error(text: str) -> None:
+def test_hostile_json_is_a_value_error(text):
     with pytest.raises(ValueError, match=r"."):
         ToolCall("a", "search", text).parsed()
     assert wire.sendable_object(text) == {"malformed": text}
 
 
-def test_whole_text_is_sent_unchanged() -> None:
+def test_whole_text_is_sent_unchanged():
     text = '{"query": "Zoë  😀",\n "offset": 1.0}'
     assert wire.sendable_arguments(text) == text
     assert wire.sendable("a\ud83d\ude00b") == "a😀b"
     assert wire.sendable(None) == ""
 
 
-def test_a_schema_for_strict_anthropic_tools_has_no_bounds_and_no_lists_of_types() -> None:
+def test_a_schema_for_strict_anthropic_tools_has_no_bounds_and_no_lists_of_types():
     schema = {
         "type": "object",
         "properties": {
@@ -90,7 +90,7 @@ def test_a_schema_for_strict_anthropic_tools_has_no_bounds_and_no_lists_of_types
     }
 
 
-def test_a_turn_becomes_the_message_that_trajectories_record() -> None:
+def test_a_turn_becomes_the_message_that_trajectories_record():
     turn = Turn(text="I look.", tool_calls=(ToolCall("a", "search", '{"query": "x"}'),))
     function = {"name": "search", "arguments": '{"query": "x"}'}
     assert turn.message() == {
@@ -101,7 +101,7 @@ def test_a_turn_becomes_the_message_that_trajectories_record() -> None:
     assert Turn(text="Ada.").message() == {"role": "assistant", "content": "Ada."}
 
 
-def test_a_turn_of_white_space_is_empty_and_one_with_a_call_is_not() -> None:
+def test_a_turn_of_white_space_is_empty_and_one_with_a_call_is_not():
     assert Turn(text=" \n").empty
     assert not Turn(tool_calls=(ToolCall("a", "search", ""),)).empty
 
@@ -117,23 +117,23 @@ def test_a_turn_of_white_space_is_empty_and_one_with_a_call_is_not() -> None:
         {"tool_choice": ""},
     ],
 )
-def test_impossible_settings_are_refused_by_name(wrong: dict[str, object]) -> None:
+def test_impossible_settings_are_refused_by_name(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         SamplingParams(**wrong)  # type: ignore[arg-type]
 
 
-def test_settings_tell_what_was_given() -> None:
+def test_settings_tell_what_was_given():
     given_settings = SamplingParams(temperature=0.0, seed=3).as_dict()
     assert given_settings["temperature"] == 0.0 and given_settings["seed"] == 3
     assert "top_p" not in given_settings
 
 
-def test_an_error_is_one_short_line() -> None:
+def test_an_error_is_one_short_line():
     error = ModelError("a\nb\t c " + "x" * 1000)
     assert str(error).startswith("a b c xxx") and len(str(error)) <= 401
 
 
-def test_every_error_has_a_code_of_its_own() -> None:
+def test_every_error_has_a_code_of_its_own():
     kinds = ModelError.__subclasses__()
     assert len({kind.code for kind in kinds} | {ModelError.code}) == len(kinds) + 1
     assert not Truncated.retryable

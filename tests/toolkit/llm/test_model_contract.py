@@ -10,17 +10,14 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from scripted_peer import Cut, Fail, Peer, Raw, Say, Stall, running_peer
+from scripted_peer import Cut, Fail, Raw, Say, Stall, running_peer
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import client, errors
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
-from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.messages import (
     SamplingParams,
     ToolCall,
@@ -63,23 +60,23 @@ KEY = "sk-very-secret-0123456789"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Peer]:
+def server():
     with running_peer() as running:
         for adapter in ADAPTERS.values():  # The first request of an SDK imports for a second.
             using(adapter(model="m", base_url=address(running, adapter)), first_request)
         yield running
 
 
-async def first_request(model: LanguageModel) -> None:
+async def first_request(model):
     await model.respond(QUESTION)
 
 
-def address(peer: Peer, adapter: type[LanguageModel]) -> str:
+def address(peer, adapter):
     return peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
 
 
 @pytest.fixture
-def peer(server: Peer) -> Peer:
+def peer(server):
     server.reset()
     return server
 
@@ -87,25 +84,25 @@ def peer(server: Peer) -> Peer:
 class Waits(list[float]):
     """The waits that were asked for; none takes any time."""
 
-    async def __call__(self, seconds: float) -> None:
+    async def __call__(self, seconds):
         self.append(seconds)
 
 
 @pytest.fixture(params=list(ADAPTERS))
-def make(request: pytest.FixtureRequest, peer: Peer) -> Callable[..., LanguageModel]:
+def make(request, peer):
     """Makes the adapter under test, aimed at the peer."""
     adapter = ADAPTERS[request.param]
     url = address(peer, adapter)
 
-    def made(**arguments: Any) -> LanguageModel:
+    def made(**arguments):
         defaults = {"model": "m", "base_url": url, "sleep": Waits(), "chance": lambda: 1.0}
         return adapter(**{**defaults, **arguments})
 
     return made
 
 
-def using(model: LanguageModel, work: Callable[[LanguageModel], Awaitable[Any]]) -> Any:
-    async def main() -> Any:
+def using(model, work):
+    async def main():
         try:
             return await work(model)
         finally:
@@ -114,16 +111,12 @@ def using(model: LanguageModel, work: Callable[[LanguageModel], Awaitable[Any]])
     return asyncio.run(main())
 
 
-def ask(
-    model: LanguageModel, messages: Any = QUESTION, tools: Any = (SEARCH,), **settings: Any
-) -> Turn:
+def ask(model, messages=QUESTION, tools=(SEARCH,), **settings):
     given = SamplingParams(**settings) if settings else None
     return using(model, lambda it: it.respond(messages, tools, given))
 
 
-def wrong(
-    model: LanguageModel, kind: type[errors.ModelError], **settings: Any
-) -> errors.ModelError:
+def wrong(model, kind, **settings):
     with pytest.raises(errors.ModelError) as raised:
         ask(model, **settings)
     assert type(raised.value) is kind
@@ -131,9 +124,7 @@ def wrong(
     return raised.value
 
 
-def test_text_usage_and_served_model_come_back(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_text_usage_and_served_model_come_back(peer, make):
     peer.script.append(Say(text="Ada Lovelace."))
     turn = ask(make())
     assert (turn.text, turn.tool_calls, turn.finish_reason) == ("Ada Lovelace.", (), "stop")
@@ -144,9 +135,7 @@ def test_text_usage_and_served_model_come_back(
     assert (turn.model, turn.attempts) == ("m-served", 1)
 
 
-def test_tokens_written_to_a_cache_come_back_by_lifetime(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_tokens_written_to_a_cache_come_back_by_lifetime(peer, make):
     counts = {"input": 100, "cached": 20, "written": 70, "written_long": 30}
     peer.script.append(Say(text="x", usage={**counts, "reasoning": 0, "output": 9}))
     model = make()
@@ -156,17 +145,13 @@ def test_tokens_written_to_a_cache_come_back_by_lifetime(
     assert usage.cache_write_long == (None if isinstance(model, OpenAIChat) else 30)
 
 
-def test_reasoning_comes_back_apart_from_the_text(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_reasoning_comes_back_apart_from_the_text(peer, make):
     peer.script.append(Say(text="Ada.", reasoning="First, who wrote it?"))
     turn = ask(make())
     assert (turn.text, turn.reasoning) == ("Ada.", "First, who wrote it?")
 
 
-def test_several_calls_of_a_turn_come_back_in_order(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_several_calls_of_a_turn_come_back_in_order(peer, make):
     peer.script.append(
         Say(
             text="I look.",
@@ -186,9 +171,7 @@ def test_several_calls_of_a_turn_come_back_in_order(
 
 
 @pytest.mark.parametrize("arguments", ['{"query": ', "plain words", "[1]", '{"query": NaN}'])
-def test_malformed_arguments_are_kept_and_sent_back_as_an_object(
-    peer: Peer, make: Callable[..., LanguageModel], arguments: str
-) -> None:
+def test_malformed_arguments_are_kept_and_sent_back_as_an_object(peer, make, arguments):
     peer.script.append(Say(calls=[("a", "search", arguments)]))
     model = make()
     turn = ask(model)
@@ -197,9 +180,7 @@ def test_malformed_arguments_are_kept_and_sent_back_as_an_object(
     assert sent_calls(peer) == [("a", "search", {"malformed": arguments})]
 
 
-def test_an_unknown_tool_comes_back_and_is_sent_under_a_name_that_servers_take(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_an_unknown_tool_comes_back_and_is_sent_under_a_name_that_servers_take(peer, make):
     peer.script.append(Say(calls=[("a", "functions.search<|channel|>", "{}")]))
     model = make()
     turn = ask(model)
@@ -208,7 +189,7 @@ def test_an_unknown_tool_comes_back_and_is_sent_under_a_name_that_servers_take(
     assert sent_calls(peer) == [("a", "functions_search__channel__", {})]
 
 
-def sent_calls(peer: Peer) -> list[tuple[str, str, Any]]:
+def sent_calls(peer):
     """The tool calls in the last request, whatever its wire format."""
     body = peer.requests[-1].body
     items = body.get("input", [])
@@ -233,11 +214,11 @@ def sent_calls(peer: Peer) -> list[tuple[str, str, Any]]:
     ]
 
 
-def test_a_transcript_only_grows_at_its_end(peer: Peer, make: Callable[..., LanguageModel]) -> None:
+def test_a_transcript_only_grows_at_its_end(peer, make):
     model = make()
-    messages: list[Any] = list(QUESTION)
+    messages = list(QUESTION)
 
-    async def episode(it: LanguageModel) -> None:
+    async def episode(it):
         for number in range(4):
             calls = [(f"c{number}", "search", '{"query": "x", "offset": null}')]
             peer.script.append(Say(text=f"t{number}", reasoning=f"r{number}", calls=calls))
@@ -256,9 +237,9 @@ def test_a_transcript_only_grows_at_its_end(peer: Peer, make: Callable[..., Lang
     assert all(f"r{number}" in json.dumps(sent[-1]) for number in range(4))
 
 
-def flattened(body: dict[str, Any]) -> list[Any]:
+def flattened(body):
     """A request's tools and content in the order in which servers read them, cache marks aside."""
-    parts: list[Any] = [body["tools"], body.get("system"), *body.get("input", [])]
+    parts = [body["tools"], body.get("system"), *body.get("input", [])]
     for message in body.get("messages", []):
         content = message["content"] if isinstance(message["content"], list) else [message]
         parts += [(message["role"], part) for part in content]
@@ -266,9 +247,7 @@ def flattened(body: dict[str, Any]) -> list[Any]:
     return list(json.loads(text))
 
 
-def test_a_turn_of_another_api_is_understood(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_a_turn_of_another_api_is_understood(peer, make):
     foreign = Turn(
         text="I look.",
         reasoning="Hm.",
@@ -281,9 +260,7 @@ def test_a_turn_of_another_api_is_understood(
     assert "I look." in text and "page" in text and "secret" not in text
 
 
-def test_tools_are_strict_and_one_call_a_turn_is_asked_for(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_tools_are_strict_and_one_call_a_turn_is_asked_for(peer, make):
     ask(make())
     body = peer.requests[0].body
     tool = body["tools"][0]
@@ -311,16 +288,12 @@ def test_tools_are_strict_and_one_call_a_turn_is_asked_for(
         ),
     ],
 )
-def test_tool_choice_reaches_the_server(
-    peer: Peer, make: Callable[..., LanguageModel], choice: str, forms: list[Any]
-) -> None:
+def test_tool_choice_reaches_the_server(peer, make, choice, forms):
     ask(make(), tool_choice=choice)
     assert peer.requests[0].body["tool_choice"] in forms
 
 
-def test_settings_reach_the_server_and_unset_ones_do_not(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_settings_reach_the_server_and_unset_ones_do_not(peer, make):
     ask(
         make(),
         temperature=0.5,
@@ -347,9 +320,7 @@ def test_settings_reach_the_server_and_unset_ones_do_not(
     assert not unset & set(peer.requests[0].body)
 
 
-def test_a_seed_is_sent_or_refused_and_never_dropped(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_a_seed_is_sent_or_refused_and_never_dropped(peer, make):
     model = make()
     if isinstance(model, OpenAIChat):
         ask(model, seed=7)
@@ -360,9 +331,7 @@ def test_a_seed_is_sent_or_refused_and_never_dropped(
         assert peer.requests == []
 
 
-def test_absent_usage_is_unknown_and_not_zero(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_absent_usage_is_unknown_and_not_zero(peer, make):
     peer.script.append(Say(text="x", usage=None))
     usage = ask(make()).usage
     if isinstance(make(), AnthropicMessages):  # Its protocol has no reply without counts.
@@ -371,9 +340,7 @@ def test_absent_usage_is_unknown_and_not_zero(
         assert usage == Usage()
 
 
-def test_an_empty_reply_is_a_turn_and_can_be_sent_back(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_an_empty_reply_is_a_turn_and_can_be_sent_back(peer, make):
     peer.script.append(Say(reasoning="Hm."))
     model = make()
     turn = ask(model)
@@ -388,9 +355,7 @@ def test_an_empty_reply_is_a_turn_and_can_be_sent_back(
     assert all(block["text"].strip() for block in blocks if block["type"] == "text")
 
 
-def test_lone_surrogates_are_sent_as_replacement_characters(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_lone_surrogates_are_sent_as_replacement_characters(peer, make):
     calls = [("a", "search", '{"query": "\ud83d", "offset": null}')]
     peer.script.append(Say(text="x\udc00y", calls=calls))
     model = make()
@@ -423,13 +388,13 @@ def test_lone_surrogates_are_sent_as_replacement_characters(
     ],
 )
 def test_what_cannot_succeed_is_told_apart_and_not_tried_again(
-    peer: Peer,
-    make: Callable[..., LanguageModel],
-    status: int,
-    message: str,
-    kind: str,
-    error: type[errors.ModelError],
-) -> None:
+    peer,
+    make,
+    status,
+    message,
+    kind,
+    error,
+):
     peer.script.append(Fail(status, message, kind))
     raised = wrong(make(), error)
     assert message in str(raised) and str(status) in str(raised)
@@ -448,9 +413,7 @@ def test_what_cannot_succeed_is_told_apart_and_not_tried_again(
         (Cut(Say(calls=[("a", "search", '{"query": "x"}')] * 20)), errors.ServerGone),
     ],
 )
-def test_what_may_pass_is_tried_again_and_then_told(
-    peer: Peer, make: Callable[..., LanguageModel], step: Any, error: type[errors.ModelError]
-) -> None:
+def test_what_may_pass_is_tried_again_and_then_told(peer, make, step, error):
     peer.script.extend([step, step, Say(text="at last")])
     turn = ask(make())
     assert (turn.text, turn.attempts) == ("at last", 3)
@@ -461,9 +424,7 @@ def test_what_may_pass_is_tried_again_and_then_told(
 
 
 @pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "null", "{}", '{"choices": [{}]}'])
-def test_a_reply_out_of_protocol_is_a_bad_reply(
-    peer: Peer, make: Callable[..., LanguageModel], body: str
-) -> None:
+def test_a_reply_out_of_protocol_is_a_bad_reply(peer, make, body):
     peer.default = Raw(body)
     model = make(attempts=2)
     with pytest.raises((errors.BadReply, errors.ServerGone)):
@@ -471,9 +432,7 @@ def test_a_reply_out_of_protocol_is_a_bad_reply(
     assert len(peer.requests) == 2
 
 
-def test_a_stalled_server_is_given_up_after_the_timeout(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_a_stalled_server_is_given_up_after_the_timeout(peer, make):
     peer.script.extend([Stall(60), Say(text="awake")])
     began = time.monotonic()
     turn = ask(make(), timeout=0.3)
@@ -483,14 +442,12 @@ def test_a_stalled_server_is_given_up_after_the_timeout(
     assert time.monotonic() - began < 20
 
 
-def test_a_server_that_is_not_there_is_gone(make: Callable[..., LanguageModel]) -> None:
+def test_a_server_that_is_not_there_is_gone(make):
     raised = wrong(make(base_url="http://127.0.0.1:9", attempts=2), errors.ServerGone)
     assert raised.attempts == 2
 
 
-def test_any_server_that_takes_a_connection_can_be_reached(
-    peer: Peer, make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_server_that_takes_a_connection_can_be_reached(peer, make, monkeypatch):
     monkeypatch.setattr(client, "_PATIENCE", 0.2)
     make().reach()  # The peer answers 501 to whatever is no POST.
     assert peer.requests == []
@@ -503,7 +460,7 @@ def test_any_server_that_takes_a_connection_can_be_reached(
     assert KEY not in str(raised.value) and raised.value.stops_run
 
 
-def test_retry_after_is_honoured(peer: Peer, make: Callable[..., LanguageModel]) -> None:
+def test_retry_after_is_honoured(peer, make):
     peer.script.extend(
         [
             Fail(429, headers={"retry-after": "7"}),
@@ -517,9 +474,7 @@ def test_retry_after_is_honoured(peer: Peer, make: Callable[..., LanguageModel])
     assert waits == [7.0, 1.5, 0.0, 0.0]
 
 
-def test_waits_double_up_to_their_bound_with_jitter(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_waits_double_up_to_their_bound_with_jitter(peer, make):
     peer.default = Fail(500)
     waits = Waits()
     wrong(make(sleep=waits, attempts=8, longest_wait=10.0), errors.ServerFailed)
@@ -529,9 +484,7 @@ def test_waits_double_up_to_their_bound_with_jitter(
     assert half == [0.5, 1.0]
 
 
-def test_a_wait_beyond_the_bound_is_not_waited_for(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_a_wait_beyond_the_bound_is_not_waited_for(peer, make):
     peer.default = Fail(429, headers={"retry-after": "3600"})
     raised = wrong(make(), errors.RateLimited)
     assert (len(peer.requests), raised.retry_after) == (1, 3600.0)
@@ -540,9 +493,7 @@ def test_a_wait_beyond_the_bound_is_not_waited_for(
 @pytest.mark.parametrize(
     ("finish", "error"), [("length", errors.Truncated), ("refusal", errors.Refused)]
 )
-def test_truncation_and_refusal_are_errors_that_keep_the_paid_turn(
-    peer: Peer, make: Callable[..., LanguageModel], finish: str, error: type[errors.ModelError]
-) -> None:
+def test_truncation_and_refusal_are_errors_that_keep_the_paid_turn(peer, make, finish, error):
     peer.script.append(Say(text="I cannot", finish=finish))
     raised = wrong(make(), error)
     assert raised.turn is not None
@@ -550,12 +501,10 @@ def test_truncation_and_refusal_are_errors_that_keep_the_paid_turn(
     assert len(peer.requests) == 1
 
 
-def test_no_more_requests_are_in_flight_than_allowed(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_no_more_requests_are_in_flight_than_allowed(peer, make):
     peer.default, peer.gathered = Stall(0.02), 3
 
-    async def crowd(it: LanguageModel) -> None:
+    async def crowd(it):
         await asyncio.gather(*(it.respond(QUESTION) for _ in range(12)))
 
     using(make(concurrency=3), crowd)
@@ -563,12 +512,10 @@ def test_no_more_requests_are_in_flight_than_allowed(
     assert peer.most_in_flight == 3
 
 
-def test_waiting_for_a_place_is_no_part_of_an_attempts_time(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_waiting_for_a_place_is_no_part_of_an_attempts_time(peer, make):
     peer.default = Stall(0.15)
 
-    async def queue(it: LanguageModel) -> list[Turn]:
+    async def queue(it):
         asked = (it.respond(QUESTION, (), SamplingParams(timeout=0.6)) for _ in range(6))
         return await asyncio.gather(*asked)
 
@@ -576,12 +523,10 @@ def test_waiting_for_a_place_is_no_part_of_an_attempts_time(
     assert [turn.attempts for turn in turns] == [1] * 6
 
 
-def test_a_cancelled_request_frees_its_place(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_a_cancelled_request_frees_its_place(peer, make):
     peer.script.append(Stall(60))
 
-    async def cancel(it: LanguageModel) -> str:
+    async def cancel(it):
         task = asyncio.create_task(it.respond(QUESTION))
         while not peer.requests:
             await asyncio.sleep(0.005)
@@ -593,17 +538,13 @@ def test_a_cancelled_request_frees_its_place(
     assert using(make(concurrency=1), cancel) == "done"
 
 
-def test_one_model_serves_one_event_loop_after_another(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_one_model_serves_one_event_loop_after_another(peer, make):
     model = make()
     assert [ask(model).text for _ in range(3)] == ["done"] * 3
 
 
-def test_closing_leaves_no_socket_and_no_task(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
-    async def crowd() -> tuple[int, int]:
+def test_closing_leaves_no_socket_and_no_task(peer, make):
+    async def crowd():
         model = make(concurrency=16)
         await asyncio.gather(*(model.respond(QUESTION) for _ in range(48)))
         during = sockets()
@@ -622,12 +563,12 @@ def test_closing_leaves_no_socket_and_no_task(
     assert after < during
 
 
-def sockets() -> int:
+def sockets():
     """Open sockets of this process."""
     return sum(map(is_socket, Path("/proc/self/fd").iterdir()))
 
 
-def is_socket(link: Path) -> bool:
+def is_socket(link):
     try:
         return str(link.readlink()).startswith("socket:")
     except OSError:  # Closed since it was listed.
@@ -635,11 +576,11 @@ def is_socket(link: Path) -> bool:
 
 
 def test_the_key_is_sent_and_shown_nowhere(
-    peer: Peer,
-    make: Callable[..., LanguageModel],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    peer,
+    make,
+    monkeypatch,
+    caplog,
+):
     monkeypatch.setenv("PEER_KEY", KEY)
     model = make(key_env="PEER_KEY", attempts=2)
     caplog.set_level("DEBUG")
@@ -667,9 +608,7 @@ def test_the_key_is_sent_and_shown_nowhere(
     assert KEY not in caplog.text
 
 
-def test_secrets_in_the_settings_are_sent_and_hidden_in_errors_alone(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_secrets_in_the_settings_are_sent_and_hidden_in_errors_alone(peer, make):
     extra = {"gateway": {"headers": [{"Authorization": f"Bearer {KEY}"}]}, "top_k": 20}
     model = make(settings=SamplingParams(extra=extra), attempts=1)
     peer.script.extend([Fail(400, f"gateway refused {KEY}", "invalid_request"), Say(text=KEY)])
@@ -682,9 +621,7 @@ def test_secrets_in_the_settings_are_sent_and_hidden_in_errors_alone(
 
 
 @pytest.mark.parametrize("key", ["test", "e", "authentication", KEY])
-def test_no_key_changes_a_reply(
-    peer: Peer, make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
+def test_no_key_changes_a_reply(peer, make, monkeypatch, key):
     monkeypatch.setenv("PEER_KEY", key)
     text, reasoning = f"The latest contest: {key}", f"Think of {key}, the testament"
     arguments = json.dumps({"query": f"authentication in the latest {key}", "offset": 1})
@@ -696,8 +633,8 @@ def test_no_key_changes_a_reply(
 
 @pytest.mark.parametrize("key", ["test", "internal"])
 def test_a_key_that_is_a_word_does_not_change_what_an_error_says_or_is(
-    peer: Peer, make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
+    peer, make, monkeypatch, key
+):
     monkeypatch.setenv("PEER_KEY", key)
     peer.script.append(Fail(400, "the latest contest has an internal fault", "invalid_request"))
     error = wrong(make(key_env="PEER_KEY"), errors.BadRequest)
@@ -706,8 +643,8 @@ def test_a_key_that_is_a_word_does_not_change_what_an_error_says_or_is(
 
 @pytest.mark.parametrize("key", ["sk-" + "a" * 40, "0123456789abcdef", "x" * 32, KEY])
 def test_a_key_at_the_place_where_an_error_is_cut_leaves_no_part_of_itself(
-    peer: Peer, make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
+    peer, make, monkeypatch, key
+):
     monkeypatch.setenv("PEER_KEY", key)
     messages = []
     for answer in (
@@ -724,13 +661,11 @@ def test_a_key_at_the_place_where_an_error_is_cut_leaves_no_part_of_itself(
     assert not any(key[:5] in message for message in messages)
 
 
-def formatted(error: BaseException) -> list[str]:
+def formatted(error):
     return traceback.format_exception(type(error), error, error.__traceback__)
 
 
-def test_an_absent_key_is_told_before_anything_is_sent(
-    peer: Peer, make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_absent_key_is_told_before_anything_is_sent(peer, make, monkeypatch):
     monkeypatch.delenv("PEER_KEY", raising=False)
     model = make(key_env="PEER_KEY")
     with pytest.raises(InputError, match="PEER_KEY"):
@@ -741,26 +676,22 @@ def test_an_absent_key_is_told_before_anything_is_sent(
 
 
 def test_a_key_in_the_configuration_is_refused_without_repeating_it(
-    make: Callable[..., LanguageModel],
-) -> None:
+    make,
+):
     for arguments in ({"key_env": KEY}, {"base_url": f"http://user:{KEY}@host/v1"}):
         with pytest.raises(InputError) as raised:
             make(**arguments)
         assert KEY not in str(raised.value)
 
 
-def test_a_key_with_a_line_break_is_refused_without_repeating_it(
-    make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_with_a_line_break_is_refused_without_repeating_it(make, monkeypatch):
     monkeypatch.setenv("PEER_KEY", f"{KEY}\n{KEY}")
     with pytest.raises(InputError, match="characters") as raised:
         make(key_env="PEER_KEY").ready()
     assert KEY not in str(raised.value)
 
 
-def test_addresses_and_keys_of_other_variables_change_nothing(
-    peer: Peer, make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_addresses_and_keys_of_other_variables_change_nothing(peer, make, monkeypatch):
     for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
@@ -769,16 +700,14 @@ def test_addresses_and_keys_of_other_variables_change_nothing(
     assert KEY not in str(peer.requests[0].headers)
 
 
-def test_a_missing_sdk_is_told_with_the_way_to_install_it(
-    make: Callable[..., LanguageModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_sdk_is_told_with_the_way_to_install_it(make, monkeypatch):
     model = make()
     monkeypatch.setitem(sys.modules, model.sdk, None)
     with pytest.raises(InputError, match=r"soundingline\[llm\]"):
         model.ready()
 
 
-def test_log_probabilities_come_with_the_tokens_where_they_are_asked_for(peer: Peer) -> None:
+def test_log_probabilities_come_with_the_tokens_where_they_are_asked_for(peer):
     model = OpenAIChat(model="m", base_url=peer.openai_url)
     place = {"Yes": 0.5, " yes": 0.25, "no": 0.125}
     peer.default = Say(text="Yes", finish="length", top=[place])
@@ -794,9 +723,7 @@ def test_log_probabilities_come_with_the_tokens_where_they_are_asked_for(peer: P
     assert ask(model).tokens == () and "logprobs" not in peer.requests[-1].body
 
 
-def test_an_api_without_log_probabilities_refuses_to_be_asked_for_them(
-    peer: Peer, make: Callable[..., LanguageModel]
-) -> None:
+def test_an_api_without_log_probabilities_refuses_to_be_asked_for_them(peer, make):
     model = make()
     if model.gives_logprobs:
         ask(model, logprobs=1)

@@ -10,9 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scripted_peer import running_peer
@@ -33,7 +31,7 @@ FAKE = Path(__file__).with_name("fake_server.py")
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def fake(how: str = "serve") -> Callable[[int], Sequence[str]]:
+def fake(how="serve"):
     return lambda port: [sys.executable, str(FAKE), "--port", str(port), "--how", how]
 
 
@@ -46,15 +44,15 @@ class Place:
         self.pids_file = folder / "pids"
         self.environment = {"PIDS": str(self.pids_file)}
 
-    def pids(self) -> list[int]:
+    def pids(self):
         until(self.pids_file.exists)
         return [int(pid) for pid in self.pids_file.read_text().split()]
 
-    def all_gone(self) -> bool:
+    def all_gone(self):
         return not any(running(pid) for pid in self.pids())
 
 
-def running(pid: int) -> bool:
+def running(pid):
     """Whether the process runs: a killed one that nobody has waited for yet does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -63,7 +61,7 @@ def running(pid: int) -> bool:
     return state != "Z"
 
 
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+def until(condition, seconds=10.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -71,14 +69,12 @@ def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path):
     return Place(tmp_path)
 
 
 @pytest.fixture(params=["clear", "sealed"])
-def any_place(
-    request: pytest.FixtureRequest, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> Place:
+def any_place(request, place, monkeypatch):
     """One whose log is as the server writes it, and one whose log is sealed."""
     if request.param == "sealed":
         monkeypatch.setenv(VARIABLE, CANARY)
@@ -86,12 +82,12 @@ def any_place(
     return place
 
 
-def serve(place: Place, how: str = "serve", **more: Any) -> Any:
+def serve(place, how="serve", **more):
     arguments = {"log": place.log, "environment": place.environment, "grace": 5.0, **more}
     return serving(fake(how), **arguments)
 
 
-def test_it_is_healthy_inside_the_block_and_gone_after(place: Place) -> None:
+def test_it_is_healthy_inside_the_block_and_gone_after(place):
     with serve(place) as address:
         with urllib.request.urlopen(f"{address}/health") as answer:
             assert answer.status == 200
@@ -101,9 +97,7 @@ def test_it_is_healthy_inside_the_block_and_gone_after(place: Place) -> None:
     assert "ended as asked\nthe server ended with code 0\n" in place.log.read_text()
 
 
-def test_the_log_in_a_sealed_folder_is_sealed_to_its_last_line(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_in_a_sealed_folder_is_sealed_to_its_last_line(place, monkeypatch):
     monkeypatch.setenv(VARIABLE, CANARY)
     mark_obfuscated(place.log.parent)
     with serve(place):
@@ -114,27 +108,27 @@ def test_the_log_in_a_sealed_folder_is_sealed_to_its_last_line(
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
-def test_an_exception_ends_it_with_its_children(place: Place, error: type[BaseException]) -> None:
+def test_an_exception_ends_it_with_its_children(place, error):
     with pytest.raises(error), serve(place):
         raise error
     until(place.all_gone, 2.0)
 
 
-def test_one_that_ignores_the_request_to_end_is_killed(place: Place) -> None:
+def test_one_that_ignores_the_request_to_end_is_killed(place):
     with serve(place, "stubborn", grace=0.2):
         pass
     until(place.all_gone, 2.0)
     assert "ended as asked" not in place.log.read_text()
 
 
-def test_one_that_ends_early_is_told_with_its_last_words(any_place: Place) -> None:
+def test_one_that_ends_early_is_told_with_its_last_words(any_place):
     place = any_place
     with pytest.raises(InputError, match=r"before it was ready.*out of memory") as raised:
         serve(place, "crash").__enter__()
     assert str(place.log) in str(raised.value)
 
 
-def test_a_log_that_is_a_symbolic_link_is_refused_before_anything_starts(place: Place) -> None:
+def test_a_log_that_is_a_symbolic_link_is_refused_before_anything_starts(place):
     target = place.pids_file.with_name("thesis.txt")
     target.write_text("years of work")
     place.log.parent.mkdir()
@@ -144,13 +138,13 @@ def test_a_log_that_is_a_symbolic_link_is_refused_before_anything_starts(place: 
     assert target.read_text() == "years of work" and not place.pids_file.exists()
 
 
-def test_one_that_is_never_healthy_is_ended_and_told(place: Place) -> None:
+def test_one_that_is_never_healthy_is_ended_and_told(place):
     with pytest.raises(InputError, match=r"not ready within 0\.5 s"):
         serve(place, "silent", start_seconds=0.5).__enter__()
     until(place.all_gone, 2.0)
 
 
-def test_a_program_that_is_not_installed_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_program_that_is_not_installed_is_told_with_what_to_do(tmp_path):
     with pytest.raises(InputError, match=r"no-such-server.*llm\.base_url"):
         serving(lambda port: ["no-such-server"], log=tmp_path / "log").__enter__()
 
@@ -169,7 +163,7 @@ with serving(command, log=Path({log!r}), environment={{"PIDS": {pids!r}}}, grace
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None])
-def test_it_ends_with_its_parent_however_that_ends(any_place: Place, end: int | None) -> None:
+def test_it_ends_with_its_parent_however_that_ends(any_place, end):
     place = any_place
     then = "import os; os._exit(3)" if end is None else "time.sleep(60)"
     script = PARENT.format(
@@ -187,26 +181,26 @@ def test_it_ends_with_its_parent_however_that_ends(any_place: Place, end: int | 
     until(place.all_gone)
 
 
-def test_two_servers_stand_side_by_side(tmp_path: Path) -> None:
+def test_two_servers_stand_side_by_side(tmp_path):
     here, there = Place(tmp_path / "a"), Place(tmp_path / "b")
     with serve(here) as one, serve(there) as two:
         assert one != two
         assert set(here.pids()).isdisjoint(there.pids())
 
 
-def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
+def test_the_tail_of_a_log_is_its_last_lines(tmp_path):
     (tmp_path / "log").write_bytes(b"one\n\ntwo\n\xff three\n")
     assert tail(tmp_path / "log", 2) == "two | � three"
 
 
-def test_the_command_of_a_plain_model() -> None:
+def test_the_command_of_a_plain_model():
     assert VllmServer().command("Qwen/Qwen3-8B", 8001) == [
         *("vllm", "serve", "Qwen/Qwen3-8B"),
         *("--host", "127.0.0.1", "--port", "8001"),
     ]
 
 
-def test_options_have_the_names_of_vllm() -> None:
+def test_options_have_the_names_of_vllm():
     options = {
         "tensor_parallel_size": 4,
         "max_model_len": 131072,
@@ -234,7 +228,7 @@ def test_options_have_the_names_of_vllm() -> None:
     ]
 
 
-def test_the_command_of_another_launcher_names_the_model_by_option() -> None:
+def test_the_command_of_another_launcher_names_the_model_by_option():
     launcher = ["python", "-m", "vllm.entrypoints.openai.api_server"]
     command = VllmServer(launcher=launcher).command("tiny", 1)
     assert command[:5] == [*launcher, "--model", "tiny"]
@@ -251,12 +245,12 @@ def test_the_command_of_another_launcher_names_the_model_by_option() -> None:
         {"options": {"gpu_memory_utilization": 1.5}},
     ],
 )
-def test_impossible_commands_are_refused(wrong: dict[str, Any]) -> None:
+def test_impossible_commands_are_refused(wrong):
     with pytest.raises(InputError):
         VllmServer(**wrong).command("m", 1)
 
 
-def accepting_fake(place: Place, folder: Path) -> VllmServer:
+def accepting_fake(place, folder):
     """A server that takes vLLM's options, of which only the port concerns it."""
     script = folder / "accepting_fake.py"
     script.write_text(
@@ -267,7 +261,7 @@ def accepting_fake(place: Place, folder: Path) -> VllmServer:
     return VllmServer(launcher=[sys.executable, str(script)], environment=place.environment)
 
 
-def test_a_local_model_is_served_and_asked_at_its_own_server(tmp_path: Path) -> None:
+def test_a_local_model_is_served_and_asked_at_its_own_server(tmp_path):
     place = Place(tmp_path)
     model = OpenAIChat(model="tiny", server=accepting_fake(place, tmp_path))
     with model.running(place.log) as client:
@@ -279,8 +273,8 @@ def test_a_local_model_is_served_and_asked_at_its_own_server(tmp_path: Path) -> 
 
 
 def test_the_key_of_our_server_is_passed_by_environment_and_stands_on_no_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     secret = "sk-served-0123456789abcdef"
     monkeypatch.setenv("MY_KEY", secret)
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
@@ -311,15 +305,15 @@ def test_the_key_of_our_server_is_passed_by_environment_and_stands_on_no_command
     ids=str,
 )
 def test_a_secret_for_a_command_line_is_refused_with_the_variable_to_use(
-    wrong: dict[str, Any],
-) -> None:
+    wrong,
+):
     server = VllmServer(**wrong)
     with pytest.raises(InputError, match="VLLM_API_KEY") as raised:
         OpenAIChat(model="m", server=server)
     assert not any(secret in str(raised.value) for secret in ("sk-1", "hf_1"))
 
 
-def test_models_of_equal_servers_share_one(tmp_path: Path) -> None:
+def test_models_of_equal_servers_share_one(tmp_path):
     place = Place(tmp_path)
     server = accepting_fake(place, tmp_path)
     agent, rewriter = (OpenAIChat(model="t", server=server) for _ in "ab")
@@ -341,7 +335,7 @@ def test_models_of_equal_servers_share_one(tmp_path: Path) -> None:
     until(place.all_gone, 2.0)
 
 
-def test_one_run_after_the_other_uses_the_same_server(tmp_path: Path) -> None:
+def test_one_run_after_the_other_uses_the_same_server(tmp_path):
     place = Place(tmp_path)
     model = OpenAIChat(model="t", server=accepting_fake(place, tmp_path))
     with Servers() as servers:
@@ -355,7 +349,7 @@ def test_one_run_after_the_other_uses_the_same_server(tmp_path: Path) -> None:
     until(place.all_gone, 2.0)
 
 
-def test_a_server_that_nobody_uses_makes_room_for_another(tmp_path: Path) -> None:
+def test_a_server_that_nobody_uses_makes_room_for_another(tmp_path):
     place = Place(tmp_path)
     server = accepting_fake(place, tmp_path)
     one, other = (OpenAIChat(model=n, server=server) for n in ("a", "b"))
@@ -367,7 +361,7 @@ def test_a_server_that_nobody_uses_makes_room_for_another(tmp_path: Path) -> Non
             assert all(map(running, place.pids()))
 
 
-def test_a_server_that_has_died_between_two_runs_is_started_again(tmp_path: Path) -> None:
+def test_a_server_that_has_died_between_two_runs_is_started_again(tmp_path):
     place = Place(tmp_path)
     model = OpenAIChat(model="t", server=accepting_fake(place, tmp_path))
     with Servers() as servers:
@@ -380,9 +374,7 @@ def test_a_server_that_has_died_between_two_runs_is_started_again(tmp_path: Path
             assert all(map(running, place.pids()))
 
 
-def test_the_log_of_an_open_run_never_gets_the_lines_of_a_sealed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_of_an_open_run_never_gets_the_lines_of_a_sealed_one(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, CANARY)
     place = Place(tmp_path)
     model = OpenAIChat(model="t", server=accepting_fake(place, tmp_path))
@@ -396,7 +388,7 @@ def test_the_log_of_an_open_run_never_gets_the_lines_of_a_sealed_one(
     assert all(line.startswith(b"~sealed:") for line in sealed.splitlines())
 
 
-def test_a_server_that_runs_already_is_used_and_none_is_started(tmp_path: Path) -> None:
+def test_a_server_that_runs_already_is_used_and_none_is_started(tmp_path):
     with running_peer() as peer:
         model = OpenAIChat(
             model="tiny",
@@ -406,7 +398,7 @@ def test_a_server_that_runs_already_is_used_and_none_is_started(tmp_path: Path) 
         )
         with model.running(tmp_path / "server.log") as client:
 
-            async def main() -> str:
+            async def main():
                 turn = await client.respond([user("?")])
                 await client.close()
                 return turn.text
@@ -415,13 +407,13 @@ def test_a_server_that_runs_already_is_used_and_none_is_started(tmp_path: Path) 
     assert not (tmp_path / "server.log").exists()
 
 
-def test_weights_in_a_folder_are_served_under_the_models_name() -> None:
+def test_weights_in_a_folder_are_served_under_the_models_name():
     command = VllmServer(weights="/models/x").command("openai/gpt-oss-20b", 1)
     assert command[2] == "/models/x"
     assert command[command.index("--served-model-name") + 1] == "openai/gpt-oss-20b"
 
 
-def content(weights: Path | str | None, model: str = "m", **options: Any) -> str:
+def content(weights, model="m", **options):
     """What a model of these weights is beside its name."""
     server = VllmServer(weights=str(weights) if weights else None, options=options)
     llm = OpenAIChat(model=model, server=server)
@@ -429,7 +421,7 @@ def content(weights: Path | str | None, model: str = "m", **options: Any) -> str
     return llm.weights_fingerprint
 
 
-def test_weights_in_a_folder_are_told_by_what_it_holds(tmp_path: Path) -> None:
+def test_weights_in_a_folder_are_told_by_what_it_holds(tmp_path):
     folder, copy = tmp_path / "weights", tmp_path / "copy"
     (folder / "tokenizer").mkdir(parents=True)
     (folder / "model-00001.safetensors").write_bytes(b"first")
@@ -442,7 +434,7 @@ def test_weights_in_a_folder_are_told_by_what_it_holds(tmp_path: Path) -> None:
     assert first and content(copy) == first
     assert content(None, model=str(copy)) == first, "vLLM takes a folder for the model's name too"
 
-    changes: list[Callable[[Path], Any]] = [
+    changes = [
         lambda copy: (copy / "model-00001.safetensors").write_bytes(b"other"),
         lambda copy: (copy / "tokenizer" / "vocabulary.txt").write_text("a c"),
         lambda copy: (copy / "config.json").rename(copy / "config.json.old"),
@@ -455,7 +447,7 @@ def test_weights_in_a_folder_are_told_by_what_it_holds(tmp_path: Path) -> None:
         assert content(copy) != first
 
 
-def test_weights_of_the_hub_are_told_by_their_names_and_revision() -> None:
+def test_weights_of_the_hub_are_told_by_their_names_and_revision():
     assert content(None, model="owner/model") == content("owner/model", model="owner/model") == ""
     assert content("owner/model") == "owner/model"
     revised = {"revision": "abc"}
@@ -463,14 +455,12 @@ def test_weights_of_the_hub_are_told_by_their_names_and_revision() -> None:
     assert content("owner/model", **revised) == "owner/model@abc"
 
 
-def test_wrong_server_options_are_told_before_anything_starts() -> None:
+def test_wrong_server_options_are_told_before_anything_starts():
     with pytest.raises(InputError, match="tensor_parallel_size"):
         OpenAIChat(model="m", server=VllmServer(options={"tensor_parallel_size": 0}))
 
 
-def test_running_needs_the_key_before_a_run_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_running_needs_the_key_before_a_run_begins(tmp_path, monkeypatch):
     monkeypatch.delenv("PEER_KEY", raising=False)
     model = OpenAIChat(model="m", key_env="PEER_KEY")
     with pytest.raises(InputError, match="PEER_KEY"), model.running(tmp_path / "log"):

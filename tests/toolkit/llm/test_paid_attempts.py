@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import pytest
-from scripted_peer import Cut, Fail, Peer, Raw, Say, messages_body, running_peer
+from scripted_peer import Cut, Fail, Raw, Say, messages_body, running_peer
 
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.errors import ModelError, OutOfMoney
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
-from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn, Usage, user
+from soundingline.toolkit.llm.messages import Turn, Usage, user
 from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
 from soundingline.toolkit.llm.openai_responses import OpenAIResponses
-from soundingline.toolkit.llm.prices import Price, UsageTotals
+from soundingline.toolkit.llm.prices import Price
 
 pytestmark = pytest.mark.slow
 
@@ -31,30 +29,30 @@ RESPONSES_USAGE = {"input_tokens": 100, "output_tokens": 1}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Peer]:
+def server():
     with running_peer() as running:
         yield running
 
 
 @pytest.fixture
-def peer(server: Peer) -> Peer:
+def peer(server):
     server.reset()
     return server
 
 
-async def no_wait(seconds: float) -> None:
+async def no_wait(seconds):
     """The wait between two attempts, which takes no time here."""
 
 
-def raw(usage: Mapping[str, Any] | None = None, **fields: Any) -> Raw:
+def raw(usage=None, **fields):
     return Raw(json.dumps({**fields, **({"usage": usage} if usage else {})}))
 
 
-def stream(text: str) -> Raw:
+def stream(text):
     return Raw(text, "text/event-stream")
 
 
-def event(fields: Mapping[str, Any]) -> str:
+def event(fields):
     return f"event: {fields['type']}\ndata: {json.dumps(fields)}\n\n"
 
 
@@ -68,7 +66,7 @@ TEXTLESS = {"type": "content_block_start", "index": 0, "content_block": {"type":
 MISPLACED = {"type": "content_block_delta", "index": 3, "delta": {"type": "text_delta"}}
 
 # Replies that cost a dollar, are of no use, and are tried again, by the client that gets them.
-USELESS: dict[str, tuple[type[LanguageModel], Any]] = {
+USELESS = {
     "chat, given up": (OpenAIChat, Say(text="ye", finish="abort", usage=COUNTS)),
     "chat, failed": (OpenAIChat, Say(finish="error", usage=COUNTS)),
     "chat, no choices": (OpenAIChat, raw(CHAT_USAGE, choices=[])),
@@ -131,7 +129,7 @@ USELESS: dict[str, tuple[type[LanguageModel], Any]] = {
 }
 
 
-def whole(adapter: type[LanguageModel]) -> Any:
+def whole(adapter):
     """A reply that can be used, and costs a dollar."""
     if adapter is OpenAICompletions:
         return raw(CHAT_USAGE, choices=[{"text": "yes", "finish_reason": "stop"}])
@@ -139,15 +137,15 @@ def whole(adapter: type[LanguageModel]) -> Any:
 
 
 def ask(
-    peer: Peer,
-    adapter: type[LanguageModel],
-    ledger: Ledger,
-    price: Price = DOLLAR,
-    **arguments: Any,
-) -> Turn:
+    peer,
+    adapter,
+    ledger,
+    price=DOLLAR,
+    **arguments,
+):
     url = peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
 
-    async def main() -> Turn:
+    async def main():
         model = adapter(**{"model": "m", "base_url": url, "sleep": no_wait, **arguments})
         try:
             metered = MeteredModel(model, ledger, role="agent", qid="q", price=price)
@@ -159,11 +157,9 @@ def ask(
 
 
 @pytest.mark.parametrize(("adapter", "step"), USELESS.values(), ids=USELESS.keys())
-def test_each_of_six_useless_replies_is_entered_and_a_cap_stops_the_second(
-    peer: Peer, adapter: type[LanguageModel], step: Any
-) -> None:
+def test_each_of_six_useless_replies_is_entered_and_a_cap_stops_the_second(peer, adapter, step):
     peer.default = step
-    lines: list[UsageTotals] = []
+    lines = []
     ledger = Ledger(record=lambda role, qid, account: lines.append(account))
     with pytest.raises(ModelError):
         ask(peer, adapter, ledger)
@@ -186,9 +182,7 @@ def test_each_of_six_useless_replies_is_entered_and_a_cap_stops_the_second(
 
 
 @pytest.mark.parametrize("adapter", [OpenAIChat, OpenAICompletions])
-def test_a_reply_after_useless_ones_is_one_call_that_cost_them_all(
-    peer: Peer, adapter: type[LanguageModel]
-) -> None:
+def test_a_reply_after_useless_ones_is_one_call_that_cost_them_all(peer, adapter):
     peer.script.extend([raw(CHAT_USAGE, choices=[]), Fail(500), whole(adapter)])
     ledger = Ledger(question_cap=2.5)
     turn = ask(peer, adapter, ledger)
@@ -216,8 +210,8 @@ def test_a_reply_after_useless_ones_is_one_call_that_cost_them_all(
     ],
 )
 def test_a_useless_reply_of_unknown_usage_closes_a_capped_ledger_before_it_is_tried_again(
-    peer: Peer, adapter: type[LanguageModel], step: Any
-) -> None:
+    peer, adapter, step
+):
     peer.default = step
     ledger = Ledger(cap=1000.0)
     with pytest.raises(OutOfMoney, match="reported no usage for 1 replies"):
@@ -241,9 +235,7 @@ def test_a_useless_reply_of_unknown_usage_closes_a_capped_ledger_before_it_is_tr
         (AnthropicMessages, stream(event(OVERLOADED))),
     ],
 )
-def test_attempts_that_brought_no_reply_have_no_price_and_no_cap_stops_them(
-    peer: Peer, adapter: type[LanguageModel], step: Any
-) -> None:
+def test_attempts_that_brought_no_reply_have_no_price_and_no_cap_stops_them(peer, adapter, step):
     peer.script.extend([step, step])
     peer.default = whole(adapter)
     ledger = Ledger(cap=1.5)
@@ -254,13 +246,13 @@ def test_attempts_that_brought_no_reply_have_no_price_and_no_cap_stops_them(
 
 
 def test_the_seconds_of_a_request_are_those_of_its_attempts_and_of_the_waits_between(
-    peer: Peer,
-) -> None:
+    peer,
+):
     peer.script.extend([raw(CHAT_USAGE, choices=[]), whole(OpenAIChat)])
-    lines: list[UsageTotals] = []
+    lines = []
     ledger = Ledger(record=lambda role, qid, account: lines.append(account))
 
-    async def wait(seconds: float) -> None:
+    async def wait(seconds):
         await asyncio.sleep(0.5)
 
     ask(peer, OpenAIChat, ledger, sleep=wait)
@@ -276,29 +268,29 @@ class Layer:
         self.name = model.name
         self._model = model
 
-    def ready(self) -> None:
+    def ready(self):
         self._model.ready()
 
     async def respond(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] = (),
-        settings: SamplingParams | None = None,
-    ) -> Turn:
+        messages,
+        tools=(),
+        settings=None,
+    ):
         turn = await self._model.respond(messages, tools, settings)
         return Turn(text=turn.text.upper(), usage=turn.usage, attempts=turn.attempts)
 
-    async def close(self) -> None:
+    async def close(self):
         await self._model.close()
 
 
 def test_attempts_below_a_layer_of_somebody_elses_are_entered_and_its_own_reply_is_kept(
-    peer: Peer,
-) -> None:
+    peer,
+):
     peer.script.extend([raw(CHAT_USAGE, choices=[]), whole(OpenAIChat)])
     ledger, kept = Ledger(), list[str]()
 
-    async def main() -> Turn:
+    async def main():
         layer = Layer(OpenAIChat(model="m", base_url=peer.openai_url, sleep=no_wait))
         metered = MeteredModel(
             layer,
@@ -318,14 +310,14 @@ def test_attempts_below_a_layer_of_somebody_elses_are_entered_and_its_own_reply_
     assert (total.calls, total.retries, total.failed, total.dollars) == (1, 1, 0, 2.0)
 
 
-def test_a_reply_that_cannot_be_kept_is_paid_for_all_the_same(peer: Peer) -> None:
+def test_a_reply_that_cannot_be_kept_is_paid_for_all_the_same(peer):
     peer.default = whole(OpenAIChat)
     ledger = Ledger()
 
-    def full(turn: Turn) -> None:
+    def full(turn):
         raise OSError(28, "No space left on device")
 
-    async def main() -> None:
+    async def main():
         model = OpenAIChat(model="m", base_url=peer.openai_url)
         metered = MeteredModel(model, ledger, role="agent", qid="q", price=DOLLAR, arrived=full)
         try:
@@ -351,7 +343,7 @@ IMPOSSIBLE = {
     "infinite": "Infinity",
     "a list": "[7]",
 }
-FIELDS: list[tuple[type[LanguageModel], str]] = [
+FIELDS = [
     *((OpenAIChat, name) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")),
     *((OpenAIChat, name) for name in ("reasoning_tokens", "cache_write_tokens")),
     *((OpenAICompletions, name) for name in ("prompt_tokens", "completion_tokens")),
@@ -365,8 +357,8 @@ FIELDS: list[tuple[type[LanguageModel], str]] = [
 @pytest.mark.parametrize("count", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
 @pytest.mark.parametrize(("adapter", "field"), FIELDS)
 def test_an_impossible_count_makes_the_usage_unknown_and_closes_a_capped_ledger(
-    adapter: type[LanguageModel], field: str, count: str
-) -> None:
+    adapter, field, count
+):
     reply = json.loads(f'{{"usage": {usage_with(adapter, field, count)}}}')
     model = adapter(model="m", base_url="http://127.0.0.1:9")
     assert model._usage(reply["usage"]) == Usage()
@@ -378,11 +370,11 @@ def test_an_impossible_count_makes_the_usage_unknown_and_closes_a_capped_ledger(
         ledger.request("agent", "q", DOLLAR).__enter__()
 
 
-def usage_with(adapter: type[LanguageModel], field: str, count: str) -> str:
+def usage_with(adapter, field, count):
     """The usage that a server sends, as text, with one count replaced."""
     details = {"cached_tokens": 3, "cache_write_tokens": 2}
     lifetimes = {"cache_write_tokens_details": {"ttl_12h_tokens": 1}}
-    usage: dict[type[LanguageModel], Mapping[str, Any]] = {
+    usage = {
         OpenAIChat: {
             "prompt_tokens": 11,
             "completion_tokens": 7,
@@ -410,7 +402,7 @@ def usage_with(adapter: type[LanguageModel], field: str, count: str) -> str:
     return f'{before}"{field}": {count}{after.lstrip("0123456789")}'
 
 
-WITH_COUNT: dict[type[LanguageModel], str] = {
+WITH_COUNT = {
     OpenAIChat: '{"choices": [{"message": {"content": "yes"}}], "usage": '
     '{"prompt_tokens": 100, "completion_tokens": COUNT}}',
     OpenAICompletions: '{"choices": [{"text": "yes"}], "usage": '
@@ -422,9 +414,7 @@ WITH_COUNT: dict[type[LanguageModel], str] = {
 
 
 @pytest.mark.parametrize(("adapter", "body"), WITH_COUNT.items())
-def test_a_reply_with_an_impossible_count_comes_and_its_money_is_unknown(
-    peer: Peer, adapter: type[LanguageModel], body: str
-) -> None:
+def test_a_reply_with_an_impossible_count_comes_and_its_money_is_unknown(peer, adapter, body):
     kind = "text/event-stream" if adapter is AnthropicMessages else "application/json"
     for count in ("-5", "1" + "0" * 400):
         peer.script.append(Raw(body.replace("COUNT", count), kind))
@@ -436,6 +426,6 @@ def test_a_reply_with_an_impossible_count_comes_and_its_money_is_unknown(
 
 
 @pytest.mark.parametrize("count", [-1, 10**9 + 1, 10**400, True, 1.0, float("nan"), "1", [1]])
-def test_a_usage_of_somebody_elses_client_is_known_only_where_it_is_possible(count: Any) -> None:
+def test_a_usage_of_somebody_elses_client_is_known_only_where_it_is_possible(count):
     assert Usage(input=5, output=count) == Usage() == Usage(input=5, cached=count, output=1)
     assert Usage(input=0, output=10**9).output == 10**9

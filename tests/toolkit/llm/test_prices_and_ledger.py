@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_peer import Fail, Request, Say, running_peer
+from scripted_peer import Fail, Say, running_peer
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import (
@@ -23,7 +21,7 @@ from soundingline.toolkit.llm.errors import (
     Truncated,
 )
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
-from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn, Usage, user
+from soundingline.toolkit.llm.messages import Turn, Usage, user
 from soundingline.toolkit.llm.openai_chat import OpenAIChat
 from soundingline.toolkit.llm.prices import UNKNOWN, Price, UsageTotals, estimate, usage_totals
 from soundingline.toolkit.trajectory import known_usage, readable_usage
@@ -37,7 +35,7 @@ GPT = Price(
 DOLLAR = Price(input=0.0, output=1_000_000.0)  # An output token costs a dollar.
 
 
-def spent(tokens: int, **more: int) -> Turn:
+def spent(tokens, **more):
     return Turn(text="x", usage=Usage(input=0, output=tokens, **more))
 
 
@@ -53,22 +51,22 @@ def spent(tokens: int, **more: int) -> Turn:
         (Usage(input=0, output=0), 0.0),
     ],
 )
-def test_a_request_costs_what_the_table_says(usage: Usage, dollars: float) -> None:
+def test_a_request_costs_what_the_table_says(usage, dollars):
     assert GPT.cost(usage) == pytest.approx(dollars, rel=1e-12)
 
 
-def test_tokens_written_to_a_cache_have_their_own_price() -> None:
+def test_tokens_written_to_a_cache_have_their_own_price():
     price = Price(input=5.0, cached_input=0.5, output=25.0, cache_write=6.25)
     usage = Usage(input=1_000, cached=600, cache_write=300, output=0)
     assert price.cost(usage) == pytest.approx((100 * 5 + 600 * 0.5 + 300 * 6.25) / 1e6)
 
 
-def test_without_a_price_for_cached_tokens_they_cost_what_others_do() -> None:
+def test_without_a_price_for_cached_tokens_they_cost_what_others_do():
     price = Price(input=2.0, output=1.0)
     assert price.cost(Usage(input=1_000, cached=900, output=0)) == 0.002
 
 
-def test_tokens_that_are_kept_for_longer_have_their_own_price() -> None:
+def test_tokens_that_are_kept_for_longer_have_their_own_price():
     price = Price(input=5.0, output=25.0, cache_write=6.25, cache_write_long=10.0)
     usage = Usage(input=1_000, cache_write=700, cache_write_long=200, output=0)
     assert price.cost(usage) == pytest.approx((300 * 5 + 500 * 6.25 + 200 * 10) / 1e6)
@@ -90,15 +88,15 @@ PUBLISHED_WRITES = [(1.25, 2.0), (1.25, 1.25), (1.0, 1.0)]
     above=st.sampled_from([None, 0, 10**6]),
 )
 def test_a_cost_is_never_too_little_where_the_price_of_cache_writes_is_unknown(
-    rate: float,
-    fresh: int,
-    cached: int,
-    short: int,
-    long: int,
-    published: tuple[float, float],
-    short_is_known: bool,
-    above: int | None,
-) -> None:
+    rate,
+    fresh,
+    cached,
+    short,
+    long,
+    published,
+    short_is_known,
+    above,
+):
     cache_write = {"cache_write": rate * published[0]} if short_is_known else {}
     table = None if above is None else {"above": above, "input": rate, "output": 0.0, **cache_write}
     price = Price(input=rate, output=0.0, long_context=table, **cache_write)
@@ -123,7 +121,7 @@ def test_a_cost_is_never_too_little_where_the_price_of_cache_writes_is_unknown(
         (GPT, Usage(input=5)),
     ],
 )
-def test_an_unknown_cost_is_none_and_not_zero(price: Price, usage: Usage) -> None:
+def test_an_unknown_cost_is_none_and_not_zero(price, usage):
     assert price.cost(usage) is None
 
 
@@ -138,12 +136,12 @@ def test_an_unknown_cost_is_none_and_not_zero(price: Price, usage: Usage) -> Non
         {"long_context": {"above": 1, "input": 1.0, "output": 1.0, "outputs": 2.0}},
     ],
 )
-def test_impossible_prices_are_refused(wrong: dict[str, Any]) -> None:
+def test_impossible_prices_are_refused(wrong):
     with pytest.raises(InputError):
         Price(**wrong)
 
 
-def test_the_ledger_sums_by_question_and_role() -> None:
+def test_the_ledger_sums_by_question_and_role():
     clock = iter(range(100))
     ledger = Ledger(clock=lambda: float(next(clock)))
     for role, qid, tokens in (("agent", "q1", 3), ("agent", "q1", 4), ("judge", "q2", 5)):
@@ -161,7 +159,7 @@ def test_the_ledger_sums_by_question_and_role() -> None:
     assert ledger.usage("never asked") == {}
 
 
-def test_unknown_money_is_left_out_of_the_flat_numbers() -> None:
+def test_unknown_money_is_left_out_of_the_flat_numbers():
     ledger = Ledger()
     with ledger.request("agent", "q", UNKNOWN) as entry:
         entry.reply(spent(3))
@@ -173,7 +171,7 @@ def test_unknown_money_is_left_out_of_the_flat_numbers() -> None:
     assert (usage["unpriced"], usage["agent_unpriced"]) == (1, 1)
 
 
-def test_replies_without_usage_leave_no_token_sums() -> None:
+def test_replies_without_usage_leave_no_token_sums():
     ledger = Ledger()
     with ledger.request("agent", "q", DOLLAR) as entry:
         entry.reply(Turn(text="x"))
@@ -182,7 +180,7 @@ def test_replies_without_usage_leave_no_token_sums() -> None:
     assert not any(name.endswith("_tokens") for name in usage)
 
 
-def test_what_no_reply_told_is_unknown_and_what_one_told_is_a_sum() -> None:
+def test_what_no_reply_told_is_unknown_and_what_one_told_is_a_sum():
     ledger = Ledger()
     with ledger.request("judge", "q") as entry:
         entry.reply(Turn(usage=Usage(input=100, output=1)))
@@ -200,7 +198,7 @@ IMPOSSIBLE = [-3.2, -1, 10**400, float("nan"), float("inf"), True, "3", None, [3
 
 
 @pytest.mark.parametrize("value", IMPOSSIBLE)
-def test_an_impossible_number_in_a_file_is_unknown_and_not_zero(value: Any) -> None:
+def test_an_impossible_number_in_a_file_is_unknown_and_not_zero(value):
     usage = readable_usage({"calls": 2, "dollars": value, "judge_calls": 0})
     assert usage == {"calls": 2, "judge_calls": 0, "unmetered": 1}
     assert known_usage(usage, "dollars") is None and known_usage(usage, "calls") == 2
@@ -211,14 +209,14 @@ def test_an_impossible_number_in_a_file_is_unknown_and_not_zero(value: Any) -> N
         usage_totals({"calls": 1, "dollars": value})
 
 
-def test_an_account_in_a_file_is_read_as_it_was_written() -> None:
+def test_an_account_in_a_file_is_read_as_it_was_written():
     account = UsageTotals(calls=3, retries=1, output_tokens=7, dollars=0.5)
     assert usage_totals(account.nonzero()) == account
     with pytest.raises(ValueError, match="impossible"):
         usage_totals({"calls": 1, "euros": 2})
 
 
-def test_failures_are_counted_and_what_they_cost_is_kept() -> None:
+def test_failures_are_counted_and_what_they_cost_is_kept():
     ledger = Ledger()
     error = ServerGone("no")
     error.attempts = 3
@@ -233,7 +231,7 @@ def test_failures_are_counted_and_what_they_cost_is_kept() -> None:
     assert (total.dollars, total.output_tokens, total.unpriced) == (4.0, 4, 0)
 
 
-def test_seconds_leave_out_the_wait_for_a_place_in_flight() -> None:
+def test_seconds_leave_out_the_wait_for_a_place_in_flight():
     clock = iter([0.0, 10.0, 20.0, 25.0])
     ledger = Ledger(clock=lambda: next(clock))
     with ledger.request("agent", "q1") as entry:
@@ -247,12 +245,12 @@ def test_seconds_leave_out_the_wait_for_a_place_in_flight() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_requests_that_take_turns_have_no_seconds_of_waiting(fails: bool) -> None:
-    def answer(request: Request) -> Say | Fail:
+def test_requests_that_take_turns_have_no_seconds_of_waiting(fails):
+    def answer(request):
         time.sleep(0.1)
         return Fail(400) if fails else Say(text="yes")
 
-    async def ask_all(url: str) -> None:
+    async def ask_all(url):
         model = OpenAIChat(model="m", base_url=url, concurrency=1)
         metered = MeteredModel(model, ledger, role="reranker", qid="q1")
         requests = (metered.respond([user(f"{number}?")]) for number in range(4))
@@ -271,14 +269,14 @@ def test_requests_that_take_turns_have_no_seconds_of_waiting(fails: bool) -> Non
     assert 4 * 0.1 <= ledger.total.seconds <= 1.5 * passed
 
 
-def test_a_request_that_is_cancelled_while_it_waits_for_its_place_has_no_seconds() -> None:
+def test_a_request_that_is_cancelled_while_it_waits_for_its_place_has_no_seconds():
     replied = threading.Event()
 
-    def answer(request: Request) -> Say:
+    def answer(request):
         replied.wait(60)
         return Say(text="yes")
 
-    async def cancel_the_second(url: str) -> None:
+    async def cancel_the_second(url):
         model = OpenAIChat(model="m", base_url=url, concurrency=1)
         first, second = (
             asyncio.create_task(
@@ -305,8 +303,8 @@ def test_a_request_that_is_cancelled_while_it_waits_for_its_place_has_no_seconds
     assert second.seconds < 0.25 < 0.5 <= first.seconds
 
 
-def test_a_request_that_is_cancelled_in_flight_keeps_its_seconds() -> None:
-    async def cancel(url: str) -> None:
+def test_a_request_that_is_cancelled_in_flight_keeps_its_seconds():
+    async def cancel(url):
         model = OpenAIChat(model="m", base_url=url, concurrency=1)
         metered = MeteredModel(model, ledger, role="reranker", qid="q1")
         request = asyncio.create_task(metered.respond([user("?")]))
@@ -320,7 +318,7 @@ def test_a_request_that_is_cancelled_in_flight_keeps_its_seconds() -> None:
 
     replied, ledger = threading.Event(), Ledger()
 
-    def answer(request: Request) -> Say:
+    def answer(request):
         replied.wait(60)
         return Say(text="too late")
 
@@ -331,7 +329,7 @@ def test_a_request_that_is_cancelled_in_flight_keeps_its_seconds() -> None:
     assert ledger.total.seconds >= 0.3
 
 
-def test_the_cap_of_a_run_refuses_the_request_that_could_pass_it() -> None:
+def test_the_cap_of_a_run_refuses_the_request_that_could_pass_it():
     ledger = Ledger(cap=10.0)
     for qid in ("q1", "q2", "q3"):
         with ledger.request("agent", qid, DOLLAR) as entry:
@@ -342,7 +340,7 @@ def test_the_cap_of_a_run_refuses_the_request_that_could_pass_it() -> None:
     assert ledger.total.calls == 3 and ledger.total.dollars == 9.0
 
 
-def test_requests_under_way_count_towards_the_cap() -> None:
+def test_requests_under_way_count_towards_the_cap():
     ledger = Ledger(cap=10.0)
     with ledger.request("agent", "q", DOLLAR) as entry:
         entry.reply(spent(4))
@@ -355,7 +353,7 @@ def test_requests_under_way_count_towards_the_cap() -> None:
     assert ledger.total.dollars == 6.0
 
 
-def test_the_cap_of_a_question_leaves_other_questions_alone() -> None:
+def test_the_cap_of_a_question_leaves_other_questions_alone():
     ledger = Ledger(question_cap=3.0)
     with ledger.request("agent", "q1", DOLLAR) as entry:
         entry.reply(spent(2))
@@ -366,12 +364,12 @@ def test_the_cap_of_a_question_leaves_other_questions_alone() -> None:
         entry.reply(spent(2))
 
 
-def test_money_that_is_gone_stops_even_a_first_request() -> None:
+def test_money_that_is_gone_stops_even_a_first_request():
     with pytest.raises(OutOfMoney):
         Ledger(cap=5.0, spent_before=5.0).request("agent", "q", DOLLAR).__enter__()
 
 
-def test_the_cap_of_a_question_bounds_what_answers_it_and_not_its_judge() -> None:
+def test_the_cap_of_a_question_bounds_what_answers_it_and_not_its_judge():
     ledger = Ledger(question_cap=3.0)
     for role in ("agent", "reranker"):
         with ledger.request(role, "q1", DOLLAR) as entry:
@@ -384,7 +382,7 @@ def test_the_cap_of_a_question_bounds_what_answers_it_and_not_its_judge() -> Non
         entry.reply(spent(2))
 
 
-def test_requests_of_no_question_are_bounded_by_the_run_alone() -> None:
+def test_requests_of_no_question_are_bounded_by_the_run_alone():
     ledger = Ledger(cap=10.0, question_cap=3.0)
     for _ in range(3):
         with ledger.request("reranker", "", DOLLAR) as entry:
@@ -394,7 +392,7 @@ def test_requests_of_no_question_are_bounded_by_the_run_alone() -> None:
     assert raised.value.scope == "run"
 
 
-def test_a_request_is_as_dear_as_the_dearest_of_an_earlier_start() -> None:
+def test_a_request_is_as_dear_as_the_dearest_of_an_earlier_start():
     ledger = Ledger(cap=10.0, spent_before=7.5, highest_cost={"agent": 3.0})
     with pytest.raises(OutOfMoney, match=r"may take \$3\.0000"):
         ledger.request("agent", "q", DOLLAR).__enter__()
@@ -402,8 +400,8 @@ def test_a_request_is_as_dear_as_the_dearest_of_an_earlier_start() -> None:
         entry.reply(spent(1))
 
 
-def test_a_request_that_cannot_be_put_on_record_is_the_last() -> None:
-    def full(role: str, qid: str, account: UsageTotals) -> None:
+def test_a_request_that_cannot_be_put_on_record_is_the_last():
+    def full(role, qid, account):
         raise OSError(28, "No space left on device")
 
     ledger = Ledger(record=full)
@@ -417,7 +415,7 @@ def test_a_request_that_cannot_be_put_on_record_is_the_last() -> None:
         ledger.request("agent", "q", DOLLAR).__enter__()
 
 
-def test_a_cap_needs_a_price_and_usage() -> None:
+def test_a_cap_needs_a_price_and_usage():
     with pytest.raises(InputError, match="price"):
         Ledger(cap=1.0).request("agent", "q", UNKNOWN).__enter__()
     ledger = Ledger(cap=1.0)
@@ -428,20 +426,20 @@ def test_a_cap_needs_a_price_and_usage() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"cap": 0.0}, {"question_cap": -1.0}, {"cap": float("nan")}])
-def test_impossible_caps_are_refused(wrong: dict[str, float]) -> None:
+def test_impossible_caps_are_refused(wrong):
     with pytest.raises(InputError):
         Ledger(**wrong)
 
 
-def test_an_unknown_role_is_refused() -> None:
+def test_an_unknown_role_is_refused():
     with pytest.raises(InputError, match="rewriter"):
         Ledger().request("cook", "q").__enter__()
 
 
-def test_no_count_is_lost_between_threads() -> None:
+def test_no_count_is_lost_between_threads():
     ledger = Ledger()
 
-    def work(number: int) -> None:
+    def work(number):
         for _ in range(200):
             with ledger.request("agent", f"q{number % 3}", DOLLAR) as entry:
                 entry.reply(spent(1))
@@ -459,31 +457,31 @@ class Scripted:
 
     name = "scripted"
 
-    def ready(self) -> None:
+    def ready(self):
         pass
 
     async def respond(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] = (),
-        settings: SamplingParams | None = None,
-    ) -> Turn:
+        messages,
+        tools=(),
+        settings=None,
+    ):
         await asyncio.sleep(0)
         return spent(1)
 
-    async def close(self) -> None:
+    async def close(self):
         pass
 
 
-def test_a_metered_model_never_passes_its_cap_by_more_than_what_began_unknown() -> None:
+def test_a_metered_model_never_passes_its_cap_by_more_than_what_began_unknown():
     ledger = Ledger(cap=50.0)
 
-    async def question(number: int) -> None:
+    async def question(number):
         model = MeteredModel(Scripted(), ledger, role="agent", qid=f"q{number}", price=DOLLAR)
         for _ in range(20):
             await model.respond([user("?")])
 
-    async def main() -> list[Any]:
+    async def main():
         return await asyncio.gather(*map(question, range(8)), return_exceptions=True)
 
     ends = asyncio.run(main())
@@ -491,12 +489,12 @@ def test_a_metered_model_never_passes_its_cap_by_more_than_what_began_unknown() 
     assert ledger.total.dollars == 50.0
 
 
-def test_an_estimate_of_equal_questions_is_exact() -> None:
+def test_an_estimate_of_equal_questions_is_exact():
     got = estimate([2.0, 2.0, 2.0], 10)
     assert (got.total, got.low, got.high, got.sampled) == (20.0, 20.0, 20.0, 3)
 
 
-def test_an_estimate_by_hand() -> None:
+def test_an_estimate_by_hand():
     # Mean 2, deviation 1, t(2 degrees, 97.5 %) = 4.302653: 6 + 7 * 2, 4.302653 * sqrt(49 / 3 + 7).
     got = estimate([1.0, 2.0, 3.0], 10)
     assert got.total == pytest.approx(20.0)
@@ -504,11 +502,11 @@ def test_an_estimate_by_hand() -> None:
     assert got.low == 6.0  # Not below what is spent.
 
 
-def test_a_single_question_tells_no_spread() -> None:
+def test_a_single_question_tells_no_spread():
     assert estimate([3.0], 4)[2:] == (12.0, None, None)
 
 
-def test_an_estimate_covers_the_truth_as_often_as_it_says() -> None:
+def test_an_estimate_covers_the_truth_as_often_as_it_says():
     generator = np.random.default_rng(5)
     costs = generator.normal(100.0, 20.0, size=(2000, 60))
     covered = 0
@@ -520,6 +518,6 @@ def test_an_estimate_covers_the_truth_as_often_as_it_says() -> None:
 
 
 @pytest.mark.parametrize(("values", "questions"), [([], 3), ([1.0, 2.0], 1)])
-def test_an_estimate_needs_values_of_these_questions(values: list[float], questions: int) -> None:
+def test_an_estimate_needs_values_of_these_questions(values, questions):
     with pytest.raises(InputError):
         estimate(values, questions)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from scripted_peer import Peer, Say, running_peer
+from scripted_peer import Say, running_peer
 from test_chat_reasoning import ask
 
 from soundingline.toolkit.llm.errors import Truncated
@@ -18,7 +16,7 @@ CALL = json.dumps({"name": "search", "arguments": ARGUMENTS})
 
 
 @pytest.fixture
-def peer() -> Iterator[Peer]:
+def peer():
     with running_peer() as peer:
         yield peer
 
@@ -38,7 +36,7 @@ def peer() -> Iterator[Peer]:
         json.dumps({"type": "function", "name": "search", "arguments": ARGUMENTS}, indent=2),
     ],
 )
-def test_a_reply_that_begins_with_a_call_is_that_call(peer: Peer, text: str) -> None:
+def test_a_reply_that_begins_with_a_call_is_that_call(peer, text):
     peer.script.append(Say(text))
     turn = ask(peer, [user("?")], text_calls=True)
     (call,) = turn.tool_calls
@@ -64,18 +62,18 @@ def test_a_reply_that_begins_with_a_call_is_that_call(peer: Peer, text: str) -> 
         '{"a":' * 5000,
     ],
 )
-def test_anything_else_is_text(peer: Peer, text: str) -> None:
+def test_anything_else_is_text(peer, text):
     peer.script.append(Say(text))
     turn = ask(peer, [user("?")], text_calls=True)
     assert (turn.text, turn.tool_calls, turn.provider) == (text, (), {})
 
 
-def test_without_the_option_it_is_text(peer: Peer) -> None:
+def test_without_the_option_it_is_text(peer):
     peer.script.append(Say(CALL))
     assert ask(peer, [user("?")]).text == CALL
 
 
-def test_a_call_is_whole_where_the_reply_behind_it_was_cut(peer: Peer) -> None:
+def test_a_call_is_whole_where_the_reply_behind_it_was_cut(peer):
     peer.script.append(Say(f"{CALL} and and and", finish="length"))
     assert ask(peer, [user("?")], text_calls=True).tool_calls[0].name == "search"
     peer.script.append(Say(CALL[:-3], finish="length"))
@@ -83,10 +81,10 @@ def test_a_call_is_whole_where_the_reply_behind_it_was_cut(peer: Peer) -> None:
         ask(peer, [user("?")], text_calls=True)
 
 
-def test_it_goes_back_as_a_call_so_that_the_template_writes_it_as_one(peer: Peer) -> None:
+def test_it_goes_back_as_a_call_so_that_the_template_writes_it_as_one(peer):
     peer.script.extend([Say(CALL), Say("done")])
     turn = ask(peer, [user("?")], text_calls=True)
     ask(peer, [user("?"), turn.message(), tool_result("call_1", "found")], text_calls=True)
-    sent: dict[str, Any] = peer.requests[-1].body["messages"][1]
+    sent = peer.requests[-1].body["messages"][1]
     assert sent["content"] is None and set(sent) == {"role", "content", "tool_calls"}
     assert json.loads(sent["tool_calls"][0]["function"]["arguments"]) == ARGUMENTS

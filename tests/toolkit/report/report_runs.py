@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from soundingline.toolkit.evaluation import PairedComparison, compare
+from soundingline.toolkit.evaluation import compare
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.trajectory import TIERS
 
@@ -15,7 +12,7 @@ UNITS = ("document", "passage", "maxp")
 RETRIEVERS = ("bm25_default", "bm25_tuned")
 
 
-def manifest(**factors: str) -> dict[str, Any]:
+def manifest(**factors):
     return {
         "config": {"agent": {"name": "keyword", "turns": 12}, "unit": {"name": factors["unit"]}},
         "fingerprints": {"benchmark": "0f1e2d3c4b5a", "index": f"abc{len(factors['unit'])}"},
@@ -25,7 +22,7 @@ def manifest(**factors: str) -> dict[str, Any]:
     }
 
 
-def fake_run(name: str, level: float, *, questions: int = 100, **factors: str) -> EvaluatedRun:
+def fake_run(name, level, *, questions=100, **factors):
     """An agent's cell whose accuracy is near `level`."""
     random = np.random.default_rng(len(name) * 1000 + int(level * 1e6))
     qids = [f"q{i}" for i in range(questions)]
@@ -33,7 +30,7 @@ def fake_run(name: str, level: float, *, questions: int = 100, **factors: str) -
         zip(TIERS, (min(0.98, level + 0.3), level + 0.1, level - 0.05, level - 0.2), strict=True)
     )
     shown = dict(zip(TIERS, (1840.3, 31.2, 6.4, 2.1), strict=True))
-    per: dict[str, dict[str, float]] = {
+    per = {
         "accuracy": {q: float(random.random() < level) for q in qids},
         "nDCG@10": {q: float(random.beta(2 * level, 2 * (1 - level))) for q in qids},
         "AP": {q: float(random.beta(level, 1.5)) for q in qids},
@@ -83,7 +80,7 @@ def fake_run(name: str, level: float, *, questions: int = 100, **factors: str) -
     )
 
 
-def six_runs() -> list[EvaluatedRun]:
+def six_runs():
     levels = (0.34, 0.45, 0.5, 0.56, 0.55, 0.66)
     options = [(unit, retriever) for unit in UNITS for retriever in RETRIEVERS]
     return [
@@ -92,6 +89,6 @@ def six_runs() -> list[EvaluatedRun]:
     ]
 
 
-def paired(cells: Sequence[EvaluatedRun], *measures: str) -> list[PairedComparison]:
+def paired(cells, *measures):
     """Every pair, by evaluation's own comparison, with few resamples."""
     return compare(cells, measures, test="t", resamples=199)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,9 @@ from rich.console import Console
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import PairedComparison, compare
 from soundingline.toolkit.evaluation.comparison import by_benchmark, systems_of
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
-from soundingline.toolkit.report import Report, agents, benchmark_tables, comparison_table, render
+from soundingline.toolkit.report import agents, benchmark_tables, comparison_table, render
 from soundingline.toolkit.report.comparison import leaders, summary
-from soundingline.toolkit.report.results import ReportData, report_data
+from soundingline.toolkit.report.results import report_data
 
 LOW, HIGH = (replace(c, factors={}, name=n) for c, n in zip(six_runs()[:2], "AB", strict=True))
 LOW = replace(LOW, metrics={"accuracy": 0.4, "calibration_error": 30.0, "search_calls": 9.0})
@@ -42,16 +40,16 @@ CLEAR = PairedComparison(
 UNCLEAR = CLEAR._replace(low=-0.02, high=0.32, p=0.05, p_holm=0.1, questions_needed=1234.2)
 
 
-def data_of(*verdicts: PairedComparison, cells=(LOW, HIGH), **arguments: object) -> ReportData:
+def data_of(*verdicts, cells=(LOW, HIGH), **arguments):
     given = {"main": None, "baseline": None, "measures": (), "alpha": 0.05, **arguments}
     return report_data(cells, verdicts, **given)
 
 
-def words_of(*verdicts: PairedComparison, **arguments: object) -> str:
+def words_of(*verdicts, **arguments):
     return "".join(span.text for span in summary(data_of(*verdicts, **arguments)))
 
 
-def test_a_significant_difference_has_interval_p_and_questions() -> None:
+def test_a_significant_difference_has_interval_p_and_questions():
     assert words_of(CLEAR) == (
         "B has the highest accuracy of 2 runs: 0.550 over 100 questions. The difference from A "
         "(the baseline) is significant: +0.150, 95% interval [0.050, 0.250], p (Holm) 0.004, "
@@ -59,7 +57,7 @@ def test_a_significant_difference_has_interval_p_and_questions() -> None:
     )
 
 
-def test_a_difference_that_is_not_significant_has_the_number_of_questions_needed() -> None:
+def test_a_difference_that_is_not_significant_has_the_number_of_questions_needed():
     said = words_of(UNCLEAR)
     assert "is not significant: +0.150, 95% interval [−0.020, 0.320]" in said
     assert said.endswith(
@@ -69,27 +67,27 @@ def test_a_difference_that_is_not_significant_has_the_number_of_questions_needed
 
 
 @pytest.mark.parametrize("needed", [None, float("inf")])
-def test_where_no_number_of_questions_would_do_it_says_so(needed: float | None) -> None:
+def test_where_no_number_of_questions_would_do_it_says_so(needed):
     assert "no number of questions" in words_of(UNCLEAR._replace(questions_needed=needed))
 
 
-def test_a_pair_that_nobody_tested_is_said_to_be_untested() -> None:
+def test_a_pair_that_nobody_tested_is_said_to_be_untested():
     assert words_of().endswith("It was not compared with A (the baseline).")
 
 
-def test_the_next_best_is_told_beside_the_baseline() -> None:
+def test_the_next_best_is_told_beside_the_baseline():
     third = replace(LOW, name="C", metrics={"accuracy": 0.5})
     said = words_of(CLEAR, UNCLEAR._replace(b="C"), cells=(LOW, HIGH, third))
     assert "from A (the baseline) is significant" in said
     assert "from C (the next best) is not significant" in said
 
 
-def test_the_best_is_told_against_the_next_best_when_it_is_the_baseline() -> None:
+def test_the_best_is_told_against_the_next_best_when_it_is_the_baseline():
     said = words_of(UNCLEAR, baseline="B")
     assert "from A (the next best) is not significant" in said
 
 
-def test_a_verdict_read_from_the_other_side_is_mirrored() -> None:
+def test_a_verdict_read_from_the_other_side_is_mirrored():
     same, mirrored = CLEAR.seen_from("B"), CLEAR.seen_from("A")
     assert (same.a, same.mean_a, same.difference, same.wins) == ("B", 0.55, 0.15, 30)
     assert (mirrored.a, mirrored.b) == ("A", "B")
@@ -98,14 +96,14 @@ def test_a_verdict_read_from_the_other_side_is_mirrored() -> None:
     assert (mirrored.wins, mirrored.losses, mirrored.ties) == (15, 30, 55)
 
 
-def test_differences_are_shown_against_the_baseline_whichever_way_they_were_computed() -> None:
+def test_differences_are_shown_against_the_baseline_whichever_way_they_were_computed():
     for baseline, difference in (("A", 0.15), ("B", -0.15)):
         (pair,) = data_of(CLEAR, baseline=baseline).comparisons_on("accuracy")
         assert pair.b == baseline
         assert pair.difference == difference
 
 
-def test_the_best_value_is_marked_best_only_where_every_other_cell_is_separated() -> None:
+def test_the_best_value_is_marked_best_only_where_every_other_cell_is_separated():
     third = replace(LOW, name="C", metrics={"accuracy": 0.5})
     cells = (LOW, HIGH, third)
     clear = CLEAR._replace(b="C")
@@ -115,12 +113,12 @@ def test_the_best_value_is_marked_best_only_where_every_other_cell_is_separated(
     assert data_of(CLEAR, cells=cells).marks("accuracy") == {"B": "tie"}
 
 
-def test_equal_best_values_are_all_marked_as_ties() -> None:
+def test_equal_best_values_are_all_marked_as_ties():
     twin = replace(HIGH, name="C")
     assert data_of(CLEAR, cells=(LOW, HIGH, twin)).marks("accuracy") == {"B": "tie", "C": "tie"}
 
 
-def test_means_that_differ_by_rounding_alone_are_equal() -> None:
+def test_means_that_differ_by_rounding_alone_are_equal():
     one = replace(HIGH, name="A", metrics={"accuracy": 0.3})
     other = replace(HIGH, name="B", metrics={"accuracy": 0.1 + 0.2})
     data = data_of(cells=(one, other))
@@ -131,11 +129,11 @@ def test_means_that_differ_by_rounding_alone_are_equal() -> None:
     assert data_of(clear, cells=(one, other, low)).marks("accuracy") == {"A": "tie", "B": "tie"}
 
 
-def test_where_all_cells_are_equal_none_is_marked() -> None:
+def test_where_all_cells_are_equal_none_is_marked():
     assert data_of(CLEAR, cells=(HIGH, replace(HIGH, name="C"))).marks("accuracy") == {}
 
 
-def test_an_error_is_best_where_it_is_lowest_and_a_cost_is_never_best() -> None:
+def test_an_error_is_best_where_it_is_lowest_and_a_cost_is_never_best():
     error = CLEAR._replace(measure="calibration_error", difference=-10.0, low=-12.0, high=-8.0)
     calls = CLEAR._replace(measure="search_calls", difference=-1.0, low=-2.0, high=-0.5)
     data = data_of(error, calls)
@@ -143,17 +141,17 @@ def test_an_error_is_best_where_it_is_lowest_and_a_cost_is_never_best() -> None:
     assert data.marks("search_calls") == {}
 
 
-def test_the_main_measure_is_the_first_tested_one_by_rank_of_interest() -> None:
+def test_the_main_measure_is_the_first_tested_one_by_rank_of_interest():
     assert data_of().main == "accuracy"
     assert data_of(CLEAR._replace(measure="search_calls")).main == "search_calls"
     assert data_of(CLEAR, CLEAR._replace(measure="search_calls")).main == "accuracy"
 
 
-def test_verdicts_on_cells_that_are_not_reported_are_left_out() -> None:
+def test_verdicts_on_cells_that_are_not_reported_are_left_out():
     assert data_of(CLEAR, CLEAR._replace(a="Z")).comparisons == [CLEAR]
 
 
-def test_questions_without_an_accepted_answer_are_told_where_there_is_an_accuracy() -> None:
+def test_questions_without_an_accepted_answer_are_told_where_there_is_an_accuracy():
     cell = fake_run("one", 0.5, unit="document")
     counts = {**cell.counts, "without_accepted_answer": 7}
     assert (
@@ -168,9 +166,7 @@ def test_questions_without_an_accepted_answer_are_told_where_there_is_an_accurac
 LEVELS = {"bm25": 0.4, "tuned": 0.5, "sira": 0.8}
 
 
-def benchmark_run(
-    benchmark: str, retriever: str, level: float = 0.5, **settings: str
-) -> EvaluatedRun:
+def benchmark_run(benchmark, retriever, level=0.5, **settings):
     name = f"{benchmark}-{retriever}"
     factors = {"benchmark": "beir", "unit": "passage", "retriever": retriever, **settings}
     one = fake_run(name, level, questions=40, **factors)
@@ -191,21 +187,21 @@ def benchmark_run(
     )
 
 
-def grid(*left_out: str) -> list[EvaluatedRun]:
+def grid(*left_out):
     cells = [
         benchmark_run(b, r, level) for b in ("nq", "fever", "quora") for r, level in LEVELS.items()
     ]
     return [one for one in cells if one.name not in left_out]
 
 
-def report(cells: list[EvaluatedRun], **arguments: Any) -> Report:
+def report(cells, **arguments):
     verdicts = []
     for group in by_benchmark(cells):
         verdicts += compare(group, ["nDCG@10"], test="t", resamples=99)
     return render(cells, verdicts, main="nDCG@10", **arguments)
 
 
-def table(page: Report) -> list[list[str]]:
+def table(page):
     """The first table of the Markdown report, as rows of texts."""
     lines = page.markdown.split("\n")
     first = next(n for n, line in enumerate(lines) if line.startswith("|"))
@@ -218,7 +214,7 @@ def table(page: Report) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_rows_are_systems_columns_benchmarks_and_the_last_the_mean_of_the_row() -> None:
+def test_rows_are_systems_columns_benchmarks_and_the_last_the_mean_of_the_row():
     cells = grid()
     header, *rows = table(report(cells))
     assert header == ["system", "nq", "fever", "quora", "macro average"]
@@ -231,7 +227,7 @@ def test_rows_are_systems_columns_benchmarks_and_the_last_the_mean_of_the_row() 
     assert all(entry.startswith(("**", "≈")) for entry in rows[2][1:4])
 
 
-def test_macro_averages_that_differ_by_rounding_alone_keep_the_order_of_the_systems() -> None:
+def test_macro_averages_that_differ_by_rounding_alone_keep_the_order_of_the_systems():
     values = {"bm25": (0.3, 0.3), "tuned": (0.1 + 0.2, 0.3), "sira": (0.1, 0.1)}
     cells = [
         replace(benchmark_run(benchmark, retriever), metrics={"nDCG@10": values[retriever][place]})
@@ -244,7 +240,7 @@ def test_macro_averages_that_differ_by_rounding_alone_keep_the_order_of_the_syst
 
 
 @pytest.mark.slow
-def test_a_system_that_lacks_a_benchmark_has_no_macro_average_and_it_is_said() -> None:
+def test_a_system_that_lacks_a_benchmark_has_no_macro_average_and_it_is_said():
     page = report(grid("fever-sira"))
     _, *rows = table(page)
     assert rows[2][2] == "—" and rows[2][4] == "—"
@@ -254,7 +250,7 @@ def test_a_system_that_lacks_a_benchmark_has_no_macro_average_and_it_is_said() -
     assert "**tuned** has the highest macro average of nDCG@10 over 3 benchmarks" in page.markdown
 
 
-def test_a_measure_that_a_benchmark_does_not_have_is_averaged_over_the_others() -> None:
+def test_a_measure_that_a_benchmark_does_not_have_is_averaged_over_the_others():
     cells = [
         replace(one, metrics={k: v for k, v in one.metrics.items() if k != "nDCG@10"})
         if one.name.startswith("quora")
@@ -270,7 +266,7 @@ def test_a_measure_that_a_benchmark_does_not_have_is_averaged_over_the_others() 
 
 
 @pytest.mark.slow
-def test_differences_are_those_of_the_paired_comparison_on_each_benchmark() -> None:
+def test_differences_are_those_of_the_paired_comparison_on_each_benchmark():
     cells = grid()
     text = report(cells, baseline="fever-tuned").markdown
     lines = [line for line in text.split("\n") if line.startswith("| sira")]
@@ -282,7 +278,7 @@ def test_differences_are_those_of_the_paired_comparison_on_each_benchmark() -> N
     assert "Difference in nDCG@10 from tuned" in text
 
 
-def test_settings_tell_systems_apart_and_contents_do_not() -> None:
+def test_settings_tell_systems_apart_and_contents_do_not():
     cells = [
         benchmark_run("nq", "sira", task="claim"),
         benchmark_run("fever", "sira", task="claim"),
@@ -300,7 +296,7 @@ def test_settings_tell_systems_apart_and_contents_do_not() -> None:
     assert together is not None and [s.label for s in together.systems] == ["sira"]
 
 
-def test_factors_that_do_not_tell_the_runs_of_a_benchmark_apart_are_refused() -> None:
+def test_factors_that_do_not_tell_the_runs_of_a_benchmark_apart_are_refused():
     """Else the rows of the table would be a matter of the order of the runs."""
     cells = [
         benchmark_run(benchmark, name) for benchmark in ("nq", "fever") for name in ("sira", "bm25")
@@ -315,7 +311,7 @@ def test_factors_that_do_not_tell_the_runs_of_a_benchmark_apart_are_refused() ->
     assert systems is not None and len(systems.systems) == 3
 
 
-def test_equal_configurations_on_one_benchmark_are_systems_of_their_own() -> None:
+def test_equal_configurations_on_one_benchmark_are_systems_of_their_own():
     again = replace(benchmark_run("nq", "bm25"), name="nq-bm25-again")
     systems = systems_of([benchmark_run("nq", "bm25"), again, benchmark_run("fever", "bm25")])
     assert systems is not None
@@ -324,7 +320,7 @@ def test_equal_configurations_on_one_benchmark_are_systems_of_their_own() -> Non
     assert systems_of([benchmark_run("nq", "bm25"), again]) is None
 
 
-def test_the_terminal_has_a_table_for_each_measure_asked_for() -> None:
+def test_the_terminal_has_a_table_for_each_measure_asked_for():
     console = Console(width=80, record=True, file=io.StringIO())
     tables = benchmark_tables(grid("nq-sira"), measures=["nDCG@10", "accuracy"])
     for one in tables:
@@ -336,7 +332,7 @@ def test_the_terminal_has_a_table_for_each_measure_asked_for() -> None:
 
 
 @pytest.mark.slow
-def test_a_table_of_many_benchmarks_is_split_and_keeps_every_number() -> None:
+def test_a_table_of_many_benchmarks_is_split_and_keeps_every_number():
     benchmarks = [f"benchmark_{number}" for number in range(14)]
     cells = [
         benchmark_run(name, retriever, LEVELS[retriever])
@@ -354,7 +350,7 @@ def test_a_table_of_many_benchmarks_is_split_and_keeps_every_number() -> None:
     assert words.count("macro") == 1 and words.count("sira") == len(tables)
 
 
-def run_with(name: str, **usage: float) -> EvaluatedRun:
+def run_with(name, **usage):
     base = fake_run(name, 0.5, unit="document", agent=name)
     return replace(base, metrics={**base.metrics, **{f"usage_{n}": v for n, v in usage.items()}})
 
@@ -374,7 +370,7 @@ TWO = {
 }
 
 
-def lines(report: Report) -> list[str]:
+def lines(report):
     """The rows of the table of roles, without the cells' names."""
     _, _, section = report.markdown.partition("## Cost by role")
     rows = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")]
@@ -383,7 +379,7 @@ def lines(report: Report) -> list[str]:
     ]
 
 
-def test_a_run_of_several_roles_has_a_row_for_each_and_for_all() -> None:
+def test_a_run_of_several_roles_has_a_row_for_each_and_for_all():
     report = render([run_with("one", **ONE), run_with("two", **TWO)])
     assert lines(report) == [
         "agent | 5.00 | — | — | — | — | 0.0100 | 100% |",
@@ -394,18 +390,18 @@ def test_a_run_of_several_roles_has_a_row_for_each_and_for_all() -> None:
     assert 'id="roles"' in report.html
 
 
-def test_unknown_money_has_no_share() -> None:
+def test_unknown_money_has_no_share():
     known = {name: value for name, value in TWO.items() if "dollars" not in name}
     report = render([run_with("two", **known)])
     assert lines(report)[0] == "agent | 2.00 | 1,000 | — | — | — | — | — |"
 
 
-def test_runs_of_one_role_have_no_such_section() -> None:
+def test_runs_of_one_role_have_no_such_section():
     assert "Cost by role" not in render([run_with("one", **ONE)]).markdown
     assert "Cost by role" not in render([run_with("none")]).markdown
 
 
-def costed(name: str, dollars: float, known: range) -> EvaluatedRun:
+def costed(name, dollars, known):
     """A cell of 100 questions whose cost, `dollars` times the question's number, is `known`."""
     cell = fake_run(name, 0.5, unit=name)
     values = {f"q{number}": dollars * number for number in known}
@@ -416,7 +412,7 @@ def costed(name: str, dollars: float, known: range) -> EvaluatedRun:
     )
 
 
-def test_a_mean_over_the_known_costs_stands_beside_their_number() -> None:
+def test_a_mean_over_the_known_costs_stands_beside_their_number():
     cells = [
         costed("few", 0.5, range(10)),
         costed("one", 0.25, range(1)),
@@ -431,22 +427,22 @@ def test_a_mean_over_the_known_costs_stands_beside_their_number() -> None:
     assert "over the questions for which this is known" in report.html
 
 
-def test_a_comparison_of_cost_tells_over_how_many_questions_it_is() -> None:
+def test_a_comparison_of_cost_tells_over_how_many_questions_it_is():
     cells = [costed("one", 0.5, range(10)), costed("two", 0.25, range(4, 30))]
     report = render(cells, compare(cells, ["usage_dollars"], test="t", resamples=199))
     for text in (report.html, report.markdown):
         assert "for which it is known in both runs, 6 of 100" in text
 
 
-def test_a_comparison_of_costs_that_are_all_known_needs_no_such_line() -> None:
+def test_a_comparison_of_costs_that_are_all_known_needs_no_such_line():
     cells = [costed("one", 0.5, range(100)), costed("two", 0.25, range(100))]
     report = render(cells, compare(cells, ["usage_dollars"], test="t", resamples=199))
     assert "known in both runs" not in report.html
 
 
 def test_a_run_of_unknown_cost_is_not_drawn_and_one_without_cost_is_at_zero(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """The first run has an enriched corpus with dollars, the second one without, the third none."""
     once = [{"documents": 9, "seconds": 2.0, "dollars": 4.0}, {"documents": 9, "seconds": 2.0}, {}]
     query = [
@@ -458,7 +454,7 @@ def test_a_run_of_unknown_cost_is_not_drawn_and_one_without_cost_is_at_zero(
         replace(run, manifest={**run.manifest, "costs": {"once": a, "query": b}})
         for run, a, b in zip(six_runs()[:3], once, query, strict=True)
     ]
-    drawn: list[Any] = []
+    drawn = []
     monkeypatch.setattr(agents, "against_cost", lambda points, **_: drawn.append(points) or "")
     data = report_data(runs)
     section = agents.costs_section(data)

@@ -20,7 +20,7 @@ from report_runs import fake_run, paired, six_runs
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import compare
-from soundingline.toolkit.report import Report, render, write_report
+from soundingline.toolkit.report import render, write_report
 from soundingline.toolkit.report.page import plain_markdown
 
 pytestmark = pytest.mark.slow
@@ -34,16 +34,16 @@ class Page(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.stack: list[str] = []
-        self.tags: Counter[str] = Counter()
-        self.attributes: list[tuple[str, str, str]] = []
-        self.tables: list[list[list[str]]] = []
+        self.stack = []
+        self.tags = Counter()
+        self.attributes = []
+        self.tables = []
         self.text = ""
         self.feed(text)
         self.close()
         assert not self.stack
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags[tag] += 1
         self.attributes += [(tag, name, value or "") for name, value in attrs]
         if tag not in VOID:
@@ -55,15 +55,15 @@ class Page(HTMLParser):
         if tag in ("td", "th"):
             self.tables[-1][-1].append("")
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag, attrs):
         self.tags[tag] += 1
         self.attributes += [(tag, name, value or "") for name, value in attrs]
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         if tag not in VOID:
             assert self.stack.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if "style" in self.stack:
             return
         self.text += data
@@ -72,8 +72,8 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1] += gap + data
 
 
-def markdown_tables(text: str) -> list[list[list[str]]]:
-    tables: list[list[list[str]]] = []
+def markdown_tables(text):
+    tables = []
     previous = ""
     for line in text.splitlines():
         if line.startswith("|"):
@@ -86,23 +86,23 @@ def markdown_tables(text: str) -> list[list[list[str]]]:
     return tables
 
 
-def plain(text: str) -> str:
+def plain(text):
     text = re.sub(r"\\(\W|_)", r"\1", html.unescape(text).replace("**", ""))
     return re.sub(r"[\s\u202f()]+", "", text)
 
 
 @pytest.fixture(scope="module")
-def six() -> Report:
+def six():
     cells = six_runs()
     return render(cells, paired(cells, "accuracy", "nDCG@10"), title="Units")
 
 
 @pytest.fixture(scope="module")
-def page(six: Report) -> Page:
+def page(six):
     return Page(six.html)
 
 
-def test_every_metric_of_every_run_is_printed_with_its_digits(six: Report) -> None:
+def test_every_metric_of_every_run_is_printed_with_its_digits(six):
     for cell in six_runs():
         for measure, digits in (("accuracy", 3), ("recall_cited", 3), ("AP", 4), ("nDCG@10", 4)):
             value = f"{cell.metrics[measure]:.{digits}f}"
@@ -110,13 +110,13 @@ def test_every_metric_of_every_run_is_printed_with_its_digits(six: Report) -> No
             assert value in six.markdown
 
 
-def test_both_formats_hold_the_same_tables(page: Page, six: Report) -> None:
+def test_both_formats_hold_the_same_tables(page, six):
     shown = [[[plain(c) for c in row] for row in table] for table in page.tables]
     assert len(shown) > 10
     assert shown == markdown_tables(six.markdown)
 
 
-def test_totals_have_their_denominators(page: Page) -> None:
+def test_totals_have_their_denominators(page):
     header, *rows = page.tables[0]
     place = header.index("failed")
     assert header[place - 1] == "accuracy"
@@ -124,13 +124,13 @@ def test_totals_have_their_denominators(page: Page) -> None:
     assert "15 of 600 questions" in page.text
 
 
-def test_run_names_are_the_first_column_and_factors_the_next(page: Page) -> None:
+def test_run_names_are_the_first_column_and_factors_the_next(page):
     header, *rows = page.tables[0]
     assert header[:3] == ["name", "unit", "retriever"]
     assert rows[3][:3] == ["demo-passage-bm25_tuned", "passage", "bm25_tuned"]
 
 
-def test_nothing_is_loaded_from_anywhere(page: Page, six: Report) -> None:
+def test_nothing_is_loaded_from_anywhere(page, six):
     assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(page.tags)
     loads = [v for _, name, v in page.attributes if name in ("src", "href", "xlink:href", "action")]
     assert loads and all(value.startswith("#") for value in loads)
@@ -139,14 +139,14 @@ def test_nothing_is_loaded_from_anywhere(page: Page, six: Report) -> None:
     assert "http" not in six.html
 
 
-def test_ids_are_unique_and_every_reference_has_its_target(page: Page, six: Report) -> None:
+def test_ids_are_unique_and_every_reference_has_its_target(page, six):
     ids = Counter(value for _, name, value in page.attributes if name == "id")
     assert max(ids.values()) == 1
     targets = re.findall(r"(?:href=\"#|url\(#)([^\")]+)", six.html)
     assert set(targets) <= set(ids)
 
 
-def test_names_and_titles_are_shown_and_never_run() -> None:
+def test_names_and_titles_are_shown_and_never_run():
     cells = [replace(c, name=f"{EVIL} {i}", factors={}) for i, c in enumerate(six_runs()[:2])]
     made = render(cells, paired(cells, "accuracy"), title=EVIL)
     page = Page(made.html)
@@ -158,7 +158,7 @@ def test_names_and_titles_are_shown_and_never_run() -> None:
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> dict:
+def elsewhere():
     """The same report made by a fresh process whose sets and hashes are ordered otherwise."""
     program = (
         "import hashlib, json, sys; from report_runs import *;"
@@ -180,21 +180,21 @@ def elsewhere() -> dict:
 
 
 @pytest.mark.slow
-def test_equal_input_gives_equal_text_in_another_process(six: Report, elsewhere: dict) -> None:
+def test_equal_input_gives_equal_text_in_another_process(six, elsewhere):
     here = hashlib.sha256((six.html + six.markdown).encode()).hexdigest()
     assert elsewhere["digest"] == here
 
 
-def test_a_report_needs_no_pyplot(elsewhere: dict) -> None:
+def test_a_report_needs_no_pyplot(elsewhere):
     assert "matplotlib.figure" in elsewhere["modules"]
     assert "matplotlib.pyplot" not in elsewhere["modules"]
 
 
-def test_the_only_dates_are_those_of_the_manifests(six: Report) -> None:
+def test_the_only_dates_are_those_of_the_manifests(six):
     assert set(re.findall(r"\b20\d\d-\d\d-\d\d", six.html)) == {"2026-01-02"}
 
 
-def test_rankings_without_an_agent_leave_the_agents_sections_out() -> None:
+def test_rankings_without_an_agent_leave_the_agents_sections_out():
     cells = [
         replace(
             cell,
@@ -214,7 +214,7 @@ def test_rankings_without_an_agent_leave_the_agents_sections_out() -> None:
     assert "funnel" not in made.markdown.lower()
 
 
-def test_refused_calls_and_reasons_are_counted_by_run() -> None:
+def test_refused_calls_and_reasons_are_counted_by_run():
     calling, quiet, old = six_runs()[:3]
     ends = {"no_format": 2, "ended_turns": 1}
     calls = {"calls": 1203, "repeated": 5, "refused": 7, "refused_missing_argument": 7}
@@ -231,7 +231,7 @@ def test_refused_calls_and_reasons_are_counted_by_run() -> None:
     assert [row[3:] for row in refusals] == [["7", "7"], ["0", "0"], ["—", "—"]]
 
 
-def test_repeated_calls_are_counted_where_none_was_refused() -> None:
+def test_repeated_calls_are_counted_where_none_was_refused():
     cell = six_runs()[0]
     counts = {**cell.counts, "calls": 9, "repeated": 4, "refused": 0}
     tables = Page(render([replace(cell, counts=counts)]).html).tables
@@ -240,19 +240,19 @@ def test_repeated_calls_are_counted_where_none_was_refused() -> None:
     assert "that repeat an earlier one" not in none.html
 
 
-def test_one_run_is_reported_without_comparisons() -> None:
+def test_one_run_is_reported_without_comparisons():
     page = Page(render(six_runs()[:1]).html)
     assert "differences" not in [value for _, name, value in page.attributes if name == "id"]
     assert "no other run to compare with" in page.text
 
 
-def test_a_run_with_nothing_in_it_is_still_reported() -> None:
+def test_a_run_with_nothing_in_it_is_still_reported():
     cell = replace(six_runs()[0], metrics={}, per_question={}, funnel={}, curves={}, counts={})
     made = render([replace(cell, factors={}, manifest={})])
     assert "The runs have no measure" in Page(made.html).text
 
 
-def test_many_runs_are_compared_with_the_baseline_only() -> None:
+def test_many_runs_are_compared_with_the_baseline_only():
     cells = [
         fake_run(
             f"run{i}", 0.25 + 0.015 * i, questions=40, unit=f"u{i // 5}", retriever=f"r{i % 5}"
@@ -273,7 +273,7 @@ def test_many_runs_are_compared_with_the_baseline_only() -> None:
     assert len(coloured - {"swatch other"}) == 8
 
 
-def test_missing_tiers_curves_and_calls_of_one_run_are_dashes() -> None:
+def test_missing_tiers_curves_and_calls_of_one_run_are_dashes():
     first, second = six_runs()[:2]
     bare = replace(
         second,
@@ -285,7 +285,7 @@ def test_missing_tiers_curves_and_calls_of_one_run_are_dashes() -> None:
     assert "| bm25_tuned | — | — | 0.250 / 0.200 — docs | — |" in text
 
 
-def test_curves_in_numbers_are_the_last_recall_within_the_budget() -> None:
+def test_curves_in_numbers_are_the_last_recall_within_the_budget():
     curve = [(1.0, 0.0), (9.0, 0.125), (11.0, 0.5), (90.0, 0.75), (101.0, 0.875)]
     cells = [replace(c, curves={"documents": curve}) for c in six_runs()[:2]]
     text = render(cells).markdown
@@ -293,7 +293,7 @@ def test_curves_in_numbers_are_the_last_recall_within_the_budget() -> None:
     assert "| 0.000 | 0.125 | 0.750 | 0.875 |" in text
 
 
-def test_failures_missing_questions_and_other_benchmarks_are_warnings_at_the_top() -> None:
+def test_failures_missing_questions_and_other_benchmarks_are_warnings_at_the_top():
     first, second = six_runs()[:2]
     second = replace(
         second,
@@ -310,21 +310,21 @@ def test_failures_missing_questions_and_other_benchmarks_are_warnings_at_the_top
     )
 
 
-def test_a_total_that_is_no_mean_of_its_questions_gets_no_interval() -> None:
+def test_a_total_that_is_no_mean_of_its_questions_gets_no_interval():
     cell = six_runs()[0]
     odd = replace(cell, metrics={**cell.metrics, "accuracy": cell.metrics["accuracy"] + 0.2})
     header, row = Page(render([odd]).html).tables[0]
     assert row[header.index("accuracy")] == f"{odd.metrics['accuracy']:.3f}"
 
 
-def test_infinite_questions_needed_is_a_dash() -> None:
+def test_infinite_questions_needed_is_a_dash():
     cells = six_runs()[:2]
     verdicts = [v._replace(questions_needed=math.inf) for v in paired(cells, "accuracy")]
     header, row = Page(render(cells, verdicts).html).tables[2]
     assert row[header.index("questions needed")] == "—"
 
 
-def test_both_files_are_written(tmp_path: Path, six: Report) -> None:
+def test_both_files_are_written(tmp_path, six):
     path = write_report(tmp_path / "runs" / "a", six)
     assert path == tmp_path / "runs" / "a" / "report.html"
     assert path.read_text(encoding="utf-8") == six.html
@@ -341,13 +341,13 @@ def test_both_files_are_written(tmp_path: Path, six: Report) -> None:
         ({"measures": ["AP", "MAP"]}, "measure 'MAP'"),
     ],
 )
-def test_a_mistaken_argument_is_named_with_what_is_valid(arguments: dict, told: str) -> None:
+def test_a_mistaken_argument_is_named_with_what_is_valid(arguments, told):
     cells = arguments.pop("cells", six_runs()[:2])
     with pytest.raises(InputError, match=told):
         render(cells, **arguments)
 
 
-def test_runs_of_one_name_are_refused() -> None:
+def test_runs_of_one_name_are_refused():
     cell = six_runs()[0]
     with pytest.raises(InputError, match="more than one run is named"):
         render([cell, cell])
@@ -364,5 +364,5 @@ def test_runs_of_one_name_are_refused() -> None:
         ("- no item", r"\- no item"),
     ],
 )
-def test_markdown_markup_in_names_loses_its_meaning(text: str, written: str) -> None:
+def test_markdown_markup_in_names_loses_its_meaning(text, written):
     assert plain_markdown(text) == written

@@ -6,14 +6,13 @@ import re
 import warnings
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
-from typing import Any
 
 import matplotlib
 import numpy as np
 import pytest
 from report_runs import six_runs
 
-from soundingline.toolkit.evaluation.tuning import Grid, MeasureTable, TuningResult, tune
+from soundingline.toolkit.evaluation.tuning import Grid, MeasureTable, tune
 from soundingline.toolkit.report.page import COLOURS, RunStyle
 from soundingline.toolkit.report.plots import (
     INK,
@@ -31,11 +30,11 @@ CELL = six_runs()[0]
 LOOK = RunStyle(CELL, "document · bm25_default", 0)
 
 
-def texts(svg: str) -> list[str]:
+def texts(svg):
     return [e.text or "" for e in ElementTree.fromstring(svg).iter("text")]
 
 
-def paths(svg: str, shade: str) -> list[list[tuple[float, float]]]:
+def paths(svg, shade):
     """Points of the lines that are drawn in a colour."""
     found = []
     for element in ElementTree.fromstring(svg).iter("path"):
@@ -45,19 +44,19 @@ def paths(svg: str, shade: str) -> list[list[tuple[float, float]]]:
     return found
 
 
-def drawn(*values: float, label: str = "B − A", significant: bool = True, axis: str = "d") -> str:
+def drawn(*values, label="B − A", significant=True, axis="d"):
     rows = [(value, value - 0.1, value + 0.1) for value in values]
     labels, filled = [label] * len(values), [significant] * len(values)
     return forest(labels, rows, filled, digits=3, axis=axis)
 
 
-def test_a_forest_plot_has_labels_and_signed_differences() -> None:
+def test_a_forest_plot_has_labels_and_signed_differences():
     shown = texts(drawn(0.15, -0.05, axis="difference in AP"))
     assert "B − A" in shown and "+0.150" in shown and "−0.050" in shown
     assert "difference in AP" in shown
 
 
-def test_intervals_are_drawn_to_scale_around_a_common_zero() -> None:
+def test_intervals_are_drawn_to_scale_around_a_common_zero():
     svg = drawn(0.2, -0.2)
     first, second = paths(svg, INK)
     zero = paths(svg, MUTED)[0][0][0]
@@ -65,20 +64,20 @@ def test_intervals_are_drawn_to_scale_around_a_common_zero() -> None:
     assert (first[1][0] - zero) / (first[0][0] - zero) == pytest.approx(3, abs=0.02)
 
 
-def test_differences_that_are_not_significant_are_hollow() -> None:
+def test_differences_that_are_not_significant_are_hollow():
     hollow = f"fill: {PAPER}; stroke: {MUTED}"
     assert hollow not in drawn(0.2)
     assert hollow in drawn(0.2, significant=False)
 
 
-def test_a_funnel_prints_recall_and_documents_of_every_tier() -> None:
+def test_a_funnel_prints_recall_and_documents_of_every_tier():
     said = texts(funnel(LOOK, CELL.funnel))
     for tier, row in CELL.funnel["evidence"].items():
         assert tier in said
         assert f"{row['macro']:.3f} · {row['documents']:,.1f} docs" in said
 
 
-def test_curves_rise_where_recall_does_and_stay_small_for_many_points() -> None:
+def test_curves_rise_where_recall_does_and_stay_small_for_many_points():
     points = [(float(x), 1 - float(np.exp(-x / 500))) for x in range(1, 20001)]
     svg = exposure([(LOOK, points)], axis="documents")
     (line,) = [p for p in paths(svg, COLOURS[0]) if len(p) > 2]
@@ -88,27 +87,27 @@ def test_curves_rise_where_recall_does_and_stay_small_for_many_points() -> None:
     assert {"1", "10", "100", "1,000", "10,000"} <= set(texts(svg))
 
 
-def test_a_curve_starts_where_something_is_first_found() -> None:
+def test_a_curve_starts_where_something_is_first_found():
     points = [(1.0, 0.0), (10.0, 0.0), (100.0, 0.0), (1000.0, 0.3), (9000.0, 0.4)]
     said = texts(exposure([(LOOK, points)], axis="tokens"))
     assert "1,000" in said and "10" not in said
 
 
-def test_a_curve_from_zero_exposure_and_one_of_a_single_point_are_drawn() -> None:
+def test_a_curve_from_zero_exposure_and_one_of_a_single_point_are_drawn():
     for points in ([(0.0, 0.0), (5.0, 0.5)], [(1.0, 0.0)], [(0.0, 0.0)]):
         assert "<path" in exposure([(LOOK, points)], axis="documents")
 
 
-def test_a_spread_prints_median_and_mean() -> None:
+def test_a_spread_prints_median_and_mean():
     svg = spreads([(LOOK, [1, 2, 3, 10])], axis="search calls")
     assert "median 2.5 · mean 4.00" in texts(svg)
 
 
-def test_calls_that_are_all_zero_are_drawn() -> None:
+def test_calls_that_are_all_zero_are_drawn():
     assert "median 0 · mean 0.00" in texts(spreads([(LOOK, [0, 0])], axis="c"))
 
 
-def test_names_are_taken_literally_and_never_as_markup_or_formulas() -> None:
+def test_names_are_taken_literally_and_never_as_markup_or_formulas():
     odd = "a$_2$ <b> & 漢字"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -117,20 +116,20 @@ def test_names_are_taken_literally_and_never_as_markup_or_formulas() -> None:
     assert "<b>" not in svg
 
 
-def test_long_names_are_cut_to_two_lines_a_side() -> None:
+def test_long_names_are_cut_to_two_lines_a_side():
     svg = drawn(0.1, label="x" * 400 + "\n− " + "y" * 400)
     lines = [text for text in texts(svg) if "xx" in text or "yy" in text or text == "…"]
     assert max(len(line) for line in lines) <= 46
     assert len(lines) <= 4
 
 
-def test_runs_have_their_colour_on_a_light_background_in_the_font_of_the_page() -> None:
+def test_runs_have_their_colour_on_a_light_background_in_the_font_of_the_page():
     svg = funnel(replace(LOOK, colour=3), CELL.funnel)
     assert f"fill: {COLOURS[3]}" in svg and f"fill: {PAPER}" in svg
     assert "font-family" not in svg
 
 
-def test_figures_with_other_labels_share_no_ids() -> None:
+def test_figures_with_other_labels_share_no_ids():
     ids = [
         set(re.findall(r' id="([^"]+)"', exposure([(LOOK, [(1.0, 0.1)])], axis=axis)))
         for axis in ("one", "two")
@@ -138,7 +137,7 @@ def test_figures_with_other_labels_share_no_ids() -> None:
     assert ids[0] and not ids[0] & ids[1]
 
 
-def test_drawing_leaves_matplotlib_as_it_was() -> None:
+def test_drawing_leaves_matplotlib_as_it_was():
     before = dict(matplotlib.rcParams)
     funnel(LOOK, CELL.funnel)
     assert dict(matplotlib.rcParams) == before
@@ -148,11 +147,11 @@ K1, B = [0.5, 1.0, 2.0, 4.0], [0.0, 0.5, 1.0]
 VALUES = np.arange(12.0).reshape(4, 3) / 20
 
 
-def heat_map_of(**more: Any) -> str:
+def heat_map_of(**more):
     return heat_map(K1, B, VALUES, label="Heat map", **more)
 
 
-def test_a_heat_map_shows_its_lowest_and_highest_value_and_its_axes() -> None:
+def test_a_heat_map_shows_its_lowest_and_highest_value_and_its_axes():
     svg = heat_map_of()
     assert ">0.000<" in svg
     assert ">0.550<" in svg
@@ -160,7 +159,7 @@ def test_a_heat_map_shows_its_lowest_and_highest_value_and_its_axes() -> None:
     assert svg == heat_map_of()
 
 
-def test_marks_lie_between_cells_and_not_outside_the_grid() -> None:
+def test_marks_lie_between_cells_and_not_outside_the_grid():
     plain, inside = heat_map_of(), heat_map_of(marks={"default": (0.9, 0.4)})
     assert len(inside) > len(plain)
     assert heat_map_of(marks={"default": (25.0, 1.0)}) == plain
@@ -175,17 +174,17 @@ def test_marks_lie_between_cells_and_not_outside_the_grid() -> None:
     assert places[1] == pytest.approx((places[0] + places[2]) / 2, abs=0.02)
 
 
-def test_only_a_plateau_is_framed() -> None:
+def test_only_a_plateau_is_framed():
     none, some = np.zeros((4, 3), bool), VALUES > 0.3
     assert len(heat_map_of(outline=some)) > len(heat_map_of(outline=none))
 
 
-def test_a_constant_map_is_drawn() -> None:
+def test_a_constant_map_is_drawn():
     svg = heat_map(K1, B, np.full((4, 3), 0.25), label="x")
     assert svg.count(">0.250<") == 2
 
 
-def tuned(method: str) -> TuningResult:
+def tuned(method):
     rng = np.random.default_rng(0)
     grid = Grid(K1, B, "tiny")
     cells = [*grid.points, (0.9, 0.4)]
@@ -200,9 +199,7 @@ def tuned(method: str) -> TuningResult:
 
 
 @pytest.mark.parametrize(("method", "maps"), [("held_out", 4), ("kfold", 2)])
-def test_the_report_tells_choice_optimism_and_plateau_and_needs_no_network(
-    method: str, maps: int
-) -> None:
+def test_the_report_tells_choice_optimism_and_plateau_and_needs_no_network(method, maps):
     found = tuned(method)
     made = render_tuning(
         found, title="T", splits=("dev", "test"), cutoffs=[5], manifest={"config": {"a": 1}}

@@ -35,30 +35,28 @@ from soundingline.toolkit.report.results import (
         (1, 29, 0.0061, 0.1718),
     ],
 )
-def test_yes_no_measures_have_wilsons_interval_as_published(
-    right: int, total: int, low: float, high: float
-) -> None:
+def test_yes_no_measures_have_wilsons_interval_as_published(right, total, low, high):
     """Newcombe (1998), Statistics in Medicine 17, table I, method 3."""
     found = mean_interval([1.0] * right + [0.0] * (total - right))
     assert found == pytest.approx((low, high), abs=5e-5)
 
 
-def test_other_measures_have_students_interval() -> None:
+def test_other_measures_have_students_interval():
     # t(4) = 2.776 at 97.5%, standard error of 1..5 is sqrt(2.5 / 5).
     assert mean_interval([1, 2, 3, 4, 5]) == pytest.approx((3 - 1.963, 3 + 1.963), abs=1e-3)
 
 
-def test_an_interval_of_shares_stays_within_0_and_1() -> None:
+def test_an_interval_of_shares_stays_within_0_and_1():
     low, high = mean_interval([0.9, 1.0, 1.0, 0.95]) or (-1, 2)
     assert 0.8 < low < high == 1.0
 
 
 @pytest.mark.parametrize("values", [[], [0.5], [0.5, float("nan")]])
-def test_too_few_or_undefined_values_have_no_interval(values: list[float]) -> None:
+def test_too_few_or_undefined_values_have_no_interval(values):
     assert mean_interval(values) is None
 
 
-def test_a_cell_without_values_by_question_has_no_interval() -> None:
+def test_a_cell_without_values_by_question_has_no_interval():
     assert run_interval(six_runs()[0], "completion") is None
     assert run_interval(six_runs()[0], "accuracy") is not None
 
@@ -77,13 +75,11 @@ def test_a_cell_without_values_by_question_has_no_interval() -> None:
         (float("nan"), 0, False, "—"),
     ],
 )
-def test_numbers_are_written_for_people(
-    value: float | None, digits: int, sign: bool, text: str
-) -> None:
+def test_numbers_are_written_for_people(value, digits, sign, text):
     assert number(value, digits, sign=sign) == text
 
 
-def test_a_small_p_value_is_never_zero() -> None:
+def test_a_small_p_value_is_never_zero():
     assert probability(0.0) == "<0.001"
     assert probability(0.0009999) == "<0.001"
     assert probability(0.0012) == "0.001"
@@ -108,18 +104,18 @@ def test_a_small_p_value_is_never_zero() -> None:
         ("something", 4, NEITHER, ""),
     ],
 )
-def test_measures_are_known_by_name(name: str, digits: int, better: int, said: str) -> None:
+def test_measures_are_known_by_name(name, digits, better, said):
     measure = describe(name)
     assert (measure.name, measure.digits, measure.better) == (name, digits, better)
     assert said in measure.definition
     assert "{" not in measure.definition
 
 
-def test_headline_measures_come_first_and_none_twice() -> None:
+def test_headline_measures_come_first_and_none_twice():
     assert ordered(["zeta", "AP", "accuracy", "zeta", "AP"]) == ["accuracy", "AP", "zeta"]
 
 
-def test_counts_of_stages_are_shown_by_run_and_stage() -> None:
+def test_counts_of_stages_are_shown_by_run_and_stage():
     one, other = six_runs()[:2]
     counted = {"reranker": {"pairs_scored": 1234, "unscored": 0, "cache_hit_rate": 0.5}}
     cells = [replace(one, manifest={**one.manifest, "stages": counted}), other]
@@ -135,6 +131,6 @@ def test_counts_of_stages_are_shown_by_run_and_stage() -> None:
 
 
 @pytest.mark.parametrize("name", ["measures", "page", "results", "traces"])
-def test_examples_in_docstrings_give_what_they_show(name: str) -> None:
+def test_examples_in_docstrings_give_what_they_show(name):
     result = doctest.testmod(importlib.import_module(f"soundingline.toolkit.report.{name}"))
     assert result.attempted and not result.failed

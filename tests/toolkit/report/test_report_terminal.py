@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from report_runs import paired, six_runs
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from soundingline.toolkit.console import escape_control
@@ -17,13 +16,13 @@ from soundingline.toolkit.report import comparison_table
 from soundingline.toolkit.report.results import report_data
 
 
-def printed(table: Table, width: int = 80) -> str:
+def printed(table, width=80):
     stream = io.StringIO()
     Console(file=stream, width=width).print(table)
     return stream.getvalue()
 
 
-def test_six_runs_fit_eighty_columns_one_line_each() -> None:
+def test_six_runs_fit_eighty_columns_one_line_each():
     text = printed(comparison_table(six_runs(), title="demo"))
     lines = [line for line in text.splitlines() if "bm25_" in line]
     assert len(lines) == 6
@@ -33,7 +32,7 @@ def test_six_runs_fit_eighty_columns_one_line_each() -> None:
         assert f"{cell.counts['failed']}/100" in line
 
 
-def test_the_best_is_bold_or_a_tie_as_in_the_report() -> None:
+def test_the_best_is_bold_or_a_tie_as_in_the_report():
     cells = six_runs()
     verdicts = paired(cells, "accuracy")
     for p_holm, text in ((0.2, Text("≈0.620")), (0.001, Text("0.620", "bold"))):
@@ -43,18 +42,18 @@ def test_the_best_is_bold_or_a_tie_as_in_the_report() -> None:
         assert (entry, entry.style) == (text, text.style)
 
 
-def test_names_stand_where_factors_do_not_tell_cells_apart() -> None:
+def test_names_stand_where_factors_do_not_tell_cells_apart():
     cells = [replace(cell, factors={}) for cell in six_runs()]
     assert "demo-maxp-bm25_tuned" in printed(comparison_table(cells), 120)
 
 
-def test_markup_in_names_is_printed_and_not_obeyed() -> None:
+def test_markup_in_names_is_printed_and_not_obeyed():
     cell = replace(six_runs()[0], name="[red]x[/red]", factors={})
     assert "[red]x[/red]" in printed(comparison_table([cell], title="[b]t"))
 
 
 @pytest.mark.parametrize("attack", ["\x1b]0;owned\x07", "\x1b[2J[/red]", "\x9b31m", ":smile:[/]"])
-def test_names_factors_and_measures_control_no_terminal_and_break_no_line(attack: str) -> None:
+def test_names_factors_and_measures_control_no_terminal_and_break_no_line(attack):
     cells = [
         replace(
             cell,
@@ -70,13 +69,13 @@ def test_names_factors_and_measures_control_no_terminal_and_break_no_line(attack
     assert len({len(line) for line in text.splitlines()[2:]}) <= 2  # columns stay aligned
 
 
-def test_the_asked_measures_are_the_columns() -> None:
+def test_the_asked_measures_are_the_columns():
     table = comparison_table(six_runs(), measures=["AP", "nDCG@10"])
     headers = [str(column.header) for column in table.columns]
     assert headers == ["unit", "retriever", "AP", "nDCG@10", "failed", "unjudged"]
 
 
-def test_many_factors_leave_room_for_fewer_measures_and_cut_no_digits() -> None:
+def test_many_factors_leave_room_for_fewer_measures_and_cut_no_digits():
     cells = [
         replace(
             cell,
@@ -93,7 +92,7 @@ def test_many_factors_leave_room_for_fewer_measures_and_cut_no_digits() -> None:
         assert f"{cell.counts['failed']}/100" in line
 
 
-def test_a_setting_that_a_cell_leaves_as_it_is_has_the_value_of_its_configuration() -> None:
+def test_a_setting_that_a_cell_leaves_as_it_is_has_the_value_of_its_configuration():
     both = {"config": {"rewriter": {"apply_to": "both"}}}
     none = {"config": {"rewriter": {"apply_to": None}}}
     cells = [
@@ -113,7 +112,7 @@ def test_a_setting_that_a_cell_leaves_as_it_is_has_the_value_of_its_configuratio
     assert [str(cell) for cell in column.cells] == ["—", "retriever", "both"]
 
 
-def test_where_room_is_short_labels_stand_for_factors() -> None:
+def test_where_room_is_short_labels_stand_for_factors():
     """As in a sweep over an agent with a language model and one without."""
     asks = {
         "agent": "chat",
@@ -136,7 +135,7 @@ def test_where_room_is_short_labels_stand_for_factors() -> None:
     assert headers[:2] == ["agent", "llm"]
 
 
-def test_given_measures_without_room_are_named_and_no_number_is_cut() -> None:
+def test_given_measures_without_room_are_named_and_no_number_is_cut():
     metrics = {f"R@{depth}": 0.123456 for depth in range(1, 31)}
     cells = [replace(cell, metrics={**cell.metrics, **metrics}) for cell in six_runs()]
     text = printed(comparison_table(cells, measures=list(metrics)))
@@ -146,7 +145,7 @@ def test_given_measures_without_room_are_named_and_no_number_is_cut() -> None:
     assert len(counts) == 6 and set(counts) == {6}
 
 
-def test_a_factor_that_a_cell_has_not_is_not_in_its_label() -> None:
+def test_a_factor_that_a_cell_has_not_is_not_in_its_label():
     cells = [
         replace(cell, factors=factors)
         for cell, factors in zip(

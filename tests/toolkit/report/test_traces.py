@@ -9,8 +9,6 @@ import re
 import shutil
 import time
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from trace_samples import (
@@ -49,17 +47,17 @@ HOSTILE = (
 )
 
 
-def names(folder: Path) -> set[str]:
+def names(folder):
     return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
 
 
-def versions(folder: Path) -> dict[str, tuple[int, int]]:
+def versions(folder):
     """What changes when a file is written anew, even with the same content."""
     stats = {path.name: path.stat() for path in folder.glob("*.*")}
     return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
-def test_each_question_has_a_page_and_the_index_has_a_row_for_it(tmp_path: Path) -> None:
+def test_each_question_has_a_page_and_the_index_has_a_row_for_it(tmp_path):
     folder = traced(tmp_path / "run", two_calls(), FAILED)
     assert names(folder) == {"index.html", "1-7.html", "1-8.html"}
     index = Page(folder / "index.html")
@@ -86,7 +84,7 @@ def test_each_question_has_a_page_and_the_index_has_a_row_for_it(tmp_path: Path)
     assert Page(folder / "1-8.html").raw("pre") == [FAILED.traceback]
 
 
-def test_a_page_has_each_call_with_its_evidence_and_the_usage_so_far(tmp_path: Path) -> None:
+def test_a_page_has_each_call_with_its_evidence_and_the_usage_so_far(tmp_path):
     page = Page(traced(tmp_path / "run", two_calls()) / "1-7.html")
     assert page.texts("p", "exact") == ["Ada"] and page.texts("li", "exact") == ["Ada"]
     assert "d2 evidence 2, gold" in page.texts("li")
@@ -111,7 +109,7 @@ def test_a_page_has_each_call_with_its_evidence_and_the_usage_so_far(tmp_path: P
     assert rows["d3"] == ["evidence", "4 in call 1", "call 1", "never", "never", "never"]
 
 
-def test_links_within_a_page_have_their_targets(tmp_path: Path) -> None:
+def test_links_within_a_page_have_their_targets(tmp_path):
     page = Page(traced(tmp_path / "run", two_rounds(), passages=AnyPassage()) / "1-7.html")
     targets = [attributes["id"] for _, attributes, _ in page.elements if "id" in attributes]
     links = [attributes["href"] for tag, attributes, _ in page.elements if tag == "a"]
@@ -120,7 +118,7 @@ def test_links_within_a_page_have_their_targets(tmp_path: Path) -> None:
     assert len(links) > 10
 
 
-def test_money_is_left_out_where_a_price_or_a_count_is_unknown(tmp_path: Path) -> None:
+def test_money_is_left_out_where_a_price_or_a_count_is_unknown(tmp_path):
     folder = traced(tmp_path / "a", two_calls(usage={"agent_calls": 3}))
     assert "$" not in Page(folder / "1-7.html").texts("main")[0]
     assert "dollars" not in Page(folder / "index.html").rows()[0]
@@ -131,8 +129,8 @@ def test_money_is_left_out_where_a_price_or_a_count_is_unknown(tmp_path: Path) -
 
 
 def test_calls_without_a_message_are_shown_and_so_are_replies_to_other_tools(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     page = Page(traced(tmp_path / "a", two_calls(messages=())) / "1-7.html")
     assert [text[:6] for text in page.texts("section")] == ["Call 1", "Call 2"]
     calls = two_calls().calls
@@ -147,7 +145,7 @@ def test_calls_without_a_message_are_shown_and_so_are_replies_to_other_tools(
     assert [text[:6] for text in shown] == ["Call 1", "Call 2"]
 
 
-def test_a_page_has_the_verdict_with_the_reasons_of_a_judging_model(tmp_path: Path) -> None:
+def test_a_page_has_the_verdict_with_the_reasons_of_a_judging_model(tmp_path):
     folder = write_run(tmp_path / "run", two_calls())
     reason = ModelVerdict("7", True, "Ada L.", "It names Ada.", 90.0)
     page = Page(
@@ -159,7 +157,7 @@ def test_a_page_has_the_verdict_with_the_reasons_of_a_judging_model(tmp_path: Pa
     assert "It names Ada." in page.raw("pre")
 
 
-def test_evaluating_again_writes_only_pages_that_change(tmp_path: Path) -> None:
+def test_evaluating_again_writes_only_pages_that_change(tmp_path):
     folder = write_run(tmp_path / "run", two_calls(), FAILED)
     traces = write_traces(folder, BENCHMARK, evaluated(folder)).parent
     before = versions(traces)
@@ -171,7 +169,7 @@ def test_evaluating_again_writes_only_pages_that_change(tmp_path: Path) -> None:
     assert changed == {"1-7.html"}
 
 
-def test_a_page_of_an_earlier_attempt_or_a_damaged_one_is_written_anew(tmp_path: Path) -> None:
+def test_a_page_of_an_earlier_attempt_or_a_damaged_one_is_written_anew(tmp_path):
     folder = write_run(tmp_path / "run", FAILED)
     traces = write_traces(folder, BENCHMARK, evaluated(folder)).parent
     # A second attempt whose file is as long as the first one's.
@@ -191,11 +189,11 @@ def test_a_page_of_an_earlier_attempt_or_a_damaged_one_is_written_anew(tmp_path:
         assert (traces / "1-8.html").read_text() == written
 
 
-def test_pages_link_to_the_index_and_to_their_neighbours(tmp_path: Path) -> None:
+def test_pages_link_to_the_index_and_to_their_neighbours(tmp_path):
     last = replace(FAILED, qid="9")
     folder = traced(tmp_path / "run", two_calls(), FAILED, last, repeats=[[two_calls()]])
 
-    def links(name: str) -> list[str]:
+    def links(name):
         elements = Page(folder / name).elements
         addresses = [attributes["href"] for tag, attributes, _ in elements if tag == "a"]
         return [address for address in addresses if not address.startswith("#")]
@@ -206,7 +204,7 @@ def test_pages_link_to_the_index_and_to_their_neighbours(tmp_path: Path) -> None
     assert links("2-7.html") == ["index.html"]
 
 
-def test_repeats_have_pages_and_rows_of_their_own(tmp_path: Path) -> None:
+def test_repeats_have_pages_and_rows_of_their_own(tmp_path):
     wrong = two_calls(answer=Answer(exact="Eve"), tiers={"opened": ("d1", "d2")})
     folder = traced(tmp_path / "run", two_calls(), FAILED, repeats=[[wrong]])
     _, *rows = Page(folder / "index.html").rows()
@@ -222,7 +220,7 @@ def test_repeats_have_pages_and_rows_of_their_own(tmp_path: Path) -> None:
 # Texts of others.
 
 
-def hostile_run(path: Path) -> Path:
+def hostile_run(path):
     """The traces of a run in which every foreign text contains markup."""
     qid = f"q/../{HOSTILE}"
     benchmark = SmallBenchmark(
@@ -275,7 +273,7 @@ def hostile_run(path: Path) -> Path:
     return folder.path / "traces"
 
 
-def test_foreign_texts_become_no_markup_and_leave_no_folder(tmp_path: Path) -> None:
+def test_foreign_texts_become_no_markup_and_leave_no_folder(tmp_path):
     folder = hostile_run(tmp_path / "run")
     assert {path.parent for path in tmp_path.rglob("*.html")} == {folder}
     for path in folder.glob("*.html"):
@@ -298,7 +296,7 @@ def test_foreign_texts_become_no_markup_and_leave_no_folder(tmp_path: Path) -> N
     assert json.dumps([HOSTILE], ensure_ascii=False) in page.raw("dd")
 
 
-def test_no_page_may_run_or_load_anything_but_the_script_of_the_index(tmp_path: Path) -> None:
+def test_no_page_may_run_or_load_anything_but_the_script_of_the_index(tmp_path):
     folder = hostile_run(tmp_path / "hostile")
     for path in folder.glob("*.html"):
         page = Page(path)
@@ -318,7 +316,7 @@ def test_no_page_may_run_or_load_anything_but_the_script_of_the_index(tmp_path: 
         assert not re.search(r"https?://|url\(|@import", page.source)
 
 
-def test_marks_are_of_judged_documents_alone_and_take_linear_time() -> None:
+def test_marks_are_of_judged_documents_alone_and_take_linear_time():
     labels = {"d1": ["gold"], "<b>": ["evidence"]}
     shown = str(marked('docid="d1" docid=d12 d1 docid: <b>', labels))
     assert shown == (
@@ -330,9 +328,7 @@ def test_marks_are_of_judged_documents_alone_and_take_linear_time() -> None:
     assert time.perf_counter() - start < 5
 
 
-def test_an_obfuscated_run_has_traces_in_plain_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_obfuscated_run_has_traces_in_plain_text(tmp_path, monkeypatch):
     """`write_traces` is called only if the user wants that: see test_run_traces."""
     monkeypatch.setenv(VARIABLE, "a canary")
     mark_obfuscated(tmp_path / "run")
@@ -341,7 +337,7 @@ def test_an_obfuscated_run_has_traces_in_plain_text(
     assert Page(folder / "1-7.html").texts("p", "asked") == ["Who built the mill?"]
 
 
-def test_traces_behind_a_link_are_refused(tmp_path: Path) -> None:
+def test_traces_behind_a_link_are_refused(tmp_path):
     folder = write_run(tmp_path / "run", two_calls())
     (tmp_path / "elsewhere").mkdir()
     (folder.path / "traces").symlink_to(tmp_path / "elsewhere")
@@ -349,7 +345,7 @@ def test_traces_behind_a_link_are_refused(tmp_path: Path) -> None:
         evaluated(folder)
 
 
-def test_without_a_readable_price_in_the_manifest_dollars_are_left_out(tmp_path: Path) -> None:
+def test_without_a_readable_price_in_the_manifest_dollars_are_left_out(tmp_path):
     folder = write_run(tmp_path / "run", two_calls())
     cell = evaluated(folder)
     for price in ("dear", {"input": -1}, {"unknown": 1}, {"long_context": {"above": 1}}, None):
@@ -363,12 +359,12 @@ def test_without_a_readable_price_in_the_manifest_dollars_are_left_out(tmp_path:
 # A navigator's rounds.
 
 
-def values(trajectory: Trajectory) -> dict[str, Any]:
+def values(trajectory):
     labels = judged_documents(BENCHMARK.qrels, trajectory.qid)
     return trace_values(trajectory, labels, Price(), AnyPassage())
 
 
-def test_rounds_have_their_queries_and_checklist() -> None:
+def test_rounds_have_their_queries_and_checklist():
     first, second = values(two_rounds())["rounds"]
     assert (first["number"], first["note"]) == (1, "Begin with the rarest.")
     search, expand = first["queries"]
@@ -385,14 +381,14 @@ def test_rounds_have_their_queries_and_checklist() -> None:
     assert second["facts"] == {"unscored": '{"timed_out": 3}'}
 
 
-def test_documents_are_in_the_order_of_the_answer_with_the_newest_scores() -> None:
+def test_documents_are_in_the_order_of_the_answer_with_the_newest_scores():
     labels = judged_documents(BENCHMARK.qrels, "7")
     matrix = matrix_values(two_rounds(), labels, AnyPassage())
     assert [row["docid"] for row in matrix["documents"]] == ["d2", "d1", "x9"]
     second, first, other = matrix["documents"]
     assert (second["listed"], first["listed"], other["listed"]) == (1, 2, None)
 
-    def cells(row: dict[str, Any]) -> list[Any]:
+    def cells(row):
         return [cell and (cell["verdict"], cell["score"]) for cell in row["cells"]]
 
     assert cells(first) == [("satisfied", "0.95"), ("satisfied", "0.95"), ("unknown", "0.00")]
@@ -419,13 +415,11 @@ def test_documents_are_in_the_order_of_the_answer_with_the_newest_scores() -> No
         {"round": "one", "checklist": ["r"], "documents": []},
     ],
 )
-def test_rounds_of_another_kind_are_shown_as_far_as_they_can_be_read(
-    tmp_path: Path, row: Any
-) -> None:
+def test_rounds_of_another_kind_are_shown_as_far_as_they_can_be_read(tmp_path, row):
     page = Page(traced(tmp_path / "run", two_calls(rounds=(row,))) / "1-7.html")
     assert page.texts("section", "step")[0].startswith("Round 1")
 
 
-def test_an_agent_without_rounds_has_none(tmp_path: Path) -> None:
+def test_an_agent_without_rounds_has_none(tmp_path):
     page = Page(traced(tmp_path / "run", two_calls()) / "1-7.html")
     assert not {"Rounds", "Documents and requirements"} & set(page.texts("h2"))

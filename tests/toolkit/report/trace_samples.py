@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.data import Document, Topic, Unit, parent
+from soundingline.toolkit.data import Topic, Unit, parent
 from soundingline.toolkit.evaluation import ExactAnswerJudge
 from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.report.traces import write_traces
 from soundingline.toolkit.runs import RunFolder, make_manifest
 from soundingline.toolkit.trajectory import Answer, Exposure, ToolCall, Trajectory
@@ -31,30 +29,30 @@ class SmallBenchmark(Benchmark):
     ) -> None:
         super().__init__("small", topics, qrels or {"evidence": {}}, answers)
 
-    def documents(self) -> Iterator[Document]:
+    def documents(self):
         return iter(())
 
 
-def asked(query: str, number: int, usage: Mapping[str, int], text: str = "") -> dict[str, Any]:
+def asked(query, number, usage, text=""):
     """An assistant's message that searches."""
     function = {"name": "search", "arguments": json.dumps({"query": query})}
     call = {"id": f"call_{number}", "type": "function", "function": function}
     return {"role": "assistant", "content": text, "tool_calls": [call], "usage": dict(usage)}
 
 
-def result(number: int, text: str) -> dict[str, Any]:
+def result(number, text):
     return {"role": "tool", "tool_call_id": f"call_{number}", "content": text}
 
 
-def searched(query: str, output: str, **fields: Any) -> ToolCall:
+def searched(query, output, **fields):
     return ToolCall("search", {"query": query}, output, **fields)
 
 
-def two_calls(qid: str = "7", **fields: Any) -> Trajectory:
+def two_calls(qid="7", **fields):
     """A search that shows d1 of the judged d1, d2 and d3, a reading of d2, and an answer."""
     first = "1. docid=d1%p0 score=2.0\n2. docid=x9 score=1.0"
     second = "[docid=d2 lines 1-1 of 1]\nAda built it."
-    values: dict[str, Any] = {
+    values = {
         "qid": qid,
         "question": "Who built the mill?",
         "status": "completed",
@@ -112,9 +110,7 @@ BENCHMARK = SmallBenchmark(
 )
 
 
-def write_run(
-    path: Path, *trajectories: Trajectory, repeats: Sequence[Sequence[Trajectory]] = ()
-) -> RunFolder:
+def write_run(path, *trajectories, repeats=()):
     """A run folder; `repeats` are the trajectories of the second time and so on."""
     folder = RunFolder(path)
     config = {"llm": {"price": PRICE}}
@@ -125,18 +121,18 @@ def write_run(
     return folder
 
 
-def evaluated(folder: RunFolder, benchmark: SmallBenchmark = BENCHMARK) -> EvaluatedRun:
+def evaluated(folder, benchmark=BENCHMARK):
     judges = [ExactAnswerJudge()] * len(folder.repeats())
     return evaluate_run_folder(folder, benchmark, judges, ["AP"], state=folder.state())
 
 
 def traced(
-    path: Path,
-    *trajectories: Trajectory,
-    benchmark: SmallBenchmark = BENCHMARK,
-    repeats: Sequence[Sequence[Trajectory]] = (),
-    passages: Any = None,
-) -> Path:
+    path,
+    *trajectories,
+    benchmark=BENCHMARK,
+    repeats=(),
+    passages=None,
+):
     """The folder of the traces of a new run."""
     folder = write_run(path, *trajectories, repeats=repeats)
     cell = evaluated(folder, benchmark)
@@ -150,31 +146,31 @@ class Page(HTMLParser):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.elements: list[tuple[str, dict[str, str], list[str]]] = []
-        self._open: list[tuple[str, dict[str, str], list[str]]] = []
-        self.comments: list[str] = []
+        self.elements = []
+        self._open = []
+        self.comments = []
         self.source = path.read_text(encoding="utf-8")
         self.feed(self.source)
         self.close()
         assert not self._open, "every element is closed"
 
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
+    def handle_starttag(self, tag, attrs):
         element = (tag, {name: value or "" for name, value in attrs}, [])
         self.elements.append(element)
         if tag not in self.VOID:
             self._open.append(element)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self._open.pop()[0] == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         for _, _, texts in self._open:
             texts.append(data)
 
-    def handle_comment(self, data: str) -> None:
+    def handle_comment(self, data):
         self.comments.append(data)
 
-    def texts(self, tag: str, kind: str = "") -> list[str]:
+    def texts(self, tag, kind=""):
         """The texts of the elements of a tag (and of a class), with spaces for line breaks."""
         return [
             " ".join("".join(text).split())
@@ -182,12 +178,12 @@ class Page(HTMLParser):
             if name == tag and (not kind or kind in attributes.get("class", "").split())
         ]
 
-    def raw(self, tag: str) -> list[str]:
+    def raw(self, tag):
         return ["".join(text) for name, _, text in self.elements if name == tag]
 
-    def rows(self) -> list[list[str]]:
+    def rows(self):
         """The rows of all tables, as lists of texts."""
-        rows: list[list[str]] = []
+        rows = []
         for tag, _, text in self.elements:
             if tag == "tr":
                 rows.append([])
@@ -203,7 +199,7 @@ CHECKLIST = (
 )
 
 
-def scored(docid: str, *cells: tuple[str, float] | None, **facts: Any) -> dict[str, Any]:
+def scored(docid, *cells, **facts):
     """A document of a round, with a verdict and a score for each requirement that has one."""
     requirements = {
         CHECKLIST[number]: {
@@ -224,13 +220,13 @@ class AnyPassage:
     def __init__(self, text: str = "The mill grinds barley.") -> None:
         self.text = text
 
-    def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
+    def texts(self, unit_ids):
         if any(unit_id.startswith("d1%") for unit_id in unit_ids):
             raise KeyError("d1")
         return [Unit(unit_id, f"Of {parent(unit_id)}", self.text) for unit_id in unit_ids]
 
 
-def two_rounds(qid: str = "7") -> Trajectory:
+def two_rounds(qid="7"):
     """`two_calls` of a navigator: a first round with two requirements, and a second one that adds
     the third and scores d1 again; the answer lists d2, d1 and an id that the corpus lacks."""
     met, missed, unknown = ("satisfied", 0.95), ("not", 0.1), ("unknown", 0.0)

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,11 +30,11 @@ with run_lock(Path(sys.argv[1])):
 
 
 @pytest.fixture
-def lock(tmp_path: Path) -> Path:
+def lock(tmp_path):
     return tmp_path / "run" / ".lock"
 
 
-def hold(lock: Path) -> subprocess.Popen[str]:
+def hold(lock):
     root = Path(__file__).resolve().parents[3]
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(lock)],
@@ -48,13 +47,13 @@ def hold(lock: Path) -> subprocess.Popen[str]:
     return holder
 
 
-def leave(lock: Path, **text: object) -> None:
+def leave(lock, **text):
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.write_text(json.dumps(text))
 
 
 @contextmanager
-def nameless(lock: Path, **text: object) -> Iterator[None]:
+def nameless(lock, **text):
     """The lock held by somebody who has not written a text: there is an earlier one."""
     leave(lock, **text)
     with lock.open("r+b") as file:
@@ -62,14 +61,14 @@ def nameless(lock: Path, **text: object) -> Iterator[None]:
         yield
 
 
-def named(pid: int, sweep: str) -> dict[str, object]:
+def named(pid, sweep):
     started = process_started(pid)
     return {"pid": pid, "host": socket.gethostname(), "started": started, "sweep": sweep}
 
 
 def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_killed(
-    lock: Path,
-) -> None:
+    lock,
+):
     with hold(lock) as holder:
         with pytest.raises(InputError) as error, run_lock(lock):
             pytest.fail("must not be taken")
@@ -81,12 +80,12 @@ def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_killed
         assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
-def test_the_same_process_cannot_take_it_twice(lock: Path) -> None:
+def test_the_same_process_cannot_take_it_twice(lock):
     with run_lock(lock), pytest.raises(InputError, match=str(os.getpid())), run_lock(lock):
         pytest.fail("must not be taken")
 
 
-def test_it_can_be_taken_again_after_release_and_after_an_error(lock: Path) -> None:
+def test_it_can_be_taken_again_after_release_and_after_an_error(lock):
     with pytest.raises(ValueError, match="inside"), run_lock(lock):
         raise ValueError("inside")
     with run_lock(lock):
@@ -95,13 +94,11 @@ def test_it_can_be_taken_again_after_release_and_after_an_error(lock: Path) -> N
 
 
 @pytest.mark.parametrize("earlier", [{}, {"pid": 7, "host": socket.gethostname(), "sweep": "old"}])
-def test_a_cell_waits_for_its_twin_that_has_not_named_itself_yet(
-    lock: Path, monkeypatch: pytest.MonkeyPatch, earlier: dict[str, object]
-) -> None:
+def test_a_cell_waits_for_its_twin_that_has_not_named_itself_yet(lock, monkeypatch, earlier):
     monkeypatch.setenv(SWEEP, "this one")
-    steps: list[str] = []
+    steps = []
 
-    def twin() -> None:
+    def twin():
         with run_lock(lock):
             steps.append("the second has it")
 
@@ -117,12 +114,12 @@ def test_a_cell_waits_for_its_twin_that_has_not_named_itself_yet(
     assert steps == ["the first lets go", "the second has it"]
 
 
-def test_a_lock_that_is_being_let_go_is_taken(lock: Path) -> None:
-    def take() -> None:
+def test_a_lock_that_is_being_let_go_is_taken(lock):
+    def take():
         with run_lock(lock):
             steps.append("taken")
 
-    steps: list[str] = []
+    steps = []
     taking = threading.Thread(target=take)
     with nameless(lock):
         taking.start()
@@ -132,9 +129,7 @@ def test_a_lock_that_is_being_let_go_is_taken(lock: Path) -> None:
     assert steps == ["taken"]
 
 
-def test_who_never_names_itself_is_refused_after_a_moment(
-    lock: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_never_names_itself_is_refused_after_a_moment(lock, monkeypatch):
     monkeypatch.setattr("soundingline.toolkit.runs.run_folder._NAMING_SECONDS", 0.05)
     with (
         nameless(lock),
@@ -144,15 +139,13 @@ def test_who_never_names_itself_is_refused_after_a_moment(
         pytest.fail("must not be taken")
 
 
-def test_an_id_that_another_process_uses_now_does_not_hold_it(lock: Path) -> None:
+def test_an_id_that_another_process_uses_now_does_not_hold_it(lock):
     leave(lock, pid=os.getpid(), host=socket.gethostname(), started="1")
     with run_lock(lock):
         assert json.loads(lock.read_text())["started"] == process_started(os.getpid())
 
 
-def test_without_proc_a_lock_that_was_obtained_is_held(
-    lock: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_proc_a_lock_that_was_obtained_is_held(lock, monkeypatch):
     monkeypatch.setattr("soundingline.toolkit.runs.run_folder.process_started", lambda pid: "")
     # The holder was killed and this process has its id now.
     leave(lock, pid=os.getpid(), host=socket.gethostname(), started="")
@@ -160,14 +153,14 @@ def test_without_proc_a_lock_that_was_obtained_is_held(
         assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
-def test_a_living_process_holds_it_where_the_file_system_forgot_its_lock(lock: Path) -> None:
+def test_a_living_process_holds_it_where_the_file_system_forgot_its_lock(lock):
     pid = os.getpid()
     leave(lock, pid=pid, host=socket.gethostname(), started=process_started(pid))
     with pytest.raises(InputError, match=f"process {pid} "), run_lock(lock):
         pytest.fail("must not be taken")
 
 
-def test_another_hosts_lock_is_refused_with_what_to_delete(lock: Path) -> None:
+def test_another_hosts_lock_is_refused_with_what_to_delete(lock):
     leave(lock, pid=7, host="elsewhere", started="1")
     with pytest.raises(InputError) as error, run_lock(lock):
         pytest.fail("must not be taken")
@@ -175,7 +168,7 @@ def test_another_hosts_lock_is_refused_with_what_to_delete(lock: Path) -> None:
     assert f"delete {lock}" in str(error.value)
 
 
-def test_a_half_written_text_of_a_killed_process_is_taken_over(lock: Path) -> None:
+def test_a_half_written_text_of_a_killed_process_is_taken_over(lock):
     lock.parent.mkdir(parents=True)
     lock.write_text('{"pid": 1')
     with run_lock(lock):
@@ -202,9 +195,7 @@ def test_a_half_written_text_of_a_killed_process_is_taken_over(lock: Path) -> No
 @example({"pid": None, "host": socket.gethostname(), "started": "1"})
 @example({"pid": -1, "host": socket.gethostname(), "started": None})
 @example({"pid": 2**70, "host": socket.gethostname(), "started": ""})
-def test_whatever_a_lock_file_says_it_is_taken_or_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, text: object
-) -> None:
+def test_whatever_a_lock_file_says_it_is_taken_or_refused_in_one_line(tmp_path_factory, text):
     lock = tmp_path_factory.getbasetemp() / "any-text" / ".lock"
     lock.parent.mkdir(exist_ok=True)
     lock.write_text(json.dumps(text))
@@ -219,14 +210,14 @@ def test_whatever_a_lock_file_says_it_is_taken_or_refused_in_one_line(
             assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
-def test_a_deeply_nested_text_is_taken_over(lock: Path) -> None:
+def test_a_deeply_nested_text_is_taken_over(lock):
     lock.parent.mkdir(parents=True)
     lock.write_text("[" * 4096)
     with run_lock(lock):
         assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
-def test_a_symbolic_link_is_refused_and_what_it_leads_to_stays(lock: Path, tmp_path: Path) -> None:
+def test_a_symbolic_link_is_refused_and_what_it_leads_to_stays(lock, tmp_path):
     target = tmp_path / "thesis.txt"
     target.write_text("years of work")
     lock.parent.mkdir(parents=True)
@@ -237,7 +228,7 @@ def test_a_symbolic_link_is_refused_and_what_it_leads_to_stays(lock: Path, tmp_p
     assert target.read_text() == "years of work"
 
 
-def test_a_start_time_names_this_process_and_no_dead_one() -> None:
+def test_a_start_time_names_this_process_and_no_dead_one():
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait(30)
     if Path("/proc/self/stat").exists():

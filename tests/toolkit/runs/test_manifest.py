@@ -6,13 +6,11 @@ import json
 import platform
 from importlib.metadata import version
 
-import pytest
-
 from soundingline.toolkit.files import dump_json
 from soundingline.toolkit.runs.manifest import make_manifest
 
 
-def test_it_holds_config_fingerprints_factors_versions_and_machine() -> None:
+def test_it_holds_config_fingerprints_factors_versions_and_machine():
     config = {"retriever": {"k1": 0.9}, "seed": 0}
     manifest = make_manifest(config, {"benchmark": "abc"}, {"unit": "passage"})
     assert manifest["config"] == config
@@ -23,7 +21,7 @@ def test_it_holds_config_fingerprints_factors_versions_and_machine() -> None:
     assert json.loads(dump_json(manifest)) == manifest
 
 
-def test_secrets_are_masked_in_all_that_is_given_and_token_limits_are_not() -> None:
+def test_secrets_are_masked_in_all_that_is_given_and_token_limits_are_not():
     config = {
         "llm": {"api_key": "sk-1", "auth_token": "t", "max_tokens": 9, "password": None},
         "list": [{"secret": "s", "extra_headers": {"Authorization": "Bearer sk-2"}}],
@@ -44,12 +42,12 @@ def test_secrets_are_masked_in_all_that_is_given_and_token_limits_are_not() -> N
     assert manifest["fingerprints"] == {"llm": "0123456789ab"}
 
 
-def test_the_commit_is_forty_digits_in_a_checkout_and_absent_elsewhere() -> None:
+def test_the_commit_is_forty_digits_in_a_checkout_and_absent_elsewhere():
     git = make_manifest({}, {})["git"]
     assert git == {} or (len(git["commit"]) == 40 and isinstance(git["dirty"], bool))
 
 
-def test_a_process_asks_git_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_asks_git_once(monkeypatch):
     first = make_manifest({}, {})["git"]
     monkeypatch.setattr(
         "soundingline.toolkit.runs.manifest.subprocess.run", None

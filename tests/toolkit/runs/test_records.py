@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from effort import cases
@@ -29,7 +26,7 @@ from soundingline.toolkit.trajectory import (
 )
 
 
-def example() -> Trajectory:
+def example():
     calls = (
         ToolCall(
             "search",
@@ -64,38 +61,38 @@ def example() -> Trajectory:
     )
 
 
-def test_round_trip_gives_an_equal_trajectory() -> None:
+def test_round_trip_gives_an_equal_trajectory():
     assert from_record(json.loads(dump_trajectory(example()))) == example()
 
 
-def test_surfaced_is_derived_as_parent_documents_once_in_order() -> None:
+def test_surfaced_is_derived_as_parent_documents_once_in_order():
     assert surfaced(example().calls) == ("d1", "d2", "d3", "d4")
     assert "surfaced" not in to_record(example())["tiers"]
 
 
-def test_a_surfaced_tier_that_the_rankings_do_not_give_is_kept() -> None:
+def test_a_surfaced_tier_that_the_rankings_do_not_give_is_kept():
     odd = Trajectory("q", "?", "completed", tiers=dict.fromkeys(TIERS, ("d1",)))
     assert from_record(json.loads(dump_trajectory(odd))) == odd
 
 
-def test_a_call_without_notes_is_stored_as_before_there_were_any() -> None:
+def test_a_call_without_notes_is_stored_as_before_there_were_any():
     noted, *others = to_record(example())["calls"]
     assert noted["notes"]["query_0"] == "naïve Bayes"
     assert not any("notes" in call for call in others)
 
 
-def test_a_trajectory_that_failed_before_any_tier_round_trips() -> None:
+def test_a_trajectory_that_failed_before_any_tier_round_trips():
     failed = Trajectory("q", "?", "failed", traceback="Traceback ...\nValueError: x")
     assert from_record(json.loads(dump_trajectory(failed))) == failed
 
 
-def test_half_a_surrogate_pair_from_a_model_is_stored_as_utf8() -> None:
+def test_half_a_surrogate_pair_from_a_model_is_stored_as_utf8():
     odd = Trajectory("q", "?", "completed", answer=Answer(exact="a\ud83db"))
     text = dump_trajectory(odd)
     assert json.loads(text.encode("utf-8").decode("utf-8"))["answer"]["exact"] == "a\ud83db"
 
 
-def test_each_call_and_message_has_a_line_of_its_own() -> None:
+def test_each_call_and_message_has_a_line_of_its_own():
     lines = dump_trajectory(example()).splitlines()
     assert sum('"arguments"' in line for line in lines) == 3
     assert sum('"role"' in line for line in lines) == 2
@@ -130,7 +127,7 @@ exposures = st.builds(
 )
 
 
-def test_an_impossible_usage_on_disk_is_unknown() -> None:
+def test_an_impossible_usage_on_disk_is_unknown():
     record = json.loads(dump_trajectory(example()))
     record["usage"] = {"calls": 4, "agent_dollars": -3.2, "input_tokens": 10**400}
     assert from_record(record).usage == {"calls": 4, "agent_unmetered": 1, "unmetered": 1}
@@ -156,7 +153,7 @@ def test_an_impossible_usage_on_disk_is_unknown() -> None:
         warnings=st.lists(text, max_size=2).map(tuple),
     )
 )
-def test_any_trajectory_round_trips_through_utf8(trajectory: Trajectory) -> None:
+def test_any_trajectory_round_trips_through_utf8(trajectory):
     stored = dump_trajectory(trajectory).encode("utf-8")
     assert from_record(json.loads(stored)) == trajectory
 
@@ -180,7 +177,7 @@ def test_any_trajectory_round_trips_through_utf8(trajectory: Trajectory) -> None
         (lambda good: good.replace(b'[1, "previewed", "d1"', b'[1, "dreamt", "d1"'), "dreamt"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, damage, told: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_file_is_named(tmp_path, damage, told):  # type: ignore[no-untyped-def]
     path = tmp_path / "q1.json"
     good = dump_trajectory(example()).encode()
     assert damage(good) != good
@@ -191,7 +188,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage, told: str) -> None:  # 
     assert "\n" not in str(error.value)
 
 
-def places(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+def places(value, *path):
     """The paths of keys and positions to all values within a JSON value."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in pairs:
@@ -203,7 +200,7 @@ def places(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
 ODD = [None, True, -1, 1.5, "x", [], {}, ["a"], [1], {"a": 1}, 10**400, 2**70, float("nan")]
 
 
-def test_whatever_takes_the_place_of_a_value_is_read_or_refused_in_one_line() -> None:
+def test_whatever_takes_the_place_of_a_value_is_read_or_refused_in_one_line():
     whole = json.loads(dump_trajectory(replace(example(), source={"tool_call_counts": {"a": 1}})))
     refused = 0
     for path in places(whole):
@@ -221,12 +218,12 @@ def test_whatever_takes_the_place_of_a_value_is_read_or_refused_in_one_line() ->
     assert refused > 300
 
 
-def test_an_absent_file_is_named(tmp_path: Path) -> None:
+def test_an_absent_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"gone\.json"):
         read_trajectory(tmp_path / "gone.json")
 
 
-def test_documents_of_an_answer_are_recorded_and_older_files_have_none() -> None:
+def test_documents_of_an_answer_are_recorded_and_older_files_have_none():
     trajectory = replace(example(), answer=Answer("e", "x", None, ("d1",), ("d2", "d1")))
     record = json.loads(dump_trajectory(trajectory))
     assert record["answer"]["documents"] == ["d2", "d1"]
@@ -238,7 +235,7 @@ def test_documents_of_an_answer_are_recorded_and_older_files_have_none() -> None
         from_record({**record, "answer": {**record["answer"], "documents": "d1"}})
 
 
-def test_the_layer_of_an_exposure_is_recorded_where_there_is_one() -> None:
+def test_the_layer_of_an_exposure_is_recorded_where_there_is_one():
     exposures = (Exposure(1, "opened", "d1", 1, 5, "abstract"), Exposure(1, "opened", "d2", 2, 5))
     trajectory = replace(example(), exposures=exposures)
     record = json.loads(dump_trajectory(trajectory))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,14 +18,12 @@ ROUND = {"row": {"checklist": ["a mill by the Wey"]}}
 ENDED = Trajectory("Q/1", "?", "completed")
 
 
-def manifest(**others: Any) -> dict[str, Any]:
+def manifest(**others):
     return {"fingerprints": {}, **others}
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_rounds_are_kept_in_the_form_of_their_run(
-    sealed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_are_kept_in_the_form_of_their_run(sealed, tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, "a canary")
     folder = RunFolder(tmp_path / "run")
     with folder.writing(manifest(sealed=sealed)):
@@ -49,9 +45,7 @@ def test_rounds_are_kept_in_the_form_of_their_run(
         (replace(ENDED, status="out_of_money", reason="run_out_of_money"), True),
     ],
 )
-def test_rounds_go_with_a_trajectory_that_ended_well(
-    trajectory: Trajectory, stays: bool, tmp_path: Path
-) -> None:
+def test_rounds_go_with_a_trajectory_that_ended_well(trajectory, stays, tmp_path):
     folder = RunFolder(tmp_path / "run")
     with folder.writing(manifest()):
         folder.rounds("Q/1").append(ROUND)
@@ -61,9 +55,7 @@ def test_rounds_go_with_a_trajectory_that_ended_well(
     assert folder.repeat(2).rounds("Q/1").path.exists(), "another time that it was asked"
 
 
-def test_a_damaged_file_goes_on_from_the_rounds_before_the_damage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_file_goes_on_from_the_rounds_before_the_damage(tmp_path, capsys):
     folder = RunFolder(tmp_path / "run")
     rounds = folder.rounds("q")
     numbered = [{"row": {"round": number}} for number in range(1, 5)]
@@ -87,12 +79,12 @@ def test_a_damaged_file_goes_on_from_the_rounds_before_the_damage(
 
 
 @pytest.mark.parametrize("repeat", [1, 2, 12])
-def test_a_repeat_tells_its_question(repeat: int) -> None:
+def test_a_repeat_tells_its_question(repeat):
     for qid in ("q1", "q#repeat2", ""):
         assert question_of(repeat_id(qid, repeat), repeat) == qid
 
 
-def test_what_a_question_spent_before_counts_towards_its_cap_and_not_the_runs() -> None:
+def test_what_a_question_spent_before_counts_towards_its_cap_and_not_the_runs():
     ledger = Ledger(cap=1.0, question_cap=0.5, spent_before=0.4)
     ledger.add_prior_usage("q", {"librarian": UsageTotals(calls=3, input_tokens=7, dollars=0.5)})
     usage = ledger.usage("q")

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,20 +17,20 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.runs.run_folder import RunFolder
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
 
-MANIFEST: dict[str, Any] = {"fingerprints": {"benchmark": "b1", "index": "i1"}, "versions": {}}
+MANIFEST = {"fingerprints": {"benchmark": "b1", "index": "i1"}, "versions": {}}
 TOPICS = [Topic(qid, f"question {qid}") for qid in ("3", "1", "../../x", "2")]
 
 
-def trajectory(qid: str, status: str = "completed") -> Trajectory:
+def trajectory(qid, status="completed"):
     return Trajectory(qid, f"question {qid}", status, tiers={"surfaced": ()})
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
+def folder(tmp_path):
     return RunFolder(tmp_path / "runs" / "a")
 
 
-def test_what_is_written_is_read_in_topic_order_or_id_order(folder: RunFolder) -> None:
+def test_what_is_written_is_read_in_topic_order_or_id_order(folder):
     with folder.writing(MANIFEST):
         for qid in ("2", "../../x", "3"):
             folder.write(trajectory(qid))
@@ -41,14 +40,14 @@ def test_what_is_written_is_read_in_topic_order_or_id_order(folder: RunFolder) -
     assert folder.read("1") is None
 
 
-def test_a_hostile_qid_stays_inside_the_folder(folder: RunFolder, tmp_path: Path) -> None:
+def test_a_hostile_qid_stays_inside_the_folder(folder, tmp_path):
     with folder.writing(MANIFEST):
         folder.write(trajectory("../../x"))
     (found,) = tmp_path.rglob("*x.json")
     assert found.parent == folder.queries
 
 
-def test_pending_skips_what_ended_well_and_asks_failed_ones_again(folder: RunFolder) -> None:
+def test_pending_skips_what_ended_well_and_asks_failed_ones_again(folder):
     with folder.writing(MANIFEST):
         assert folder.pending(TOPICS) == TOPICS
         folder.write(trajectory("3", "timed_out"))
@@ -58,8 +57,8 @@ def test_pending_skips_what_ended_well_and_asks_failed_ones_again(folder: RunFol
 
 
 def test_a_question_that_the_end_of_the_runs_money_cut_short_is_asked_again(
-    folder: RunFolder,
-) -> None:
+    folder,
+):
     cut = Trajectory("1", "?", "out_of_money", reason=RUN_OUT_OF_MONEY)
     own = Trajectory("3", "?", "out_of_money")
     with folder.writing(MANIFEST):
@@ -73,7 +72,7 @@ def test_a_question_that_the_end_of_the_runs_money_cut_short_is_asked_again(
     assert folder.done() == {"1", "3"}
 
 
-def test_a_retry_takes_the_place_of_a_failure_and_the_failure_is_kept(folder: RunFolder) -> None:
+def test_a_retry_takes_the_place_of_a_failure_and_the_failure_is_kept(folder):
     with folder.writing(MANIFEST):
         folder.write(trajectory("1", "failed"))
         folder.write(trajectory("1", "failed"))
@@ -83,7 +82,7 @@ def test_a_retry_takes_the_place_of_a_failure_and_the_failure_is_kept(folder: Ru
     assert folder.attempts("2") == 0
 
 
-def test_a_trajectory_that_ended_well_is_never_overwritten(folder: RunFolder) -> None:
+def test_a_trajectory_that_ended_well_is_never_overwritten(folder):
     with folder.writing(MANIFEST):
         folder.write(trajectory("1"))
         with pytest.raises(RuntimeError, match="ended well"):
@@ -91,17 +90,17 @@ def test_a_trajectory_that_ended_well_is_never_overwritten(folder: RunFolder) ->
     assert folder.statuses() == {"1": "completed"}
 
 
-def test_writing_needs_the_lock(folder: RunFolder) -> None:
+def test_writing_needs_the_lock(folder):
     with pytest.raises(RuntimeError, match="writing"):
         folder.write(trajectory("1"))
 
 
-def test_the_manifest_is_there_before_the_first_trajectory(folder: RunFolder) -> None:
+def test_the_manifest_is_there_before_the_first_trajectory(folder):
     with folder.writing(MANIFEST):
         assert folder.manifest() == MANIFEST
 
 
-def test_another_configuration_is_refused_with_the_keys_that_differ(folder: RunFolder) -> None:
+def test_another_configuration_is_refused_with_the_keys_that_differ(folder):
     with folder.writing(MANIFEST):
         folder.write(trajectory("1"))
     other = {**MANIFEST, "fingerprints": {"benchmark": "b1", "index": "i2", "tool": "t"}}
@@ -113,7 +112,7 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(folder: RunF
     assert folder.manifest() == MANIFEST
 
 
-def test_a_session_with_other_versions_is_added_to_the_manifest(folder: RunFolder) -> None:
+def test_a_session_with_other_versions_is_added_to_the_manifest(folder):
     newer = {**MANIFEST, "versions": {"numpy": "9"}, "created": "later"}
     for manifest in (MANIFEST, MANIFEST, newer, newer):
         with folder.writing(manifest):
@@ -123,7 +122,7 @@ def test_a_session_with_other_versions_is_added_to_the_manifest(folder: RunFolde
     assert [session["versions"] for session in written["resumed"]] == [{"numpy": "9"}]
 
 
-def test_leftovers_of_killed_writers_are_removed(folder: RunFolder) -> None:
+def test_leftovers_of_killed_writers_are_removed(folder):
     folder.queries.mkdir(parents=True)
     leftover = folder.queries / ".1.json.abc.tmp"
     leftover.write_text("half")
@@ -131,7 +130,7 @@ def test_leftovers_of_killed_writers_are_removed(folder: RunFolder) -> None:
         assert not leftover.exists()
 
 
-def test_trajectories_without_a_manifest_are_not_adopted(folder: RunFolder) -> None:
+def test_trajectories_without_a_manifest_are_not_adopted(folder):
     with folder.writing(MANIFEST):
         folder.write(trajectory("1"))
     folder.manifest_path.unlink()
@@ -139,7 +138,7 @@ def test_trajectories_without_a_manifest_are_not_adopted(folder: RunFolder) -> N
         pytest.fail("must not start")
 
 
-def test_a_file_under_another_questions_name_is_refused(folder: RunFolder) -> None:
+def test_a_file_under_another_questions_name_is_refused(folder):
     with folder.writing(MANIFEST):
         folder.write(trajectory("1"))
     (folder.queries / "1.json").rename(folder.queries / "2.json")
@@ -147,7 +146,7 @@ def test_a_file_under_another_questions_name_is_refused(folder: RunFolder) -> No
         folder.done()
 
 
-def test_a_truncated_trajectory_is_named_on_resume(folder: RunFolder) -> None:
+def test_a_truncated_trajectory_is_named_on_resume(folder):
     with folder.writing(MANIFEST):
         folder.write(trajectory("1"))
     path = folder.queries / "1.json"
@@ -156,7 +155,7 @@ def test_a_truncated_trajectory_is_named_on_resume(folder: RunFolder) -> None:
         folder.pending(TOPICS)
 
 
-def test_statuses_do_not_depend_on_how_the_json_is_laid_out(folder: RunFolder) -> None:
+def test_statuses_do_not_depend_on_how_the_json_is_laid_out(folder):
     with folder.writing(MANIFEST):
         folder.write(trajectory("1", "steered"))
     path = folder.queries / "1.json"
@@ -164,17 +163,15 @@ def test_statuses_do_not_depend_on_how_the_json_is_laid_out(folder: RunFolder) -
     assert folder.statuses() == {"1": "steered"}
 
 
-def test_state_changes_when_a_trajectory_is_added(folder: RunFolder) -> None:
+def test_state_changes_when_a_trajectory_is_added(folder):
     with folder.writing(MANIFEST):
         before = folder.state()
         folder.write(trajectory("1"))
     assert folder.state() != before
 
 
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
+def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(folder, monkeypatch):
+    def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with folder.writing(MANIFEST):
@@ -184,13 +181,13 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(
     assert list(folder.queries.iterdir()) == []
 
 
-def test_an_error_of_the_network_is_not_taken_for_a_full_disk(folder: RunFolder) -> None:
+def test_an_error_of_the_network_is_not_taken_for_a_full_disk(folder):
     with pytest.raises(ConnectionError), folder.writing(MANIFEST):
         raise ConnectionError("refused")
 
 
 @pytest.mark.parametrize("path", ["absent", "damaged"])
-def test_a_folder_that_is_no_run_is_told(tmp_path: Path, path: str) -> None:
+def test_a_folder_that_is_no_run_is_told(tmp_path, path):
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "manifest.json").write_text('{"a":')
     with pytest.raises(InputError, match=path):
@@ -198,12 +195,12 @@ def test_a_folder_that_is_no_run_is_told(tmp_path: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".", "..", "a/b", ".a", "a b", "x" * 201])
-def test_a_run_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_run_name_that_is_no_folder_name_is_refused(tmp_path, name):
     with pytest.raises(InputError, match="name="):
         RunFolder.named(tmp_path, name)
 
 
-def test_a_run_name_gives_its_folder(tmp_path: Path) -> None:
+def test_a_run_name_gives_its_folder(tmp_path):
     assert RunFolder.named(tmp_path, "bm25,unit=maxp").path == tmp_path / "bm25,unit=maxp"
 
 
@@ -227,12 +224,12 @@ with folder.writing({"fingerprints": {"benchmark": "b"}}):
 """
 
 
-def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(tmp_path: Path) -> None:
+def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(tmp_path):
     total, sessions = 250, 8
     folder = RunFolder(tmp_path / "run")
     root = Path(__file__).resolve().parents[3]
     moments = random.Random(7)
-    seen: dict[str, bytes] = {}
+    seen = {}
     killed_midway = 0
     for session in range(sessions + 1):
         arguments = [sys.executable, "-c", WRITER, str(folder.path), str(session), str(total)]
@@ -259,9 +256,7 @@ def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["queries", "retried", "evaluation", "ranks", "retried/1"])
-def test_a_folder_of_a_run_that_leads_elsewhere_is_refused(
-    name: str, folder: RunFolder, tmp_path: Path
-) -> None:
+def test_a_folder_of_a_run_that_leads_elsewhere_is_refused(name, folder, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / ".left.tmp").touch()
@@ -279,7 +274,7 @@ def test_a_folder_of_a_run_that_leads_elsewhere_is_refused(
     assert [path.name for path in elsewhere.iterdir()] == [".left.tmp"]
 
 
-def test_a_manifest_that_leads_elsewhere_is_refused(folder: RunFolder, tmp_path: Path) -> None:
+def test_a_manifest_that_leads_elsewhere_is_refused(folder, tmp_path):
     with folder.writing(MANIFEST):
         pass
     folder.manifest_path.rename(tmp_path / "manifest.json")
@@ -288,7 +283,7 @@ def test_a_manifest_that_leads_elsewhere_is_refused(folder: RunFolder, tmp_path:
         folder.manifest()
 
 
-def test_a_link_to_a_run_is_a_run(folder: RunFolder, tmp_path: Path) -> None:
+def test_a_link_to_a_run_is_a_run(folder, tmp_path):
     with folder.writing(MANIFEST):
         folder.write(trajectory("3"))
     (tmp_path / "link").symlink_to(folder.path)
@@ -296,7 +291,7 @@ def test_a_link_to_a_run_is_a_run(folder: RunFolder, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("depth", [5_000, 500_000])
-def test_a_manifest_that_is_nested_without_end_is_refused(folder: RunFolder, depth: int) -> None:
+def test_a_manifest_that_is_nested_without_end_is_refused(folder, depth):
     folder.path.mkdir(parents=True)
     folder.manifest_path.write_text('{"a":' + "[" * depth + "]" * depth + "}")
     with pytest.raises(InputError, match=r"manifest\.json"):

@@ -13,7 +13,7 @@ from soundingline.toolkit.trajectory import Answer
 KNOWN = ("d1", "d2", "12", "an id", "a_b", "x%y", "Foo [band]", "Rome, Italy", "100%")
 
 
-def test_the_plain_three_lines_are_read() -> None:
+def test_the_plain_three_lines_are_read():
     text = "Explanation: It was he [d1].\nExact Answer: Ada Lovelace\nConfidence: 85%"
     assert parse_answer(text, KNOWN) == Answer("It was he [d1].", "Ada Lovelace", 85.0, ("d1",))
 
@@ -35,13 +35,13 @@ def test_the_plain_three_lines_are_read() -> None:
         "Explanation: So [d1]\nExact Answer: Ada\n\nThat is all.\nConfidence: 85%",
     ],
 )
-def test_markdown_order_and_layout_do_not_matter(text: str) -> None:
+def test_markdown_order_and_layout_do_not_matter(text):
     answer = parse_answer(text, KNOWN)
     assert (answer.exact, answer.confidence, answer.citations) == ("Ada", 85.0, ("d1",))
     assert answer.explanation.startswith("So [d1]")
 
 
-def test_an_explanation_may_have_many_lines() -> None:
+def test_an_explanation_may_have_many_lines():
     text = "Explanation: First [d1].\n\n- then [d2]\n- confidence is high\nExact Answer: Ada"
     answer = parse_answer(text, KNOWN)
     assert answer.explanation == "First [d1].\n\n- then [d2]\n- confidence is high"
@@ -49,7 +49,7 @@ def test_an_explanation_may_have_many_lines() -> None:
     assert answer.confidence is None
 
 
-def test_a_text_without_labels_is_all_explanation() -> None:
+def test_a_text_without_labels_is_all_explanation():
     assert parse_answer(" I found [d1]. ", KNOWN) == Answer("I found [d1].", "", None, ("d1",))
     assert parse_answer("", KNOWN) == Answer()
 
@@ -77,12 +77,12 @@ def test_a_text_without_labels_is_all_explanation() -> None:
         ("", None),
     ],
 )
-def test_confidence_is_read_in_all_its_forms(written: str, confidence: float | None) -> None:
+def test_confidence_is_read_in_all_its_forms(written, confidence):
     assert parse_answer(f"Exact Answer: x\nConfidence: {written}", ()).confidence == confidence
 
 
 @pytest.mark.parametrize("written", ["N/A", "n/a", "**N/A**", "", "N / A"])
-def test_no_answer_is_empty(written: str) -> None:
+def test_no_answer_is_empty(written):
     assert parse_answer(f"Exact Answer: {written}\nConfidence: 0%", ()).exact == ""
 
 
@@ -114,9 +114,7 @@ def test_no_answer_is_empty(written: str) -> None:
         ("[d9] [link](http://d1) d2 [] [,]", ()),
     ],
 )
-def test_citations_are_known_documents_in_square_brackets(
-    text: str, cited: tuple[str, ...]
-) -> None:
+def test_citations_are_known_documents_in_square_brackets(text, cited):
     assert find_citations(text, KNOWN) == cited
 
 
@@ -129,30 +127,30 @@ def test_citations_are_known_documents_in_square_brackets(
         "Explanation: So [d1]\nExact\u00a0Answer: Ada\nConfidence: 85\u202f%",
     ],
 )
-def test_invisible_characters_hide_no_part(text: str) -> None:
+def test_invisible_characters_hide_no_part(text):
     answer = parse_answer(text, KNOWN)
     assert (answer.exact, answer.confidence, answer.citations) == ("Ada", 85.0, ("d1",))
 
 
 @pytest.mark.parametrize("written", ["\u200b", "N/A\ufeff", "**\u200bN/A**"])
-def test_an_invisible_answer_is_none(written: str) -> None:
+def test_an_invisible_answer_is_none(written):
     assert parse_answer(f"Exact Answer: {written}\nConfidence: 0%", ()).exact == ""
 
 
-def test_digits_of_a_passage_id_are_not_two_documents() -> None:
+def test_digits_of_a_passage_id_are_not_two_documents():
     assert find_citations("[12_3] [12%p3]", ("12", "3", "_3")) == ("12",)
 
 
-def test_a_citation_behind_the_exact_answer_counts() -> None:
+def test_a_citation_behind_the_exact_answer_counts():
     assert parse_answer("Exact Answer: Ada [d2]\nConfidence: 1%", KNOWN).citations == ("d2",)
 
 
-def test_the_written_answer_has_three_lines_and_all_citations() -> None:
+def test_the_written_answer_has_three_lines_and_all_citations():
     text = format_answer("Found\nin [d1]", "Ada  Lovelace", 85.0, ("d1", "d2"))
     assert text == ("Explanation: Found in [d1] [d2]\nExact Answer: Ada Lovelace\nConfidence: 85%")
 
 
-def test_nothing_to_say_is_written_as_not_available() -> None:
+def test_nothing_to_say_is_written_as_not_available():
     text = format_answer("", "", None)
     assert text == "Explanation:\nExact Answer: N/A\nConfidence: N/A"
     assert parse_answer(text, ()) == Answer()
@@ -167,9 +165,7 @@ PLAIN = st.text("abcXYZ äé09.,'-", max_size=40).map(lambda text: " ".join(text
     confidence=st.none() | st.floats(0, 100).map(lambda value: round(value, 2)),
     citations=st.lists(st.sampled_from(KNOWN), unique=True),
 )
-def test_what_is_written_is_read_back(
-    explanation: str, exact: str, confidence: float | None, citations: list[str]
-) -> None:
+def test_what_is_written_is_read_back(explanation, exact, confidence, citations):
     answer = parse_answer(format_answer(explanation, exact, confidence, citations), KNOWN)
     assert answer.exact == exact
     assert answer.confidence == confidence
@@ -178,7 +174,7 @@ def test_what_is_written_is_read_back(
 
 
 @given(st.text(max_size=200), st.lists(st.text(max_size=5), max_size=4))
-def test_any_text_is_survived(text: str, known: list[str]) -> None:
+def test_any_text_is_survived(text, known):
     assert set(parse_answer(text, known).citations) <= set(known)
 
 
@@ -192,13 +188,11 @@ def test_any_text_is_survived(text: str, known: list[str]) -> None:
         ("[a,1] is one docid", ()),
     ],
 )
-def test_citations_of_nothing_that_was_shown_are_told_apart(
-    text: str, invented: tuple[str, ...]
-) -> None:
+def test_citations_of_nothing_that_was_shown_are_told_apart(text, invented):
     assert invented_citations(text, {"d1", "a,1"}) == invented
 
 
-def test_a_list_of_documents_is_read_in_its_order() -> None:
+def test_a_list_of_documents_is_read_in_its_order():
     text = (
         "Explanation: [d9] fits best.\nDocuments: [d2], [d9%p3]\n2. [d1]\n[d2] [invented]\n"
         "Confidence: 70%"
@@ -218,12 +212,10 @@ def test_a_list_of_documents_is_read_in_its_order() -> None:
         ("Documents: none", ()),
     ],
 )
-def test_documents_are_a_list_where_the_label_opens_a_line(
-    text: str, documents: tuple[str, ...]
-) -> None:
+def test_documents_are_a_list_where_the_label_opens_a_line(text, documents):
     assert parse_answer(text, {"d1", "d2"}).documents == documents
 
 
-def test_a_written_list_of_documents_is_read_back() -> None:
+def test_a_written_list_of_documents_is_read_back():
     text = format_answer("Found.", "", None, ("d1",), ("d2", "d1"))
     assert parse_answer(text, {"d1", "d2"}).documents == ("d2", "d1")

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import re
 import time
-from typing import Any
 
 import mcp
 import pytest
@@ -23,7 +22,7 @@ from toy_search import store_of
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.keyword import KeywordAgent
 from soundingline.agents.prompt import load_prompt
-from soundingline.toolkit.data import Document, SearchRequest, SearchResult, Topic
+from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.agent_run import _effort
 from soundingline.toolkit.search import Grep
@@ -39,20 +38,20 @@ CORPUS = {
 class NoBackend:
     """A pipeline that must not be asked."""
 
-    def search(self, request: SearchRequest) -> SearchResult:
+    def search(self, request):
         raise AssertionError(request)
 
 
-def grep(corpus: Any = None, clock: Any = time.perf_counter, **arguments: Any) -> Grep:
+def grep(corpus=None, clock=time.perf_counter, **arguments):
     store = store_of(CORPUS if corpus is None else corpus)
     return Grep(**arguments).open(NoBackend(), store, clock=clock)
 
 
-def find(tool: Grep, pattern: str) -> Any:
+def find(tool, pattern):
     return tool.call("grep", {"reason": "", "pattern": pattern})
 
 
-def test_documents_stand_by_number_of_matches_then_in_the_order_of_the_corpus() -> None:
+def test_documents_stand_by_number_of_matches_then_in_the_order_of_the_corpus():
     result = find(grep(), "mill")
     assert result.call.ranking == ("river", "mill", "ø")
     assert [hit.score for hit in result.page.hits] == [3, 2, 1]  # titles count, case does not
@@ -71,7 +70,7 @@ patterns = st.lists(
 
 @settings(deadline=None, max_examples=100)
 @given(texts=st.lists(letters, min_size=1, max_size=4), pattern=patterns)
-def test_what_matches_is_what_matches_in_a_line(texts: list[str], pattern: str) -> None:
+def test_what_matches_is_what_matches_in_a_line(texts, pattern):
     corpus = {f"d{number}": Document(f"d{number}", "", text) for number, text in enumerate(texts)}
     expected = {}
     for docid, document in corpus.items():
@@ -84,7 +83,7 @@ def test_what_matches_is_what_matches_in_a_line(texts: list[str], pattern: str) 
     assert result.call.notes["matching"] == len(expected)
 
 
-def test_long_texts_are_searched_to_their_end_and_lines_are_numbered_as_they_are_read() -> None:
+def test_long_texts_are_searched_to_their_end_and_lines_are_numbered_as_they_are_read():
     text = "".join(f"Line {number} of the Ølgod list. {'x' * 90}\n" for number in range(1500))
     tool = grep({"d": Document("d", "", text)}, lines=5)
     result = find(tool, r"\bLine (?:3|1499) of the ølgod")
@@ -101,7 +100,7 @@ def test_long_texts_are_searched_to_their_end_and_lines_are_numbered_as_they_are
     assert "needle" in hit.snippet and len(hit.snippet) < 300
 
 
-def test_hits_count_as_shown_and_documents_are_paged_through_and_read() -> None:
+def test_hits_count_as_shown_and_documents_are_paged_through_and_read():
     corpus = {f"d{number}": Document(f"d{number}", "", "a mill") for number in range(12)}
     tool = grep(corpus, page=3)
     first = find(tool, "m.ll")
@@ -130,7 +129,7 @@ def test_hits_count_as_shown_and_documents_are_paged_through_and_read() -> None:
         ("(?:(?:x{900}){900}){900}", "bad_pattern", "repetition"),
     ],
 )
-def test_a_wrong_pattern_is_refused_and_exposes_nothing(pattern: str, code: str, says: str) -> None:
+def test_a_wrong_pattern_is_refused_and_exposes_nothing(pattern, code, says):
     tool = grep()
     result = find(tool, pattern)
     assert result.call.error == code and says in result.text
@@ -138,7 +137,7 @@ def test_a_wrong_pattern_is_refused_and_exposes_nothing(pattern: str, code: str,
     assert not find(tool, "mill").failed
 
 
-def test_limits_are_told_and_recorded() -> None:
+def test_limits_are_told_and_recorded():
     corpus = {f"d{number}": Document(f"d{number}", "", "mill " * 9) for number in range(50)}
     few = find(grep(corpus, max_documents=20, max_matches=4), "mill")
     assert few.call.notes == {"documents": 20, "matching": 20, "stopped": "documents"}
@@ -157,14 +156,14 @@ def test_limits_are_told_and_recorded() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+b", "(.*)(.*)(.*)b", "a{1,30}a{1,30}b"])
-def test_time_grows_with_the_length_of_a_text_whatever_the_pattern(pattern: str) -> None:
-    def read(text: str) -> None:
+def test_time_grows_with_the_length_of_a_text_whatever_the_pattern(pattern):
+    def read(text):
         assert not find(grep({"d": Document("d", "", text + "c")}), pattern).page.hits
 
     assert_linear(read, lambda size: "a" * size)
 
 
-def test_words_match_as_whole_words_and_drive_an_agent_that_writes_no_patterns() -> None:
+def test_words_match_as_whole_words_and_drive_an_agent_that_writes_no_patterns():
     tool = grep(syntax="words")
     result = tool.call("grep", {"reason": "", "words": "(Ølgod) swan mil"})
     assert result.call.ranking == ("ø", "swan")
@@ -178,7 +177,7 @@ def test_words_match_as_whole_words_and_drive_an_agent_that_writes_no_patterns()
     assert unfit.status == "failed" and "declares no tool that searches" in unfit.traceback
 
 
-def test_a_language_model_searches_by_patterns() -> None:
+def test_a_language_model_searches_by_patterns():
     model = ScriptedModel(
         calling(call("grep", "c1", reason="", pattern=r"brekke.{0,20}\bbuilt")),
         calling(call("read_document", "c2", reason="", docid="mill", offset=1, limit=None)),
@@ -192,7 +191,7 @@ def test_a_language_model_searches_by_patterns() -> None:
     assert "{question}" in load_prompt("grep").sections["question"]
 
 
-def test_it_is_served_as_other_interfaces_are() -> None:
+def test_it_is_served_as_other_interfaces_are():
     with serving(Grep()) as server:
         opened = server.ask("/open")
         assert opened["tools"][0]["name"] == "grep"
@@ -203,8 +202,8 @@ def test_it_is_served_as_other_interfaces_are() -> None:
         assert status == 200 and len(found["hits"]) == 2  # its doors rank as before
 
 
-def test_it_is_served_over_mcp() -> None:
-    async def conversation(url: str) -> tuple[list[str], str]:
+def test_it_is_served_over_mcp():
+    async def conversation(url):
         async with mcp.Client(f"{url}/mcp", mode="legacy") as client:
             tools = [tool.name for tool in (await client.list_tools()).tools]
             result = await client.call_tool("grep", {"reason": "", "pattern": "Torvald|twelve"})
@@ -219,6 +218,6 @@ def test_it_is_served_over_mcp() -> None:
 @pytest.mark.parametrize(
     "setting", [{"syntax": "glob"}, {"order": "score"}, {"seconds": 0}, {"lines": -1}, {"page": 0}]
 )
-def test_impossible_settings_are_refused(setting: dict[str, Any]) -> None:
+def test_impossible_settings_are_refused(setting):
     with pytest.raises(InputError, match=next(iter(setting))):
         Grep(**setting)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -27,9 +26,7 @@ PASSAGES = store_of(DOCUMENTS, {"a%p0": "The tide rises nine metres.", "a%p1": "
 class Fixed:
     """Locates the first passages of `a`, and nothing elsewhere."""
 
-    def locate(
-        self, docids: Sequence[str], requirements: Sequence[str], most: int = 3
-    ) -> list[list[list[Located]]]:
+    def locate(self, docids, requirements, most=3):
         passages = [Located("a%p0", 2.0), Located("a%p1", 1.0)][:most]
         return [[passages if docid == "a" else [] for _ in requirements] for docid in docids]
 
@@ -42,13 +39,13 @@ OPERATORS = Operators(
 )
 
 
-def session(operators: Operators = OPERATORS, **settings: int) -> Literature:
+def session(operators=OPERATORS, **settings):
     backend = WordBackend({docid: document.text for docid, document in DOCUMENTS.items()})
     store = store_of(DOCUMENTS)
     return Literature(**settings).bind(operators).open(backend, store)  # type: ignore[arg-type]
 
 
-def test_a_search_shows_titles_and_exposes_metadata() -> None:
+def test_a_search_shows_titles_and_exposes_metadata():
     tool = session(hits=1)
     result = tool.call("search", {"query": "tide at Brel"})
     assert "docid=b Mills" in result.text
@@ -57,7 +54,7 @@ def test_a_search_shows_titles_and_exposes_metadata() -> None:
     assert tool.exposures.tiers["previewed"] == ("b",)
 
 
-def test_each_layer_that_is_read_is_an_exposure_with_its_tokens() -> None:
+def test_each_layer_that_is_read_is_an_exposure_with_its_tokens():
     tool = session(abstract_tokens=12)
     tool.call("search", {"query": "tide"})
     for layer in ("metadata", "abstract", "text"):
@@ -77,19 +74,19 @@ def test_each_layer_that_is_read_is_an_exposure_with_its_tokens() -> None:
     assert layers == ["metadata", "metadata", "abstract", "text", "evidence"]
 
 
-def test_an_abstract_is_read_where_no_layer_is_named() -> None:
+def test_an_abstract_is_read_where_no_layer_is_named():
     result = session(abstract_tokens=14).call("read", {"docid": "a%p3"})
     assert isinstance(result.page, DocumentPage) and result.page.layer == "abstract"
     assert list(result.page.lines) == ["The tide rises nine metres. The tide rises nine metres."]
 
 
-def test_metadata_tells_url_and_fields() -> None:
+def test_metadata_tells_url_and_fields():
     operators = Operators(fields=lambda docid: {"year": "1990"})
     text = session(operators).call("read", {"docid": "a", "layer": "metadata"}).text
     assert "Tides of Brel" in text and "url: http://x/a" in text and "year: 1990" in text
 
 
-def test_a_long_text_goes_on_at_the_line_that_its_page_tells() -> None:
+def test_a_long_text_goes_on_at_the_line_that_its_page_tells():
     tool = session(max_lines=1)
     result = tool.call("read", {"docid": "a", "layer": "text"})
     assert isinstance(result.page, DocumentPage) and result.page.continuation
@@ -99,7 +96,7 @@ def test_a_long_text_goes_on_at_the_line_that_its_page_tells() -> None:
     assert tool.call("read", {"docid": "a", "layer": "text", "offset": 99}).call.error
 
 
-def test_links_are_followed_and_surface_documents() -> None:
+def test_links_are_followed_and_surface_documents():
     tool = session()
     result = tool.call("expand", {"docids": "a, c", "direction": "out"})
     assert isinstance(result.page, ResultsPage)
@@ -110,12 +107,12 @@ def test_links_are_followed_and_surface_documents() -> None:
     assert set(inward.call.shown) == {"a", "c"}
 
 
-def test_a_hub_is_said_and_not_followed() -> None:
+def test_a_hub_is_said_and_not_followed():
     result = session(largest_hub=1).call("expand", {"docids": "a", "direction": "both"})
     assert "too many links" in result.text and result.call.notes["hubs"] == 1
 
 
-def test_evidence_shows_the_passages_with_their_ids() -> None:
+def test_evidence_shows_the_passages_with_their_ids():
     result = session(passages=1, passage_tokens=3).call(
         "locate", {"docid": "a", "requirement": "tides"}
     )
@@ -124,7 +121,7 @@ def test_evidence_shows_the_passages_with_their_ids() -> None:
     assert "No passage speaks of it" in nothing.text and not nothing.failed
 
 
-def test_findings_become_documents_or_are_refused() -> None:
+def test_findings_become_documents_or_are_refused():
     tool = session()
     result = tool.call("resolve", {"findings": "mills\nhttp://x/a\nThe Lost Book"})
     assert result.call.shown == ("b", "a")
@@ -132,7 +129,7 @@ def test_findings_become_documents_or_are_refused() -> None:
     assert tool.exposures.tiers["previewed"] == ("b", "a")
 
 
-def test_a_title_of_many_documents_is_refused_with_the_first_of_them() -> None:
+def test_a_title_of_many_documents_is_refused_with_the_first_of_them():
     headings = [Document(f"r{number}", "Annual Report", "") for number in range(5)]
     tool = session(replace(OPERATORS, resolver=Resolver(headings)))
     result = tool.call("resolve", {"findings": "Annual Report"})
@@ -140,7 +137,7 @@ def test_a_title_of_many_documents_is_refused_with_the_first_of_them() -> None:
     assert result.call.shown == ()
 
 
-def test_a_tool_without_its_operator_is_not_offered() -> None:
+def test_a_tool_without_its_operator_is_not_offered():
     assert [spec["name"] for spec in session(Operators()).specs()] == ["search", "read"]
     names = [spec["name"] for spec in session().specs()]
     assert names == ["search", "read", "expand", "locate", "resolve"]
@@ -161,16 +158,14 @@ def test_a_tool_without_its_operator_is_not_offered() -> None:
         ("resolve", {"findings": "  "}, "empty_value"),
     ],
 )
-def test_a_wrong_call_is_refused_and_exposes_nothing(
-    tool: str, arguments: dict[str, object], code: str
-) -> None:
+def test_a_wrong_call_is_refused_and_exposes_nothing(tool, arguments, code):
     opened = session()
     result = opened.call(tool, arguments)
     assert result.call.error == code
     assert not opened.exposures.rows
 
 
-def test_an_answer_lists_documents_of_the_session_alone() -> None:
+def test_an_answer_lists_documents_of_the_session_alone():
     tool = session()
     tool.call("search", {"query": "tide"})
     answer = tool.answer("Explanation: x\nDocuments: [a] [b] [invented]")
@@ -178,7 +173,7 @@ def test_an_answer_lists_documents_of_the_session_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["hits", "depth", "passages", "abstract_tokens", "largest_hub"])
-def test_impossible_settings_are_refused(name: str) -> None:
+def test_impossible_settings_are_refused(name):
     with pytest.raises(InputError, match=name):
         Literature(**{name: 0})
 
@@ -187,32 +182,32 @@ TEXT = "One two three. Four five six. Seven eight nine ten. " + "More words foll
 STORE = store_of({"d": Document("d", "Title", TEXT, "http://x/d"), "e": Document("e", "", "")})
 
 
-def test_the_abstract_is_a_field_apart() -> None:
+def test_the_abstract_is_a_field_apart():
     fields = {"d": {"abstract": "Short.", "year": "1990"}}
     layers = ReadingLayers(STORE, fields=lambda docid: fields.get(docid, {}))
     assert layers.fields("d") == {"year": "1990"}
     assert layers.abstract("d") == "Short."
 
 
-def test_an_abstract_is_the_first_sentences_up_to_the_limit() -> None:
+def test_an_abstract_is_the_first_sentences_up_to_the_limit():
     # Words and marks count: four a sentence.
     assert ReadingLayers(STORE, abstract_tokens=9).abstract("d") == "One two three. Four five six."
     assert ReadingLayers(STORE, abstract_tokens=8).abstract("d") == "One two three. Four five six."
     assert ReadingLayers(STORE, abstract_tokens=7).abstract("d") == "One two three."
 
 
-def test_a_first_sentence_that_is_too_long_is_cut_and_a_short_text_is_whole() -> None:
+def test_a_first_sentence_that_is_too_long_is_cut_and_a_short_text_is_whole():
     assert first_sentences(TEXT, 2) == "One two"
     assert first_sentences("No full stop", 100) == "No full stop"
     assert ReadingLayers(STORE).abstract("e") == ""
 
 
-def test_passages_come_from_their_own_store() -> None:
+def test_passages_come_from_their_own_store():
     passages = store_of({"d": TEXT}, {"d%p1": "Four five six."})
     layers = ReadingLayers(STORE, passages=passages)
     assert [unit.text for unit in layers.evidence(["d%p1"])] == ["Four five six."]
 
 
-def test_an_unknown_document_is_a_key_error() -> None:
+def test_an_unknown_document_is_a_key_error():
     with pytest.raises(KeyError):
         ReadingLayers(STORE).abstract("ghost")

@@ -17,30 +17,29 @@ from soundingline.toolkit.corpus import SqliteStore
 from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import RankedBrowsing
-from soundingline.toolkit.search.session import SearchTool
-from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
+from soundingline.toolkit.search.tool import DocumentPage, ResultsPage
 
 TEXTS = {f"d{n}": f"king number {n}\nsecond line\nthird line" for n in range(1, 13)}
 DOCUMENTS = {docid: Document(docid, f"Title of {docid}", text) for docid, text in TEXTS.items()}
 
 
-def browsing(**settings: Any) -> RankedBrowsing:
+def browsing(**settings):
     return RankedBrowsing(**settings).open(WordBackend(TEXTS), store_of(DOCUMENTS))
 
 
-def search(tool: RankedBrowsing, query: str = "king") -> ToolResult:
+def search(tool, query="king"):
     return tool.call("search", {"reason": "to find it", "query": query})
 
 
-def browse(tool: RankedBrowsing, **arguments: Any) -> ToolResult:
+def browse(tool, **arguments):
     return tool.call("read_search_results", {"reason": "more", **arguments})
 
 
-def read(tool: RankedBrowsing, docid: str, **arguments: Any) -> ToolResult:
+def read(tool, docid, **arguments):
     return tool.call("read_document", {"reason": "look", "docid": docid, **arguments})
 
 
-def hinted_call(output: str) -> tuple[str, dict[str, Any]] | None:
+def hinted_call(output):
     """The call that the last line of an output names."""
     found = re.fullmatch(r"Next (?:hits|lines): (.*)", output.rsplit("\n", 1)[-1])
     if not found:
@@ -50,7 +49,7 @@ def hinted_call(output: str) -> tuple[str, dict[str, Any]] | None:
     return call.func.id, {str(pair.arg): ast.literal_eval(pair.value) for pair in call.keywords}
 
 
-def followed(result: ToolResult) -> tuple[str, dict[str, Any]] | None:
+def followed(result):
     """The call that the last line of the output names. The details name the same one, but for what
     is their caller's (the reason) and what is a default (the limit)."""
     call = hinted_call(result.text)
@@ -65,8 +64,8 @@ def followed(result: ToolResult) -> tuple[str, dict[str, Any]] | None:
     return call
 
 
-def test_it_is_a_search_tool_with_three_tools_whose_first_argument_is_the_reason() -> None:
-    tool: SearchTool = browsing()
+def test_it_is_a_search_tool_with_three_tools_whose_first_argument_is_the_reason():
+    tool = browsing()
     assert [spec["name"] for spec in tool.specs()] == [
         "search",
         "read_search_results",
@@ -75,7 +74,7 @@ def test_it_is_a_search_tool_with_three_tools_whose_first_argument_is_the_reason
     assert all(next(iter(spec["parameters"]["properties"])) == "reason" for spec in tool.specs())
 
 
-def test_a_result_page_looks_as_documented() -> None:
+def test_a_result_page_looks_as_documented():
     assert search(browsing(page=2), "king 1").text == (
         '[search_id=s1 ranks 1-2 of 12 query="king 1"]\n'
         "1. docid=d1 score=2.0000 title=Title of d1\n"
@@ -86,7 +85,7 @@ def test_a_result_page_looks_as_documented() -> None:
     )
 
 
-def test_a_document_page_looks_as_documented() -> None:
+def test_a_document_page_looks_as_documented():
     assert read(browsing(), "d3", offset=1, limit=2).text == (
         "[docid=d3 lines 1-2 of 3] Title of d3\n"
         "king number 3\n"
@@ -98,7 +97,7 @@ def test_a_document_page_looks_as_documented() -> None:
     )
 
 
-def test_paging_defaults_go_on_after_the_first_page() -> None:
+def test_paging_defaults_go_on_after_the_first_page():
     tool = browsing()
     search(tool)
     page = browse(tool, search_id="s1")
@@ -106,14 +105,14 @@ def test_paging_defaults_go_on_after_the_first_page() -> None:
     assert page.text.endswith("End of the ranking.")
 
 
-def test_the_whole_ranking_is_recorded_by_the_search_and_by_no_other_call() -> None:
+def test_the_whole_ranking_is_recorded_by_the_search_and_by_no_other_call():
     tool = browsing()
     assert search(tool).call.ranking == tuple(TEXTS)
     assert browse(tool, search_id="s1").call.ranking == ()
     assert read(tool, "d1").call.ranking == ()
 
 
-def test_each_tier_holds_what_its_call_exposed() -> None:
+def test_each_tier_holds_what_its_call_exposed():
     tool = browsing()
     search(tool)
     browse(tool, search_id="s1", offset=7, limit=2)
@@ -124,7 +123,7 @@ def test_each_tier_holds_what_its_call_exposed() -> None:
     assert tiers["opened"] == ("d9",)
 
 
-def test_a_search_without_hits_says_so_and_surfaces_nothing() -> None:
+def test_a_search_without_hits_says_so_and_surfaces_nothing():
     tool = browsing()
     result = search(tool, "zebra")
     assert not result.failed
@@ -152,9 +151,7 @@ def test_a_search_without_hits_says_so_and_surfaces_nothing() -> None:
         ("find", {"query": "king"}, "unknown_tool", "search, read_search_results, read_document"),
     ],
 )
-def test_a_wrong_call_is_told_what_to_do_next_and_exposes_nothing(
-    name: str, arguments: dict[str, Any], code: str, told: str
-) -> None:
+def test_a_wrong_call_is_told_what_to_do_next_and_exposes_nothing(name, arguments, code, told):
     tool = browsing()
     search(tool)
     before = tool.exposures.tiers, tool.exposures.rows
@@ -166,7 +163,7 @@ def test_a_wrong_call_is_told_what_to_do_next_and_exposes_nothing(
     assert not result.call.shown and not result.call.ranking
 
 
-def test_an_unknown_search_id_is_told_which_are_kept() -> None:
+def test_an_unknown_search_id_is_told_which_are_kept():
     tool = browsing()
     assert browse(tool, search_id="s1").text.endswith(
         "search_id 's1' is unknown. Call search(...) first."
@@ -175,7 +172,7 @@ def test_an_unknown_search_id_is_told_which_are_kept() -> None:
     assert "(kept: s1)" in browse(tool, search_id="s2").text
 
 
-def test_search_ids_with_a_suffix_are_whole_on_every_page_and_may_come_without_it() -> None:
+def test_search_ids_with_a_suffix_are_whole_on_every_page_and_may_come_without_it():
     plain, tool = browsing(max_rankings=2), browsing(max_rankings=2)
     tool.search_id_suffix = "@4f"
     pages = [(search(each), browse(each, search_id="s1")) for each in (plain, tool)]
@@ -190,7 +187,7 @@ def test_search_ids_with_a_suffix_are_whole_on_every_page_and_may_come_without_i
         assert "search_id 's1@4f' was dropped" in browse(tool, search_id=search_id).text
 
 
-def test_a_dropped_ranking_has_its_own_error_which_names_the_query() -> None:
+def test_a_dropped_ranking_has_its_own_error_which_names_the_query():
     tool = browsing(max_rankings=2)
     for query in ("king", "number", "line"):
         search(tool, query)
@@ -202,14 +199,14 @@ def test_a_dropped_ranking_has_its_own_error_which_names_the_query() -> None:
 
 class CountingBackend:
     def __init__(self) -> None:
-        self.requests: list[SearchRequest] = []
+        self.requests = []
 
-    def search(self, request: SearchRequest) -> SearchResult:
+    def search(self, request):
         self.requests.append(request)
         return WordBackend(TEXTS).search(request)
 
 
-def test_a_repeated_query_gets_a_new_id_without_a_second_search() -> None:
+def test_a_repeated_query_gets_a_new_id_without_a_second_search():
     backend = CountingBackend()
     tool = RankedBrowsing(depth=7).open(backend, store_of(DOCUMENTS))
     first, second = search(tool, "king 3"), search(tool, " king 3")
@@ -219,7 +216,7 @@ def test_a_repeated_query_gets_a_new_id_without_a_second_search() -> None:
     assert second.call.ranking == first.call.ranking
 
 
-def test_another_reasoning_is_another_request() -> None:
+def test_another_reasoning_is_another_request():
     backend = CountingBackend()
     tool = RankedBrowsing().open(backend, store_of(DOCUMENTS))
     search(tool)
@@ -228,9 +225,9 @@ def test_another_reasoning_is_another_request() -> None:
     assert [request.reasoning for request in backend.requests] == ["", "perhaps a queen"]
 
 
-def test_a_ranking_deeper_than_asked_is_cut_to_the_depth() -> None:
+def test_a_ranking_deeper_than_asked_is_cut_to_the_depth():
     class Generous:
-        def search(self, request: SearchRequest) -> SearchResult:
+        def search(self, request):
             return WordBackend(TEXTS).search(request._replace(depth=99))
 
     tool = RankedBrowsing(depth=6).open(Generous(), store_of(DOCUMENTS))
@@ -238,11 +235,11 @@ def test_a_ranking_deeper_than_asked_is_cut_to_the_depth() -> None:
     assert len(tool.exposures.tiers["surfaced"]) == 6
 
 
-def test_titles_and_texts_of_a_page_are_fetched_in_one_call_for_the_shown_hits_only() -> None:
+def test_titles_and_texts_of_a_page_are_fetched_in_one_call_for_the_shown_hits_only():
     class CountingStore(SqliteStore):
         asked: list[Any] = []  # noqa: RUF012
 
-        def texts(self, unit_ids: Any) -> Any:
+        def texts(self, unit_ids):
             self.asked.append(list(unit_ids))
             return super().texts(unit_ids)
 
@@ -251,17 +248,17 @@ def test_titles_and_texts_of_a_page_are_fetched_in_one_call_for_the_shown_hits_o
     assert store.asked == [["d1", "d2", "d3"]]
 
 
-def test_excerpts_stop_behind_their_depth_and_titles_do_not() -> None:
+def test_excerpts_stop_behind_their_depth_and_titles_do_not():
     result = search(browsing(excerpt_depth=1, page=2))
     assert result.text.count("\n   ") == 1
     assert "title=Title of d2" in result.text
 
 
-def test_no_excerpts_on_request() -> None:
+def test_no_excerpts_on_request():
     assert "\n   " not in search(browsing(excerpt="none")).text
 
 
-def test_passages_are_shown_by_unit_id_and_counted_by_document() -> None:
+def test_passages_are_shown_by_unit_id_and_counted_by_document():
     passages = {"a%p0": "king one", "a%p1": "king two king", "b%p0": "king three"}
     documents = {"a": "king one\nking two king", "b": "king three"}
     tool = RankedBrowsing().open(WordBackend(passages), store_of(documents, passages))
@@ -271,7 +268,7 @@ def test_passages_are_shown_by_unit_id_and_counted_by_document() -> None:
     assert [exposure.documents for exposure in tool.exposures.rows] == [1, 2]
 
 
-def test_opening_a_passage_starts_where_it_stands_in_its_document() -> None:
+def test_opening_a_passage_starts_where_it_stands_in_its_document():
     text = "\n".join(f"line {n}" for n in range(1, 20)) + "\nThe passage begins\nand ends."
     passages = {"a b%p7": "The passage begins and ends."}
     tool = RankedBrowsing().open(WordBackend(passages), store_of({"a b": text}, passages))
@@ -282,9 +279,9 @@ def test_opening_a_passage_starts_where_it_stands_in_its_document() -> None:
     assert read(tool, "a b%p7", offset=1).text.startswith("[docid=a b lines 1-21")
 
 
-def test_a_backend_that_breaks_is_not_hidden_and_not_recorded() -> None:
+def test_a_backend_that_breaks_is_not_hidden_and_not_recorded():
     class Broken:
-        def search(self, request: SearchRequest) -> SearchResult:
+        def search(self, request):
             raise RuntimeError("index is gone")
 
     tool = RankedBrowsing().open(Broken(), store_of(DOCUMENTS))
@@ -293,7 +290,7 @@ def test_a_backend_that_breaks_is_not_hidden_and_not_recorded() -> None:
     assert tool.calls == ()
 
 
-def test_an_index_of_another_corpus_is_told_as_such() -> None:
+def test_an_index_of_another_corpus_is_told_as_such():
     tool = RankedBrowsing().open(WordBackend({"other": "king"}), store_of(DOCUMENTS))
     with pytest.raises(InputError, match="same corpus"):
         search(tool)
@@ -314,7 +311,7 @@ def test_an_index_of_another_corpus_is_told_as_such() -> None:
         ({"read_limit": 3000}, "a whole number, 1 to 2000"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, Any], told: str) -> None:
+def test_impossible_settings_are_refused(settings, told):
     with pytest.raises(InputError, match=re.escape(told)):
         browsing(**settings)
 
@@ -329,16 +326,14 @@ LINES = st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs
     max_bytes=st.integers(1, 3000),
     limit=st.integers(1, 30),
 )
-def test_following_the_hints_reads_every_line_exactly_once(
-    lines: list[str], max_lines: int, max_bytes: int, limit: int
-) -> None:
+def test_following_the_hints_reads_every_line_exactly_once(lines, max_lines, max_bytes, limit):
     lines = [*lines, "the last line"]
     documents = {'a "quoted" id, é': "\n".join(lines)}
     tool = RankedBrowsing(
         max_lines=max_lines, max_bytes=max_bytes, read_limit=min(limit, max_lines)
     ).open(WordBackend({}), store_of(documents))
-    got: list[str] = []
-    call: Any = ("read_document", {"reason": "", "docid": 'a "quoted" id, é'})
+    got = []
+    call = ("read_document", {"reason": "", "docid": 'a "quoted" id, é'})
     while call:
         result = tool.call(*call)
         assert not result.failed
@@ -365,14 +360,14 @@ def test_following_the_hints_reads_every_line_exactly_once(
     page=st.integers(1, 12),
 )
 def test_following_the_hints_shows_every_hit_exactly_once(
-    count: int, title: str, text: str, max_lines: int, max_bytes: int, page: int
-) -> None:
+    count, title, text, max_lines, max_bytes, page
+):
     documents = {f"é {n}": Document(f"é {n}", title, f"king {text}") for n in range(count)}
     tool = RankedBrowsing(
         page=page, browse_page=page, max_lines=max_lines, max_bytes=max_bytes, read_limit=1
     ).open(WordBackend(dict.fromkeys(documents, "king")), store_of(documents))
-    shown: list[str] = []
-    call: Any = ("search", {"reason": "", "query": "king"})
+    shown = []
+    call = ("search", {"reason": "", "query": "king"})
     while call:
         result = tool.call(*call)
         assert not result.failed
@@ -382,13 +377,13 @@ def test_following_the_hints_shows_every_hit_exactly_once(
     assert shown == list(documents)
 
 
-def test_a_search_of_a_thousand_hits_costs_little_over_the_backend() -> None:
+def test_a_search_of_a_thousand_hits_costs_little_over_the_backend():
     text = "The king of a far country wrote letters to his minister. " * 150
     documents = {f"d{n}": Document(f"d{n}", "Title", f"{text} {n}") for n in range(1000)}
     hits = [Hit(f"d{n}", f"d{n}", n + 1, 1.0) for n in range(1000)]
 
     class Ready:
-        def search(self, request: SearchRequest) -> SearchResult:
+        def search(self, request):
             return SearchResult(hits)
 
     seconds = []

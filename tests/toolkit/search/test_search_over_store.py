@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from toy_search import WordBackend
@@ -15,16 +13,14 @@ from soundingline.toolkit.search import RankedBrowsing
 
 
 @pytest.fixture(scope="module")
-def articles(data_root: Path) -> list[Document]:
+def articles(data_root):
     lines = (data_root / "cmuqa" / "corpus.jsonl").read_text(encoding="utf-8").splitlines()
     rows = sorted(map(json.loads, lines), key=lambda row: -len(row["text"]))
     return [Document(row["_id"], row["title"], row["text"]) for row in rows[:3]]
 
 
 @pytest.fixture(scope="module")
-def store(
-    articles: list[Document], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SqliteStore]:
+def store(articles, tmp_path_factory):
     folder = tmp_path_factory.mktemp("store")
     texts = SqliteStore.build(folder / "texts", articles, corpus_fingerprint="test")
     texts.add_units(folder / "units", Passages())
@@ -33,12 +29,12 @@ def store(
         yield opened
 
 
-def browsing(store: SqliteStore) -> RankedBrowsing:
+def browsing(store):
     units = {unit.unit_id: unit.text for unit in store.units()}
     return RankedBrowsing().open(WordBackend(units), store)
 
 
-def test_every_passage_opens_at_the_line_that_holds_its_beginning(store: SqliteStore) -> None:
+def test_every_passage_opens_at_the_line_that_holds_its_beginning(store):
     tool = browsing(store)
     for unit in store.units():
         result = tool.call("read_document", {"reason": "", "docid": unit.unit_id, "limit": 9})
@@ -48,12 +44,10 @@ def test_every_passage_opens_at_the_line_that_holds_its_beginning(store: SqliteS
         assert 0 <= "".join(body).find(beginning) < len(body[0])
 
 
-def test_a_long_article_is_read_whole_by_its_hints(
-    store: SqliteStore, articles: list[Document]
-) -> None:
+def test_a_long_article_is_read_whole_by_its_hints(store, articles):
     tool = browsing(store)
     article = articles[0]
-    got: list[str] = []
+    got = []
     hint = "offset=1,"
     while "offset=" in hint:
         first = int(hint.split("offset=")[1].split(",")[0])
@@ -64,7 +58,7 @@ def test_a_long_article_is_read_whole_by_its_hints(
     assert "".join("\n".join(got).split()) == "".join(article.text.split())
 
 
-def test_a_passage_that_the_document_lacks_is_an_unknown_docid(store: SqliteStore) -> None:
+def test_a_passage_that_the_document_lacks_is_an_unknown_docid(store):
     docid = next(store.documents()).docid
     for number in ("99999", "9" * 30, "9" * 6000):
         arguments = {"reason": "", "docid": f"{docid}%p{number}"}
@@ -73,7 +67,7 @@ def test_a_passage_that_the_document_lacks_is_an_unknown_docid(store: SqliteStor
     assert past.call.error == "past_the_end"
 
 
-def test_previewed_passages_count_as_their_articles(store: SqliteStore) -> None:
+def test_previewed_passages_count_as_their_articles(store):
     tool = browsing(store)
     result = tool.call("search", {"reason": "", "query": "president of the united states"})
     assert all("%p" in unit_id for unit_id in result.call.shown)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 from toy_search import WordBackend, store_of
 
-from soundingline.toolkit.data import Document, SearchRequest, SearchResult
+from soundingline.toolkit.data import Document
 from soundingline.toolkit.files import dump_json
-from soundingline.toolkit.search import ExposureLog, RankedBrowsing, SearchTool, TopK
+from soundingline.toolkit.search import ExposureLog, RankedBrowsing, TopK
 from soundingline.toolkit.tokens import count_tokens
 from soundingline.toolkit.trajectory import Exposure
 
@@ -36,16 +35,16 @@ CODES = {
 }
 
 
-def browsing(**settings: Any) -> RankedBrowsing:
+def browsing(**settings):
     return RankedBrowsing(**settings).open(WordBackend(TEXTS), store_of(DOCUMENTS))
 
 
-def top(**settings: Any) -> TopK:
+def top(**settings):
     settings = {"get_document": True, **settings}
     return TopK(**settings).open(WordBackend(TEXTS), store_of(DOCUMENTS))
 
 
-def test_a_call_is_recorded_with_its_output_tokens_and_seconds() -> None:
+def test_a_call_is_recorded_with_its_output_tokens_and_seconds():
     ticks = iter([10.0, 12.5])
     tool = RankedBrowsing().open(WordBackend(TEXTS), store_of(DOCUMENTS), clock=lambda: next(ticks))
     result = tool.call("search", {"reason": "why", "query": "king"})
@@ -63,13 +62,13 @@ class NotingBackend(WordBackend):
     notes: Any = None
     asked = 0
 
-    def search(self, request: SearchRequest) -> SearchResult:
+    def search(self, request):
         self.asked += 1
         notes = {"asked": self.asked} if self.notes is None else self.notes
         return super().search(request)._replace(notes=notes)
 
 
-def test_what_a_search_noted_is_recorded_with_its_call_and_not_shown() -> None:
+def test_what_a_search_noted_is_recorded_with_its_call_and_not_shown():
     backend = NotingBackend(TEXTS)
     tool = RankedBrowsing().open(backend, store_of(DOCUMENTS))
     queries = ["king", "nothing like it", "king"]
@@ -81,7 +80,7 @@ def test_what_a_search_noted_is_recorded_with_its_call_and_not_shown() -> None:
     assert not any("asked" in call.output for call in calls)
 
 
-def test_notes_that_json_cannot_hold_do_not_cost_the_trajectory() -> None:
+def test_notes_that_json_cannot_hold_do_not_cost_the_trajectory():
     backend = NotingBackend(TEXTS)
     backend.notes = {"of": object()}
     tool = RankedBrowsing().open(backend, store_of(DOCUMENTS))
@@ -90,7 +89,7 @@ def test_notes_that_json_cannot_hold_do_not_cost_the_trajectory() -> None:
     dump_json(asdict(call))
 
 
-def test_exposures_count_the_tokens_of_all_output_up_to_the_end_of_their_call() -> None:
+def test_exposures_count_the_tokens_of_all_output_up_to_the_end_of_their_call():
     tool = browsing()
     tool.call("nonsense", {})
     tool.call("search", {"reason": "", "query": "king"})
@@ -102,7 +101,7 @@ def test_exposures_count_the_tokens_of_all_output_up_to_the_end_of_their_call() 
     assert (opened.call, opened.tier, opened.documents, opened.tokens) == (3, "opened", 6, spent[2])
 
 
-def test_a_blocked_session_refuses_every_call_with_the_reason() -> None:
+def test_a_blocked_session_refuses_every_call_with_the_reason():
     tool = browsing()
     tool.block("Time is nearly over: answer now.")
     for name in ("search", "nonsense"):
@@ -112,7 +111,7 @@ def test_a_blocked_session_refuses_every_call_with_the_reason() -> None:
     assert not any(tool.exposures.tiers.values())
 
 
-def test_only_documents_that_the_session_brought_up_can_be_cited() -> None:
+def test_only_documents_that_the_session_brought_up_can_be_cited():
     tool = browsing(depth=5)
     tool.call("search", {"reason": "", "query": "king"})
     tool.call("read_document", {"reason": "", "docid": "an id, é"})
@@ -120,7 +119,7 @@ def test_only_documents_that_the_session_brought_up_can_be_cited() -> None:
     assert cited == tool.exposures.tiers["cited"] == ("d2", "an id, é")
 
 
-def test_an_answer_is_parsed_and_its_citations_are_cited() -> None:
+def test_an_answer_is_parsed_and_its_citations_are_cited():
     tool = browsing()
     tool.call("search", {"reason": "", "query": "king 3"})
     answer = tool.answer("Explanation: so [d3] [d99]\nExact Answer: 3\nConfidence: 60%")
@@ -130,7 +129,7 @@ def test_an_answer_is_parsed_and_its_citations_are_cited() -> None:
 
 
 @pytest.mark.parametrize("make", [browsing, top])
-def test_schemas_are_strict_and_are_plain_json(make: Callable[[], SearchTool]) -> None:
+def test_schemas_are_strict_and_are_plain_json(make):
     for spec in json.loads(json.dumps(make().specs())):
         parameters = spec["parameters"]
         assert set(spec) == {"name", "description", "parameters"}
@@ -139,40 +138,40 @@ def test_schemas_are_strict_and_are_plain_json(make: Callable[[], SearchTool]) -
         assert all(each["description"] for each in parameters["properties"].values())
 
 
-def test_arguments_that_json_cannot_hold_are_recorded_as_unreadable() -> None:
+def test_arguments_that_json_cannot_hold_are_recorded_as_unreadable():
     tool = browsing()
     for arguments in ({"query": "\ud800"}, {"query": float("nan")}, {"query": {1, 2}}, "text"):
-        recorded: Any = tool.call("search", arguments).call.arguments  # type: ignore[arg-type]
+        recorded = tool.call("search", arguments).call.arguments  # type: ignore[arg-type]
         assert list(recorded) == ["unreadable"]
     nested = {"query": ["king", {"a": 1}]}
     assert tool.call("search", nested).call.arguments == nested
 
 
 @pytest.mark.parametrize("value", [3, "3", 3.0, " 3 "])
-def test_an_integer_may_be_written_as_a_string(value: Any) -> None:
+def test_an_integer_may_be_written_as_a_string(value):
     result = browsing().call("read_document", {"reason": "", "docid": "an id, é", "limit": value})
     assert "lines 1-3 of 300" in result.text
 
 
 @pytest.mark.parametrize("value", [True, 2.5, "3x", "", float("nan"), float("inf"), "٣", [3]])
-def test_what_is_no_integer_is_refused(value: Any) -> None:
+def test_what_is_no_integer_is_refused(value):
     result = browsing().call("read_document", {"reason": "", "docid": "d1", "limit": value})
     assert result.call.error == "wrong_type"
 
 
-def test_a_docid_may_be_sent_as_a_number() -> None:
+def test_a_docid_may_be_sent_as_a_number():
     tool = RankedBrowsing().open(WordBackend({}), store_of({"17": "seventeen"}))
     assert "seventeen" in tool.call("read_document", {"reason": "", "docid": 17}).text
 
 
-def test_optional_arguments_may_be_null_or_absent_and_the_reason_may_be_empty() -> None:
+def test_optional_arguments_may_be_null_or_absent_and_the_reason_may_be_empty():
     arguments = {"reason": "", "docid": "d1", "offset": None, "limit": None}
     whole = browsing().call("read_document", arguments)
     assert whole.text == browsing().call("read_document", {"reason": "", "docid": "d1"}).text
     assert not whole.failed
 
 
-def random_values(chance: random.Random) -> Iterator[Any]:
+def random_values(chance):
     pieces = [
         "king",
         "s1",
@@ -186,7 +185,7 @@ def random_values(chance: random.Random) -> Iterator[Any]:
         "'\"",
         "%p",
     ]
-    nested: list[Any] = [[], [], []]
+    nested = [[], [], []]
     for index, depth in enumerate((1, 400, 5000)):
         for _ in range(depth):
             nested[index] = [nested[index]]
@@ -213,7 +212,7 @@ def random_values(chance: random.Random) -> Iterator[Any]:
         )
 
 
-def random_call(chance: random.Random, values: Iterator[Any]) -> tuple[Any, Any]:
+def random_call(chance, values):
     names = ["search", "read_search_results", "read_document", "get_document"]
     likely = {
         "reason": "r",
@@ -232,7 +231,7 @@ def random_call(chance: random.Random, values: Iterator[Any]) -> tuple[Any, Any]
         "read_document": ["reason", "docid", "offset", "limit"],
         "get_document": ["docid"],
     }
-    keys: list[Any] = [*wanted.get(name if isinstance(name, str) else "", likely)]
+    keys = [*wanted.get(name if isinstance(name, str) else "", likely)]
     if chance.random() < 0.1:
         keys.append(chance.choice(["extra", 3, None, "\ud800"]))
     if chance.random() < 0.1:
@@ -244,9 +243,7 @@ def random_call(chance: random.Random, values: Iterator[Any]) -> tuple[Any, Any]
 
 
 @pytest.mark.parametrize(("make", "calls"), [(browsing, 7000), (top, 3000)])
-def test_any_call_ends_in_a_result_or_in_a_tool_error(
-    make: Callable[..., SearchTool], calls: int
-) -> None:
+def test_any_call_ends_in_a_result_or_in_a_tool_error(make, calls):
     chance = random.Random(7)
     values = random_values(chance)
     tool = make(max_rankings=3)
@@ -269,14 +266,14 @@ def test_any_call_ends_in_a_result_or_in_a_tool_error(
     assert sum(not call.error for call in tool.calls) > calls / 10
 
 
-def test_tiers_keep_the_order_of_first_exposure() -> None:
+def test_tiers_keep_the_order_of_first_exposure():
     log = ExposureLog()
     log.surface(["c", "a"])
     log.surface(["a", "b", "c"])
     assert log.tiers["surfaced"] == ("c", "a", "b")
 
 
-def test_an_exposure_is_written_for_the_first_showing_in_each_tier_only() -> None:
+def test_an_exposure_is_written_for_the_first_showing_in_each_tier_only():
     log = ExposureLog()
     log.count(10)
     log.show("previewed", ["a", "b"])
@@ -294,13 +291,13 @@ def test_an_exposure_is_written_for_the_first_showing_in_each_tier_only() -> Non
     )
 
 
-def test_surfaced_documents_have_no_exposures() -> None:
+def test_surfaced_documents_have_no_exposures():
     log = ExposureLog()
     log.surface(["a", "b"])
     assert log.rows == ()
 
 
-def test_citing_a_document_that_was_only_surfaced_does_not_count_it_as_shown() -> None:
+def test_citing_a_document_that_was_only_surfaced_does_not_count_it_as_shown():
     log = ExposureLog()
     log.count(4)
     log.surface(["a"])
@@ -308,7 +305,7 @@ def test_citing_a_document_that_was_only_surfaced_does_not_count_it_as_shown() -
     assert log.rows == (Exposure(1, "cited", "a", 0, 4),)
 
 
-def test_known_are_all_documents_brought_up_so_far() -> None:
+def test_known_are_all_documents_brought_up_so_far():
     log = ExposureLog()
     log.surface(["a"])
     log.show("opened", ["b"])

@@ -17,61 +17,61 @@ from soundingline.toolkit.search.snippets import METHODS, QueryTerms, best_windo
 FILLER = "nothing here speaks about it at all and so goes on "
 
 
-def test_the_window_holds_the_most_distinct_query_words() -> None:
+def test_the_window_holds_the_most_distinct_query_words():
     text = f"king king king. {FILLER * 10} The king met the queen in Vienna. {FILLER * 10}"
     assert "king met the queen in Vienna" in best_window(QueryTerms("king queen Vienna"), text, 80)
 
 
-def test_a_rare_word_weighs_more_than_a_frequent_one() -> None:
+def test_a_rare_word_weighs_more_than_a_frequent_one():
     text = f"{'the king said. ' * 20}{FILLER * 5} zeppelin {FILLER * 5}"
     assert "zeppelin" in best_window(QueryTerms("king zeppelin"), text, 60)
 
 
-def test_equal_windows_give_the_earliest() -> None:
+def test_equal_windows_give_the_earliest():
     text = f"one king here. {FILLER * 10} two king there."
     assert "one king" in best_window(QueryTerms("king"), text, 60)
 
 
-def test_words_are_matched_without_case_and_ending() -> None:
+def test_words_are_matched_without_case_and_ending():
     text = f"{FILLER * 10} KINGS of Äthiopien {FILLER * 10}"
     assert "KINGS" in best_window(QueryTerms("king"), text, 60)
     assert "Äthiopien" in best_window(QueryTerms("äthiopien"), text, 60)
     assert "KINGS" in best_window(QueryTerms("kings"), text, 60)
 
 
-def test_a_word_inside_another_is_no_match() -> None:
+def test_a_word_inside_another_is_no_match():
     text = f"{FILLER * 10} reckoning {FILLER * 10} reckless kon {FILLER * 10}"
     assert "reckless kon" in best_window(QueryTerms("kon"), text, 60)
 
 
-def test_scripts_without_spaces_match_inside_a_run() -> None:
+def test_scripts_without_spaces_match_inside_a_run():
     text = "天" * 300 + "東京タワー" + "地" * 300
     assert "東京タワー" in best_window(QueryTerms("東京タワー"), text, 40)
 
 
-def test_the_first_match_starts_about_55_characters_before_it() -> None:
+def test_the_first_match_starts_about_55_characters_before_it():
     text = f"{FILLER * 10}the king came. {FILLER * 10} king queen Vienna."
     shown = first_match(QueryTerms("Vienna queen king"), text, 220)
     assert 40 <= shown.index("king") <= 56
     assert "Vienna" not in shown
 
 
-def test_without_a_match_the_text_is_shown_from_its_start() -> None:
+def test_without_a_match_the_text_is_shown_from_its_start():
     for method in (best_window, first_match):
         assert method(QueryTerms("zebra"), FILLER * 10, 40).startswith("nothing here speaks")
 
 
-def test_a_short_text_is_shown_whole_with_its_white_space_collapsed() -> None:
+def test_a_short_text_is_shown_whole_with_its_white_space_collapsed():
     assert best_window(QueryTerms("king"), "the\n\n king\tcame ", 220) == "the king came"
 
 
-def test_omitted_text_is_marked_on_both_sides() -> None:
+def test_omitted_text_is_marked_on_both_sides():
     shown = best_window(QueryTerms("king"), f"{FILLER * 5}king {FILLER * 5}", 60)
     assert shown.startswith("…") and shown.endswith("…")
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\n"])
-def test_an_empty_text_has_an_empty_excerpt(text: str) -> None:
+def test_an_empty_text_has_an_empty_excerpt(text):
     assert (
         best_window(QueryTerms("king"), text, 220)
         == first_match(QueryTerms("king"), text, 220)
@@ -87,8 +87,8 @@ def test_an_empty_text_has_an_empty_excerpt(text: str) -> None:
     method=st.sampled_from(["window", "first_match"]),
 )
 def test_an_excerpt_is_a_stretch_of_the_text_of_at_most_the_length_asked(
-    text: str, query: str, characters: int, method: str
-) -> None:
+    text, query, characters, method
+):
     shown = METHODS[method](QueryTerms(query), text, characters)
     solid = " ".join(text.split())
     inner = shown[1:] if shown not in solid and shown.startswith("…") else shown
@@ -102,11 +102,11 @@ WORDS = ["alpha", "bravo", "carol", "delta", "filler", "mumble"]
 
 @settings(max_examples=cases(200), deadline=None)
 @given(words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=120))
-def test_no_other_window_of_the_length_has_a_higher_weight(words: list[str]) -> None:
+def test_no_other_window_of_the_length_has_a_higher_weight(words):
     wanted, characters = WORDS[:4], 40
     weights = {word: words.count(word) ** -0.5 for word in wanted if word in words}
 
-    def worth(stretch: str) -> float:
+    def worth(stretch):
         inside = stretch.strip("…").split()
         return sum(weight for word, weight in weights.items() if word in inside)
 
@@ -122,7 +122,7 @@ def test_no_other_window_of_the_length_has_a_higher_weight(words: list[str]) -> 
 
 @settings(max_examples=cases(100), deadline=None)
 @given(st.lists(st.sampled_from([*WORDS, "x", "of"]), min_size=1, max_size=120))
-def test_words_are_not_cut(words: list[str]) -> None:
+def test_words_are_not_cut(words):
     shown = best_window(QueryTerms("alpha delta"), " ".join(words), 50)
     assert set(shown.strip("…").split()) <= set(words)
 
@@ -135,7 +135,7 @@ class Place(NamedTuple):
     stem: str
 
 
-def places_one_by_one(lowered: str, stem: str) -> list[int]:
+def places_one_by_one(lowered, stem):
     """Where `stem` stands, from left to right and without overlap."""
     places, start = [], 0
     while start <= len(lowered) - len(stem):
@@ -147,17 +147,17 @@ def places_one_by_one(lowered: str, stem: str) -> list[int]:
     return places
 
 
-def stem_of(word: str) -> str:
+def stem_of(word):
     endings = [end for end in ("ing", "es", "ed", "s") if re.fullmatch(rf"\w{{4,}}{end}", word)]
     return word[: -len(endings[0])] if endings else word
 
 
-def stems_of(query: str) -> list[str]:
+def stems_of(query):
     stems = dict.fromkeys(stem_of(word) for word in re.findall(r"\w+", lower(query)))
     return sorted(stems, key=lambda stem: -len(stem))[:24]
 
 
-def lower(text: str) -> str:
+def lower(text):
     """Of the same length: where a character gets longer, each is changed by itself or stays."""
     singly = [character.lower() for character in text]
     if all(len(low) == 1 for low in singly):
@@ -165,7 +165,7 @@ def lower(text: str) -> str:
     return "".join(low if len(low) == 1 else old for low, old in zip(singly, text, strict=True))
 
 
-def match_at(lowered: str, stem: str, start: int) -> Place | None:
+def match_at(lowered, stem, start):
     if not stem.isascii():
         return Place(start, start + len(stem), stem)
     ending = 3 if len(stem) >= 4 else 0
@@ -174,12 +174,12 @@ def match_at(lowered: str, stem: str, start: int) -> Place | None:
     return Place(start, match.end(), stem) if match else None
 
 
-def matches_of(lowered: str, stem: str, most: int | None = None) -> list[Place]:
+def matches_of(lowered, stem, most=None):
     places = places_one_by_one(lowered, stem)[:most]
     return [match for place in places if (match := match_at(lowered, stem, place))]
 
 
-def plain_window(query: str, text: str, characters: int) -> str:
+def plain_window(query, text, characters):
     """`window`, from its definition: each window of matches is made and weighed by itself."""
     lowered, stems = lower(text), stems_of(query)
     matches = {stem: matches_of(lowered, stem, 65) for stem in stems}
@@ -199,7 +199,7 @@ def plain_window(query: str, text: str, characters: int) -> str:
     return shown
 
 
-def plain_first_match(query: str, text: str, characters: int) -> str:
+def plain_first_match(query, text, characters):
     """`first_match`, from its definition."""
     lowered = lower(text)
     matches = [match for stem in stems_of(query) for match in matches_of(lowered, stem)]
@@ -218,7 +218,7 @@ ALPHABETS = (LETTERS, LATIN, VOCABULARY.map(lambda word: f"{word} "))
 
 
 @st.composite
-def texts_and_queries(draw: st.DrawFn) -> tuple[str, str]:
+def texts_and_queries(draw):
     """A text, and a query with words and parts of words of it."""
     pieces = draw(st.sampled_from(ALPHABETS))
     # Repeated, so that words stand more often than is counted.
@@ -243,7 +243,7 @@ FAR = FILLER * 5
     "sums in two orders"
 )
 @given(both=texts_and_queries(), characters=st.integers(20, 120))
-def test_excerpts_are_those_of_the_definition(both: tuple[str, str], characters: int) -> None:
+def test_excerpts_are_those_of_the_definition(both, characters):
     text, query = both
     prepared = QueryTerms(query)
     assert best_window(prepared, text, characters) == plain_window(query, text, characters)
@@ -251,18 +251,16 @@ def test_excerpts_are_those_of_the_definition(both: tuple[str, str], characters:
 
 
 @pytest.mark.parametrize(("kings", "shown"), [(64, "second"), (65, "first")])
-def test_a_word_that_stands_more_than_64_times_counts_only_where_no_other_one_matches(
-    kings: int, shown: str
-) -> None:
+def test_a_word_that_stands_more_than_64_times_counts_only_where_no_other_one_matches(kings, shown):
     text = FILLER.join(["", "first queen ", "second queen king ", "king " * (kings - 1)])
     assert shown in best_window(QueryTerms("king queen"), text, 40)
     assert "second queen king" in best_window(QueryTerms("king zebra"), text, 40)
 
 
-def test_a_whole_question_takes_little_longer_than_four_words() -> None:
+def test_a_whole_question_takes_little_longer_than_four_words():
     text = FILLER * 1000
     words = [f"{letter}{end}" for letter in "abcdef" for end in ("vent", "tory", "blem", "wick")]
-    seconds: dict[int, list[float]] = {4: [], 24: []}
+    seconds = {4: [], 24: []}
     for _ in range(9):
         for count, times in seconds.items():
             query = QueryTerms(" ".join(words[:count]))
@@ -273,7 +271,7 @@ def test_a_whole_question_takes_little_longer_than_four_words() -> None:
     assert min(seconds[24]) < 2.5 * min(seconds[4])
 
 
-def test_a_text_of_15000_words_takes_milliseconds() -> None:
+def test_a_text_of_15000_words_takes_milliseconds():
     text = ("The king of the country said that in time a treaty is to be had. " * 1100)[:95_000]
     query = QueryTerms(
         "which king of the country said in 1848 that a treaty with Prussia is to be had"
@@ -287,7 +285,7 @@ def test_a_text_of_15000_words_takes_milliseconds() -> None:
     assert sorted(seconds)[4] < 0.02
 
 
-def test_a_word_without_end_is_not_looked_for() -> None:
+def test_a_word_without_end_is_not_looked_for():
     text = f"{'a' * 300} {FILLER * 20} king {FILLER}"
     assert "king" in best_window(QueryTerms(f"{'a' * 300} king"), text, 60)
     assert "a" * 30 in best_window(QueryTerms(f"{'a' * 150}"), f"{FILLER * 9}{'a' * 150}", 60)
@@ -299,5 +297,5 @@ def test_a_word_without_end_is_not_looked_for() -> None:
     assert time.process_time() - start < 5.0
 
 
-def test_the_interface_offers_every_method() -> None:
+def test_the_interface_offers_every_method():
     assert tuple(METHODS) == SNIPPETS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 from toy_search import WordBackend, store_of
@@ -11,18 +10,17 @@ from toy_search import WordBackend, store_of
 from soundingline.toolkit.data import Document
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import TopK
-from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import DocumentPage
 
 TEXTS = {f"d{n}": f"king number {n} had a very long name" for n in range(1, 9)}
 DOCUMENTS = {docid: Document(docid, f"Title {docid}", text) for docid, text in TEXTS.items()}
 
 
-def top(**settings: Any) -> TopK:
+def top(**settings):
     return TopK(**settings).open(WordBackend(TEXTS), store_of(DOCUMENTS))
 
 
-def test_a_search_shows_the_best_hits_cut_to_the_token_budget() -> None:
+def test_a_search_shows_the_best_hits_cut_to_the_token_budget():
     assert top(k=2, max_tokens=5).call("search", {"query": "king 2"}).text == (
         '[top 2 query="king 2"]\n\n'
         "docid=d2 score=2.0000\nTitle d2\nking number 2\n[cut after 5 tokens]\n\n"
@@ -30,12 +28,12 @@ def test_a_search_shows_the_best_hits_cut_to_the_token_budget() -> None:
     )
 
 
-def test_without_a_budget_texts_are_whole() -> None:
+def test_without_a_budget_texts_are_whole():
     text = top(k=1, max_tokens=None).call("search", {"query": "king 2"}).text
     assert text.endswith("Title d2\nking number 2 had a very long name")
 
 
-def test_surfaced_and_previewed_are_the_hits_shown() -> None:
+def test_surfaced_and_previewed_are_the_hits_shown():
     tool = top()
     result = tool.call("search", {"query": "king"})
     assert result.call.ranking == result.call.shown == ("d1", "d2", "d3", "d4", "d5")
@@ -43,14 +41,14 @@ def test_surfaced_and_previewed_are_the_hits_shown() -> None:
     assert tiers["surfaced"] == tiers["previewed"] == ("d1", "d2", "d3", "d4", "d5")
 
 
-def test_get_document_is_offered_on_request_only() -> None:
-    tool: SearchTool = top()
+def test_get_document_is_offered_on_request_only():
+    tool = top()
     assert [spec["name"] for spec in tool.specs()] == ["search"]
     assert tool.call("get_document", {"docid": "d1"}).call.error == "unknown_tool"
     assert [spec["name"] for spec in top(get_document=True).specs()] == ["search", "get_document"]
 
 
-def test_get_document_gives_the_whole_document_also_for_a_passage() -> None:
+def test_get_document_gives_the_whole_document_also_for_a_passage():
     tool = top(get_document=True, max_tokens=1)
     result = tool.call("get_document", {"docid": "d3%p1"})
     assert result.text == "[docid=d3] Title d3\nking number 3 had a very long name"
@@ -66,12 +64,12 @@ LONG = {
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_a_long_document_comes_in_pages_that_together_are_the_whole(name: str) -> None:
+def test_a_long_document_comes_in_pages_that_together_are_the_whole(name):
     title = "Title " * (2000 if name == "long title" else 1)
     store = store_of({"d": Document("d", title, LONG[name])})
     tool = TopK(get_document=True, max_bytes=5000).open(WordBackend({"d": ""}), store)
-    arguments: dict[str, Any] | None = {"docid": "d"}
-    lines: list[str] = []
+    arguments = {"docid": "d"}
+    lines = []
     while arguments:
         result = tool.call("get_document", arguments)
         page = result.page
@@ -90,7 +88,7 @@ def test_a_long_document_comes_in_pages_that_together_are_the_whole(name: str) -
     assert tool.exposures.tiers["opened"] == ("d",)
 
 
-def test_a_document_of_just_the_largest_size_is_whole() -> None:
+def test_a_document_of_just_the_largest_size_is_whole():
     text = top(get_document=True).call("get_document", {"docid": "d3"}).text
     size = len(text.encode())
     assert top(get_document=True, max_bytes=size).call("get_document", {"docid": "d3"}).text == text
@@ -98,7 +96,7 @@ def test_a_document_of_just_the_largest_size_is_whole() -> None:
     assert shorter.text.startswith("[docid=d3 lines 1-1 of 1] Title d3\n")
 
 
-def test_a_line_past_the_end_opens_nothing() -> None:
+def test_a_line_past_the_end_opens_nothing():
     tool = top(get_document=True)
     result = tool.call("get_document", {"docid": "d1", "offset": 2})
     assert result.call.error == "past_the_end"
@@ -106,7 +104,7 @@ def test_a_line_past_the_end_opens_nothing() -> None:
     assert tool.exposures.tiers["opened"] == ()
 
 
-def test_an_unknown_docid_opens_nothing() -> None:
+def test_an_unknown_docid_opens_nothing():
     tool = top(get_document=True)
     result = tool.call("get_document", {"docid": "d99"})
     assert result.call.error == "unknown_docid"
@@ -114,7 +112,7 @@ def test_an_unknown_docid_opens_nothing() -> None:
     assert tool.exposures.tiers["opened"] == ()
 
 
-def test_a_search_without_hits_is_no_error() -> None:
+def test_a_search_without_hits_is_no_error():
     result = top().call("search", {"query": "zebra"})
     assert not result.failed
     assert "Nothing matched" in result.text
@@ -124,11 +122,11 @@ def test_a_search_without_hits_is_no_error() -> None:
     ("settings", "told"),
     [({"k": 0}, "k=0"), ({"max_tokens": -1}, "max_tokens=-1"), ({"max_bytes": 0}, "max_bytes=0")],
 )
-def test_impossible_settings_are_refused(settings: dict[str, Any], told: str) -> None:
+def test_impossible_settings_are_refused(settings, told):
     with pytest.raises(InputError, match=re.escape(told)):
         top(**settings)
 
 
-def test_a_budget_of_zero_tokens_is_refused() -> None:
+def test_a_budget_of_zero_tokens_is_refused():
     with pytest.raises(InputError, match="max_tokens=0"):
         top(max_tokens=0)

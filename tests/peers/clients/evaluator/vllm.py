@@ -17,11 +17,11 @@ class LLM:
     def __init__(self, **settings: Any) -> None:
         pass
 
-    def chat(self, messages: list[list[dict[str, str]]], *more: Any, **settings: Any) -> list[Any]:
+    def chat(self, messages, *more, **settings):
         return [SimpleNamespace(outputs=[judged(rows[0]["content"])]) for rows in messages]
 
 
-def judged(prompt: str) -> SimpleNamespace:
+def judged(prompt):
     response, _, rest = prompt.partition("[response]: ")[2].partition("\n\n[correct_answer]: ")
     correct = rest.partition("\n")[0]
     exact = response.partition("Exact Answer: ")[2].partition("\n")[0].strip()
