@@ -113,7 +113,8 @@ def ended(*processes, seconds=60.0):
 
 def in_batches(size, seed, count=None):
     """The first `count` prompts in the order of the seed."""
-    prompts = random.Random(seed).sample(PROMPTS[:count], count)
+    prompts = PROMPTS[:count]
+    random.Random(seed).shuffle(prompts)
     return [prompts[start : start + size] for start in range(0, len(prompts), size)]
 
 
