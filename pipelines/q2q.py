@@ -30,6 +30,8 @@ _QUOTED = 500  # characters of a reply in the record of a search
 class Q2Q(Rewriter):
     """Rewrites each query as one natural-language question.
 
+    Columns as in `Rewriter`: the question is the new `query`, and `query_0` the query before it.
+
     Neural rankers are trained on questions, whereas agents type keywords. The question is written
     from the query alone (Q), or with `reasoning` also from the agent's newest reasoning (Q+R).
 

@@ -21,7 +21,7 @@ from soundingline.experiments.config import Settings
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.messages import SamplingParams, Turn, user
-from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
 from soundingline.toolkit.llm.prices import Price
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "llm"
@@ -65,7 +65,9 @@ def test_an_option_makes_a_model_whose_request_is_json(option):
     assert isinstance(model, LanguageModel)
     assert isinstance(model.price, Price) and isinstance(model.settings, SamplingParams)
     tool = {"name": "t", "description": "", "parameters": {"type": "object", "properties": {}}}
-    body = model._body([user("?")], [tool], model.settings)
+    # A text completion takes no tools.
+    tools = [] if isinstance(model, OpenAICompletions) else [tool]
+    body = model._body([user("?")], tools, model.settings)
     assert json.loads(json.dumps(body)) == body
 
 
