@@ -11,7 +11,7 @@ from soundingline.agents.conversation import within
 from soundingline.agents.literature.plans import Plan, read_plan
 from soundingline.agents.literature.rules import Rules
 from soundingline.agents.literature.survey import Survey
-from soundingline.agents.prompt import read_sections
+from soundingline.agents.prompt import read_prompt
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.errors import ContextOverflow, Refused, Truncated
@@ -44,8 +44,7 @@ class NavigatorPrompt:
     it cannot be read, or lacks a section or a place."""
 
     def __init__(self, name: str) -> None:
-        path = Path(name) if name.endswith(".txt") else FOLDER / f"{name}.txt"
-        self.sections = read_sections(path, FOLDER)
+        path, self.sections = read_prompt(name, FOLDER)
         wrong = [
             section
             for section in _SECTIONS
