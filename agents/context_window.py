@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from soundingline.toolkit.llm.messages import Message
 
-# Tokens per byte of UTF-8. English has fewer, other scripts about as many. Digits and markup may have
-# more, which is learned from the server's counts. Too high an estimate ends a question early, too
-# low an estimate makes the server refuse.
+# Tokens per byte of UTF-8. English has fewer, other scripts about as many. Digits and markup may
+# have more, which is learned from the counts of the server. Too high an estimate ends a question
+# early, too low an estimate makes the server refuse.
 _RATE = 1 / 3
 _HIGHEST_RATE = 1.0  # no tokenizer in use makes more than one token of a byte
 _ENVELOPE = 16  # tokens that a chat template adds to a message

@@ -16,11 +16,15 @@ from linear_time import assert_linear
 from toy_search import WordBackend, store_of
 
 from soundingline.agents.baselines import resolve_listed_titles
-from soundingline.agents.keyword.answer_types import KINDS, AnswerType, answer_type, candidates
+from soundingline.agents.keyword.answers import (
+    KINDS,
+    AnswerType,
+    answer_type,
+    candidates,
+    count_votes,
+)
+from soundingline.agents.keyword.clues import find_clues, words
 from soundingline.agents.keyword.evidence import Reader
-from soundingline.agents.keyword.queries import find_clues
-from soundingline.agents.keyword.vote import count_votes
-from soundingline.agents.keyword.words import words
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.prompt_template import last_words
 from soundingline.pipelines.q2q import read_question

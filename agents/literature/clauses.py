@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from soundingline.agents.keyword.words import is_content, stem, words
+from soundingline.agents.keyword.clues import is_content, stem, words
 
 _SENTENCE = re.compile(r"(?<=[.?!])\s+")
 _RANGE = re.compile(

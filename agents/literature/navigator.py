@@ -19,7 +19,7 @@ from soundingline.agents.base import (
     run_episode,
 )
 from soundingline.agents.conversation import OutOfTime
-from soundingline.agents.keyword.words import Rarity
+from soundingline.agents.keyword.clues import Rarity
 from soundingline.agents.literature.calibration import Calibration
 from soundingline.agents.literature.librarians import Librarians, order_call
 from soundingline.agents.literature.model_plans import ModelPlans, NavigatorPrompt, OutOfContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 
-from soundingline.agents.keyword.words import Rarity
+from soundingline.agents.keyword.clues import Rarity
 from soundingline.agents.literature.clauses import Clause, read_clause
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.search.scoring import (
