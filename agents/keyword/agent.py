@@ -1,4 +1,4 @@
-"""Agent."""
+"""The agent without a language model: its steps on a question, and its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Answers."""
+"""The type of answer that a question expects, candidates of that type, and the vote over them.
+
+Types are names, places, numbers, measures, dates, years, reasons and phrases, yes/no, and a choice
+among what the question offers. Spelling alone decides.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +76,7 @@ def answer_type(question: str) -> AnswerType:
     questions = [part for part in sentences if part.endswith("?")] or sentences or [""]
     text = questions[-1]
     if _POLAR.match(text):
-        return _polar(text)
+        return _polar_type(text)
     match = _QUESTION.search(text)
     if match is None:
         return AnswerType("phrase")
@@ -83,7 +87,7 @@ def answer_type(question: str) -> AnswerType:
     return AnswerType(kind, focus)
 
 
-def _polar(text: str) -> AnswerType:
+def _polar_type(text: str) -> AnswerType:
     match = _OPTIONS.search(text)
     if match is None:
         return AnswerType("yes_no")
@@ -174,7 +178,7 @@ def _without_leading_stop_words(name: str, start: int) -> tuple[str, int]:
     return name[skipped:], start + skipped
 
 
-def _places(text: str) -> Iterator[Candidate]:
+def _place_names(text: str) -> Iterator[Candidate]:
     for name in _names(text):
         after_preposition = _PLACE_BEFORE.search(text[max(0, name.start - 16) : name.start])
         yield name._replace(weight=1.5 if after_preposition else 0.5)
@@ -203,7 +207,7 @@ def _phrases(text: str) -> Iterator[Candidate]:
 
 _FINDERS: Mapping[str, Callable[[str], Iterator[Candidate]]] = {
     "name": _names,
-    "place": _places,
+    "place": _place_names,
     "date": _matches(_DATE),
     "year": _matches(_YEARS),
     "number": _matches(_NUMBER),
@@ -277,11 +281,11 @@ def count_votes(
     itself are no answer, save the alternatives that it offers.
     """
     if answer_type.kind == "yes_no":
-        return _polar(sentences, trust)
+        return _polar_votes(sentences, trust)
     ballots: dict[str, _Ballot] = {}
     for sentence in sentences:
         voice = sentence.score**2 * trust.get(sentence.docid, 0.0)
-        positions = _places(sentence)
+        positions = _clue_positions(sentence)
         for candidate in _candidates(answer_type, sentence, weights):
             key = " ".join(stem(word) for word in words(candidate.text) if is_content(word))
             pull = candidate.weight * _closeness(candidate, sentence, positions, weights)
@@ -316,7 +320,7 @@ def _offered(options: Sequence[str], text: str) -> list[Candidate]:
     return [Candidate(option, start) for option, start in positions if start >= 0]
 
 
-def _places(sentence: Sentence) -> dict[str, list[int]]:
+def _clue_positions(sentence: Sentence) -> dict[str, list[int]]:
     """Clue stem -> its positions in the sentence, ascending."""
     positions: dict[str, list[int]] = {}
     for clue, position in sentence.matches:
@@ -345,7 +349,7 @@ def _closeness(
     return sum(pull[f] * near for f, near in nearest.items()) / sum(pull.values()) if pull else 0.0
 
 
-def _polar(sentences: Sequence[Sentence], trust: Mapping[str, float]) -> list[Vote]:
+def _polar_votes(sentences: Sequence[Sentence], trust: Mapping[str, float]) -> list[Vote]:
     """Yes or no: sentences that cover the question vote yes, or no where they hold a negation;
     what no sentence covers is silence, and silence votes no."""
     ballots = {"yes": _Ballot(), "no": _Ballot()}

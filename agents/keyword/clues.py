@@ -1,4 +1,9 @@
-"""Words, the clues of a question, and queries."""
+"""Words, their stems and rarity, the clues of a question, and queries of clues.
+
+A clue is a quoted string, a number, a capitalised name or another content word of the question.
+Only spelling, sentence structure and rarity are used. The stems are not those of an index
+(`soundingline.pipelines.lexical`): they serve to compare a question with text that a tool showed.
+"""
 
 from __future__ import annotations
 

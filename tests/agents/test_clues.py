@@ -4,12 +4,12 @@ import math
 
 import pytest
 
+from soundingline.agents.keyword.agent import follow_up
 from soundingline.agents.keyword.clues import (
     Clue,
     Rarity,
     find_clues,
     first_queries,
-    follow_up,
     heaviest,
     is_content,
     stem,
