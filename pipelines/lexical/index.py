@@ -15,7 +15,6 @@ import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
 
-from soundingline.pipelines.arguments import ByArguments
 from soundingline.pipelines.engines.engine import RankedList, TermQuery, ranked_lists
 from soundingline.pipelines.index_folder import MANIFEST, REBUILD, OpenedIndex, read_manifest
 from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
@@ -47,6 +46,7 @@ from soundingline.pipelines.lexical.storage import (
     check_index,
     load_arrays,
 )
+from soundingline.pipelines.stage import ByArguments
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int, check_weights
 from soundingline.toolkit.files import fingerprint

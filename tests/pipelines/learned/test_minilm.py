@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from effort import cases
 
-from soundingline.pipelines.aggregation import MaxP
+from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.fusion import ReciprocalRankFusion
 from soundingline.pipelines.learned.dense import DenseRetriever
 from soundingline.pipelines.learned.dense_encoder import DenseEncoder
