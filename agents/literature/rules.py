@@ -46,7 +46,7 @@ _EXCLUSION = re.compile(r"^\s*not\s+", re.IGNORECASE)
 _NUMBER = re.compile(r"\d[\d,]*")
 # What a request says about itself and not about the documents.
 _REQUEST_WORDS = """
-    find collect show want wanted need pages page document documents paper papers article
+    find list collect show want wanted need pages page document documents paper papers article
     articles every all leave out count excluding except without those them
 """
 _REQUEST = frozenset(map(stem, _REQUEST_WORDS.split()))
