@@ -22,7 +22,7 @@ from soundingline.agents.keyword.queries import find_clues
 from soundingline.agents.keyword.vote import count_votes
 from soundingline.agents.keyword.words import words
 from soundingline.pipelines.lexical.analyzers import make_analyzer
-from soundingline.pipelines.prompt_template import last_words
+from soundingline.pipelines.prompting import last_words
 from soundingline.pipelines.q2q import read_question
 from soundingline.pipelines.rerank.listwise import read_permutation, without_identifiers
 from soundingline.pipelines.rerank.rank1 import closing_token, forced, shortened
