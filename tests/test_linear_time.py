@@ -26,7 +26,7 @@ from soundingline.agents.keyword.answers import (
 from soundingline.agents.keyword.clues import find_clues, words
 from soundingline.agents.keyword.evidence import Reader
 from soundingline.pipelines.lexical.analyzers import make_analyzer
-from soundingline.pipelines.prompt_template import last_words
+from soundingline.pipelines.prompting import last_words
 from soundingline.pipelines.q2q import read_question
 from soundingline.pipelines.rerank.listwise import read_permutation, without_identifiers
 from soundingline.pipelines.rerank.rank1 import closing_token, forced, shortened
