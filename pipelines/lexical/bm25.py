@@ -95,10 +95,7 @@ class ScoreBuffers:
         self._turns = Semaphore(searches_at_once(self._documents))
 
     def best(
-        self,
-        terms: NDArray[np.int64],
-        add: Callable[[NDArray[np.float32]], None],
-        depth: int,
+        self, terms: NDArray[np.int64], add: Callable[[NDArray[np.float32]], None], depth: int
     ) -> TopK:
         """The `depth` documents of highest sum above 0 once `add` has filled the sums, which it
         may do only for documents of `terms`. None without any term."""

@@ -33,7 +33,6 @@ from soundingline.pipelines.lexical.grid_kernel import (
     LANES,
     LARGE,
     GridTables,
-    Postings,
     judged_scores,
     rank_judged,
 )
@@ -66,11 +65,7 @@ class GridBM25:
     """
 
     def __init__(
-        self,
-        index: LexicalIndex,
-        cells: Sequence[tuple[float, float]],
-        *,
-        depth: int = 1000,
+        self, index: LexicalIndex, cells: Sequence[tuple[float, float]], *, depth: int = 1000
     ) -> None:
         if not cells:
             raise InputError("the grid has no cell", valid="one (k1, b) or more")
@@ -79,10 +74,7 @@ class GridBM25:
         self.index, self.cells, self.depth = index, list(cells), depth
         self._order = np.lexsort(np.array(self.cells, dtype=np.float64).T)
         # Numba compiles again for each mixture of arrays that may be written and that may not.
-        self._arrays = arrays = Arrays(*(_read_only(item) for item in index._arrays))
-        self._postings = Postings(
-            arrays.offsets, arrays.documents, arrays.frequencies, arrays.length_codes
-        )
+        self._arrays = Arrays(*(_read_only(item) for item in index._arrays))
         self._units = _Documents.of(index)
 
     def ranks(
@@ -107,7 +99,7 @@ class GridBM25:
             tables = self._tables(cells, terms)
             spans = self._units.spans(question.docids)
             scores = np.zeros((len(question.docids), tables.norms.shape[1]), np.float32)
-            judged_scores(self._postings, tables, terms, weights, *spans, scores)
+            judged_scores(self._arrays, tables, terms, weights, *spans, scores)
             parts.append(scores[:, : len(cells)])
         return self._in_order(parts)
 
@@ -167,10 +159,10 @@ class GridBM25:
         scores = np.zeros((len(docids), tables.norms.shape[1]), np.float32)
         ranks = np.zeros(scores.shape, np.int32)
         if len(terms) and len(docids):
-            judged_scores(self._postings, tables, terms, weights, first, last, scores)
+            judged_scores(self._arrays, tables, terms, weights, first, last, scores)
             units = self._units
             layout = (units.blocks, units.parents, first, last)
-            rank_judged(self._postings, tables, terms, weights, *layout, scores, self.depth, ranks)
+            rank_judged(self._arrays, tables, terms, weights, *layout, scores, self.depth, ranks)
         return ranks[:, : tables.cells].copy()
 
 
@@ -231,10 +223,7 @@ _FIRST_KNOT = 0.2  # below it, saturation hardly depends on the norm
 
 
 def grid_tables(
-    cells: Sequence[tuple[float, float]],
-    average: float,
-    arrays: Arrays,
-    terms: NDArray[np.int64],
+    cells: Sequence[tuple[float, float]], average: float, arrays: Arrays, terms: NDArray[np.int64]
 ) -> GridTables:
     """Tables for questions of these terms."""
     padded = [*cells, *[cells[-1]] * (-len(cells) % LANES)]
@@ -255,14 +244,7 @@ def grid_tables(
     largest = np.array([[frequency] for frequency in _LARGEST], dtype=np.float64)
     knot_weights = np.concatenate([largest / (largest + knots), np.ones((1, KNOTS))])
     return GridTables(
-        len(cells),
-        norms,
-        rows,
-        weights,
-        classes,
-        knot_weights.astype(np.float32),
-        knot,
-        along,
+        len(cells), norms, rows, weights, classes, knot_weights.astype(np.float32), knot, along
     )
 
 

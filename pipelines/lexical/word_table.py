@@ -152,12 +152,7 @@ def number_forms(
                 if slots[slot] == last and slots[slot + 1] >> _HALF == rest:
                     candidate = np.int64(slots[slot + 1] & _LOW) - 1
                     if length <= _WHOLE or is_at(
-                        forms,
-                        form_ends[candidate],
-                        form_ends[candidate + 1],
-                        data,
-                        start,
-                        length,
+                        forms, form_ends[candidate], form_ends[candidate + 1], data, start, length
                     ):
                         number = candidate
                         break
@@ -185,12 +180,7 @@ def number_forms(
 
 @compiled
 def is_at(
-    forms: NDArray[np.uint8],
-    first: int,
-    end: int,
-    data: NDArray[np.uint8],
-    start: int,
-    length: int,
+    forms: NDArray[np.uint8], first: int, end: int, data: NDArray[np.uint8], start: int, length: int
 ) -> bool:
     """Whether the form that is kept from `first` to `end` is the one in `data`."""
     if end - first != length:

@@ -41,9 +41,7 @@ def test_terms_are_lucenes_on_tricky_and_random_unicode(name, lucene):
     assert not wrong, wrong[:3]
 
 
-def test_the_slow_specification_finds_the_same_words_as_the_fast_patterns(
-    lucene,
-):
+def test_the_slow_specification_finds_the_same_words_as_the_fast_patterns(lucene):
     for row in lucene:
         assert word_break.segment(row["text"]) == word_break.scan(row["text"])
 
@@ -79,9 +77,7 @@ def test_no_character_of_a_row_that_is_passed_over_is_a_word_alone():
         assert not any(kind.match(character * 3) for kind in patterns.kinds)
 
 
-def test_words_of_ascii_text_do_not_depend_on_other_text_around_it(
-    lucene,
-):
+def test_words_of_ascii_text_do_not_depend_on_other_text_around_it(lucene):
     plain = [row["text"] for row in lucene if row["text"].isascii()]
     assert len(plain) > 100
     for text in plain:
@@ -138,9 +134,7 @@ def test_unknown_analyzer_is_refused_with_the_valid_names():
         make_analyzer("englsh")
 
 
-def test_fingerprints_tell_analyzers_and_their_data_apart(
-    monkeypatch,
-):
+def test_fingerprints_tell_analyzers_and_their_data_apart(monkeypatch):
     prints = {make_analyzer(name).fingerprint for name in NAMES}
     assert len(prints) == len(NAMES)
     assert make_analyzer().fingerprint == make_analyzer("english").fingerprint

@@ -56,14 +56,7 @@ def build(corpus, folder):
     return LexicalIndex.build(units, Path(folder) / "index", analyzer="whitespace")
 
 
-def check(
-    index,
-    corpus,
-    query,
-    k1,
-    b,
-    depth,
-):
+def check(index, corpus, query, k1, b, depth):
     expected = brute_force(corpus, query, k1, b)
     documents, scores = index.search(query, k1=k1, b=b, depth=depth)
     assert documents.dtype == np.int32
@@ -131,9 +124,7 @@ def lucene_float_scores(query, documents, corpus, k1, b):
         yield float(single(total))
 
 
-def test_scores_agree_with_lucenes_single_precision_arithmetic(
-    large,
-):
+def test_scores_agree_with_lucenes_single_precision_arithmetic(large):
     index, corpus = large
     query = ["t0", "t2", "t17", "t230"]
     documents, scores = index.search(query, k1=0.9, b=0.4, depth=150)
@@ -166,9 +157,7 @@ def test_equal_scores_stand_in_the_order_of_the_documents(tmp_path):
     assert documents.tolist() == [50, *range(19)]
 
 
-def test_the_order_of_the_words_does_not_change_a_score(
-    large,
-):
+def test_the_order_of_the_words_does_not_change_a_score(large):
     index, _ = large
     words = [f"t{n}" for n in range(0, 60, 2)]
     first, second = index.search(words), index.search(words[::-1])

@@ -166,11 +166,7 @@ def test_it_works_with_pyterriers_operators(index):
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [
-        *({"mu": mu} for mu in (0, -5, math.nan, math.inf, "much")),
-        {"depth": 0},
-    ],
+    "setting", [*({"mu": mu} for mu in (0, -5, math.nan, math.inf, "much")), {"depth": 0}]
 )
 def test_settings_without_meaning_are_refused(index, setting):
     with pytest.raises(InputError, match="valid: "):

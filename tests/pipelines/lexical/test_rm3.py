@@ -38,14 +38,7 @@ def ranking(scores, query="q", qid="1"):
     return frame.assign(rank=range(len(frame)))
 
 
-def expected_query(
-    texts,
-    query,
-    scores,
-    fb_terms,
-    fb_docs,
-    weight,
-):
+def expected_query(texts, query, scores, fb_terms, fb_docs, weight):
     """RM3 from texts and scores, in single precision, on which it depends what is equal."""
     bags = [Counter(text.split()) for text in texts]
     filled = sum(1 for bag in bags if bag)
@@ -89,12 +82,7 @@ feedback_texts = st.lists(st.lists(words, max_size=8).map(" ".join), min_size=1,
     st.data(),
 )
 def test_the_new_query_equals_that_computed_from_the_texts(
-    texts,
-    query,
-    fb_terms,
-    fb_docs,
-    weight,
-    data,
+    texts, query, fb_terms, fb_docs, weight, data
 ):
     texts = [*texts, *["filler"] * data.draw(st.integers(1, 60))]
     some = data.draw(st.permutations(range(len(texts) - 1)))[:8]
@@ -260,14 +248,7 @@ def files_pay(monkeypatch):
 @pytest.mark.parametrize("files", [False, True])
 @pytest.mark.parametrize("share", [1.0, 0.1, 0.05])
 @pytest.mark.parametrize("count", [0, 1, 3, 200])
-def test_vectors_are_the_documents_terms(
-    bags,
-    count,
-    share,
-    files,
-    tmp_path,
-    request,
-):
+def test_vectors_are_the_documents_terms(bags, count, share, files, tmp_path, request):
     if files:
         request.getfixturevalue("files_pay")
     index = build([" ".join(bag.elements()) for bag in bags], tmp_path)
