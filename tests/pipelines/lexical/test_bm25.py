@@ -1,34 +1,30 @@
-"""BM25 of the engine against a float64 computation that shares nothing with it."""
+"""BM25 and what all retrievers of the index share: scores against a float64 computation that has
+no code in common with the engine, the interface of a transformer, and published figures."""
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
+import ir_measures
 import numpy as np
+import pandas as pd
+import pyterrier as pt
 import pytest
 from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ir_measures import AP, P, Qrel
+from lexical_corpora import build, corpora, cut_length, queries
 
+from soundingline.pipelines import BM25, LexicalIndex
 from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
-from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.pipelines.lexical.storage import DECODED_LENGTHS, encode_lengths
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
-
-Corpus = list[dict[str, int]]
-
-
-def cut_length(length):
-    """The length that Lucene's one byte keeps: all but the four leading bits of length - 24."""
-    if length < 24:
-        return length
-    rest = length - 24
-    shift = max(rest.bit_length() - 4, 0)
-    return 24 + (rest >> shift << shift)
 
 
 def brute_force(corpus, query, k1, b):
@@ -48,14 +44,6 @@ def brute_force(corpus, query, k1, b):
     return scores
 
 
-def build(corpus, folder):
-    texts = [
-        " ".join(term for term, tf in document.items() for _ in range(tf)) for document in corpus
-    ]
-    units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
-    return LexicalIndex.build(units, Path(folder) / "index", analyzer="whitespace")
-
-
 def check(index, corpus, query, k1, b, depth):
     expected = brute_force(corpus, query, k1, b)
     documents, scores = index.search(query, k1=k1, b=b, depth=depth)
@@ -71,11 +59,6 @@ def check(index, corpus, query, k1, b, depth):
         assert max(left_out, default=0.0) <= min(found.values()) * (1 + 1e-5)
 
 
-terms = st.sampled_from([f"t{n}" for n in range(12)])
-frequency = st.one_of(st.integers(1, 4), st.integers(250, 700))
-corpora = st.lists(st.dictionaries(terms, frequency, max_size=6), min_size=1, max_size=40)
-weights = st.one_of(st.integers(0, 3), st.floats(0.015625, 50, width=32))
-queries = st.dictionaries(st.one_of(terms, st.just("unknown")), weights, max_size=8)
 k1s = st.one_of(st.sampled_from([0.0, 0.9, 25.0, 32.0]), st.floats(0, 32))
 bs = st.one_of(st.sampled_from([0.0, 0.4, 1.0]), st.floats(0, 1))
 
@@ -199,7 +182,7 @@ def test_many_threads_on_one_index_get_what_one_gets(large):
 
 
 @pytest.mark.parametrize(
-    "query, setting",
+    ("query", "setting"),
     [
         (["t1"], {"k1": -0.1}),
         (["t1"], {"k1": math.nan}),
@@ -216,7 +199,7 @@ def test_many_threads_on_one_index_get_what_one_gets(large):
 )
 def test_settings_without_meaning_are_refused(large, query, setting):
     with pytest.raises(InputError, match="valid: "):
-        large[0].search(query, **setting)  # type: ignore[arg-type]
+        large[0].search(query, **setting)
 
 
 def test_frequencies_of_any_width_score_as_in_brute_force_and_in_the_grid(tmp_path):
@@ -241,3 +224,202 @@ def test_frequencies_of_any_width_score_as_in_brute_force_and_in_the_grid(tmp_pa
         lead = index.vocabulary.find("lead")
         of_lead = [int(values[terms == lead][0]) for terms, values in vectors]
         assert of_lead == frequencies[:most]
+
+
+TEXTS = ["alpha beta gamma", "alpha alpha delta", "beta", "omega omega", "", "alphas"]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    units = [Unit(f"d{number}", "", text) for number, text in enumerate(TEXTS)]
+    return LexicalIndex.build(units, tmp_path_factory.mktemp("bm25") / "index")
+
+
+@pytest.fixture(params=["bm25", "ql"])
+def model(request, index):
+    """The method of the index that makes a retriever."""
+    return getattr(index, request.param)
+
+
+def searched(model, query):
+    """The scores of the index itself."""
+    index = model.__self__
+    search = index.search if model.__name__ == "bm25" else index.search_likelihood
+    return search(query)[1].tolist()
+
+
+def frame(*queries):
+    return pd.DataFrame(
+        [(f"q{n}", query) for n, query in enumerate(queries)], columns=["qid", "query"]
+    )
+
+
+def test_a_frame_holds_the_ranking_of_each_query_in_turn(model):
+    out = model()(frame("Betas", "nothing here", "the alpha"))
+    assert list(out.columns) == ["qid", "query", "docno", "score", "rank"]
+    assert out["qid"].tolist() == ["q0", "q0", "q2", "q2", "q2"]
+    assert out["docno"].tolist()[:2] == ["d2", "d0"]
+    assert set(out["docno"][2:]) == {"d0", "d1", "d5"}
+    assert out["rank"].tolist() == [0, 1, 0, 1, 2]
+    assert out["query"].tolist() == ["Betas", "Betas", *["the alpha"] * 3]
+    assert out["score"].tolist()[:2] == searched(model, ["beta"])
+    assert out["score"].dtype == "float64"
+    assert out["rank"].dtype == "int64"
+
+
+def test_weights_by_term_are_taken_as_index_terms(model):
+    inp = pd.DataFrame([{"qid": "1", "query": "omega", "query_toks": {"beta": 2.5, "Beta": 9.0}}])
+    out = model()(inp)
+    assert out["docno"].tolist() == ["d2", "d0"]
+    assert out["score"].tolist() == searched(model, {"beta": 2.5})
+    assert model()(inp.drop(columns="query"))["docno"].tolist() == ["d2", "d0"]
+
+
+def test_weights_that_are_no_mapping_are_refused(index):
+    with pytest.raises(InputError, match="query_toks holds"):
+        index.bm25()(pd.DataFrame([{"qid": "1", "query_toks": "beta"}]))
+
+
+def test_other_columns_are_kept_and_an_earlier_ranking_is_not(index):
+    inp = frame("alpha", "beta").assign(query_0="raw", reasoning=["r0", "r1"], score=1.0, rank=7)
+    out = index.bm25(depth=1)(inp)
+    assert set(out.columns) == {*inp.columns, "docno"}
+    assert out["reasoning"].tolist() == ["r0", "r1"]
+    assert out["rank"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("queries", [[], ["nothing"]])
+def test_no_result_is_an_empty_frame_of_the_same_columns_and_types(index, queries):
+    full, out = index.bm25()(frame("alpha")), index.bm25()(frame(*queries))
+    assert len(out) == 0
+    assert list(out.columns) == list(full.columns)
+    assert (out["score"].dtype, out["rank"].dtype) == (full["score"].dtype, full["rank"].dtype)
+
+
+def test_an_input_without_its_columns_is_refused(index):
+    for columns in (["qid"], ["query"], ["query", "docno"], ["qid", "docno"]):
+        with pytest.raises(pt.validate.InputValidationError):
+            index.bm25()(pd.DataFrame(columns=columns))
+
+
+def test_a_transformer_equals_another_of_the_same_index_and_settings(index):
+    again = LexicalIndex.open(index.path)
+    for make, setting in (("bm25", {"k1": 2}), ("ql", {"mu": 7})):
+        first, second = (getattr(opened, make) for opened in (index, again))
+        assert first(**setting) == second(**setting)
+        assert hash(first(**setting)) == hash(second(**setting))
+        assert first(**setting) not in (first(), first(**setting, depth=5))
+    assert index.bm25(k1=2) != index.bm25(k1=2, b=1)
+    assert index.ql() != index.bm25()
+
+
+def test_the_settings_are_in_the_representation(index):
+    assert repr(index.bm25(k1=25, b=1.0, depth=7)) == (
+        f"BM25(depth=7, index=LexicalIndex({str(index.path)!r}), k1=25, b=1.0, source=None)"
+    )
+    assert repr(index.ql(mu=7, depth=3)) == f"QueryLikelihood(depth=3, index={index!r}, mu=7)"
+
+
+@pytest.mark.parametrize("setting", [{"k1": -1}, {"b": 1.5}, {"depth": 0}])
+def test_a_transformer_of_settings_without_meaning_is_refused(index, setting):
+    with pytest.raises(InputError, match="valid: "):
+        index.bm25(**setting)
+
+
+def test_it_works_with_pyterriers_operators(model):
+    upper = pt.apply.query(lambda row: row["query"].upper())
+    piped = (upper >> model())(frame("alpha beta"))
+    assert piped["docno"].tolist() == model()(frame("alpha beta"))["docno"].tolist()
+    assert len((model() % 1)(frame("alpha", "beta"))) == 2
+    assert model(depth=10).fuse_rank_cutoff(2) == model(depth=2) % 2
+    assert model(depth=2).fuse_rank_cutoff(10) is None
+    assert len((model() | model(depth=3))(frame("alpha"))) == 3
+
+
+def test_pyterrier_can_inspect_it(model):
+    assert ["qid", "query"] in pt.inspect.transformer_inputs(model())
+    outputs = pt.inspect.transformer_outputs(model(), ["qid", "query"])
+    assert outputs == ["qid", "query", "docno", "score", "rank"]
+
+
+def test_it_works_in_an_experiment(index):
+    qrels = pd.DataFrame({"qid": ["q0", "q1"], "docno": ["d2", "d3"], "label": [1, 1]})
+    table = pt.Experiment(
+        [index.bm25()], frame("beta", "omega"), qrels, [AP, P @ 1], names=["bm25"]
+    )
+    assert table.iloc[0]["AP"] == 1.0
+    assert table.iloc[0]["P@1"] == 1.0
+
+
+def test_it_needs_no_java(index):
+    index.bm25()(frame("alpha"))
+    assert not pt.java.started()
+
+
+def test_it_is_made_from_an_open_index(index, tmp_path):
+    assert isinstance(BM25(index=LexicalIndex.open(index.path), k1=25, b=1.0), pt.Transformer)
+    with pytest.raises(InputError, match="build it: soundingline index"):
+        LexicalIndex.open(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "ap", "p30"),
+    [("bm25", 0.3123, 0.1942), ("ql", 0.3265, 0.1942), ("rm3", 0.3648, 0.2224)],
+)
+def test_cacm_scores_as_anserini_publishes(cacm, name, ap, p30):
+    """Anserini's regressions: BM25, query likelihood with mu=1000, BM25 with RM3."""
+    index, topics, qrels = cacm
+    retriever = index.bm25().rm3() if name == "rm3" else getattr(index, name)()
+    run = retriever(topics).rename(columns={"qid": "query_id", "docno": "doc_id"})
+    values = ir_measures.calc_aggregate([AP, P @ 30], qrels, run)
+    assert values[AP] == pytest.approx(ap, abs=0.001)
+    assert values[P @ 30] == pytest.approx(p30, abs=0.001)
+
+
+@pytest.fixture(scope="module")
+def cacm(data_root, tmp_path_factory):
+    folder = data_root / "cacm"
+    corpus, queries = (
+        [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
+        for name in ("corpus.jsonl", "queries.jsonl")
+    )
+    judged = [line.split("\t") for line in (folder / "qrels/test.tsv").read_text().splitlines()]
+    qrels = [Qrel(qid, docid, int(grade)) for qid, docid, grade in judged[1:]]
+    assert len({qrel.query_id for qrel in qrels}) == 52
+    units = (Unit(row["_id"], row.get("title", ""), row["text"]) for row in corpus)
+    index = LexicalIndex.build(units, tmp_path_factory.mktemp("cacm") / "index")
+    topics = pd.DataFrame([(row["_id"], row["text"]) for row in queries], columns=["qid", "query"])
+    return index, topics, qrels
+
+
+def byte4(length):
+    """Lucene's SmallFloat.intToByte4, bit by bit as its source describes it."""
+
+    def long_to_int4(value):
+        bits = value.bit_length()
+        if bits < 4:
+            return value
+        shift = bits - 4
+        return ((value >> shift) & 0x07) | ((shift + 1) << 3)
+
+    free = 255 - long_to_int4(2**31 - 1)
+    return length if length < free else free + long_to_int4(length - free)
+
+
+def test_the_largest_length_has_the_last_code():
+    assert byte4(2**31 - 1) == 255
+    assert encode_lengths(np.array([2**31 - 1]))[0] == 255
+
+
+def test_lengths_to_39_are_exact_and_then_every_eight_codes_double_the_step():
+    assert DECODED_LENGTHS[:40].tolist() == list(range(40))
+    assert DECODED_LENGTHS[40:58].tolist() == [*range(40, 56, 2), *range(56, 88, 4), 88, 96]
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_codes_are_those_of_lucene(length):
+    assert encode_lengths(np.array([length]))[0] == byte4(length)
+
+
+def test_every_code_decodes_to_a_length_of_that_code():
+    assert [byte4(int(length)) for length in DECODED_LENGTHS] == list(range(256))
