@@ -145,7 +145,7 @@ def every_vector(arrays: Arrays) -> Iterator[Vector]:
 def _offsets(arrays: Arrays, limit: int) -> NDArray[np.int64]:
     """Where the terms of each document begin, of those in at most `limit` documents."""
     counts = np.zeros(len(arrays.lengths) + 1, np.int64)
-    _count(arrays.offsets, arrays.documents, limit, counts)
+    _count(arrays, limit, counts)
     return np.cumsum(counts)
 
 
@@ -155,7 +155,7 @@ def _entries(
     """The terms and frequencies of the documents `first`..`last - 1`."""
     size = int(offsets[last] - offsets[first])
     piece = np.empty(size, np.int32), np.empty(size, arrays.frequencies.dtype)
-    _fill(*arrays.postings, limit, first, last, offsets[first:last] - offsets[first], *piece)
+    _fill(arrays, limit, first, last, offsets[first:last] - offsets[first], *piece)
     return piece
 
 
@@ -175,8 +175,7 @@ def document_vectors(
     marks = np.zeros(len(arrays.lengths), np.bool_)
     marks[wanted] = True
     ends = room[:-1].copy()
-    postings = (arrays.offsets, arrays.documents)
-    _collect(*postings, wanted.astype(np.uint32), marks, largest_frequency, ends, terms, positions)
+    _collect(arrays, wanted.astype(np.uint32), marks, largest_frequency, ends, terms, positions)
     parts = [slice(first, end) for first, end in zip(room.tolist(), ends.tolist(), strict=False)]
     vectors = [
         (terms[part].copy(), arrays.frequencies[positions[part]].astype(np.int32)) for part in parts
@@ -186,8 +185,7 @@ def document_vectors(
 
 @compiled
 def _collect(
-    offsets: NDArray[np.int64],
-    documents: NDArray[np.uint32],
+    arrays: Arrays,
     wanted: NDArray[np.uint32],
     marks: NDArray[np.bool_],
     largest_frequency: int,
@@ -195,6 +193,7 @@ def _collect(
     terms: NDArray[np.int32],
     positions: NDArray[np.int64],
 ) -> None:
+    offsets, documents = arrays.offsets, arrays.documents
     for term in range(len(offsets) - 1):
         first, last = offsets[term], offsets[term + 1]
         if last - first > largest_frequency:
@@ -228,10 +227,10 @@ def _lower(numbers: NDArray[np.uint32], first: int, last: int, number: np.uint32
 
 
 @compiled
-def _count(
-    offsets: NDArray[np.int64], documents: NDArray[np.uint32], limit: int, counts: NDArray[np.int64]
-) -> None:
-    """Count each document's terms one place up, so that the running sum gives where each begins."""
+def _count(arrays: Arrays, limit: int, counts: NDArray[np.int64]) -> None:
+    """Count the terms of each document one place up, so that the running sum is where they
+    begin."""
+    offsets, documents = arrays.offsets, arrays.documents
     for term in range(len(offsets) - 1):
         if offsets[term + 1] - offsets[term] <= limit:
             for i in range(offsets[term], offsets[term + 1]):
@@ -240,9 +239,7 @@ def _count(
 
 @compiled
 def _fill(
-    offsets: NDArray[np.int64],
-    documents: NDArray[np.uint32],
-    frequencies: NDArray[Any],
+    arrays: Arrays,
     limit: int,
     first: int,
     last: int,
@@ -251,6 +248,7 @@ def _fill(
     values: NDArray[Any],
 ) -> None:
     """The entries of the documents `first`..`last - 1`."""
+    offsets, documents, frequencies = arrays.offsets, arrays.documents, arrays.frequencies
     for term in range(len(offsets) - 1):
         end = offsets[term + 1]
         if end - offsets[term] > limit:

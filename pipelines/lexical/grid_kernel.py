@@ -1,9 +1,9 @@
 """Ranks of judged documents in all cells of a grid, for one question, in one walk of its postings.
 
 Documents are taken in blocks. Values at the knots (see `grid_tables`) bound a document's scores in
-all cells; only in cells where it may stand above a judged document is its score computed, to the
-last bit that of a single run. A judged document is settled in a cell when `depth` units are above
-it there, which raises the score that others must reach: so few are scored.
+all cells; its score, to the last bit that of a single run, is computed only in cells where it may
+rank above a judged document. A judged document is settled in a cell when `depth` units rank above
+it, which raises the score that others must reach: so few are scored.
 
 A worked example. Three documents, of 1, 5 and 3 tokens (3 on average), and the query `mill`:
 
@@ -25,8 +25,8 @@ its bound (`open_ranges`). In the first cell 3/4 reaches 1/2, so d2 is scored: 2
 there, and d1 has the rank 1. d3 holds no query term and is never looked at; judged, it would have
 the rank 0.
 
-All compiled functions stand in this one file, with their constants: numba keeps machine code until
-the file of the function changes, and does not look at what that function calls.
+All compiled functions are in this one file, with their constants: numba caches machine code until
+the file of the function changes, and does not check the functions that it calls.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def rank_judged(
                 if before >= 0 and parents[unit] != parents[before]:
                     count_above(best, before, everything, scores, first, last, parents_above)
                     best[:] = 0
-                # All at once, numba would compile an error that tells shapes, for seconds.
+                # An array expression would make numba compile a check of shapes, for seconds.
                 for c in range(width):
                     best[c] = max(best[c], sums[c])
                 before = unit
@@ -365,8 +365,8 @@ def count_above(
     last: NDArray[np.int64],
     above: NDArray[np.int32],
 ) -> None:
-    """Count a unit in the cells where it stands above a judged document: by a higher score, or
-    by an equal one and an earlier place."""
+    """Count a unit in the cells where it ranks above a judged document: by a higher score, or by an
+    equal one and an earlier place."""
     for j in range(len(scores)):
         for r in range(len(ranges)):
             if unit < first[j]:

@@ -221,7 +221,7 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
 
     @property
     def texts_path(self) -> str:
-        """The index's folder where it keeps its texts, else empty."""
+        """The folder of the index if it stores texts, else empty."""
         base = self.base
         return str(base.path.absolute()) if base.manifest.get("texts") else ""
 
@@ -284,7 +284,7 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         return arrays.documents[part].astype(np.int32), arrays.frequencies[part].astype(np.int32)
 
     def idf(self, term: str) -> float:
-        """Lucene's inverse document frequency of an index term; 0 where it is unknown."""
+        """Lucene's inverse document frequency of an index term; 0 for an unknown one."""
         entry = self._term(term)
         return entry.idf if entry else 0.0
 

@@ -103,7 +103,7 @@ def _check_size(terms: int) -> None:
 
 
 class _Block:
-    """The next terms of a sorted file, some `length` bytes of them; none where it has ended."""
+    """The next terms of a sorted file, about `length` bytes of them; none at its end."""
 
     def __init__(self, stream: BinaryIO, length: int) -> None:
         self._stream, self._length = stream, length
@@ -218,7 +218,7 @@ def read_segments(
 
 @compiled
 def count_postings(terms: NDArray[Any], counts: NDArray[np.int64]) -> None:
-    """Count each term one place up, so that the running sum gives where each begins."""
+    """Count each term one place up, so that the running sum is where its postings begin."""
     for term in terms:
         counts[term + 1] += 1
 

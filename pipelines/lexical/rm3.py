@@ -1,4 +1,4 @@
-"""RM3: pseudo-relevance feedback that rewrites a query from the documents it found.
+"""RM3: pseudo-relevance feedback, which rewrites a query from its best documents.
 
 A relevance model after Lavrenko & Croft (2001) mixed with the query (Abdul-Jaleel et al., TREC
 2004), step by step as Anserini does it:
@@ -10,7 +10,7 @@ A relevance model after Lavrenko & Croft (2001) mixed with the query (Abdul-Jale
    document's score. The `fb_terms` heaviest terms remain, and are made to sum to 1.
 3. The query's own terms, made to sum to 1, count for `original_weight`; these for the rest.
 
-Equal terms stand in alphabetical order wherever some are left out.
+Equal terms are taken in alphabetical order.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _document_weights(scores: pd.Series) -> NDArray[np.float32]:
 
 
 def _unit(weights: Mapping[str, Any]) -> dict[str, float]:
-    """The weights made to sum to 1; none where they sum to 0."""
+    """The weights scaled to sum to 1; none if they sum to 0."""
     total = float(sum(weights.values()))
     return {name: float(weight) / total for name, weight in weights.items()} if total > 0 else {}
 
