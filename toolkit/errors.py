@@ -149,17 +149,8 @@ def check_number(
     le: float = math.inf,
     do: str = "",
 ) -> None:
-    """Raise an `InputError` unless a value is a finite number from `ge` to `le` (inclusive).
-
-    Numbers of NumPy are valid; `True` is not.
-
-    Args:
-        name: the name of the setting, for the message.
-        value: the value.
-        ge: the smallest valid number.
-        gt: a number below all valid ones, instead of `ge`.
-        le: the largest valid number.
-        do: what the user can do, for the message.
+    """Raise an `InputError` with the `name` of the setting unless its value is a finite number from
+    `ge` to `le`, both included, or above `gt` instead. Numbers of NumPy are valid; `True` is not.
     """
     real = isinstance(value, Real) and not isinstance(value, bool)
     least = ge if gt is None else gt
