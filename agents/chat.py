@@ -6,8 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from soundingline.agents.base import BaseAgent, Clock, Episode, Resources, play
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Agent, Budget, Clock, Episode, RunResources, run_episode
 from soundingline.agents.conversation import AgentSetup, Conversation, NoAnswer, OutOfTime
 from soundingline.agents.demands import check_first_call
 from soundingline.agents.prompt import load_prompt
@@ -35,7 +34,7 @@ _STATUS = {
 }
 
 
-class ChatAgent(BaseAgent):
+class ChatAgent(Agent):
     """ReAct over tool calls (Yao et al., 2023), with the rules of `prompt`: `pi_serini` (default),
     `browsecomp_plus`, or the path of a file of one's own.
 
@@ -64,8 +63,8 @@ class ChatAgent(BaseAgent):
     """
 
     name = "chat"
-    asks_model = True
-    reads_frequencies = False
+    requires_llm = True
+    accepts_llm = True
 
     def __init__(
         self,
@@ -107,8 +106,8 @@ class ChatAgent(BaseAgent):
         )
         self._clock = clock
 
-    def bind(self, resources: Resources) -> ChatAgent:
-        """See `BaseAgent`."""
+    def bind(self, resources: RunResources) -> ChatAgent:
+        """See `Agent`."""
         return type(self)(
             model=resources.model,
             prompt=self._prompt,
@@ -137,7 +136,7 @@ class ChatAgent(BaseAgent):
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question; any number at once. Tools run in threads."""
         opening = self._setup.prompt.opening(topic.text)
-        return await play(topic, tool, self._work, opening=opening, clock=self._clock)
+        return await run_episode(topic, tool, self._work, opening=opening, clock=self._clock)
 
     async def _work(self, episode: Episode) -> None:
         qid, ledger = episode.topic.qid, self._setup.ledger

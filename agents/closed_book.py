@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from soundingline.agents.base import Resources, play
+from soundingline.agents.base import RunResources, run_episode
 from soundingline.agents.chat import ChatAgent
 from soundingline.toolkit.corpus.resolve import AMBIGUOUS, UNRESOLVED, Resolution, Resolver
 from soundingline.toolkit.data import Topic
@@ -25,7 +25,7 @@ class ClosedBookAgent(ChatAgent):
 
     With a prompt that asks for a list of documents (`closed_book_list`), the lines of that list are
     titles, urls or identifiers in the model's own words, which the run's resolver maps to documents
-    (`Resources.resolver`; without one, nothing is listed). See `recalled`.
+    (`RunResources.resolver`; without one, nothing is listed). See `recalled`.
     """
 
     name = "closed_book"
@@ -41,7 +41,7 @@ class ClosedBookAgent(ChatAgent):
         super().__init__(prompt=prompt, answer_extra=answer_extra, **options)
         self._resolver: Callable[[], Resolver] | None = None
 
-    def bind(self, resources: Resources) -> ClosedBookAgent:
+    def bind(self, resources: RunResources) -> ClosedBookAgent:
         """See `ChatAgent`; the resolver besides."""
         bound = cast(ClosedBookAgent, super().bind(resources))
         bound._resolver = resources.resolver
@@ -54,7 +54,7 @@ class ClosedBookAgent(ChatAgent):
         resolver = self._resolver if prompt.asks_for_list else None
         session = cast(SearchTool, _NoTools(tool, resolver))
         opening = prompt.opening(topic.text)
-        return await play(topic, session, self._work, opening=opening, clock=self._clock)
+        return await run_episode(topic, session, self._work, opening=opening, clock=self._clock)
 
 
 class _NoTools:

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from soundingline.agents.base import Episode
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Budget, Episode
 from soundingline.agents.demands import Demands
 from soundingline.agents.prefix import PrefixWatch
 from soundingline.agents.prompt import AgentPrompt
@@ -209,7 +208,7 @@ class Conversation:
             if self._calls_used_up() or self._steering_due():
                 self.close_tools()
             result = await self._in_time(asyncio.to_thread(self._served, call))
-            self.episode.answered(call.id, result)
+            self.episode.add_result(call.id, result)
 
     def demand(self, answer: str) -> bool:
         """Make the demands on a model that gives an `answer`: a search first, where a tool can

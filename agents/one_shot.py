@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from soundingline.agents.base import BaseAgent, Clock, Episode, play
-from soundingline.agents.toolbox import Toolbox, search_of
+from soundingline.agents.base import Agent, Clock, Episode, run_episode, search_tool_of
 from soundingline.toolkit.data import Topic, parent
 from soundingline.toolkit.errors import check_int
 from soundingline.toolkit.search.answers import format_answer
@@ -14,7 +13,7 @@ from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.trajectory import Trajectory
 
 
-class OneShotAgent(BaseAgent):
+class OneShotAgent(Agent):
     """Searches for the question as it stands, and lists the first `listed` documents of the ranking
     (passages count as their documents), which is as deep as the interface ranks. It asks no model
     of its own; a stage of the pipeline, such as a re-ranker, may.
@@ -24,8 +23,6 @@ class OneShotAgent(BaseAgent):
     """
 
     name = "one_shot"
-    uses_model = False
-    reads_frequencies = False
 
     def __init__(self, *, listed: int = 50, clock: Clock = time.monotonic) -> None:
         check_int("listed", listed)
@@ -33,18 +30,17 @@ class OneShotAgent(BaseAgent):
         self._clock = clock
 
     def check_tool(self, tool: SearchTool) -> None:
-        """See `BaseAgent`: one of them must take a query."""
-        search_of(tool)
+        """See `Agent`: one of them must take a query."""
+        search_tool_of(tool)
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question with a list of documents."""
-        return await play(topic, tool, self._work, clock=self._clock)
+        return await run_episode(topic, tool, self._work, clock=self._clock)
 
     async def _work(self, episode: Episode) -> None:
         # In a thread: a stage of the pipeline may wait for a language model.
-        search = Toolbox(episode).search
         question = episode.topic.text
-        result = await asyncio.to_thread(search, question, "The question as it stands.")
+        result = await asyncio.to_thread(episode.search, question, "The question as it stands.")
         if result is None:
             episode.conclude("", status="steered", reason="no_answer")
             return

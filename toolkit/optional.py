@@ -21,7 +21,6 @@ _EXTRAS = {
     "sentence_transformers": "learned",
     "pyterrier_dr": "learned",
     "npids": "learned",
-    "pyterrier_alpha": "learned",
     "sklearn": "enrich",
     "snowballstemmer": "enrich",
     "re2": "grep",

@@ -6,13 +6,19 @@ import copy
 import time
 from collections.abc import Callable
 
-from soundingline.agents.base import BaseAgent, Clock, Episode, Resources, play
+from soundingline.agents.base import (
+    Agent,
+    Clock,
+    Episode,
+    RunResources,
+    run_episode,
+    search_tool_of,
+)
 from soundingline.agents.keyword.answer_types import AnswerType, answer_type
 from soundingline.agents.keyword.queries import first_queries
 from soundingline.agents.keyword.research import Limits, Research
 from soundingline.agents.keyword.vote import count_votes
 from soundingline.agents.keyword.words import Rarity
-from soundingline.agents.toolbox import search_of
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import check_int, check_number
 from soundingline.toolkit.search.answers import format_answer
@@ -22,7 +28,7 @@ from soundingline.toolkit.trajectory import Answer, Trajectory
 _CITED = 3
 
 
-class KeywordAgent(BaseAgent):
+class KeywordAgent(Agent):
     """Clue queries, browsing, reading, feedback, and a vote over typed answer candidates.
 
     `max_searches`: searches in all, of which up to `follow_ups` use terms from what was read;
@@ -38,7 +44,7 @@ class KeywordAgent(BaseAgent):
     """
 
     name = "keyword"
-    uses_model = False
+    reads_document_frequencies = True
 
     def __init__(
         self,
@@ -77,21 +83,21 @@ class KeywordAgent(BaseAgent):
         self._rarity = Rarity(document_frequency, documents)
         self._clock = clock
 
-    def bind(self, resources: Resources) -> KeywordAgent:
-        """See `BaseAgent`: the collection's statistics."""
+    def bind(self, resources: RunResources) -> KeywordAgent:
+        """See `Agent`: the collection's statistics."""
         bound = copy.copy(self)
         bound._rarity = Rarity(resources.document_frequency, resources.documents)
         return bound
 
     def check_tool(self, tool: SearchTool) -> None:
-        """See `BaseAgent`: one of them must take a query."""
-        search_of(tool)
+        """See `Agent`: one of them must take a query."""
+        search_tool_of(tool)
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question. Awaits nothing until its answer is read: all work is computation in
         this process, which threads would not speed up; run questions in parallel by processes, or
         a thread each."""
-        return await play(topic, tool, self._work, clock=self._clock)
+        return await run_episode(topic, tool, self._work, clock=self._clock)
 
     async def _work(self, episode: Episode) -> None:
         research = Research(episode, self._rarity, self.limits)

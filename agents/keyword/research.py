@@ -18,7 +18,6 @@ from soundingline.agents.keyword.queries import (
     weights,
 )
 from soundingline.agents.keyword.words import stem, words
-from soundingline.agents.toolbox import Toolbox
 from soundingline.toolkit.data import Hit
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
 
@@ -48,7 +47,6 @@ class Research:
         self._episode = episode
         self._rarity = rarity
         self._limits = limits
-        self._tools = Toolbox(episode)
         self._asked = set(self.weights)
         self._searches = self._reads = self._refused = 0
 
@@ -68,7 +66,7 @@ class Research:
             if self._searches == self._limits.searches or not self._may_call:
                 return
             self._searches += 1
-            result = self._counted(self._tools.search(query.text, query.reason))
+            result = self._counted(self._episode.search(query.text, query.reason))
             if result is not None:
                 self.evidence.rank(result.call.ranking)
                 self._browse(self._take_in(result))
@@ -78,7 +76,7 @@ class Research:
             if page is None or page.continuation is None or not page.hits or not self._may_call:
                 return
             reason = f"Look further down, from rank {page.hits[-1].rank + 1}."
-            page = self._take_in(self._counted(self._tools.follow(page.continuation, reason)))
+            page = self._take_in(self._counted(self._episode.follow(page.continuation, reason)))
 
     def _take_in(self, result: ToolResult | None) -> ResultsPage | None:
         """Note what a page of hits shows."""
@@ -91,7 +89,9 @@ class Research:
 
     def read(self, reads: int) -> None:
         """Read the most promising places until `reads` reading calls were made in all."""
-        while self._reads < min(reads, self._limits.reads) and self._tools.reads and self._may_call:
+        if self._episode.tool.read_tool is None:
+            return
+        while self._reads < min(reads, self._limits.reads) and self._may_call:
             unread = self.evidence.next_unread()
             if unread is None:
                 return
@@ -107,8 +107,8 @@ class Research:
     def _open(self, unread: ReadingPosition) -> ToolResult | None:
         reason = "Read it: its ranks and text promise most."
         if unread.continuation is not None:
-            return self._tools.follow(unread.continuation, reason)
-        return self._tools.read(unread.unit_id, reason)
+            return self._episode.follow(unread.continuation, reason)
+        return self._episode.read(unread.unit_id, reason)
 
     def follow_up(self) -> None:
         """Search with terms that were met while reading and not asked for before."""

@@ -9,15 +9,22 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from soundingline.agents.base import BaseAgent, Clock, Episode, Resources, play
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import (
+    Agent,
+    Budget,
+    Clock,
+    Episode,
+    RunResources,
+    out_of_money,
+    run_episode,
+)
 from soundingline.agents.conversation import OutOfTime
 from soundingline.agents.keyword.words import Rarity
 from soundingline.agents.literature.calibration import Calibration
 from soundingline.agents.literature.librarians import Librarians, order_call
 from soundingline.agents.literature.model_plans import ModelPlans, NavigatorPrompt, OutOfContext
 from soundingline.agents.literature.plans import MOST_REQUIREMENTS, Plan
-from soundingline.agents.literature.rounds import Mark, Round, enter, kept_round, restore
+from soundingline.agents.literature.rounds import Mark, Round, kept_round, restore
 from soundingline.agents.literature.rules import Rules
 from soundingline.agents.literature.survey import Survey
 from soundingline.toolkit.data import Topic
@@ -28,7 +35,7 @@ from soundingline.toolkit.llm.messages import SamplingParams
 from soundingline.toolkit.search.answers import format_answer
 from soundingline.toolkit.search.literature import Literature
 from soundingline.toolkit.search.session import SearchTool
-from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
+from soundingline.toolkit.trajectory import Trajectory
 
 ROLE = "navigator"
 _NEEDED = {"search", "locate", "score"}
@@ -44,7 +51,7 @@ class Plans(Protocol):
     async def plan(self, survey: Survey, number: int) -> Plan: ...
 
 
-class Navigator(BaseAgent):
+class Navigator(Agent):
     """Answers with a list of documents. Each round has a plan (queries and a checklist of
     requirements); librarians run one query each, beside each other, and score the best new
     documents that it brought up.
@@ -69,16 +76,18 @@ class Navigator(BaseAgent):
     - `prompt`: ours, or the path of a `.txt` file with the sections of
       `agents/literature/prompts/navigator.txt`. `max_calls`: tool calls of a question.
 
-    Budgets (`soundingline.agents.budget.Budget`) end the rounds, also in the middle of one; the
+    Budgets (`soundingline.agents.base.Budget`) end the rounds, also in the middle of one; the
     answer is then given from what was scored, and the status says why: `steered` (`steer_at` of the
     time, or `max_calls`), `timed_out`, `out_of_turns` (`turns`: the navigator's replies;
     `tool_calls`, `output_tokens`), `out_of_context`, `out_of_money`.
 
-    Whole rounds are kept (`Resources.rounds`): a question goes on behind the last. Rules are not
+    Whole rounds are kept (`RunResources.rounds`): a question goes on behind the last. Rules are not
     random. `InputError` for impossible values, and for an interface that does not score.
     """
 
     name = "navigator"
+    accepts_llm = True
+    reads_document_frequencies = True
 
     def __init__(
         self,
@@ -113,12 +122,12 @@ class Navigator(BaseAgent):
         self._calibration = Calibration(calibration) if calibration else None
         self._prompt = NavigatorPrompt(prompt)
         self._librarians = Librarians(librarians, librarian_seconds)
-        self._resources = Resources(Budget())
+        self._resources = RunResources(Budget())
         self._rarity = Rarity()
         self._clock = clock
 
-    def bind(self, resources: Resources) -> Navigator:
-        """See `BaseAgent`: the collection's statistics, and the model where there is one."""
+    def bind(self, resources: RunResources) -> Navigator:
+        """See `Agent`: the collection's statistics, and the model where there is one."""
         bound = copy.copy(self)
         bound._resources = resources
         bound._rarity = Rarity(resources.document_frequency, resources.documents)
@@ -132,7 +141,7 @@ class Navigator(BaseAgent):
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question with a list of documents; any number at once."""
-        return await play(topic, tool, self._work, clock=self._clock)
+        return await run_episode(topic, tool, self._work, clock=self._clock)
 
     async def _work(self, episode: Episode) -> None:
         ledger = self._resources.ledger or Ledger()
@@ -172,7 +181,7 @@ class QuestionSearch:
         except OutOfContext:
             self._ended = "out_of_context", "context_window"
         except OutOfMoney as error:
-            self._ended = _out_of_money(error)
+            self._ended = out_of_money(error)
         if self._ended[0] not in ("timed_out", "out_of_money"):
             await self._order()
         self._answer()
@@ -189,11 +198,11 @@ class QuestionSearch:
         task = order_call(self._session, best, self._episode.topic.text)
         (outcome,) = await self._navigator._librarians.work([task], left)
         if isinstance(outcome.raised, OutOfMoney):
-            self._ended = _out_of_money(outcome.raised)
+            self._ended = out_of_money(outcome.raised)
         elif outcome.raised:
             raise outcome.raised
         for served in outcome.served:
-            result = enter(self._episode, self._session, served, "The best, compared.")
+            result = self._episode.record(served, "The best, compared.")
             if not result.failed:
                 self._head = [docid for docid in result.call.shown if docid in best]
         if outcome.error:
@@ -330,10 +339,6 @@ class QuestionSearch:
             answer_tokens=self._budget.answer_tokens,
             seconds=self._budget.seconds,
         )
-
-
-def _out_of_money(error: OutOfMoney) -> tuple[str, str]:
-    return "out_of_money", RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"
 
 
 def _session(tool: SearchTool) -> Literature:

@@ -40,7 +40,7 @@ from soundingline.toolkit.llm.prices import UsageTotals, usage_totals
 from soundingline.toolkit.search.literature import MOST_DOCIDS
 from soundingline.toolkit.search.scoring import ScoresPage
 from soundingline.toolkit.search.session import PendingCall, SearchTool
-from soundingline.toolkit.search.tool import ResultsPage, ToolResult
+from soundingline.toolkit.search.tool import ResultsPage
 from soundingline.toolkit.trajectory import call_of, call_row, exposure_of, exposure_row
 
 _RETRYABLE = {kind.code: kind for kind in ModelError.__subclasses__() if kind.retryable}
@@ -133,7 +133,7 @@ class Round:
         for report, outcome in zip(reports, outcomes, strict=True):
             report.error = outcome.error
             for served in outcome.served:
-                result = enter(self._episode, self._session, served, report.query.reason)
+                result = self._episode.record(served, report.query.reason)
                 report.error = report.error or result.call.error
             if outcome.served:
                 report.ranking = candidates_of(report.query, outcome.served)
@@ -189,7 +189,7 @@ class Round:
         page = None
         for served in outcome.served:
             said = f"Scores of {len(docids)} documents."
-            entered = enter(self._episode, self._session, served, said).page
+            entered = self._episode.record(served, said).page
             page = entered if isinstance(entered, ScoresPage) else None
         error = outcome.error or ("" if page else "refused_call")
         self._tried += docids
@@ -233,15 +233,6 @@ class Round:
     @property
     def _left(self) -> float | None:
         return None if self._seconds is None else self._seconds - self._episode.seconds
-
-
-def enter(episode: Episode, session: SearchTool, served: PendingCall, content: str) -> ToolResult:
-    """Enter a call that was served beside others in record and transcript."""
-    identifier = f"call_{len(session.calls) + 1}"
-    episode.requested(identifier, served.call.name, served.call.arguments, content)
-    result = session.record(served)
-    episode.answered(identifier, result)
-    return result
 
 
 class Mark(NamedTuple):

@@ -16,8 +16,7 @@ from soundingline.pipelines.models import taken_off
 from soundingline.pipelines.prompt_client import BlockingChatModel
 from soundingline.pipelines.rerank.answer_tokens import LIKELIEST, SPACES, Relevance, share, word
 from soundingline.pipelines.rerank.reranker import Pair, Reranker
-from soundingline.pipelines.search_notes import question
-from soundingline.pipelines.stage import not_bound
+from soundingline.pipelines.stage import not_bound, searched_question
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import identity
@@ -176,7 +175,7 @@ class Rank1(Reranker):
         greedy: SamplingParams = replace(model.settings, temperature=0.0, extra=extra)
         requests = [[user(prompt)] for prompt in prompts]
         settings = asking(greedy, logprobs=LIKELIEST, **bounds)
-        return model.respond_many(requests, [question()] * len(requests), settings)
+        return model.respond_many(requests, [searched_question()] * len(requests), settings)
 
     def _metered(self, replies: Sequence[Turn | ModelError]) -> list[Turn]:
         """The replies, whose tokens are counted; raises the first error among them."""

@@ -15,7 +15,7 @@ import pytest
 from scripted_model import ANSWER, ScriptedModel, call, calling, saying, search, used
 from toy_search import WordBackend, store_of
 
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Budget
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.prompt import SECTIONS, load_prompt
 from soundingline.toolkit.data import Document, SearchResult, Topic

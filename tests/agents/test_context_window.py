@@ -18,7 +18,7 @@ from scripted_model import ANSWER, ScriptedModel, call, calling, saying, used
 from scripted_peer import Fail, Say, running_peer
 from toy_search import WordBackend, store_of
 
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Budget
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.prompt import load_prompt
 from soundingline.agents.window import written

@@ -8,8 +8,7 @@ import pytest
 from scripted_model import ScriptedModel, calling, saying
 from toy_search import store_of
 
-from soundingline.agents.base import Resources
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.closed_book import ClosedBookAgent
 from soundingline.agents.one_shot import OneShotAgent
@@ -136,9 +135,9 @@ def test_a_list_may_stand_on_many_lines_and_anywhere_among_the_labels():
 
 
 def recall_from_memory(text, resolver=RESOLVER):
-    resources = Resources(Budget(), model=ScriptedModel(saying(text)))
+    resources = RunResources(Budget(), model=ScriptedModel(saying(text)))
     if resolver is not None:
-        resources = Resources(Budget(), model=resources.model, resolver=lambda: resolver)
+        resources = RunResources(Budget(), model=resources.model, resolver=lambda: resolver)
     agent = ClosedBookAgent(prompt="closed_book_list").bind(resources)
     return asyncio.run(agent.run(TOPIC, RankedBrowsing().open(Ranked("m3"), STORE)))
 
@@ -212,7 +211,7 @@ def test_free_text_is_a_document_by_a_resolver_alone():
     assert recall_from_memory(MEMORY, None).answer.documents == ()
     blocked = ScriptedModel(calling(), saying(MEMORY))
     agent = ClosedBookAgent(prompt="closed_book_list").bind(
-        Resources(Budget(), model=blocked, resolver=lambda: RESOLVER)
+        RunResources(Budget(), model=blocked, resolver=lambda: RESOLVER)
     )
     trajectory = asyncio.run(agent.run(TOPIC, RankedBrowsing().open(Ranked("m3"), STORE)))
     assert trajectory.calls[0].error == "blocked"

@@ -16,8 +16,7 @@ from effort import cases
 from scripted_model import ScriptedModel, saying, used
 from toy_search import WordBackend, store_of
 
-from soundingline.agents.base import Resources
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.literature import Navigator, OverlapScorer
 from soundingline.toolkit.benchmarks.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
@@ -186,7 +185,7 @@ def started(
     tool = Literature(passages=2).bind(operators).open(world, world.store)
     rounds = KilledAfter(path, die_after)
     script = ScriptedModel(*world.plans[len(rounds.read()) :]) if model else None
-    resources = Resources(
+    resources = RunResources(
         Budget(), model=script, ledger=ledger, price=PRICE, rounds=lambda qid: rounds
     )
     agent = Navigator(rounds=ROUNDS, pool=5, patience=ROUNDS, **settings).bind(resources)

@@ -42,7 +42,6 @@ PACKAGES = (
     "peft",
     "pyterrier-t5",
     "pyterrier-dr",
-    "pyterrier-alpha",
     "vllm",
     "openai",
 )
