@@ -13,8 +13,8 @@ from soundingline.agents.conversation import OutOfTime, within
 from soundingline.agents.literature.plans import EXPAND, RESOLVE, SEARCH, Query
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.llm.errors import BadRequest, LedgerFailed, ModelError, OutOfMoney
-from soundingline.toolkit.search.session import PendingCall, SearchTool
-from soundingline.toolkit.search.tool import ResultsPage
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.tool import ResultsPage, ToolResult
 
 T = TypeVar("T")
 TIMED_OUT = "timed_out"
@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
     """What came of a librarian's work: the calls that were served, in order; `error` is the code of
     what went wrong instead, `raised` what ends the question."""
 
-    served: Sequence[PendingCall] = ()
+    served: Sequence[ToolResult] = ()
     error: str = ""
     raised: Exception | None = None
 
@@ -42,13 +42,13 @@ class Librarians:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def work(
-        self, tasks: Sequence[Callable[[], Sequence[PendingCall]]], left: float | None
+        self, tasks: Sequence[Callable[[], Sequence[ToolResult]]], left: float | None
     ) -> list[Outcome]:
         """The outcome of each task, in order. `left`: seconds that the question has (None: no
         limit)."""
         return list(await asyncio.gather(*(self._one(task, left) for task in tasks)))
 
-    async def _one(self, task: Callable[[], Sequence[PendingCall]], left: float | None) -> Outcome:
+    async def _one(self, task: Callable[[], Sequence[ToolResult]], left: float | None) -> Outcome:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._slots = loop, asyncio.Semaphore(self.most)
@@ -74,7 +74,7 @@ class Librarians:
         return ThreadPoolExecutor(self.most + _SPARE, "librarian")
 
 
-def run_query(session: SearchTool, query: Query) -> Sequence[PendingCall]:
+def run_query(session: SearchTool, query: Query) -> Sequence[ToolResult]:
     """The calls of a query; a `resolve` with a direction is two."""
     if query.operator == SEARCH:
         return [session.serve("search", {"query": query.text[:_LONGEST]})]
@@ -86,14 +86,14 @@ def run_query(session: SearchTool, query: Query) -> Sequence[PendingCall]:
     return [resolved, _expanded(session, resolved.call.shown, query.direction)]
 
 
-def candidates_of(query: Query, served: Sequence[PendingCall]) -> list[str]:
+def candidates_of(query: Query, served: Sequence[ToolResult]) -> list[str]:
     """The documents that a query brought up, the best first."""
     last = served[-1]
     if last.call.error or (query.operator == RESOLVE and query.direction and len(served) < 2):
         return []
     ranking = last.call.ranking or last.call.shown
     if query.title_has or query.title_lacks:
-        page = last.output.page
+        page = last.page
         hits = page.hits if isinstance(page, ResultsPage) else ()
         ranking = [hit.docid for hit in hits if _passes(hit.title.casefold(), query)]
     return list(dict.fromkeys(map(parent, ranking)))
@@ -101,7 +101,7 @@ def candidates_of(query: Query, served: Sequence[PendingCall]) -> list[str]:
 
 def score_call(
     session: SearchTool, docids: Sequence[str], requirements: Sequence[str], question: str
-) -> Callable[[], Sequence[PendingCall]]:
+) -> Callable[[], Sequence[ToolResult]]:
     """The task of scoring documents."""
     arguments = {
         "docids": json.dumps(list(docids), ensure_ascii=False),
@@ -113,17 +113,17 @@ def score_call(
 
 def order_call(
     session: SearchTool, docids: Sequence[str], question: str
-) -> Callable[[], Sequence[PendingCall]]:
+) -> Callable[[], Sequence[ToolResult]]:
     """The task of putting documents in order."""
     named = json.dumps(list(docids), ensure_ascii=False)
     return partial(_alone, session, "order", {"docids": named, "question": question[:_LONGEST]})
 
 
-def _alone(session: SearchTool, name: str, arguments: dict[str, str]) -> Sequence[PendingCall]:
+def _alone(session: SearchTool, name: str, arguments: dict[str, str]) -> Sequence[ToolResult]:
     return [session.serve(name, arguments)]
 
 
-def _expanded(session: SearchTool, docids: Sequence[str], direction: str) -> PendingCall:
+def _expanded(session: SearchTool, docids: Sequence[str], direction: str) -> ToolResult:
     named = json.dumps(list(docids), ensure_ascii=False)
     return session.serve("expand", {"docids": named, "direction": direction})
 

@@ -39,8 +39,8 @@ from soundingline.toolkit.llm.errors import ModelError, OutOfMoney
 from soundingline.toolkit.llm.prices import UsageTotals, usage_totals
 from soundingline.toolkit.search.literature import MOST_DOCIDS
 from soundingline.toolkit.search.scoring import ScoresPage
-from soundingline.toolkit.search.session import PendingCall, SearchTool
-from soundingline.toolkit.search.tool import ResultsPage
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.tool import ResultsPage, ToolResult
 from soundingline.toolkit.trajectory import call_of, call_row, exposure_of, exposure_row
 
 _RETRYABLE = {kind.code: kind for kind in ModelError.__subclasses__() if kind.retryable}
@@ -207,10 +207,10 @@ class Round:
             elif not before:
                 self.newly_scored.append(docid)
 
-    def _note_titles(self, served: Sequence[PendingCall]) -> None:
+    def _note_titles(self, served: Sequence[ToolResult]) -> None:
         for one in served:
-            if isinstance(one.output.page, ResultsPage):
-                titles = {hit.docid: hit.title for hit in one.output.page.hits if hit.title}
+            if isinstance(one.page, ResultsPage):
+                titles = {hit.docid: hit.title for hit in one.page.hits if hit.title}
                 self._survey.titles.update(titles)
 
     def _raise(self, outcomes: Sequence[Outcome]) -> None:
