@@ -363,7 +363,7 @@ def with_literature_tools(
 
 def evidence_passages(benchmark: Benchmark, config: DictConfig) -> IndexedCollection:
     """The passages that evidence is located in, with their index; built where they are missing."""
-    from soundingline.pipelines.engines.lexical import LexicalEngine
+    from soundingline.pipelines.lexical.index import LexicalEngine
 
     return prepare(benchmark, Passages(), LexicalEngine(), Path(config.paths.indexes))
 

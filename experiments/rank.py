@@ -95,7 +95,7 @@ def corpus_costs(parts: Transformers) -> dict[str, float]:
         return {}
     # Here, so that a command starts without the kernels of our index.
     from soundingline.pipelines.enrich.enrichment import SECONDS, phrases_folder, phrases_manifest
-    from soundingline.pipelines.lexical import LexicalIndex
+    from soundingline.pipelines.lexical.index import LexicalIndex
 
     folder = phrases_folder(index) if isinstance(index, LexicalIndex) else None
     if folder is None:

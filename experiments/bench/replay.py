@@ -20,7 +20,7 @@ from soundingline.experiments.bench.harness import DATA, Arguments, Section, Tab
 from soundingline.experiments.bench.tool import queries_of, store_of
 from soundingline.experiments.replay import Replaying
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import DocumentStore, Topic
 from soundingline.toolkit.evaluation import evaluate_run

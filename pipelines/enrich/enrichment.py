@@ -24,9 +24,9 @@ from soundingline.pipelines.engines.engine import Engine
 from soundingline.pipelines.enrich.df_filter import NO_FILTER, REASONS, DfFilter, FilterDecision
 from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, query_contexts
 from soundingline.pipelines.index_folder import is_index, read_manifest, write_manifest
-from soundingline.pipelines.lexical import LexicalIndex
 from soundingline.pipelines.lexical.analyzers import SEPARATOR
-from soundingline.pipelines.prompt_template import last_words
+from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.pipelines.prompting import last_words
 from soundingline.pipelines.stage import Collection, Stage, add_note, not_bound
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit

@@ -10,9 +10,8 @@ from small_benchmark import SmallBenchmark
 from toy_search import store_of
 
 from soundingline.agents.base import Budget, RunResources
+from soundingline.agents.baselines import ClosedBookAgent, OneShotAgent
 from soundingline.agents.chat import ChatAgent
-from soundingline.agents.closed_book import ClosedBookAgent
-from soundingline.agents.one_shot import OneShotAgent
 from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Hit, SearchResult, Topic

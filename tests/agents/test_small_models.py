@@ -12,8 +12,8 @@ from test_chat import CORPUS, TEXTS, Clock, ask, ended, roles, tool
 from toy_search import WordBackend, store_of
 
 from soundingline.agents import prompt
+from soundingline.agents.baselines import ClosedBookAgent
 from soundingline.agents.chat import ChatAgent
-from soundingline.agents.closed_book import ClosedBookAgent
 from soundingline.agents.prompt import FOLDER, load_prompt
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError

@@ -157,7 +157,7 @@ def test_pyterriers_own_monot5_is_a_reranker_as_it_is(tmp_path):
     import tiny_t5
 
     from soundingline.experiments.build import make
-    from soundingline.pipelines.lexical import LexicalIndex
+    from soundingline.pipelines.lexical.index import LexicalIndex
     from soundingline.pipelines.rerank.reranker import RerankHead
 
     config = pytest.importorskip("omegaconf").OmegaConf.create(

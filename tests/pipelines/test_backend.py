@@ -10,7 +10,7 @@ from toy_search import store_of
 
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.compose import MaxP
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.stage import add_note
 from soundingline.toolkit.data import Hit, SearchRequest
 from soundingline.toolkit.errors import InputError

@@ -10,7 +10,7 @@ import pyterrier as pt
 import pytest
 
 from soundingline.pipelines import LinkExpansion, OracleRetriever
-from soundingline.pipelines.engines.lexical import LexicalEngine
+from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.pipelines.retrieve import RM3
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.benchmarks.links import LinkGraph

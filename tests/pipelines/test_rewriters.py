@@ -22,7 +22,7 @@ from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.compose import MaxP, WithQuery, compose
 from soundingline.pipelines.enrich.llm_phrases import ModelText
 from soundingline.pipelines.enrich.phrases import QueryContext
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.q2q import Q2Q
 from soundingline.pipelines.retrieve import BM25
 from soundingline.pipelines.rewrite import HyDE, Rewriter, RewrittenQuery

@@ -10,7 +10,6 @@ import pytest
 from scripted_prompts import ScriptedPrompts
 
 from soundingline.pipelines.compose import compose
-from soundingline.pipelines.engines.lexical import LexicalEngine
 from soundingline.pipelines.enrich import enrichment as enrichment_module
 from soundingline.pipelines.enrich.df_filter import DfFilter
 from soundingline.pipelines.enrich.enrichment import (
@@ -24,7 +23,7 @@ from soundingline.pipelines.enrich.feedback import FeedbackPhrases
 from soundingline.pipelines.enrich.llm_phrases import TASKS, ModelPhrases
 from soundingline.pipelines.enrich.phrases import PhraseFile
 from soundingline.pipelines.fusion import ReciprocalRankFusion
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.links import LinkExpansion
 from soundingline.pipelines.oracle import OracleRetriever
 from soundingline.pipelines.retrieve import (

@@ -12,7 +12,7 @@ from soundingline.pipelines.enrich.df_filter import DfFilter
 from soundingline.pipelines.enrich.enrichment import Enrichment
 from soundingline.pipelines.enrich.llm_phrases import METHODS, ModelText
 from soundingline.pipelines.enrich.phrases import QueryContext
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.retrieve import BM25
 from soundingline.pipelines.stage import Collection, search_notes
 from soundingline.toolkit.data import Unit
