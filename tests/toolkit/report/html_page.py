@@ -8,7 +8,7 @@ VOID = {"meta", "br", "wbr", "input"}
 
 
 class Page(HTMLParser):
-    """The elements of a page (a text or a path) in their order: (tag, attributes, pieces of text)."""
+    """The elements of a page (a text or a path) in order, as (tag, attributes, pieces of text)."""
 
     def __init__(self, source):
         super().__init__()

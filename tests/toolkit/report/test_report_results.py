@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 from dataclasses import replace
 
 import pytest
@@ -128,9 +126,3 @@ def test_counts_of_stages_are_shown_by_run_and_stage():
         "pairs_scored 1,234, cache_hit_rate 0.5",
     ]
     assert stages_section(replace(data, styles=data.styles[1:])) is None
-
-
-@pytest.mark.parametrize("name", ["measures", "page", "results", "traces"])
-def test_examples_in_docstrings_give_what_they_show(name):
-    result = doctest.testmod(importlib.import_module(f"soundingline.toolkit.report.{name}"))
-    assert result.attempted and not result.failed
