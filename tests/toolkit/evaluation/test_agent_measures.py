@@ -16,10 +16,7 @@ from soundingline.toolkit.evaluation.funnel import (
     exposure_curves,
     relevant_documents,
 )
-from soundingline.toolkit.evaluation.published import (
-    calibration_error,
-    calibration_error_published,
-)
+from soundingline.toolkit.evaluation.published import calibration_error, calibration_error_published
 from soundingline.toolkit.evaluation.retrieval import answer_coverage
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import Turn, Usage
@@ -120,9 +117,7 @@ def test_effort_is_over_recorded_trajectories_failed_ones_included(evaluation):
     assert evaluation.denominators["search_calls"] == 3
 
 
-def test_citations_count_documents_once_and_no_citation_counts_zero(
-    evaluation,
-):
+def test_citations_count_documents_once_and_no_citation_counts_zero(evaluation):
     # Cited: a (twice, once as a passage) and k; relevant: a and b.
     assert evaluation.per_question["citation_precision"]["right"] == 1 / 2
     assert evaluation.per_question["citation_recall"]["right"] == 1 / 2
@@ -135,9 +130,7 @@ def test_the_final_ranking_is_cited_opened_previewed_surfaced():
     assert final_ranking(RIGHT, depth=2) == ["a", "k"]
 
 
-def test_ranking_measures_are_of_the_final_ranking_over_all_judged_questions(
-    evaluation,
-):
+def test_ranking_measures_are_of_the_final_ranking_over_all_judged_questions(evaluation):
     assert evaluation.metrics["AP"] == pytest.approx(((1 + 2 / 3) / 2) / 4)
     assert evaluation.metrics["P@2"] == pytest.approx((1 / 2) / 4)
     assert evaluation.metrics["RR"] == pytest.approx(1 / 4)
@@ -150,9 +143,7 @@ def test_calibration_is_over_stated_confidences_of_ended_questions(evaluation):
     assert evaluation.denominators["calibration_error"] == 2
 
 
-def test_the_published_accuracy_stands_beside_with_its_own_denominator(
-    evaluation,
-):
+def test_the_published_accuracy_stands_beside_with_its_own_denominator(evaluation):
     assert evaluation.metrics["accuracy_published"] == pytest.approx(1 / 3)
     assert evaluation.denominators["accuracy_published"] == 3
     assert evaluation.denominators["accuracy"] == 4
@@ -218,9 +209,7 @@ def test_a_call_is_repeated_where_only_its_reason_is_another():
     assert evaluated(replace(RIGHT, calls=calls), other).counts["repeated"] == 1
 
 
-def test_the_funnel_has_each_judged_tier_and_ignores_failed_questions(
-    evaluation,
-):
+def test_the_funnel_has_each_judged_tier_and_ignores_failed_questions(evaluation):
     assert evaluation.funnel["evidence"]["surfaced"] == pytest.approx(
         {"macro": 1 / 4, "micro": 2 / 5, "documents": 5 / 4}
     )
@@ -430,10 +419,7 @@ TWO = Trajectory(
     "?",
     "completed",
     tiers={"surfaced": ("x",), "previewed": ("q", "x"), "opened": ("q", "x"), "cited": ("x",)},
-    exposures=(
-        Exposure(1, "opened", "q", 1, 40),
-        Exposure(2, "opened", "x", 10, 1000),
-    ),
+    exposures=(Exposure(1, "opened", "q", 1, 40), Exposure(2, "opened", "x", 10, 1000)),
 )
 
 

@@ -149,9 +149,7 @@ def test_an_evaluation_older_than_its_trajectories_is_refused(tmp_path):
         load_run(folder.path)
 
 
-def test_an_evaluation_of_trajectories_that_changed_while_it_was_made_is_refused(
-    tmp_path,
-):
+def test_an_evaluation_of_trajectories_that_changed_while_it_was_made_is_refused(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     state = folder.state()
     evaluation = evaluate(folder)

@@ -135,11 +135,7 @@ def evaluated(*trajectories, corpus="abcdxz"):
     return evaluate_run(trajectories, benchmark, measures=("AP",))
 
 
-LISTS = (
-    trajectory("one", "a", "c", "ghost", "b"),
-    trajectory("two"),
-    trajectory("empty", "a"),
-)
+LISTS = (trajectory("one", "a", "c", "ghost", "b"), trajectory("two"), trajectory("empty", "a"))
 
 
 @pytest.mark.parametrize(

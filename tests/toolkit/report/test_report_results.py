@@ -117,7 +117,7 @@ def test_counts_of_stages_are_shown_by_run_and_stage():
     one, other = six_runs()[:2]
     counted = {"reranker": {"pairs_scored": 1234, "unscored": 0, "cache_hit_rate": 0.5}}
     cells = [replace(one, manifest={**one.manifest, "stages": counted}), other]
-    data = report_data(cells, [], main=None, baseline=None, measures=(), alpha=0.05)
+    data = report_data(cells)
     section = stages_section(data)
     assert section is not None
     ((row,),) = (table.rows for table in section.tables)

@@ -128,9 +128,7 @@ def test_money_is_left_out_where_a_price_or_a_count_is_unknown(tmp_path):
     assert "≈ $" not in Page(folder / "1-7.html").texts("main")[0]
 
 
-def test_calls_without_a_message_are_shown_and_so_are_replies_to_other_tools(
-    tmp_path,
-):
+def test_calls_without_a_message_are_shown_and_so_are_replies_to_other_tools(tmp_path):
     page = Page(traced(tmp_path / "a", two_calls(messages=())) / "1-7.html")
     assert [text[:6] for text in page.texts("section")] == ["Call 1", "Call 2"]
     calls = two_calls().calls

@@ -109,24 +109,14 @@ def evaluated(folder, benchmark=BENCHMARK):
     return evaluate_run_folder(folder, benchmark, judges, ["AP"], state=folder.state())
 
 
-def traced(
-    path,
-    *trajectories,
-    benchmark=BENCHMARK,
-    repeats=(),
-    passages=None,
-):
+def traced(path, *trajectories, benchmark=BENCHMARK, repeats=(), passages=None):
     """The folder of the traces of a new run."""
     folder = write_run(path, *trajectories, repeats=repeats)
     cell = evaluated(folder, benchmark)
     return write_traces(folder, benchmark, cell, passages=passages).parent
 
 
-CHECKLIST = (
-    "is a mill",
-    "was built by Ada in the years between 1700 and 1750",
-    "not burnt down",
-)
+CHECKLIST = ("is a mill", "was built by Ada in the years between 1700 and 1750", "not burnt down")
 
 
 def scored(docid, *cells, **facts):
