@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-MODULES = ("corpus.store", "corpus.resolve", "search.answers", "tokens")
+MODULES = ("corpus.store", "corpus.resolve", "runs.run_folder", "search.answers", "tokens")
 
 
 @pytest.mark.parametrize("module", MODULES)
