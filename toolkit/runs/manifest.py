@@ -39,7 +39,6 @@ PACKAGES = (
     "sentence-transformers",
     "peft",
     "pyterrier-t5",
-    "pyterrier-dr",
     "pyterrier-alpha",
     "vllm",
     "openai",
