@@ -31,7 +31,7 @@ _EXTRAS = {
     "xllamacpp": "llamacpp",
     "zstandard": "inspect",
     "inspect_ai": "inspect",
-    "starlette": "serve",
+    "fastapi": "serve",
     "uvicorn": "serve",
     "mcp": "serve",
 }
