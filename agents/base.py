@@ -1,8 +1,8 @@
-"""What every loop shares: one question being worked on, and the trajectory that comes of it.
+"""What all agents share: the base class, the budget of a question, and the question at work.
 
-An agent's `run` is `return await play(topic, tool, self.work, clock=...)`. What its work raises is
-caught in `play`: a tool's refusal is a result and not an exception, so whatever raises is a
-defect or a broken backend, and ends this question alone, with all that happened so far on record.
+An agent's `run` is `return await run_episode(topic, tool, self.work)`. Whatever its work raises
+ends this question alone, and the trajectory records all that happened before: a tool's refusal is
+a result and no exception, so an exception means a defect or a broken backend.
 """
 
 from __future__ import annotations
@@ -15,43 +15,92 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, ClassVar, Protocol
+from functools import cached_property
+from typing import Any, ClassVar
 
-from soundingline.agents.budget import Budget
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.llm.errors import OutOfMoney
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import ChatModel, SamplingParams
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
+from soundingline.toolkit.runs.run_folder import RoundsFile
 from soundingline.toolkit.search.session import SearchTool
-from soundingline.toolkit.search.tool import ToolResult
+from soundingline.toolkit.search.tool import Continuation, ToolResult
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Answer, Trajectory
 
 Clock = Callable[[], float]
-
-
-class RoundsOnRecord(Protocol):
-    """Whole rounds of one question, which outlive the process
-    (`soundingline.toolkit.runs.run_folder`)."""
-
-    def read(self) -> list[dict[str, Any]]: ...
-
-    def append(self, record: Mapping[str, Any]) -> None: ...
+End = tuple[str, str]  # the status and the reason with which a question ends
 
 
 @dataclass(frozen=True)
-class Resources:
-    """What only a run can give its agent.
+class Budget:
+    """Limits of one question and of the run. None means no limit.
 
-    - `budget`: the limits of a question. `ledger`: where requests are entered (None: a new one).
-    - `model` answers (None before it runs), sampled by `settings`; its tokens cost `price`.
-    - `document_frequency`: word -> documents of the collection that hold it; `documents`: the
-      collection's size. Both None where that is not known.
-    - `rounds`: question id -> its whole rounds on disk, for an agent that works in rounds; None:
-      they are kept nowhere.
-    - `resolver` gives what maps titles, urls and identifiers to documents; it is made when it is
-      first asked for. None where there is none.
+    Args:
+        seconds: wall-clock time. At `steer_at` of it the model is informed once that time is
+            nearly over, and every later tool call is refused; at the end the question is stopped.
+        steer_at: a share of `seconds`, above 0 and at most 1 (1: the model is never informed).
+        turns: replies in which the model may call tools.
+        tool_calls: tool calls, refused ones included.
+        output_tokens: tokens of all replies together, reasoning included. Checked between replies.
+        context_window: tokens that the transcript may take, by the server's counts and our
+            estimate of what came since. The larger of `answer_tokens` and the longest reply that a
+            request asks for stays free.
+        answer_tokens: tokens of the window that are reserved for the answer.
+        dollars: cost of a question. Needs a known price.
+        run_dollars: cost of the run. Needs a known price.
+
+    When a limit other than `seconds` is reached, the model is asked once more, without tools, for
+    its final answer. Each limit has an exit status of its own.
+
+    Raises:
+        InputError: for impossible values.
+    """
+
+    seconds: float | None = None
+    steer_at: float = 0.7
+    turns: int | None = None
+    tool_calls: int | None = None
+    output_tokens: int | None = None
+    context_window: int | None = None
+    answer_tokens: int = 4000
+    dollars: float | None = None
+    run_dollars: float | None = None
+
+    def __post_init__(self) -> None:
+        no_limit = "set null for no limit"
+        for name in ("turns", "tool_calls", "output_tokens", "context_window"):
+            if (value := getattr(self, name)) is not None:
+                check_int(f"budget.{name}", value, do=no_limit)
+        for name in ("seconds", "dollars", "run_dollars"):
+            if (value := getattr(self, name)) is not None:
+                check_number(f"budget.{name}", value, gt=0, do=no_limit)
+        check_int("budget.answer_tokens", self.answer_tokens)
+        check_number("budget.steer_at", self.steer_at, gt=0, le=1, do="set 1 to never steer")
+
+    def is_late(self, seconds: float) -> bool:
+        """Whether `steer_at` of the time is over after so many seconds."""
+        return self.seconds is not None and seconds >= self.steer_at * self.seconds
+
+
+@dataclass(frozen=True)
+class RunResources:
+    """What only a run can provide to its agent.
+
+    Args:
+        budget: the limits of a question.
+        ledger: where requests are recorded. None: a new ledger.
+        model: the language model. None before it runs, or if the run has none.
+        settings: how the model samples.
+        price: the price of the model's tokens.
+        document_frequency: word -> number of documents of the collection that contain it. None if
+            that is not known.
+        documents: the number of documents of the collection. None if that is not known.
+        resolver: makes, at its first use, what maps titles, urls and identifiers to documents.
+        rounds: question id -> the file of its finished rounds, for agents that work in rounds.
+            None: rounds are not saved.
     """
 
     budget: Budget
@@ -62,50 +111,55 @@ class Resources:
     document_frequency: Callable[[str], int] | None = None
     documents: int | None = None
     resolver: Callable[[], Resolver] | None = None
-    rounds: Callable[[str], RoundsOnRecord] | None = None
+    rounds: Callable[[str], RoundsFile] | None = None
 
 
-class BaseAgent(ABC):
-    """An agent that a run hands something to. Its constructor takes plain arguments and is cheap.
-    One that needs nothing of a run need not be of this class: `Agent` is enough."""
+class Agent(ABC):
+    """Base class of agents. An agent turns one question into one trajectory.
+
+    The constructor takes plain values, is cheap, and is what a configuration names.
+    """
 
     name: str
-    asks_model: ClassVar[bool] = False
-    """Whether it cannot work without a language model."""
-    uses_model: ClassVar[bool] = True
-    """Whether it asks a language model where the run has one. One that never does leaves the model
-    out of the run, and its settings out of the cell's name."""
-    reads_frequencies: ClassVar[bool] = True
-    """Whether it reads the collection's document frequencies, which are those of an index."""
+    requires_llm: ClassVar[bool] = False
+    """Whether the agent cannot work without a language model."""
+    accepts_llm: ClassVar[bool] = False
+    """Whether the agent asks a language model if the run has one. If not, the run starts no model
+    for it, and its settings are not part of the run's name."""
+    reads_document_frequencies: ClassVar[bool] = False
+    """Whether the agent reads the collection's document frequencies, which need an index."""
     calls_tools: ClassVar[bool] = True
-    """Whether it calls the tools of its session; a run prepares nothing to rank with for one that
-    never does."""
+    """Whether the agent calls the tools of its session. If not, the run builds no pipeline."""
 
-    def bind(self, resources: Resources) -> BaseAgent:
-        """An agent that works with `resources`; this one stays as it is. `InputError` where they
-        cannot work, also before the model runs."""
+    def bind(self, resources: RunResources) -> Agent:
+        """A copy of this agent that works with `resources`. Raises `InputError` if the agent cannot
+        work with them. A run calls it once before its model has started, to find such errors."""
         return self
 
     def check_tool(self, tool: SearchTool) -> None:
-        """`InputError` where it cannot work with the tools of a session."""
+        """Raise an `InputError` if the agent cannot work with the tools of a session."""
         return
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
-        """Hashes of what the arguments only name, such as a prompt's text, for the manifest."""
+        """Hashes of what the arguments only name, such as the text of a prompt, by name. They are
+        recorded in the manifest."""
         return {}
 
     @abstractmethod
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
-        """See `Agent`."""
+        """Answer one question with the tools of a session that belongs to it."""
 
 
 class Episode:
-    """One question being worked on: its messages in the plain function-calling format (user
-    question, assistant tool calls, tool results, final assistant answer), its answer and status.
+    """One question at work: its messages in the function-calling format (question, tool calls of
+    the assistant, tool results, final answer), its answer and its status.
 
-    Belongs to one question. `opening`: the messages that it begins with (None: the question as a
-    user's message); `clock` gives seconds and serves tests.
+    Args:
+        topic: the question.
+        tool: the session of the question.
+        opening: the messages at the start. None: the question as a message of the user.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -134,53 +188,84 @@ class Episode:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the question was begun; with those of an earlier start that it goes on
-        from."""
+        """Seconds since the question began, those of the start that it continues included."""
         return self.earlier_seconds + self._clock() - self._began
 
+    def search(self, query: str, reason: str) -> ToolResult | None:
+        """Search with whatever tool of the interface takes a query. None if the tool refuses.
+        `InputError` if the interface has no such tool."""
+        name, argument = search_tool_of(self.tool)
+        return self._call(name, {argument: query}, reason)
+
+    def read(self, unit_id: str, reason: str) -> ToolResult | None:
+        """Read a document from where the tool begins. None if the tool refuses, or if the interface
+        has no tool that reads."""
+        if self.tool.read_tool is None:
+            return None
+        name, argument = self.tool.read_tool
+        return self._call(name, {argument: unit_id}, reason)
+
+    def follow(self, continuation: Continuation, reason: str) -> ToolResult | None:
+        """Open what follows a page. None if the tool refuses."""
+        return self._call(continuation.tool, continuation.arguments, reason)
+
+    def _call(self, name: str, arguments: Mapping[str, Any], reason: str) -> ToolResult | None:
+        extra = {"reason": reason} if name in self._tools_with_reasons else {}
+        result = self.call(name, {**extra, **arguments}, content=reason)
+        return None if result.failed else result
+
+    @cached_property
+    def _tools_with_reasons(self) -> set[str]:
+        functions = [spec.get("function", spec) for spec in self.tool.specs()]
+        return {f["name"] for f in functions if "reason" in f["parameters"]["properties"]}
+
     def call(self, name: str, arguments: Mapping[str, Any], *, content: str = "") -> ToolResult:
-        """Call the tool; on record as an assistant message (`content` and the call) and a tool
-        message (the result's text)."""
-        identifier = f"call_{len(self.tool.calls) + 1}"
-        self.requested(identifier, name, arguments, content)
+        """Call a tool. The messages record the call, with `content`, and the result."""
+        identifier = self._request(name, arguments, content)
         result = self.tool.call(name, arguments)
-        self.answered(identifier, result)
+        self.add_result(identifier, result)
         return result
 
-    def answered(self, identifier: str, result: ToolResult) -> None:
-        """The result of the tool call `identifier`, on record as a tool message."""
-        self.messages.append({"role": "tool", "tool_call_id": identifier, "content": result.text})
+    def record(self, served: ToolResult, content: str) -> ToolResult:
+        """Record a call that the session has served concurrently with others, as `call` does."""
+        identifier = self._request(served.call.name, served.call.arguments, content)
+        result = self.tool.record(served)
+        self.add_result(identifier, result)
+        return result
 
-    def requested(
-        self, identifier: str, name: str, arguments: Mapping[str, Any], content: str
-    ) -> None:
-        """A tool call of the assistant, with what it says beside it, on record as a message."""
+    def _request(self, name: str, arguments: Mapping[str, Any], content: str) -> str:
+        identifier = f"call_{len(self.tool.calls) + 1}"
         function = {"name": name, "arguments": json.dumps(dict(arguments), ensure_ascii=False)}
         request = {"id": identifier, "type": "function", "function": function}
         self.messages.append({"role": "assistant", "content": content, "tool_calls": [request]})
+        return identifier
+
+    def add_result(self, identifier: str, result: ToolResult) -> None:
+        """Add the message with the result of the tool call `identifier`."""
+        self.messages.append({"role": "tool", "tool_call_id": identifier, "content": result.text})
 
     def finish(self, text: str, *, status: str = "completed", reason: str = "") -> None:
-        """The final assistant message, which holds the answer."""
+        """Add the final message of the assistant, which contains the answer, and conclude."""
         self.messages.append({"role": "assistant", "content": text})
         self.conclude(text, status=status, reason=reason)
 
     def conclude(self, text: str, *, status: str, reason: str = "") -> None:
-        """The question has ended, with the answer in `text` where it holds one. `play` reads it."""
+        """End the question. `run_episode` reads the answer in `text`, if it contains one."""
         self._final = text
         self.status, self.reason = status, reason
 
     async def read_answer(self) -> None:
-        """Let the session read the answer's parts and mark what it cites. In a thread, since an
-        answer may be long and the clocks of other questions run on meanwhile."""
+        """Let the session read the parts of the answer and mark what it cites. In a thread, because
+        an answer may be long and the clocks of other questions go on."""
         self.answer = await asyncio.to_thread(self.tool.answer, self._final)
 
     def ended_by(self, error: Exception) -> Trajectory:
-        """All that happened until `error` ended the question: `out_of_money` where a cap is
-        reached, be it by a stage of the pipeline; else `failed`, with the traceback, and with the
-        error's `code` as reason where it has one."""
+        """All that happened until `error` ended the question. The status is `out_of_money` if a cap
+        was reached, also by a stage of the pipeline. Otherwise it is `failed`, with the traceback,
+        and with the error's `code` as the reason if it has one."""
         if isinstance(error, OutOfMoney):
-            reason = RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"
-            self.conclude("", status="out_of_money", reason=reason)
+            status, reason = out_of_money(error)
+            self.conclude("", status=status, reason=reason)
             return self.trajectory()
         lines = "".join(traceback.format_exception(error))
         return self.trajectory(failure=lines, reason=str(getattr(error, "code", "")) or "defect")
@@ -206,7 +291,7 @@ class Episode:
         )
 
 
-async def play(
+async def run_episode(
     topic: Topic,
     tool: SearchTool,
     work: Callable[[Episode], Awaitable[None]],
@@ -224,9 +309,19 @@ async def play(
     return episode.trajectory()
 
 
-class Agent(Protocol):
-    """Turns one question into one trajectory."""
+def search_tool_of(tool: SearchTool) -> tuple[str, str]:
+    """The tool that searches and its argument for the query. `InputError` if there is none."""
+    search = tool.search_tool
+    if search is None:
+        raise InputError(
+            "the search tool declares no tool that searches, and the agent needs one",
+            valid="an interface with a tool whose searches_by is set",
+            do="set searches_by on that tool of the interface, or choose another tool; with "
+            "tool=grep set tool.syntax=words",
+        )
+    return search
 
-    name: str
 
-    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory: ...
+def out_of_money(error: OutOfMoney) -> End:
+    """The end of a question for which a cap left no money."""
+    return "out_of_money", RUN_OUT_OF_MONEY if error.scope == "run" else "dollars"

@@ -36,7 +36,7 @@ from soundingline.pipelines.enrich.enrichment import (
     phrases_manifest,
 )
 from soundingline.pipelines.enrich.llm_phrases import ModelPhrases
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, progress_bar

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Budget
 from soundingline.experiments.build import check_price, language_model, make, running
 from soundingline.experiments.cli import CommandParser, run_command
 from soundingline.experiments.collection import texts_under

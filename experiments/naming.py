@@ -220,7 +220,7 @@ def active_groups(settings: Settings, groups: Sequence[str]) -> list[str]:
     idle = {group for group in (*STAGES, *LIBRARIANS) if not active(config, group)}
     has_model = any(config[group] for group in ("llm", *STAGE_MODELS))
     asking = set(asking_groups(config)) & set(groups) if has_model else set()
-    agent_asks = "agent" in groups and declares(config.agent, "uses_model")
+    agent_asks = "agent" in groups and declares(config.agent, "accepts_llm")
     llm = config.llm and (agent_asks or asks_agents_model(config, asking))
     idle |= set() if llm else {"llm"}
     # An agent that can do without a model keeps to its budget without one as well.

@@ -16,7 +16,7 @@ from soundingline.experiments.build import declares, make, stage_model
 from soundingline.experiments.collection import IndexedCollection, notes, prepare
 from soundingline.pipelines.backend import ListOrder
 from soundingline.pipelines.cache import keep_bound
-from soundingline.pipelines.composition import compose
+from soundingline.pipelines.compose import compose
 from soundingline.pipelines.engines.engine import Engine, word_frequency
 from soundingline.pipelines.rerank.reranker import RerankHead
 from soundingline.pipelines.stage import Collection, Stage, bound
@@ -363,7 +363,7 @@ def with_literature_tools(
 
 def evidence_passages(benchmark: Benchmark, config: DictConfig) -> IndexedCollection:
     """The passages that evidence is located in, with their index; built where they are missing."""
-    from soundingline.pipelines.engines.lexical import LexicalEngine
+    from soundingline.pipelines.lexical.index import LexicalEngine
 
     return prepare(benchmark, Passages(), LexicalEngine(), Path(config.paths.indexes))
 

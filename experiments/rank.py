@@ -32,8 +32,8 @@ from soundingline.experiments.pipeline import (
 from soundingline.experiments.recorded import recorded_option
 from soundingline.experiments.rollouts import Progress, fallbacks
 from soundingline.experiments.sweep import obfuscate_cells
-from soundingline.pipelines.aggregation import MaxP
-from soundingline.pipelines.search_notes import collecting
+from soundingline.pipelines.compose import MaxP
+from soundingline.pipelines.stage import search_notes
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, LiveNote, progress_bar
 from soundingline.toolkit.data import Topic
@@ -95,7 +95,7 @@ def corpus_costs(parts: Transformers) -> dict[str, float]:
         return {}
     # Here, so that a command starts without the kernels of our index.
     from soundingline.pipelines.enrich.enrichment import SECONDS, phrases_folder, phrases_manifest
-    from soundingline.pipelines.lexical import LexicalIndex
+    from soundingline.pipelines.lexical.index import LexicalIndex
 
     folder = phrases_folder(index) if isinstance(index, LexicalIndex) else None
     if folder is None:
@@ -223,7 +223,7 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
                 built.stages.asking(ledger, folder.path, servers),
             ):
                 began = time.monotonic()
-                with collecting() as notes, asking_bar(built.stages, ledger):
+                with search_notes() as notes, asking_bar(built.stages, ledger):
                     evaluation = evaluate_pipeline(built.benchmark, built.pipeline, measures)
                 seconds = time.monotonic() - began
         finally:

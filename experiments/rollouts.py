@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
-from soundingline.agents.base import Agent, BaseAgent, Episode, Resources
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Agent, Budget, Episode, RunResources
 from soundingline.experiments.build import make
 from soundingline.experiments.pipeline import asking_groups
 from soundingline.toolkit.console import exception_of, in_one_line
@@ -183,7 +182,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.1f} minutes"
 
 
-def repeat_agents(config: DictConfig, repeats: int) -> list[Any]:
+def repeat_agents(config: DictConfig, repeats: int) -> list[Agent]:
     """The agents that ask the questions for the first time, the second time, and so on: equal but
     for `seed`, where the option has one, which is raised by one with each repeat. `InputError`
     where nothing can differ between repeats: no seed, and no model whose replies are not kept."""
@@ -191,6 +190,11 @@ def repeat_agents(config: DictConfig, repeats: int) -> list[Any]:
         raise InputError(f"repeats={repeats}", valid="1 or more", do="set repeats=1")
     seed = config.agent.get("seed")
     first = make(config.agent)
+    if not isinstance(first, Agent):
+        raise InputError(
+            f"the option agent gives a {type(first).__name__}",
+            valid="a subclass of soundingline.agents.base.Agent",
+        )
     if repeats > 1 and seed is None and not _asks_anew(first, config):
         raise InputError(
             f"repeats={repeats}, and {type(first).__name__} would do the same each time",
@@ -201,12 +205,10 @@ def repeat_agents(config: DictConfig, repeats: int) -> list[Any]:
     return [first, *others]
 
 
-def _asks_anew(agent: Any, config: DictConfig) -> bool:
+def _asks_anew(agent: Agent, config: DictConfig) -> bool:
     """Whether a repeat asks a language model what was asked before: the agent does, and a stage
     does whose replies are kept nowhere."""
-    if getattr(agent, "asks_model", False):
-        return True
-    if config.llm is not None and getattr(agent, "uses_model", False):
+    if agent.requires_llm or (agent.accepts_llm and config.llm is not None):
         return True
     return config.paths.caches is None and bool(asking_groups(config))
 
@@ -218,17 +220,10 @@ def _with_seed(option: DictConfig, seed: int | None, more: int) -> DictConfig:
     return changed
 
 
-def check_agent(agent: Any, llm: LanguageModel | None, budget: Budget) -> Mapping[str, str]:
+def check_agent(agent: Agent, llm: LanguageModel | None, budget: Budget) -> Mapping[str, str]:
     """The agent's fingerprints; `InputError` where it cannot work with the model (which need not
-    run yet), lacks one, or is no agent."""
-    if not callable(getattr(agent, "run", None)):
-        raise InputError(
-            f"the option agent gives a {type(agent).__name__}",
-            valid="a class with name and async run(topic, tool)",
-        )
-    if not isinstance(agent, BaseAgent):
-        return {}
-    if agent.asks_model and llm is None:
+    run yet), or lacks one."""
+    if agent.requires_llm and llm is None:
         raise InputError(
             "the agent asks a language model, and none is chosen",
             do="choose a language model: llm=..., or another agent",
@@ -239,15 +234,15 @@ def check_agent(agent: Any, llm: LanguageModel | None, budget: Budget) -> Mappin
 
 def resources(
     llm: LanguageModel | None, budget: Budget, *, repeat: int = 1, **others: Any
-) -> Resources:
+) -> RunResources:
     """What a run gives the agent that asks its questions for the `repeat`-th time; `others` are
-    further fields of `Resources`. A seed of the model is raised by one with each repeat."""
+    further fields of `RunResources`. A seed of the model is raised by one with each repeat."""
     if llm is None:
-        return Resources(budget, **others)
+        return RunResources(budget, **others)
     settings = llm.settings
     if settings.seed is not None:
         settings = replace(settings, seed=settings.seed + repeat - 1)
-    return Resources(budget, settings=settings, price=llm.price, **others)
+    return RunResources(budget, settings=settings, price=llm.price, **others)
 
 
 def within_window(budget: Budget, llm: LanguageModel | None) -> Budget:

@@ -14,8 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from soundingline.agents.base import Agent, BaseAgent
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Agent, Budget
 from soundingline.experiments.build import (
     language_model,
     make,
@@ -80,17 +79,16 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     check_judge(config)
     folder = run_folder(settings, cell_name(settings))
     agent_of_repeat, interface = repeat_agents(config, config.repeats), make_interface(config.tool)
-    uses_model = getattr(agent_of_repeat[0], "uses_model", False)
-    llm = language_model(config, "llm") if uses_model else None
+    agent = agent_of_repeat[0]
+    llm = language_model(config, "llm") if agent.accepts_llm else None
     budget = within_window(make(config.budget), llm)
-    agent_prints = check_agent(agent_of_repeat[0], llm, budget)
-    calls_tools = getattr(agent_of_repeat[0], "calls_tools", True)
-    searched = calls_tools and interface.uses_pipeline
+    agent_prints = check_agent(agent, llm, budget)
+    searched = agent.calls_tools and interface.uses_pipeline
     built = prepared() if prepared and searched else build_pipeline(config, searched=searched)
     if built.obfuscated:
         obfuscate_cells(settings)
     operator_prints: dict[str, str] = {}
-    if calls_tools:
+    if agent.calls_tools:
         interface, operator_prints = with_literature_tools(interface, built, config)
     else:
         built = replace(built, stages=Stages({}))
@@ -108,8 +106,7 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
 
     # An interface that cannot make one, or none for this agent, fails before anything is written.
     first_session = session("")
-    if isinstance(agent_of_repeat[0], BaseAgent):
-        agent_of_repeat[0].check_tool(first_session)
+    agent.check_tool(first_session)
     manifest = make_manifest(
         plain_values(config),
         prints,
@@ -194,7 +191,7 @@ def answer(
         built.stages.asking(ledger, folder.path, servers),
         progress_bar() as progress,
     ):
-        reads_index = getattr(agent_of_repeat[0], "reads_frequencies", False)
+        reads_index = agent_of_repeat[0].reads_document_frequencies
         of_index = statistics(built) if reads_index else {}
         known = {**of_index, "resolver": built.prepared.resolver}
         shared = {**known, **served, "ledger": ledger}
@@ -202,8 +199,6 @@ def answer(
             agent.bind(
                 resources(llm, budget, repeat=repeat, rounds=rounds_of(folder, repeat), **shared)
             )
-            if isinstance(agent, BaseAgent)
-            else agent
             for repeat, agent in enumerate(agent_of_repeat, start=1)
         ]
         tally = Progress(ledger, built.benchmark.answers, lambda line: progress.advance(task))

@@ -32,7 +32,7 @@ from soundingline.experiments.pipeline import (
 from soundingline.experiments.rank import evaluate_pipeline
 from soundingline.experiments.recorded import recorded_option
 from soundingline.experiments.tune_ranks import EnrichmentGrid, chosen_overrides, judged_ranks
-from soundingline.pipelines.composition import compose
+from soundingline.pipelines.compose import compose
 from soundingline.pipelines.enrich.enrichment import Enrichment
 from soundingline.pipelines.lexical.grid import JudgedQuery
 from soundingline.toolkit.benchmarks.benchmark import Benchmark

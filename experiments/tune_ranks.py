@@ -15,7 +15,7 @@ import numpy as np
 import pyterrier as pt
 from numpy.typing import NDArray
 
-from soundingline.pipelines.composition import compose
+from soundingline.pipelines.compose import compose
 from soundingline.pipelines.enrich.enrichment import Enrichment
 from soundingline.pipelines.enrich.phrases import QueryContext
 from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery

@@ -10,14 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from soundingline.pipelines.aggregation import MaxP
     from soundingline.pipelines.backend import PipelineBackend
-    from soundingline.pipelines.expand import LinkExpansion
+    from soundingline.pipelines.compose import MaxP
     from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
     from soundingline.pipelines.learned.colbert import ColbertRetriever
     from soundingline.pipelines.learned.dense import DenseRetriever
     from soundingline.pipelines.learned.splade import SpladeRetriever
     from soundingline.pipelines.lexical.index import LexicalIndex, LexicalIndexer
+    from soundingline.pipelines.links import LinkExpansion
     from soundingline.pipelines.oracle import OracleRetriever
     from soundingline.pipelines.q2q import Q2Q
     from soundingline.pipelines.rerank.colbert import ColBERT
@@ -40,9 +40,9 @@ _HOMES = {
     "Interpolation": "fusion",
     "LexicalIndex": "lexical.index",
     "LexicalIndexer": "lexical.index",
-    "LinkExpansion": "expand",
+    "LinkExpansion": "links",
     "Listwise": "rerank.listwise",
-    "MaxP": "aggregation",
+    "MaxP": "compose",
     "MonoT5": "rerank.monot5",
     "OracleRetriever": "oracle",
     "Pair": "rerank.reranker",

@@ -1,9 +1,8 @@
-"""Any PyTerrier pipeline as the backend of a search tool, any re-ranker as the order of a list."""
+"""A PyTerrier pipeline as the backend of a search tool, a re-ranker as the order of a list."""
 
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
@@ -13,31 +12,33 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 
-from soundingline.pipelines.search_notes import collecting
+from soundingline.pipelines.compose import query_columns
+from soundingline.pipelines.stage import search_notes
 from soundingline.toolkit.data import Ranking, SearchRequest, SearchResult
 from soundingline.toolkit.errors import InputError
 
 _NO_QUESTION = "1"
-_QUERY = re.compile(r"query(_\d+)?")
 
 
 class PipelineBackend:
-    """Asks `pipeline` one query at a time (`data.SearchBackend`).
+    """Runs a pipeline on one query at a time (`data.SearchBackend`).
 
-    The pipeline receives one row with `qid`, `query` (the agent's words as they are; no query
-    language is applied here) and `reasoning` (empty where there is none), and must return `docno`
-    and `score`. Hits are its rows by `rank`, or by falling score where it gives no ranks; a docno
-    `d1%p3` is a passage of document `d1`.
+    The pipeline receives one row with `qid`, `query` (the agent's words without any query
+    language) and `reasoning` (empty if there is none), and must return `docno` and `score`. The
+    hits are its rows by `rank`, or by falling score if it returns no ranks; a docno `d1%p3` is a
+    passage of the document `d1`.
 
-    What the stages note of a search (`soundingline.pipelines.search_notes`) goes with its hits, and
-    so do `query` and the older queries `query_0`, `query_1`, ... of the ranking where one is not
-    the agent's.
+    The notes of a result are those of the stages (`soundingline.pipelines.stage.add_note`), and
+    `query` with the older queries `query_0`, `query_1`, ... if one of them is not the agent's.
 
-    - `unit`: what the pipeline's docnos name, e.g. `document` or `passage`; kept for displays.
-    - `exclusive`: one search at a time, for stages that do not bear threads. False by default.
+    Args:
+        pipeline: A transformer of queries into rankings.
+        unit: What its docnos name, for displays: `document` or `passage`.
+        exclusive: Whether only one search may run at a time, for stages that are not thread-safe.
 
-    `InputError` where the pipeline does not take queries or does not give ranked documents; what
-    else it raises passes through.
+    Raises:
+        InputError: If the pipeline does not accept queries or does not return ranked documents.
+            Other errors of the pipeline are raised unchanged.
     """
 
     def __init__(
@@ -51,30 +52,30 @@ class PipelineBackend:
             )
         self.pipeline = pipeline
         self.unit = unit
-        self._qid = ""
+        self.qid = ""  # of the question whose searches these are
         self._turn: AbstractContextManager[object] = Lock() if exclusive else nullcontext()
 
-    @property
-    def qid(self) -> str:
-        """The question that asks; empty where none is named."""
-        return self._qid
-
     def asked_by(self, qid: str) -> PipelineBackend:
-        """The same pipeline for one question: its rows carry this `qid`, so that stages can account
-        for what they spend."""
+        """The same pipeline for one question: its rows have this `qid`, so that stages can record
+        what they spend on it."""
         backend = copy.copy(self)
-        backend._qid = qid
+        backend.qid = qid
         return backend
 
     def search(self, request: SearchRequest) -> SearchResult:
         """At most `request.depth` hits, ranks from 1."""
-        qid = self._qid or _NO_QUESTION
+        qid = self.qid or _NO_QUESTION
         row = {"qid": [qid], "query": [request.query], "reasoning": [request.reasoning]}
-        with collecting(self._qid) as notes:
-            # Objects: a model may write half a surrogate pair, which Arrow's strings do not hold.
+        with search_notes(self.qid) as notes:
+            # Objects, because a model may write half a surrogate pair, which Arrow's strings do
+            # not hold.
             ranking = self._ranking(pd.DataFrame(row, dtype=object))
-        docnos, scores = _ordered(ranking, request.depth)
-        return SearchResult(Ranking(docnos, scores), {**_queries(ranking, request.query), **notes})
+        scores = ranking["score"].to_numpy(dtype=float)
+        keys = ranking["rank"].to_numpy() if "rank" in ranking.columns else -scores
+        order = np.argsort(keys, kind="stable")[: request.depth]
+        docnos = ranking["docno"].to_numpy(dtype=object)[order].tolist()
+        hits = Ranking(docnos, scores[order].tolist())
+        return SearchResult(hits, {**_queries(ranking, request.query), **notes})
 
     def _ranking(self, queries: pd.DataFrame) -> pd.DataFrame:
         try:
@@ -99,15 +100,18 @@ class PipelineBackend:
 
 
 class ListOrder:
-    """Puts documents in the order of `stage`, a bound re-ranker such as `Listwise`, which reads the
-    texts that it is given. Thread-safe where the stage is."""
+    """Orders documents by a bound re-ranker, such as `Listwise`. Thread-safe if the re-ranker is.
+
+    Args:
+        stage: The re-ranker. It reads the column `text`.
+    """
 
     def __init__(self, stage: pt.Transformer) -> None:
         self.stage = stage
 
     def __call__(self, qid: str, question: str, documents: Sequence[tuple[str, str]]) -> list[str]:
-        """The docids, each once, the best first; `documents` are (docid, text), and their order is
-        that of equal scores."""
+        """The docids, each once, best first. `documents` are (docid, text); equal scores keep
+        their order."""
         rows = list(dict(documents).items())
         frame = pd.DataFrame(
             {
@@ -115,8 +119,8 @@ class ListOrder:
                 "query": [question] * len(rows),
                 "docno": [docid for docid, _ in rows],
                 "text": [text for _, text in rows],
-                "score": [float(len(rows) - number) for number in range(len(rows))],
-                "rank": list(range(len(rows))),
+                "score": np.arange(len(rows), 0, -1.0),
+                "rank": range(len(rows)),
             }
         )
         ranked = self.stage.transform(frame).sort_values("rank", kind="stable")
@@ -124,17 +128,7 @@ class ListOrder:
 
 
 def _queries(ranking: pd.DataFrame, original: str) -> dict[str, Any]:
-    """The queries of a ranking by column; empty where all are the one that was asked."""
-    columns = [name for name in ranking.columns if _QUERY.fullmatch(str(name))]
-    queries = {name: ranking[name].iloc[0] for name in columns if len(ranking)}
+    """The queries of a ranking by column; empty if all of them are the original one."""
+    queries = {name: ranking[name].iloc[0] for name in query_columns(ranking) if len(ranking)}
     texts = {name: query for name, query in queries.items() if isinstance(query, str)}
     return texts if set(texts.values()) - {original} else {}
-
-
-def _ordered(ranking: pd.DataFrame, depth: int) -> tuple[list[str], list[float]]:
-    """The docnos and scores of the best `depth` rows, best first."""
-    docnos = ranking["docno"].to_numpy(dtype=object)
-    scores = ranking["score"].to_numpy(dtype=float)
-    keys = ranking["rank"].to_numpy() if "rank" in ranking.columns else -scores
-    order = np.argsort(keys, kind="stable")[:depth]
-    return docnos[order].tolist(), scores[order].tolist()

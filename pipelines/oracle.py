@@ -1,4 +1,4 @@
-"""The ceiling of every table: the judged evidence first, whatever else is ranked behind it."""
+"""The upper bound of every table: the judged evidence first, then any other ranking."""
 
 from __future__ import annotations
 
@@ -8,26 +8,33 @@ from itertools import islice
 import pandas as pd
 import pyterrier as pt
 
-from soundingline.pipelines.engines.engine import Engine, RankedList
-from soundingline.pipelines.fusion import lists_by_query, ordered_rows
+from soundingline.pipelines.engines.engine import NOTHING, RankedList
+from soundingline.pipelines.fusion import rankings_by_query
 from soundingline.pipelines.retrieve import ranked
-from soundingline.pipelines.stage import Bound, Collection, Stage, bound, not_bound
+from soundingline.pipelines.stage import Bound, Collection, Stage, not_bound
 from soundingline.toolkit.data import PASSAGE_MARK, parent
 from soundingline.toolkit.errors import InputError, check_int
 
 
 class OracleRetriever(Stage):
     """Ranks the documents that are judged relevant for the question, whatever the query is, and
-    then what `base` ranks (None: nothing else).
+    then the ranking of `base`.
 
-    It reads the judgements that the run is measured by: what an agent makes of it is the most that
-    any retriever could give that agent, and no result of a system.
+    It reads the judgements by which the run is measured, so that its figures are the most that any
+    retriever could give an agent, and no result of a system.
 
-    In: `qid`, which must be the question's, and `query`, and whatever the base takes. Out: every
-    column of the input, and `docno`, `score`, `rank` (from 0); at most `depth` rows a query.
-    Judged documents come by falling grade of `tier`, each as the unit that the base ranks best, or
-    else its first one; those that the corpus lacks are left out. `InputError` where the collection
-    has no judgements.
+    The input has `qid` (that of the question), `query`, and the columns that the base needs. The
+    output has every column of the input, and `docno`, `score`, `rank` (from 0). Judged documents
+    are in the order of falling grades, each as the unit that the base ranks best, or else as its
+    first unit; documents that the corpus lacks are left out.
+
+    Args:
+        base: Ranks the rest; None ranks nothing else.
+        tier: The tier of the judgements.
+        depth: Rows of a query, at least 1.
+
+    Raises:
+        InputError: For another depth, and for a collection without judgements of the tier.
     """
 
     def __init__(
@@ -37,61 +44,32 @@ class OracleRetriever(Stage):
         self.base, self.tier, self.depth = base, tier, depth
 
     def bind(self: Bound, collection: Collection) -> Bound:
-        """See `Stage`; the base is bound. `InputError` where the collection has no judgements of
-        the tier."""
+        """See `Stage`. `InputError` if the collection has no judgements of the tier."""
         bound_copy = super().bind(collection)
-        tiers = collection.qrels or {}
-        tier = bound_copy.tier  # type: ignore[attr-defined]
+        tiers, tier = collection.qrels or {}, self.tier  # type: ignore[attr-defined]
         if not tiers.get(tier):
             raise InputError(
                 f"the benchmark has no judgements of the tier {tier!r}",
                 valid=", ".join(name for name, rows in tiers.items() if rows) or "none",
                 do="set retriever.tier, or choose a benchmark with judgements",
             )
-        if bound_copy.base is not None:  # type: ignore[attr-defined]
-            bound_copy.base = bound(bound_copy.base, collection)  # type: ignore[attr-defined]
         return bound_copy
-
-    def check(self, engine: Engine) -> None:
-        """See `Stage`; the base is checked."""
-        if isinstance(self.base, Stage):
-            self.base.check(engine)
-
-    @property
-    def takes_weights(self) -> bool:
-        """Whether the base searches by weights of index terms; see `Retriever`."""
-        return bool(getattr(self.base, "takes_weights", True))
-
-    @property
-    def searches_enriched(self) -> bool:
-        """Whether the base does; see `Retriever`."""
-        return bool(getattr(self.base, "searches_enriched", True))
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)
-        rankings: dict[str, RankedList] = {}
-        if self.base is not None:
-            rows = lists_by_query(ordered_rows(self.base.transform(inp)))
-            rankings = {qid: RankedList(docnos, scores) for qid, docnos, scores in rows}
-        empty = RankedList((), ())
+        rankings = rankings_by_query(self.base.transform(inp)) if self.base is not None else {}
         qids = inp["qid"].astype(str)
-        return ranked(inp, [self._with_evidence(qid, rankings.get(qid, empty)) for qid in qids])
+        return ranked(inp, [self._with_evidence(qid, rankings.get(qid, NOTHING)) for qid in qids])
 
     def _with_evidence(self, qid: str, base: RankedList) -> RankedList:
         best_units = {parent(unit): unit for unit in reversed(base.docnos)}
-        first = list(self._evidence_units(qid, best_units))
-        evidence = set(first)
-        rest = [
-            (unit, score)
-            for unit, score in zip(base.docnos, base.scores, strict=True)
-            if unit not in evidence
-        ]
+        evidence = list(self._evidence_units(qid, best_units))
         top = max([*base.scores, 0.0])
-        scores = [top + len(first) - index for index in range(len(first))]
-        units = [*first, *(unit for unit, _ in rest)]
-        return RankedList(
-            units[: self.depth], [*scores, *(score for _, score in rest)][: self.depth]
-        )
+        scores = {unit: top + len(evidence) - place for place, unit in enumerate(evidence)}
+        for unit, score in zip(base.docnos, base.scores, strict=True):
+            scores.setdefault(unit, score)
+        units = list(scores)[: self.depth]
+        return RankedList(units, [scores[unit] for unit in units])
 
     def _evidence_units(self, qid: str, best_units: Mapping[str, str]) -> Iterator[str]:
         if self.collection is None or self.collection.qrels is None:

@@ -12,8 +12,7 @@ import pyterrier as pt
 
 from soundingline.pipelines.enrich.llm_phrases import ModelText
 from soundingline.pipelines.enrich.phrases import QueryContext, query_contexts
-from soundingline.pipelines.search_notes import note
-from soundingline.pipelines.stage import Stage, not_bound
+from soundingline.pipelines.stage import Stage, add_note, not_bound
 from soundingline.toolkit.errors import InputError
 
 APPLY_TO = ("retriever", "reranker", "both")
@@ -34,7 +33,7 @@ class Rewriter(Stage, ABC):
     The input has the columns `qid`, `query`, and `reasoning` if the agent's reasoning is known.
     In the output `query` is the new query and `query_0` the one before it; an older `query_0`
     becomes `query_1`, and so on, as everywhere in PyTerrier. Other columns are unchanged. The
-    record of a search has the note `rewrite` (`soundingline.pipelines.search_notes`) with `raw`,
+    notes of a search (`soundingline.pipelines.stage.add_note`) have `rewrite` with `raw`,
     `rewritten`, `apply_to` and the events of the rewriting.
 
     Args:
@@ -71,7 +70,7 @@ class Rewriter(Stage, ABC):
         rewritten = dict(zip(distinct, self.rewrite(distinct), strict=True))
         for query, result in rewritten.items():
             pair = {"raw": query.text, "rewritten": result.query, "apply_to": self.apply_to}
-            note("rewrite", {**pair, **result.events})
+            add_note("rewrite", {**pair, **result.events})
         out = pt.model.push_queries(inp)
         texts = [rewritten[query].query for query in queries]
         out["query"] = pd.Series(texts, index=out.index, dtype=object)

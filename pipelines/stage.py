@@ -1,51 +1,60 @@
-"""The protocol between a run and the stages of its pipeline.
+"""The stages of a pipeline, what a run gives them, and the notes that they make of a search.
 
-A stage is an ordinary PyTerrier transformer whose constructor takes plain arguments and is cheap.
-What only a run can give (index, texts, caches, a language model) reaches it through `bind`; what a
-run wants to know of it are `fingerprint` and `counts`; what it holds open ends with `close`. A
-transformer without this protocol works as a stage too: nothing is handed to it.
+A stage is a PyTerrier transformer whose constructor takes plain arguments and is cheap. What only a
+run has (index, texts, caches, a language model) reaches it through `bind`; a run reads its
+`fingerprint` and `counts`, and ends with `close` what it holds open. A transformer that is no
+`Stage` works in a pipeline too and is bound to nothing.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import pyterrier as pt
 
-from soundingline.pipelines.arguments import ByArguments
-from soundingline.pipelines.engines.engine import Engine
-from soundingline.toolkit.benchmarks.links import LinkGraph
 from soundingline.toolkit.data import Qrels, Unit
 from soundingline.toolkit.errors import InputError
+
+if TYPE_CHECKING:
+    from soundingline.pipelines.engines.engine import Engine
+    from soundingline.toolkit.benchmarks.links import LinkGraph
 
 Texts = Callable[[Sequence[str]], list[Unit]]
 Bound = TypeVar("Bound", bound="Stage")
 Part = TypeVar("Part")
+
+_question: ContextVar[str] = ContextVar("question of a search", default="")
+_notes: ContextVar[dict[str, Any] | None] = ContextVar("notes of a search", default=None)
 
 
 @dataclass(frozen=True)
 class Collection:
     """One corpus, cut into units and indexed, and what the stages of one run share.
 
-    - `fingerprint`: of the corpus and its units. Two collections are equal where it is.
-    - `index`: the opened index of the run's engine.
-    - `engine`: the run's engine, which also indexes documents with phrases; None: it is not known.
-    - `open_index`: opens another engine's index of the same units, which it builds where it is
-      missing.
-    - `texts`: unit ids to `Unit`s, in the order given; `KeyError` for an unknown id.
-    - `whole_documents`: whether a unit is a whole document, which may be longer than any model
-      reads.
-    - `caches`: the folder where stages keep results between runs; None: nowhere.
-    - `qrels`: the benchmark's, by tier, qid and docid, for `oracle` alone; None: not given.
-    - `questions`: the texts of the benchmark's questions by qid, for stages that go by the question
-      behind an agent's query; None: not known.
-    - `links`: gives the links between the corpus's documents; None: there are none.
-    - `model`: a `BlockingModel` for stages that ask a language model; None: there is none.
+    Two collections are equal if their fingerprints are. A pickled collection has its fingerprint,
+    `whole_documents` and `caches` alone.
+
+    Args:
+        fingerprint: a hash of the corpus and its units.
+        index: the opened index of the run's engine.
+        open_index: a function that opens another engine's index of the same units, and builds it if
+            it is missing.
+        texts: a function from unit ids to `Unit`s in the same order; `KeyError` for an unknown id.
+        whole_documents: whether a unit is a whole document, which may be longer than any model
+            reads.
+        caches: the folder in which stages cache results between runs; None: nowhere.
+        model: a `BlockingModel` for stages that need a language model; None: there is none.
+        links: a function that returns the links between the documents; None: there are none.
+        questions: the texts of the benchmark's questions by qid; None: unknown.
+        qrels: the benchmark's judgements by tier, qid and docid, for `OracleRetriever` alone.
+        engine: the run's engine, which also indexes documents with phrases; None: unknown.
     """
 
     fingerprint: str
@@ -67,15 +76,49 @@ class Collection:
         return Collection, (self.fingerprint, *nothing, self.whole_documents, self.caches)
 
     def with_model(self, model: Any) -> Collection:
-        """The same collection for a stage that asks `model`."""
+        """The same collection with another language model."""
         return replace(self, model=model)
+
+
+class ByArguments:
+    """An object whose constructor arguments are attributes of the same names. Representation,
+    equality and hash follow from them; nested mappings and lists are compared by content."""
+
+    def __repr__(self) -> str:
+        shown = []
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            value = getattr(self, name, None)
+            required = parameter.default is parameter.empty
+            leading = required and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+            shown.append(repr(value) if leading else f"{name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._identity() == other._identity()  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._identity()))
+
+    def _identity(self) -> Any:
+        """A hashable value; two objects of one class are equal if theirs are."""
+        return _hashable(self._arguments())
+
+    def _arguments(self) -> dict[str, Any]:
+        """The constructor's arguments by name."""
+        return {name: getattr(self, name) for name in self._argument_names()}
+
+    def _argument_names(self) -> list[str]:
+        parameters = inspect.signature(type(self)).parameters.values()
+        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return [each.name for each in parameters if each.kind not in variable]
 
 
 class Stage(ByArguments, pt.Transformer):
     """A transformer that a run can bind to its collection.
 
-    Two are equal where arguments (`ByArguments`) and collection are. A subclass overrides what it
-    needs of `bind`, `check`, `fingerprint`, `counts` and `close`.
+    A subclass is a dataclass, or has a constructor that stores its arguments as attributes; it
+    overrides what it needs of the methods below. Stages among its arguments are bound and checked
+    with it. Two stages are equal if their arguments and their collections are.
     """
 
     asks_model: ClassVar[bool] = False
@@ -90,34 +133,51 @@ class Stage(ByArguments, pt.Transformer):
     collection: Collection | None = None
 
     def bind(self: Bound, collection: Collection) -> Bound:
-        """A copy that works on `collection`. The stage itself never changes, so that threads may
-        bind it side by side; models and counts that are expensive or shared stay shared."""
-        bound = copy.copy(self)
-        bound.collection = collection
-        return bound
+        """A copy that works on `collection`. The stage itself never changes, so that several
+        threads may bind it; the copies share models and counts."""
+        bound_copy = copy.copy(self)
+        bound_copy.collection = collection
+        for name, part in self._parts().items():
+            setattr(bound_copy, name, bound(part, collection))
+        return bound_copy
 
     def enriched(self, collection: Collection) -> Collection:
-        """The collection that all stages rank in, where this one changes it."""
+        """The collection in which all stages rank, if this stage changes it."""
         return collection
 
     def check(self, engine: Engine) -> None:
-        """`InputError` for settings that cannot work, before anything is built: a checkpoint that
-        cannot be had, or a ranking that the run's `engine` does not offer. Loads no weights."""
+        """Raise `InputError` for settings that cannot work, before anything is built: a checkpoint
+        that cannot be loaded, or a ranking model that `engine` does not support. Loads no
+        weights."""
         _ = self.fingerprint
+        for part in self._parts().values():
+            if isinstance(part, Stage):
+                part.check(engine)
 
     @property
     def fingerprint(self) -> str:
-        """Hash of what the arguments only name, such as a checkpoint's content or a prompt's text;
-        empty where the arguments tell everything. `InputError` where that cannot be read."""
+        """A hash of what the arguments only name, such as the content of a checkpoint or the text
+        of a prompt; empty if the arguments say everything. `InputError` if that cannot be read."""
         return ""
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """What the stage and its bound copies have counted so far, and `seconds` in its model."""
+        """Cumulative counts of the stage and its bound copies, and `seconds` in its model."""
         return {}
 
     def close(self) -> None:
         """End connections and processes; the next ranking opens them again."""
+
+    @property
+    def takes_weights(self) -> bool:
+        """Whether the retrievers among its arguments search by weights of index terms."""
+        return all(getattr(part, "takes_weights", True) for part in self._parts().values())
+
+    @property
+    def searches_enriched(self) -> bool:
+        """Whether a retriever among its arguments ranks an index of documents with phrases."""
+        parts = self._parts().values()
+        return any(getattr(part, "searches_enriched", True) for part in parts) or not parts
 
     def __eq__(self, other: object) -> bool:
         return super().__eq__(other) and self.collection == getattr(other, "collection", None)
@@ -125,19 +185,65 @@ class Stage(ByArguments, pt.Transformer):
     def __hash__(self) -> int:
         return hash((super().__hash__(), self.collection))
 
+    def _parts(self) -> dict[str, pt.Transformer]:
+        """The arguments that are transformers."""
+        values = {name: getattr(self, name, None) for name in self._argument_names()}
+        return {name: value for name, value in values.items() if isinstance(value, pt.Transformer)}
+
     def _part(self, kind: Callable[..., Part], **others: Any) -> Part:
         """A `kind` of those of this stage's arguments that its constructor takes too, and
-        `others`. They must be attributes already."""
-        own = inspect.signature(type(self).__init__).parameters
-        names = [name for name in inspect.signature(kind).parameters if name in own]
-        return kind(**{**{name: getattr(self, name) for name in names}, **others})
+        `others`."""
+        taken = inspect.signature(kind).parameters
+        own = {name: value for name, value in self._arguments().items() if name in taken}
+        return kind(**{**own, **others})
 
 
 def bound(stage: pt.Transformer, collection: Collection) -> pt.Transformer:
-    """`stage` bound to `collection`; as it is where it knows no `bind`."""
+    """`stage` bound to `collection`; a transformer that is no `Stage` as it is."""
     return stage.bind(collection) if isinstance(stage, Stage) else stage
 
 
 def not_bound(stage: Stage, do: str) -> InputError:
-    """The error of a stage that ranks before it was given what it works on."""
+    """The error of a stage that ranks without what it works on."""
     return InputError(f"{type(stage).__name__} is not bound to a collection", do=do)
+
+
+# A ranking frame cannot hold the notes of a search: a search that finds nothing has no rows, and
+# many retrievers drop columns that they do not know.
+
+
+@contextmanager
+def search_notes(qid: str = "") -> Iterator[Mapping[str, Any]]:
+    """Collect the notes of the stages that run in this block, in this thread, for the question
+    `qid`. Blocks may be nested: a note belongs to the innermost."""
+    notes: dict[str, Any] = {}
+    outer_notes, outer_question = _notes.set(notes), _question.set(qid)
+    try:
+        yield notes
+    finally:
+        _notes.reset(outer_notes)
+        _question.reset(outer_question)
+
+
+def searched_question() -> str:
+    """The id of the question whose search runs in this thread, for stages whose methods receive no
+    qid; empty outside a search and if nobody named it."""
+    return _question.get()
+
+
+def add_note(name: str, value: Any) -> None:
+    """Add a JSON value to the notes of the search. A second one of the same name is `<name>_2`, and
+    so on. Outside a search nothing is noted."""
+    notes = _notes.get()
+    if notes is None:
+        return
+    names = (name if number == 1 else f"{name}_{number}" for number in range(1, len(notes) + 2))
+    notes[next(free for free in names if free not in notes)] = value
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return tuple((name, _hashable(item)) for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_hashable, value))
+    return value

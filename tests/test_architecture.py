@@ -222,7 +222,7 @@ BAD = {
     ),
     "agents imports pipelines": (
         "soundingline.agents.chat",
-        "from soundingline.pipelines.lexical import LexicalIndex",
+        "from soundingline.pipelines.lexical.index import LexicalIndex",
     ),
     "agents imports pyterrier": ("soundingline.agents.chat", "import pyterrier as pt"),
     "toolkit imports pyterrier": (

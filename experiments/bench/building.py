@@ -29,8 +29,8 @@ from soundingline.experiments.bench.harness import (
     size_mb,
     spread,
 )
-from soundingline.pipelines.engines.java import find_jar
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.engines.anserini import find_jar
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError
 

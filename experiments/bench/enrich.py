@@ -38,11 +38,10 @@ from soundingline.experiments.bench.harness import (
     spread,
     take_turns,
 )
-from soundingline.pipelines.engines.lexical import LexicalEngine
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine, phrases_manifest
 from soundingline.pipelines.enrich.llm_phrases import ModelPhrases
 from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.llm.blocking import BlockingModel

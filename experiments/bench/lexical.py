@@ -30,7 +30,7 @@ from soundingline.experiments.bench.harness import (
     report,
     run,
 )
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.errors import InputError
 
 K1, B, DEPTH = 0.9, 0.4, 1000

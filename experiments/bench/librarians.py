@@ -20,8 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from soundingline.agents.base import Resources
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.literature import Navigator
 from soundingline.experiments.build import make_interface
 from soundingline.experiments.experiment import Experiment
@@ -103,7 +102,7 @@ def run(experiment: Experiment, caches: Path, questions: int, pool: int, librari
     interface = interface.bind(replace(interface.operators, scorer=scorer))
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
     agent = Navigator(librarians=librarians, pool=pool).bind(
-        Resources(Budget(), ledger=ledger, **statistics(built))
+        RunResources(Budget(), ledger=ledger, **statistics(built))
     )
     topics = list(built.benchmark.topics)
 

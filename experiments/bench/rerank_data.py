@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from soundingline.experiments.bench.harness import ROOT
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.corpus.segmentation import Passages
 from soundingline.toolkit.data import Unit

@@ -18,8 +18,8 @@ import numpy as np
 from scipy.sparse import csc_matrix
 
 from soundingline.experiments.bench.corpus import units
-from soundingline.pipelines.engines.java import find_jar, find_java, java_needed
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.engines.anserini import find_jar, find_java
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.console import track
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import atomic_folder, dump_json
@@ -140,7 +140,7 @@ def anserini_collection(corpus: Path, files: int) -> Path:
 def build_anserini(collection: Path, path: Path, threads: int) -> None:
     """Anserini's index of the raw text by its own command, without texts and vectors."""
     jar = find_jar()
-    java = find_java(java_needed(jar)) / "bin" / "java"
+    java = find_java() / "bin" / "java"
     shutil.rmtree(path, ignore_errors=True)
     indexing = [str(java), "-cp", str(jar), "io.anserini.index.IndexCollection"]
     input_ = ["-collection", "JsonCollection", "-input", str(collection)]

@@ -20,7 +20,7 @@ from soundingline.experiments.bench.harness import (
     report,
     run,
 )
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.data import Unit
 

@@ -23,7 +23,7 @@ from soundingline.experiments.bench.harness import (
     run,
 )
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.console import track
 from soundingline.toolkit.corpus import SqliteStore

@@ -34,8 +34,8 @@ from soundingline.experiments.bench.harness import (
     spread,
     take_turns,
 )
-from soundingline.pipelines.lexical import LexicalIndex
 from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.console import Console, track
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.grid import Grid, RankTable, measure_table

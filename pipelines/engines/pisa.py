@@ -30,7 +30,7 @@ from soundingline.pipelines.index_folder import (
     read_manifest,
     write_manifest,
 )
-from soundingline.pipelines.lexical import Analyzer, make_analyzer
+from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
 from soundingline.pipelines.retrieve import BM25
 from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit

@@ -24,11 +24,10 @@ from soundingline.pipelines.engines.engine import Engine
 from soundingline.pipelines.enrich.df_filter import NO_FILTER, REASONS, DfFilter, FilterDecision
 from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, query_contexts
 from soundingline.pipelines.index_folder import is_index, read_manifest, write_manifest
-from soundingline.pipelines.lexical import LexicalIndex
 from soundingline.pipelines.lexical.analyzers import SEPARATOR
-from soundingline.pipelines.prompt_template import last_words
-from soundingline.pipelines.search_notes import note
-from soundingline.pipelines.stage import Collection, Stage, not_bound
+from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.pipelines.prompting import last_words
+from soundingline.pipelines.stage import Collection, Stage, add_note, not_bound
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -358,7 +357,7 @@ class Enrichment(Stage):
             of_decisions = [decision.row() for decision in decisions]
             row = {"qid": query.qid, "query": query.text, "phrases": of_decisions}
             notes.append(row if self.apply_to == "query" else {**row, "applied_to": name})
-        note("enrichment", notes)
+        add_note("enrichment", notes)
         return expansions
 
     def _source(self, query: QueryContext) -> tuple[str, str]:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext
-from soundingline.pipelines.lexical import LexicalIndex
 from soundingline.pipelines.lexical.analyzers import is_ngram
 from soundingline.pipelines.lexical.bm25 import idf
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.rm3 import Vector, check_feedback
 from soundingline.pipelines.stage import Collection, Texts
 from soundingline.toolkit.data import Unit

@@ -14,9 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 import pandas as pd
 from pydantic import BaseModel
 
-from soundingline.pipelines.arguments import ByArguments
 from soundingline.pipelines.counts import Counts, MadeOnce
-from soundingline.pipelines.stage import Collection
+from soundingline.pipelines.stage import ByArguments, Collection
 from soundingline.toolkit.benchmarks.formats import rows
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, overload
 
 import numpy as np
 import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
 
-from soundingline.pipelines.arguments import ByArguments
 from soundingline.pipelines.engines.engine import RankedList, TermQuery, ranked_lists
 from soundingline.pipelines.index_folder import MANIFEST, REBUILD, OpenedIndex, read_manifest
 from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
@@ -24,8 +24,9 @@ from soundingline.pipelines.lexical.bm25 import (
     TopK,
     check_settings,
     idf,
+    searches_at_once,
 )
-from soundingline.pipelines.lexical.build import build_index
+from soundingline.pipelines.lexical.build import BYTES_A_UNIT, LEAST_MEMORY_MB, build_index
 from soundingline.pipelines.lexical.forward import DocumentTerms, every_vector
 from soundingline.pipelines.lexical.likelihood import (
     Dirichlet,
@@ -45,8 +46,10 @@ from soundingline.pipelines.lexical.storage import (
     check_index,
     load_arrays,
 )
+from soundingline.pipelines.stage import ByArguments
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_weights
+from soundingline.toolkit.errors import InputError, check_int, check_weights
+from soundingline.toolkit.files import fingerprint
 
 if TYPE_CHECKING:
     from soundingline.pipelines.retrieve import BM25, QueryLikelihood
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
 _FIELDS = ("text", "title")
 _AT_ONCE = 1000  # documents
 _CACHED_TABLES = 8  # of a model's newest settings
+_MANY = 1_000_000
 
 
 class _Term(NamedTuple):
@@ -531,3 +535,51 @@ class LexicalIndexer(pt.Indexer):
     def index_inputs(self) -> list[list[str]]:
         """The columns of a row; see `pt.Indexer`."""
         return [["docno", "text"], ["docno", "title", "text"]]
+
+
+@dataclass(frozen=True)
+class LexicalEngine:
+    """Builds and opens a `LexicalIndex`: the default engine.
+
+    Args:
+        analyzer: The name of the analyzer; see `make_analyzer`.
+        memory_mb: Bounds the memory of a build. It changes no byte of the index, so it is not part
+            of the fingerprint.
+    """
+
+    analyzer: str = "english"
+    memory_mb: int = 1024
+    name: str = "lexical"
+    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3", "grid", "enrichment"})
+
+    def __post_init__(self) -> None:
+        make_analyzer(self.analyzer)
+        check_int("engine.memory_mb", self.memory_mb, ge=LEAST_MEMORY_MB)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.name, make_analyzer(self.analyzer).fingerprint)
+
+    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
+        LexicalIndex.build(
+            units,
+            path,
+            analyzer=self.analyzer,
+            memory_mb=self.memory_mb,
+            keep_texts=False,  # the document store of the run has them
+            corpus_fingerprint=corpus_fingerprint,
+        )
+
+    def open(self, path: Path, *, corpus_fingerprint: str) -> LexicalIndex:
+        return LexicalIndex.open(path, corpus_fingerprint=corpus_fingerprint)
+
+    def notice(self, units: int) -> str:
+        """One line about the memory that so many units take; empty below a million."""
+        if units < _MANY:
+            return ""
+        building, searching = BYTES_A_UNIT * units // 1_000_000, 4 * units // 1_000_000
+        return (
+            f"{units:,} units to index: building keeps about {building:,} MB beside "
+            f"engine.memory_mb={self.memory_mb}; each search takes {searching:,} MB while it runs, "
+            f"and at most {searches_at_once(units)} run at once"
+        )

@@ -25,10 +25,10 @@ import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
 
-from soundingline.pipelines.arguments import ByArguments
 from soundingline.pipelines.engines.engine import TermQuery, checked_weights
 from soundingline.pipelines.lexical.analyzers import Analyzer
 from soundingline.pipelines.lexical.storage import Docnos, StringTable
+from soundingline.pipelines.stage import ByArguments
 from soundingline.toolkit.errors import InputError, check_int, check_number
 
 _TERM = re.compile(r"[a-z0-9]{2,20}")

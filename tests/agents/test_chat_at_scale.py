@@ -15,7 +15,7 @@ from effort import cases
 from scripted_model import ANSWER, ScriptedModel, calling, saying, search, used
 from toy_search import WordBackend, store_of
 
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Budget
 from soundingline.agents.chat import ChatAgent
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.llm import ToolCall, Turn

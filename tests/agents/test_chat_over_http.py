@@ -9,7 +9,7 @@ import pytest
 from scripted_peer import Cut, Fail, Say, Stall, running_peer
 from toy_search import WordBackend, store_of
 
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Budget
 from soundingline.agents.chat import ChatAgent
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.llm.anthropic import AnthropicMessages

@@ -10,7 +10,7 @@ from required import needs
 from tiny_model import WORDS
 from toy_search import WordBackend, store_of
 
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Budget
 from soundingline.agents.chat import ChatAgent
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.llm import SamplingParams

@@ -16,8 +16,7 @@ from effort import cases
 from scripted_model import ScriptedModel, saying, used
 from toy_search import WordBackend, store_of
 
-from soundingline.agents.base import Resources
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.literature import Navigator, OverlapScorer
 from soundingline.toolkit.benchmarks.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
@@ -186,7 +185,7 @@ def started(
     tool = Literature(passages=2).bind(operators).open(world, world.store)
     rounds = KilledAfter(path, die_after)
     script = ScriptedModel(*world.plans[len(rounds.read()) :]) if model else None
-    resources = Resources(
+    resources = RunResources(
         Budget(), model=script, ledger=ledger, price=PRICE, rounds=lambda qid: rounds
     )
     agent = Navigator(rounds=ROUNDS, pool=5, patience=ROUNDS, **settings).bind(resources)
@@ -255,19 +254,3 @@ def test_rounds_behind_a_damaged_one_are_done_again_with_the_same_end(tmp_path, 
     behind = [f"went on behind round {damaged - 1}"] if damaged > 1 else []
     assert [w for w in again.warnings if w.startswith("went on behind")] == behind
     assert path.with_name(f"{path.name}.damaged-1").read_bytes() == b"".join(lines)
-
-
-def test_rounds_of_an_earlier_version_are_gone_on_from_and_the_trajectory_says_so(
-    tmp_path,
-):
-    path = tmp_path / "killed.rounds.jsonl"
-    with pytest.raises(Killed):
-        started(World(0), path, Counter(), model=True, die_after=2)
-    records = RoundsFile(path).read()
-    path.unlink()
-    for record in records:
-        del record["memory"], record["ended"]
-        RoundsFile(path).append(record)
-    trajectory = started(World(0), path, Counter(), model=True)
-    assert len(trajectory.rounds) == ROUNDS
-    assert any("earlier version" in warning for warning in trajectory.warnings)

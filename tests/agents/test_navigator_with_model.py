@@ -16,10 +16,9 @@ import pytest
 from scripted_model import ScriptedModel, saying, used
 from toy_search import WordBackend, store_of
 
-from soundingline.agents.base import Resources
-from soundingline.agents.budget import Budget
+from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.literature import Navigator, OverlapScorer
-from soundingline.agents.literature.plans import read_plan, tidy_checklist
+from soundingline.agents.literature.planner import normalize_checklist, read_plan
 from soundingline.toolkit.benchmarks.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link, Topic
@@ -106,7 +105,7 @@ def answered(
         resolver=Resolver(Document(docid, f"The {docid}", "") for docid in TEXTS),
     )
     tool = Literature().bind(operators).open(WordBackend(texts), STORE)
-    given = Resources(budget or Budget(), model=model, **(resources or {}))
+    given = RunResources(budget or Budget(), model=model, **(resources or {}))
     agent = Navigator(**settings).bind(given)
     return asyncio.run(agent.run(Topic("q", question), tool))
 
@@ -473,7 +472,7 @@ def test_librarians_of_all_questions_share_one_bound():
 
     operators = Operators(locator=WholeDocuments(), scorer=Scorer(act))
     model = ScriptedModel(last=plan("mill", "barley", "Wey", "rye", "sea"))
-    agent = Navigator(rounds=1, librarians=3).bind(Resources(Budget(), model=model))
+    agent = Navigator(rounds=1, librarians=3).bind(RunResources(Budget(), model=model))
 
     async def all_questions():
         return await asyncio.gather(
@@ -532,14 +531,14 @@ def test_a_plan_is_the_last_object_of_a_reply():
     assert read is not None and [query.text for query in read.queries] == ["b", "7"]
     assert read.checklist == ("c",)
     assert read_plan("no plan", set(), queries=5, requirements=5) is None
-    assert tidy_checklist(["a  b", "a b", ""], 9) == ("a b",)
+    assert normalize_checklist(["a  b", "a b", ""], 9) == ("a b",)
 
 
 def ordered_by(reranker, **settings):
     operators = Operators(locator=WholeDocuments(), scorer=Scorer(), order=reranker)
     tool = Literature().bind(operators).open(WordBackend(TEXTS), STORE)
     agent = Navigator(rounds=1, **settings).bind(
-        Resources(Budget(), model=ScriptedModel(plan("mill barley town")))
+        RunResources(Budget(), model=ScriptedModel(plan("mill barley town")))
     )
     return asyncio.run(agent.run(Topic("q", QUESTION), tool))
 

@@ -125,7 +125,7 @@ def test_an_agent_of_no_class_is_told(entry, capsys):
     for target in (
         "no_package.Agent",
         "soundingline.agents.keyword.No",
-        "soundingline.agents.base.BaseAgent.no",
+        "soundingline.agents.base.Agent.no",
         "a..b",
     ):
         assert entry("run", *TINY, f"agent._target_={target}", "name=x") == 2

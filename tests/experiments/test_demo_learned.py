@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyterrier_alpha")
 # Not imported here: that takes seconds in each worker of the suite.
 pytestmark = pytest.mark.skipif(
     find_spec("sentence_transformers") is None, reason="sentence-transformers is not installed"

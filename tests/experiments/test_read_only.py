@@ -16,8 +16,8 @@ import pytest
 from experiment_samples import CORPUS, QRELS, QUERIES, folder
 
 from soundingline.experiments.collection import prepare
-from soundingline.pipelines.engines.lexical import LexicalEngine
 from soundingline.pipelines.lexical import forward
+from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.toolkit import files
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.corpus import Passages, WholeDocument

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from soundingline.agents.base import Agent
 from soundingline.experiments.rollouts import (
     Progress,
     Rollout,
@@ -89,7 +90,7 @@ def test_an_answer_is_judged_while_the_event_loop_goes_on(clock, monkeypatch):
         assert go_on.wait(timeout=10), "the event loop stood still"
         return verdict(*arguments)
 
-    class Immediate:
+    class Immediate(Agent):
         name = "immediate"
 
         async def run(self, topic, tool):

@@ -13,7 +13,7 @@ from experiment_samples import TINY
 
 Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
-MODELS = ["torch", "transformers", "sentence_transformers", "pyterrier_dr", "pyterrier_alpha"]
+MODELS = ["torch", "transformers", "sentence_transformers", "pyterrier_dr"]
 # What takes longer than a tenth of a second to import.
 HEAVY = [*MODELS, "numba", "scipy", "matplotlib", "statsmodels", "spacy", "openai", "anthropic"]
 

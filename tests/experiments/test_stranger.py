@@ -29,7 +29,7 @@ PACKAGE = '''
 import pyterrier as pt
 from dataclasses import dataclass
 
-from soundingline.agents.base import play
+from soundingline.agents.base import Agent, run_episode
 from soundingline.toolkit.search.tool import ResultsPage
 from soundingline.toolkit.search import (ToolOutput, SearchTool, Parameter, Tool, ToolSpec)
 
@@ -44,16 +44,14 @@ class Shortest(pt.Transformer):
         return frame.assign(score=-self.factor * frame["text"].str.len())
 
 
-class OneSearch:
-    """An agent without our base class."""
-
+class OneSearch(Agent):
     name = "one_search"
 
     def __init__(self, words: int = 8):
         self.words = words
 
     async def run(self, topic, tool):
-        return await play(topic, tool, self.work)
+        return await run_episode(topic, tool, self.work)
 
     async def work(self, episode):
         query = " ".join(episode.topic.text.split()[: self.words])
@@ -159,7 +157,7 @@ def test_pyterriers_own_monot5_is_a_reranker_as_it_is(tmp_path):
     import tiny_t5
 
     from soundingline.experiments.build import make
-    from soundingline.pipelines.lexical import LexicalIndex
+    from soundingline.pipelines.lexical.index import LexicalIndex
     from soundingline.pipelines.rerank.reranker import RerankHead
 
     config = pytest.importorskip("omegaconf").OmegaConf.create(

@@ -16,28 +16,28 @@ from soundingline.toolkit.runs import RunFolder
 Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
 STRANGER = """\
-from soundingline.agents.base import BaseAgent, play
+from soundingline.agents.base import Agent, run_episode
 from soundingline.agents.keyword import KeywordAgent
 from soundingline.pipelines.retrieve import BM25
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.search import RankedBrowsing
 import pyterrier as pt
 
-class Plain:
+class Plain(Agent):
     name = "plain"
     async def run(self, topic, tool):
         tool.call("search", {"query": topic.text, "reason": "r"})
         raise ValueError("in a plain agent")
 
-class Forgetful:
+class Forgetful(Agent):
     name = "forgetful"
     async def run(self, topic, tool):
         pass
 
-class Based(BaseAgent):
+class Based(Agent):
     name = "based"
     async def run(self, topic, tool):
-        return await play(topic, tool, self.work)
+        return await run_episode(topic, tool, self.work)
     async def work(self, episode):
         raise ValueError("in an agent")
 
@@ -47,7 +47,7 @@ class Rarely(KeywordAgent):
             raise ValueError("in an agent, once")
         return await super().run(topic, tool)
 
-class Unmade:
+class Unmade(Agent):
     def __init__(self):
         raise ValueError("in a constructor")
     async def run(self, topic, tool):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soundingline.pipelines.aggregation import MaxP
+from soundingline.pipelines.compose import MaxP
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError
 

@@ -8,10 +8,10 @@ import pyterrier as pt
 import pytest
 from toy_search import store_of
 
-from soundingline.pipelines.aggregation import MaxP
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.lexical import LexicalIndex
-from soundingline.pipelines.search_notes import note
+from soundingline.pipelines.compose import MaxP
+from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.pipelines.stage import add_note
 from soundingline.toolkit.data import Hit, SearchRequest
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import RankedBrowsing
@@ -108,7 +108,7 @@ class Noting(pt.Transformer):
 
     def transform(self, inp):
         time.sleep(0.02)
-        note("seen", inp["query"].iloc[0])
+        add_note("seen", inp["query"].iloc[0])
         return inp
 
 
@@ -132,7 +132,7 @@ def test_a_note_outside_a_search_goes_nowhere():
 
 def test_a_broken_search_leaves_no_notes_to_the_next():
     def broken(frame):
-        note("half", "way")
+        add_note("half", "way")
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

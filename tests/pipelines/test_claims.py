@@ -23,7 +23,7 @@ from scripted_prompts import ScriptedPrompts
 from soundingline.pipelines import cache as caches
 from soundingline.pipelines.cache import Claims, ResultCache
 from soundingline.pipelines.counts import Counts
-from soundingline.pipelines.prompt_client import PromptClients
+from soundingline.pipelines.prompting import CachedLLM
 from soundingline.toolkit import files
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import Refused
@@ -71,8 +71,10 @@ def answering(seconds):
 
 def client_of(folder, model, counts=None, **others):
     counts = Counts() if counts is None else counts
-    clients = PromptClients("test", ["test"], lambda text: not text, counts, **others)
-    return clients.of(model, folder)
+    llm = CachedLLM(
+        name="test", parts=["test"], is_empty=lambda text: not text, counts=counts, **others
+    )
+    return llm.of(model, folder)
 
 
 def ask(folder, url, batches, timeout, threads):

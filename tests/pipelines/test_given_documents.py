@@ -13,12 +13,11 @@ import pytest
 from effort import cases
 from stub_encoder import StubSparse, vector_engine
 
-from soundingline.pipelines.engines.lexical import LexicalEngine
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine
 from soundingline.pipelines.enrich.phrases import PhraseFile
 from soundingline.pipelines.learned.encoding import encode_corpus
 from soundingline.pipelines.learned.impacts import ImpactIndex
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.retrieve import BM25, RM3
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit

@@ -6,9 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pandas as pd
 import pytest
 
-from soundingline.pipelines.engines.lexical import LexicalEngine
 from soundingline.pipelines.engines.pisa import PisaEngine
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood
 from soundingline.pipelines.stage import Collection

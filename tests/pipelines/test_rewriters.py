@@ -18,17 +18,15 @@ from toy_search import store_of
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.keyword import KeywordAgent
 from soundingline.pipelines import rewrite
-from soundingline.pipelines.aggregation import MaxP
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.composition import WithQuery, compose
+from soundingline.pipelines.compose import MaxP, WithQuery, compose
 from soundingline.pipelines.enrich.llm_phrases import ModelText
 from soundingline.pipelines.enrich.phrases import QueryContext
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.q2q import Q2Q
 from soundingline.pipelines.retrieve import BM25
 from soundingline.pipelines.rewrite import HyDE, Rewriter, RewrittenQuery
-from soundingline.pipelines.search_notes import collecting
-from soundingline.pipelines.stage import Collection
+from soundingline.pipelines.stage import Collection, search_notes
 from soundingline.toolkit.data import SearchRequest, Topic, Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import AuthenticationFailed, Refused
@@ -122,7 +120,7 @@ def test_equal_rewriters_are_equal_stages():
 
 
 def test_both_queries_and_what_happened_are_noted():
-    with collecting() as notes:
+    with search_notes() as notes:
         Shouting(apply_to="retriever")(frame("king"))
     pair = {"raw": "king", "rewritten": "KING", "apply_to": "retriever"}
     assert notes == {"rewrite": {**pair, "of": 4}}
@@ -134,7 +132,7 @@ def test_what_happened_to_a_reply_is_noted_in_words():
         stage = Q2Q(model=llm, reasoning=True)
         found = []
         for query in ("king", "queen", "the 3rd"):
-            with collecting() as notes:
+            with search_notes() as notes:
                 stage(frame(query))
             found.append({k: v for k, v in notes["rewrite"].items() if k != "apply_to"})
     first, second, third = found
@@ -157,7 +155,7 @@ def test_threads_note_their_own_queries():
         stage = Q2Q(model=llm)
 
         def noted(number):
-            with collecting() as notes:
+            with search_notes() as notes:
                 stage(frame(f"king {number}"))
             return notes["rewrite"]["raw"], notes["rewrite"]["rewritten"]
 
@@ -315,7 +313,7 @@ def test_retrievers_that_are_fused_see_the_same_query(apply_to, first):
 def test_a_rewriter_that_keeps_no_query_is_told_of():
     forgetful = pt.apply.generic(lambda queries: queries.assign(query="x"))
     pipeline = compose(Recording(), rewriter=forgetful)
-    with pytest.raises(InputError, match=r"is given no query_0.*as PyTerrier does"):
+    with pytest.raises(InputError, match=r"receives no query_0.*as PyTerrier does"):
         pipeline(pd.DataFrame({"qid": ["7"], "query": [RAW]}))
 
 
@@ -345,7 +343,7 @@ def test_the_passage_is_searched_and_the_query_re_ranks(collection):
         BM25().bind(with_model),
         rewriter=HyDE().bind(with_model),  # type: ignore[arg-type]
     )
-    with collecting("q1") as notes:
+    with search_notes("q1") as notes:
         out = pipeline.transform(FRAME)
     assert out["docno"].tolist() == ["d1"]
     assert out["query_0"].tolist() == ["tide table"]
@@ -364,7 +362,7 @@ def test_an_enrichment_by_the_same_passage_asks_for_it_once(collection):
 @pytest.mark.parametrize("answer", ["  \n", Refused("no")])
 def test_without_a_passage_the_query_is_searched(collection, answer):
     stage = HyDE().bind(collection.with_model(ScriptedPrompts(lambda prompt: answer)))
-    with collecting("q1") as notes:
+    with search_notes("q1") as notes:
         assert stage.transform(FRAME)["query"].tolist() == ["tide table"]
     assert notes["rewrite"]["fell_back"]
     assert stage.counts["empty"] + stage.counts["refused"] == 1

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.report.measures import describe, is_usage, number
-from soundingline.toolkit.report.page import Column, Figure, RunStyle, Section, Table, TableEntry
+from soundingline.toolkit.report.page import (
+    Column,
+    Entries,
+    Figure,
+    RunStyle,
+    Section,
+    Table,
+    TableEntry,
+    texts,
+)
 from soundingline.toolkit.report.plots import against_cost, exposure, funnel, spreads
 from soundingline.toolkit.report.results import ReportData, run_interval
 from soundingline.toolkit.search.tool import LAYERS
 from soundingline.toolkit.trajectory import ROLES, TIERS
 
-_RUN = Column("run", numeric=False)
 _ONLY_COLOURED = " Figures show the baseline and the best runs; tables show all."
-_GREY = " Grey: the other runs."
+_GREY = "Grey: the other runs."
 
 
 def funnel_section(data: ReportData) -> Section | None:
@@ -49,35 +57,33 @@ def funnel_section(data: ReportData) -> Section | None:
 def _funnel_table(styles: Sequence[RunStyle], level: str) -> Table:
     present = {tier for style in styles for tier in style.run.funnel.get(level, {})}
     steps = [*TIERS, *(layer for layer in LAYERS if layer in present)]
-    rows = []
-    for style in styles:
-        row = [TableEntry(style.label, style=style)]
-        for values in (style.run.funnel.get(level, {}).get(step) for step in steps):
+
+    def entries(run: EvaluatedRun) -> Entries:
+        for values in (run.funnel.get(level, {}).get(step) for step in steps):
             if not values:
-                row.append(TableEntry("—"))
+                yield "—"
                 continue
             sub = f"{number(values.get('documents'), 1)} docs"
             if "tokens" in values:
                 sub += f", {number(values['tokens'], 0)} tokens"
             recalls = (number(values.get(mean), 3) for mean in ("macro", "micro"))
-            row.append(TableEntry(" / ".join(recalls), sub=sub))
-        rows.append(row)
-    columns = [_RUN, *(Column(step, "macro / micro, documents") for step in steps)]
-    return Table(columns, rows, folded=f"Recall of {level} documents, in numbers")
+            yield TableEntry(" / ".join(recalls), sub=sub)
+
+    columns = [Column(step, "macro / micro, documents") for step in steps]
+    folded = f"Recall of {level} documents, in numbers"
+    return Table.of_runs(styles, columns, entries, folded=folded)
 
 
 def curves_section(data: ReportData) -> Section | None:
     """Mean recall against documents and tokens exposed; None if no run has curves."""
     figures, tables = [], []
-    for axis in ("documents", "tokens"):
-        curves = [
-            (style, style.run.curves[axis]) for style in data.styles if style.run.curves.get(axis)
-        ]
-        if curves:
-            figures.append(
-                Figure(exposure(curves, axis=f"{axis} exposed per question (log scale)"))
-            )
-            tables.append(_curve_table(curves, axis))
+    for unit in ("documents", "tokens"):
+        having = [style for style in data.styles if style.run.curves.get(unit)]
+        if having:
+            curves = [(style, style.run.curves[unit]) for style in having]
+            svg = exposure(curves, axis=f"{unit} exposed per question (log scale)")
+            figures.append(Figure(svg))
+            tables.append(_curve_table(having, unit))
     if not figures:
         return None
     return Section(
@@ -88,34 +94,32 @@ def curves_section(data: ReportData) -> Section | None:
         "curve means that the same amount of reading brought more evidence.",
         legend=data.highlighted,
         figures=figures,
-        key=_GREY.strip() if data.too_many_colours else "",
+        key=_GREY if data.too_many_colours else "",
         tables=tables,
     )
 
 
-def _curve_table(
-    curves: Sequence[tuple[RunStyle, Sequence[tuple[float, float]]]], axis: str
-) -> Table:
+def _curve_table(styles: Sequence[RunStyle], unit: str) -> Table:
     """Recall at the five largest powers of ten."""
-    ends = [x for _, points in curves for x, _ in points if x > 0] or [1.0]
+    ends = [x for style in styles for x, _ in style.run.curves[unit] if x > 0] or [1.0]
     first, last = math.ceil(math.log10(min(ends))), math.ceil(math.log10(max(ends)))
     budgets = [10**power for power in range(first, max(first, last) + 1)][-5:]
-    rows = []
-    for style, points in curves:
-        row = [TableEntry(style.label, style=style)]
+
+    def entries(run: EvaluatedRun) -> Iterator[str]:
         for budget in budgets:
-            reached = [recall for exposed, recall in points if exposed <= budget]
-            row.append(TableEntry(number(reached[-1] if reached else None, 3)))
-        rows.append(row)
-    columns = [_RUN, *(Column(f"at {budget:,}", axis) for budget in budgets)]
-    return Table(columns, rows, folded=f"Recall by {axis} exposed, in numbers")
+            reached = [recall for exposed, recall in run.curves[unit] if exposed <= budget]
+            yield number(reached[-1] if reached else None, 3)
+
+    columns = [Column(f"at {budget:,}", unit) for budget in budgets]
+    folded = f"Recall by {unit} exposed, in numbers"
+    return Table.of_runs(styles, columns, entries, folded=folded)
 
 
 def calls_section(data: ReportData) -> Section | None:
     """The distribution over questions of each kind of call; None if there were no calls."""
     present = dict.fromkeys(n for r in data.runs for n in r.per_question if n.endswith("_calls"))
-    first = [n for n in ("search_calls", "browse_calls", "read_calls") if n in present]
-    kinds = [*first, *(n for n in present if n not in first)]
+    usual = [n for n in ("search_calls", "browse_calls", "read_calls") if n in present]
+    kinds = list(dict.fromkeys([*usual, *present]))
     if not kinds:
         return None
     figures = []
@@ -124,26 +128,26 @@ def calls_section(data: ReportData) -> Section | None:
         axis = f"{kind[:-6].replace('_', ' ')} calls per question"
         if drawn := [(style, list(row.values())) for style, row in values if row]:
             figures.append(Figure(spreads(drawn, axis=axis), heading=axis.capitalize()))
-    rows = []
-    for style in data.styles:
-        row = [TableEntry(style.label, style=style)]
+
+    def entries(run: EvaluatedRun) -> Entries:
         for kind in kinds:
-            calls = list(style.run.per_question.get(kind, {}).values())
+            calls = list(run.per_question.get(kind, {}).values())
             if not calls:
-                row.append(TableEntry("—"))
+                yield "—"
                 continue
             low, middle, high = np.percentile(calls, [5, 50, 95])
-            sub = f"{low:g}–{middle:g}–{high:g}"
-            row.append(TableEntry(number(float(np.mean(calls)), 2), sub=sub))
-        rows.append(row)
-    columns = [_RUN, *(Column(kind.replace("_", " "), "mean, 5–50–95%") for kind in kinds)]
+            spread = f"{low:g}–{middle:g}–{high:g}"
+            yield TableEntry(number(float(np.mean(calls)), 2), sub=spread)
+
+    columns = [Column(kind.replace("_", " "), "mean, 5–50–95%") for kind in kinds]
+    folded = "Calls per question, in numbers"
     return Section(
         "calls",
         "Calls per question",
         figures=figures,
         key="Thin line: 5th to 95th percentile of the questions; thick line: 25th to 75th; dot: "
         "median." + (_ONLY_COLOURED if data.too_many_colours else ""),
-        tables=[Table(columns, rows, folded="Calls per question, in numbers")],
+        tables=[Table.of_runs(data.styles, columns, entries, folded=folded)],
     )
 
 
@@ -155,41 +159,45 @@ _UNITS = ("dollars", "tokens", "seconds")
 
 def costs_section(data: ReportData) -> Section | None:
     """Recall against cost; None if no run has an enriched corpus."""
-    costs = [(style, _costs(style.run)) for style in data.styles]
-    if not any(
-        style.run.manifest.get("costs", {}).get("once", {}).get("documents")
-        for style in data.styles
-    ):
+    recorded = [run.manifest.get("costs", {}).get("once", {}) for run in data.runs]
+    if not any(once.get("documents") for once in recorded):
         return None
     measure = next((name for name in data.measures if name.startswith("R@")), data.main)
-    amounts = [by_time[when] for _, by_time in costs for when in _TIMES]
+    costs = {run.name: _costs(run) for run in data.runs}
+    amounts = [by_time[when] for by_time in costs.values() for when in _TIMES]
     # Dollars if any were paid, else tokens, else seconds.
     unit = next((unit for unit in _UNITS if any(row.get(unit) for row in amounts)), "seconds")
-    figures, key = [], "Lines: 95% confidence interval of the mean."
-    key += _GREY if data.too_many_colours else ""
+    figures, key = [], ["Lines: 95% confidence interval of the mean."]
+    key += [_GREY] if data.too_many_colours else []
     for when, words in _TIMES.items():
         points, unknown = [], []
-        for style, row in costs:
-            if measure not in style.run.metrics:
+        for style in data.styles:
+            run = style.run
+            if measure not in run.metrics:
                 continue
-            cost = _known_cost(style.run, row, when, unit)
+            cost = _known_cost(run, costs[run.name], when, unit)
             if cost is None:
                 unknown.append(style.label)
-                continue
-            interval = run_interval(style.run, measure)
-            points.append((style, cost, style.run.metrics[measure], interval))
+            else:
+                points.append((style, cost, run.metrics[measure], run_interval(run, measure)))
         if points:
             svg = against_cost(points, axis=f"{unit} {words}", measure=measure)
             figures.append(Figure(svg, heading=f"{measure}, {words}"))
         if unknown:
-            key += f" Not drawn, because their {unit} ({words}) are unknown: {', '.join(unknown)}."
-    columns = [_RUN, Column(measure)]
+            key.append(
+                f"Not drawn, because their {unit} ({words}) are unknown: {', '.join(unknown)}."
+            )
+
+    def entries(run: EvaluatedRun) -> Iterator[str]:
+        yield number(run.metrics.get(measure), describe(measure).digits)
+        for when in _TIMES:
+            for unit in _UNITS:
+                amount = costs[run.name][when].get(unit)
+                large = amount is not None and amount >= 100
+                yield number(amount, 0 if unit == "tokens" else 2 if large else 4)
+
+    columns = [Column(measure)]
     columns += [Column(unit, words) for words in _TIMES.values() for unit in _UNITS]
-    rows = []
-    for style, row in costs:
-        value = number(style.run.metrics.get(measure), describe(measure).digits)
-        entries = [_amount(row[when].get(unit), unit) for when in _TIMES for unit in _UNITS]
-        rows.append([TableEntry(style.label, style=style), *map(TableEntry, (value, *entries))])
     return Section(
         "costs",
         "Recall against cost",
@@ -197,20 +205,21 @@ def costs_section(data: ReportData) -> Section | None:
         "of their index, which are made once, and the cost per query.",
         legend=data.highlighted,
         figures=figures,
-        key=key,
+        key=" ".join(key),
         note="Dollars and tokens are those of language models, including replies that were read "
         "from a cache; — where unknown. Seconds are wall time on the machine of the run, including "
         "the time to load models and indexes, without the time to wait for phrases of the corpus. "
         "The cost per query of an agent is its cost per question, without replies from a cache.",
-        tables=[Table(columns, rows)],
+        tables=[Table.of_runs(data.styles, columns, entries)],
     )
 
 
 def _costs(run: EvaluatedRun) -> dict[str, dict[str, float]]:
     """The costs in a run's manifest by time and unit. If there are none per query, those of the
     agent per question."""
-    costs = {when: dict(run.manifest.get("costs", {}).get(when, {})) for when in _TIMES}
-    if "query" not in run.manifest.get("costs", {}) and "search_calls" in run.metrics:
+    recorded = run.manifest.get("costs", {})
+    costs = {when: dict(recorded.get(when, {})) for when in _TIMES}
+    if "query" not in recorded and "search_calls" in run.metrics:
         names = {f"usage_{name}": name for name in ("dollars", "input_tokens", "output_tokens")}
         names["seconds"] = "seconds"
         costs["query"] = {
@@ -237,41 +246,33 @@ def _known_cost(
     return amount
 
 
-def _amount(amount: float | None, unit: str) -> str:
-    if unit == "tokens":
-        return number(amount, 0)
-    return number(amount, 2 if amount is not None and amount >= 100 else 4)
-
-
 def roles_section(data: ReportData) -> Section | None:
     """Usage of language models by role; None if no run has more than one role."""
-    roles = {
-        style.run.name: [role for role in ROLES if style.run.metrics.get(f"usage_{role}_calls")]
-        for style in data.styles
-    }
-    if all(len(names) < 2 for names in roles.values()):
-        return None
     quantities = ("calls", "input_tokens", "cached_tokens", "output_tokens", "seconds", "dollars")
-    rows = []
+    rows: list[Entries] = []
+    several = False
     for style in data.styles:
-        metrics, names = style.run.metrics, roles[style.run.name]
-        for role in [*names, *(["all"] if len(names) > 1 else [])]:
+        metrics = style.run.metrics
+        roles = [role for role in ROLES if metrics.get(f"usage_{role}_calls")]
+        if len(roles) > 1:
+            roles.append("all")
+            several = True
+        for role in roles:
             prefix = "usage_" if role == "all" else f"usage_{role}_"
             measures = [f"{prefix}{quantity}" for quantity in quantities]
-            texts = [number(metrics.get(name), describe(name).digits) for name in measures]
+            numbers = [number(metrics.get(name), describe(name).digits) for name in measures]
             dollars, total = metrics.get(f"{prefix}dollars"), metrics.get("usage_dollars")
             share = None if dollars is None or not total else 100 * dollars / total
-            texts.append("—" if share is None else number(share, 0) + "%")
-            entries = map(TableEntry, (role, *texts))
-            rows.append([TableEntry(style.label, style=style), *entries])
-    columns = [_RUN, Column("role", numeric=False)]
-    columns += [Column(quantity.replace("_", " ")) for quantity in quantities]
-    columns.append(Column("share", "of the dollars"))
+            of_dollars = "—" if share is None else number(share, 0) + "%"
+            rows.append([style.entry, role, *numbers, of_dollars])
+    if not several:
+        return None
+    columns = [*texts("run", "role"), *(Column(name.replace("_", " ")) for name in quantities)]
     return Section(
         "roles",
         "Cost by role",
         lead="Usage of language models per question, by the component that made the requests.",
         note="Means over the questions for which they are known; — if there are none. The judge, "
         "and phrases for a whole corpus, are not part of a question.",
-        tables=[Table(columns, rows)],
+        tables=[Table([*columns, Column("share", "of the dollars")], rows)],
     )

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+from collections.abc import Iterable, Mapping, Sequence
 
 from soundingline.toolkit.evaluation.comparison import PairedComparison, System, Systems
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
-from soundingline.toolkit.evaluation.statistics import equal_ties
-from soundingline.toolkit.report.agents import (
-    calls_section,
-    costs_section,
-    curves_section,
-    funnel_section,
-    roles_section,
-)
+from soundingline.toolkit.report import agents, results
 from soundingline.toolkit.report.measures import (
     LOWER,
     NEITHER,
@@ -29,6 +20,7 @@ from soundingline.toolkit.report.measures import (
 )
 from soundingline.toolkit.report.page import (
     Column,
+    Entries,
     Figure,
     Report,
     Section,
@@ -36,22 +28,16 @@ from soundingline.toolkit.report.page import (
     TableEntry,
     TextSpan,
     page,
+    texts,
 )
 from soundingline.toolkit.report.plots import forest
 from soundingline.toolkit.report.results import (
     ReportData,
+    best_first,
     denominator,
-    exits_section,
-    glossary_section,
-    provenance_section,
+    interval_of,
     question_count,
     recorded_count,
-    repeats_section,
-    report_data,
-    results_section,
-    run_interval,
-    setup_section,
-    stages_section,
 )
 
 
@@ -92,7 +78,7 @@ def render(
     Raises:
         InputError: for no runs, runs of one name, and an unknown measure or baseline.
     """
-    data = report_data(
+    data = results.report_data(
         runs,
         comparisons,
         main=main,
@@ -102,22 +88,22 @@ def render(
         traces=traces,
         by=by,
     )
-    sections = [
+    sections = (
         benchmarks_section(data),
-        results_section(data),
+        results.results_section(data),
         differences_section(data),
-        costs_section(data),
-        roles_section(data),
-        repeats_section(data),
-        funnel_section(data),
-        curves_section(data),
-        calls_section(data),
-        exits_section(data),
-        setup_section(data),
-        stages_section(data),
-        provenance_section(data),
-        glossary_section(data),
-    ]
+        agents.costs_section(data),
+        agents.roles_section(data),
+        results.repeats_section(data),
+        agents.funnel_section(data),
+        agents.curves_section(data),
+        agents.calls_section(data),
+        results.exits_section(data),
+        results.setup_section(data),
+        results.stages_section(data),
+        results.provenance_section(data),
+        results.glossary_section(data),
+    )
     return page(
         title,
         _subtitle(data),
@@ -151,28 +137,24 @@ def summary(data: ReportData) -> list[TextSpan]:
     ranked = data.ranked(data.main)
     if not ranked:
         return [TextSpan("The runs have no measure to compare.")]
-    best = ranked[0]
-    over = len(best.per_question.get(data.main, {})) or question_count(best)
+    best, *others = ranked
+    count = len(best.per_question.get(data.main, {})) or question_count(best)
     value = number(best.metrics[data.main], describe(data.main).digits)
+    value += f" over {count:,} question{'s' if count != 1 else ''}"
     name = TextSpan(data.label(best.name), True)
-    over_questions = f"{value} over {over:,} question{'s' if over != 1 else ''}"
     if len(data.styles) == 1:
-        return [
-            name,
-            TextSpan(f" has {data.main} {over_questions}. There is no other run to compare with."),
-        ]
-    first = f" has the {_best(data)} {data.main} of {len(ranked)} runs: {over_questions}."
-    spans = [name, TextSpan(first)]
-    others = [run.name for run in ranked[1:]]
-    if data.baseline in others:
+        text = f" has {data.main} {value}. There is no other run to compare with."
+        return [name, TextSpan(text)]
+    spans = [name, TextSpan(f" has the {_best(data)} {data.main} of {len(ranked)} runs: {value}.")]
+    if data.baseline in [run.name for run in others]:
         spans += _compared(data, best.name, data.baseline, "the baseline")
-    if others and others[0] != data.baseline:
-        spans += _compared(data, best.name, others[0], "the next best")
+    if others and others[0].name != data.baseline:
+        spans += _compared(data, best.name, others[0].name, "the next best")
     tested = dict.fromkeys(row.measure for row in data.comparisons if row.measure != data.main)
-    significant = [text for measure in tested if (text := _most_different(data, measure))]
-    if significant:
-        also = f" Significant differences on other measures: {'; '.join(significant)}."
-        spans.append(TextSpan(also))
+    if significant := [text for measure in tested if (text := _largest(data, measure))]:
+        spans.append(
+            TextSpan(f" Significant differences on other measures: {'; '.join(significant)}.")
+        )
     return spans
 
 
@@ -202,7 +184,7 @@ def _compared(data: ReportData, best: str, other: str, role: str) -> list[TextSp
     return [*spans, TextSpan("not significant", True), TextSpan(f"{size}; {needed}.")]
 
 
-def _most_different(data: ReportData, measure: str) -> str:
+def _largest(data: ReportData, measure: str) -> str:
     """The number of significant differences on a measure, and the largest one."""
     rows = data.comparisons_on(measure)
     significant = [row for row in rows if data.significant(row)]
@@ -222,7 +204,8 @@ def _summary_of_systems(data: ReportData, systems: Systems) -> list[TextSpan]:
     if not ranked:
         text = f"The runs are over {len(systems.benchmarks)} benchmarks, and no system has "
         return [TextSpan(f"{text}{data.main or 'a measure'} on all of them: there is no average.")]
-    (best, value), digits = ranked[0], describe(data.main).digits
+    (best, value), *others = ranked
+    digits = describe(data.main).digits
     spans = [
         TextSpan(best.label, True),
         TextSpan(
@@ -231,8 +214,7 @@ def _summary_of_systems(data: ReportData, systems: Systems) -> list[TextSpan]:
             f"{number(value, digits)}."
         ),
     ]
-    if len(ranked) > 1:
-        other, other_value = ranked[1]
+    for other, other_value in others[:1]:
         counts = _significant_on(data, benchmarks, best, other)
         spans += [
             TextSpan(" The next is "),
@@ -260,37 +242,36 @@ def _significant_on(data: ReportData, benchmarks: list[str], one: System, other:
 
 # Warnings.
 
+_COUNTED = {
+    "failed": "Failed, and counted as wrong",
+    "missing": "Not run yet, and counted as wrong",
+    "unjudged": "Without judgements, and left out of recall",
+    "without_targets": "Without a relevant document, and left out of precision, recall, F1 and "
+    "nDCG",
+    "without_accepted_answer": "Left out of accuracy, without an accepted answer",
+    "uncalibrated": "Ranked by uncalibrated probabilities of a scorer",
+}
+
 
 def warnings(data: ReportData) -> list[str]:
     """What a reader must know before trusting the numbers: failed and unjudged questions, and runs
     that cannot be compared directly."""
-    runs = data.runs
-    counted = {
-        "failed": "Failed, and counted as wrong",
-        "missing": "Not run yet, and counted as wrong",
-        "unjudged": "Without judgements, and left out of recall",
-        "without_targets": "Without a relevant document, and left out of precision, recall, F1 and "
-        "nDCG",
-        "without_accepted_answer": "Left out of accuracy, without an accepted answer",
-        "uncalibrated": "Ranked by uncalibrated probabilities of a scorer",
-    }
-    if not any("accuracy" in run.metrics for run in runs):
-        del counted["without_accepted_answer"]  # of questions that ask for documents
-    lines = []
-    for count, text in counted.items():
-        if total := sum(run.counts.get(count, 0) for run in runs):
+    runs, lines = data.runs, []
+    together = ", over all runs" if len(runs) > 1 else ""
+    answers = any("accuracy" in run.metrics for run in runs)  # else questions ask for documents
+    for count, text in _COUNTED.items():
+        total = sum(run.counts.get(count, 0) for run in runs)
+        if total and (answers or count != "without_accepted_answer"):
             over = sum(denominator(run, count) for run in runs)
-            together = ", over all runs" if len(runs) > 1 else ""
             lines.append(f"{text}: {total:,} of {over:,} questions{together}.")
     if unscored := sum(run.counts.get("unscored_documents", 0) for run in runs):
         lines.append(f"Documents that could not be scored: {unscored:,}.")
     sets = [frozenset(run.per_question.get(data.main, {})) for run in runs]
     if len(set(sets)) > 1:
-        sizes = _span([len(each) for each in sets])
         lines.append(
             f"The runs do not have the same questions on {data.main}: all runs share "
-            f"{len(frozenset.intersection(*sets)):,}, and each has {sizes}. Means are over each "
-            "run’s own questions."
+            f"{len(frozenset.intersection(*sets)):,}, and each has {_span(map(len, sets))}. Means "
+            "are over each run’s own questions."
         )
     prints = {str(r.manifest.get("fingerprints", {}).get("benchmark", "")) for r in runs} - {""}
     if len(prints) > 1:
@@ -301,9 +282,10 @@ def warnings(data: ReportData) -> list[str]:
     return lines
 
 
-def _span(counts: Sequence[int]) -> str:
+def _span(counts: Iterable[int]) -> str:
     """`12`, or `3 to 12`."""
-    return " to ".join(f"{count:,}" for count in dict.fromkeys((min(counts), max(counts))))
+    ascending = sorted(counts)
+    return " to ".join(f"{count:,}" for count in dict.fromkeys((ascending[0], ascending[-1])))
 
 
 # Paired differences.
@@ -320,6 +302,11 @@ def differences_section(data: ReportData) -> Section | None:
     if data.too_many_colours:
         lead += f" Only comparisons with the baseline, {data.label(data.baseline)}, are shown."
     family = sum(row.measure == first for row in data.comparisons)
+    others = [
+        _differences(data, data.comparisons_on(measure), folded=f"Paired differences on {measure}")
+        for measure in tested
+        if measure != first
+    ]
     return Section(
         "differences",
         "Paired differences",
@@ -330,14 +317,7 @@ def differences_section(data: ReportData) -> Section | None:
         f"over {family:,} comparisons on this measure. Intervals are not corrected. “Questions "
         "needed” is the number of questions that would make a difference of this size significant "
         "without correction; — if no number would suffice.",
-        tables=[
-            _differences(data, rows),
-            *(
-                _differences(data, data.comparisons_on(m), folded=f"Paired differences on {m}")
-                for m in tested
-                if m != first
-            ),
-        ],
+        tables=[_differences(data, rows), *others],
     )
 
 
@@ -354,10 +334,10 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
     if is_usage(measure) and min(row.n for row in rows) < most:
         notes.append(
             f"{measure} is not known for every question: each comparison, with its means, is over "
-            f"the questions for which it is known in both runs, {_span([row.n for row in rows])} "
+            f"the questions for which it is known in both runs, {_span(row.n for row in rows)} "
             f"of {most:,}."
         )
-    entries = []
+    entries: list[Entries] = []
     for row in rows:
         sides = [
             TableEntry(data.label(row.a), sub=number(row.mean_a, digits)),
@@ -369,12 +349,11 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
                 _difference(data, row),
                 TableEntry(probability(row.p_holm), sub=probability(row.p)),
                 TableEntry(f"{row.wins:,} / {row.ties:,} / {row.losses:,}", sub=f"of {row.n:,}"),
-                TableEntry(number(row.questions_needed, 0)),
+                number(row.questions_needed, 0),
             ]
         )
-    columns = [Column("run", numeric=False)]
-    columns += [] if one_other else [Column("compared with", numeric=False)]
-    columns += [
+    columns = [
+        *texts("run", *([] if one_other else ["compared with"])),
         Column("difference", "95% interval"),
         Column("p (Holm)", "raw p"),
         Column("wins / ties / losses", "of questions"),
@@ -393,17 +372,15 @@ def _difference(data: ReportData, row: PairedComparison) -> TableEntry:
 
 
 def _forest(data: ReportData, rows: Sequence[PairedComparison], measure: str) -> str:
-    others = {row.b for row in rows}
-    axis, labels = f"difference in {measure}", []
-    if len(others) == 1:
-        axis = f"{measure}: difference from {data.label(others.pop())}"
-        labels = [data.label(row.a) for row in rows]
+    labels = [(data.label(row.a), data.label(row.b)) for row in rows]
+    if len({row.b for row in rows}) == 1:
+        axis = f"{measure}: difference from {labels[0][1]}"
+        lines = [one for one, _ in labels]
     else:
-        for row in rows:
-            one, other = data.label(row.a), data.label(row.b)
-            labels.append(f"{one}{' ' if len(one) + len(other) < 42 else chr(10)}− {other}")
+        axis = f"difference in {measure}"
+        lines = [f"{a}{' ' if len(a) + len(b) < 42 else chr(10)}− {b}" for a, b in labels]
     return forest(
-        labels,
+        lines,
         [(row.difference, row.low, row.high) for row in rows],
         [data.significant(row) for row in rows],
         digits=describe(measure).digits,
@@ -419,11 +396,10 @@ def benchmarks_section(data: ReportData) -> Section | None:
     systems = data.systems
     if systems is None:
         return None
-    wanted = [data.main, *(name for name in data.measures if name != data.main)]
-    measures = [name for name in wanted if averaged(systems, name)]
-    if not measures:
+    measures = dict.fromkeys((data.main, *data.measures))
+    first, *others = [name for name in measures if averaged(systems, name)] or [""]
+    if not first:
         return None
-    first, *others = measures
     return Section(
         "benchmarks",
         f"{first} by benchmark",
@@ -456,27 +432,23 @@ def benchmarks_table(
     """One row for each system, one column for each benchmark, and the macro average."""
     benchmarks = systems.benchmarks_of(measure)
     digits, marks = describe(measure).digits, data.marks(measure)
-    notes = []
+    rows, notes = [], []
     if without := [name for name in systems.benchmarks if name not in benchmarks]:
         notes.append(f"No system has {measure} on {', '.join(without)}.")
-    rows = []
     for system in systems.systems:
-        row, missing = [TableEntry(system.label)], []
+        row: list[TableEntry | str] = [system.label]
         for name in benchmarks:
             value = system.value(measure, name)
             if value is None:
-                row.append(TableEntry("—"))
-                missing.append(name)
-                continue
-            run = system.runs[name]
-            interval = run_interval(run, measure)
-            sub = interval_text(*interval, digits) if interval else ""
-            row.append(TableEntry(number(value, digits), sub=sub, mark=marks.get(run.name, "")))
-        row.append(TableEntry(number(systems.macro_average(system, measure), digits)))
-        rows.append(row)
-        if missing:
+                row.append("—")
+            else:
+                run = system.runs[name]
+                mark = marks.get(run.name, "")
+                row.append(TableEntry(number(value, digits), interval_of(run, measure), mark))
+        rows.append([*row, number(systems.macro_average(system, measure), digits)])
+        if missing := [name for name in benchmarks if system.value(measure, name) is None]:
             notes.append(f"{system.label} has no macro average: missing on {', '.join(missing)}.")
-    columns = [Column("system", numeric=False), *map(Column, (*benchmarks, "macro average"))]
+    columns = [*texts("system"), *map(Column, (*benchmarks, "macro average"))]
     return Table(columns, rows, note=" ".join(notes), folded=folded)
 
 
@@ -489,25 +461,23 @@ def _benchmark_differences(data: ReportData, systems: Systems, measure: str) -> 
     for system in systems.systems:
         if system is baseline:
             continue
-        row = [TableEntry(system.label)]
+        row: list[TableEntry | str] = [system.label]
         for name in benchmarks:
             one, other = system.runs.get(name), baseline.runs.get(name)
             found = data.comparison(measure, one.name, other.name) if one and other else None
-            row.append(_difference(data, found) if found else TableEntry("—"))
+            row.append(_difference(data, found) if found else "—")
             compared = compared or found is not None
         rows.append(row)
     note = (
         f"Difference in {measure} from {baseline.label}, with its 95% interval. Bold: significant, "
         f"with a p value of at most {data.alpha:g} after Holm’s correction."
     )
-    columns = [Column("system", numeric=False), *map(Column, benchmarks)]
+    columns = [*texts("system"), *map(Column, benchmarks)]
     return [Table(columns, rows, note=note)] if compared else []
 
 
-def leaders(systems: Systems, measure: str) -> Sequence[tuple[System, float]]:
+def leaders(systems: Systems, measure: str) -> list[tuple[System, float]]:
     """Systems with their macro averages, best first; equal ones keep their order."""
     averages = [(system, systems.macro_average(system, measure)) for system in systems.systems]
     present = [(system, value) for system, value in averages if value is not None]
-    sign = 1 if describe(measure).better == LOWER else -1
-    values = equal_ties([value for _, value in present])
-    return [present[place] for place in np.argsort(sign * values, kind="stable")]
+    return best_first(present, [value for _, value in present], measure)

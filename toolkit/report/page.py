@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,27 @@ OTHER = "#a9b0b7"  # the colour of runs without one of their own
 
 
 @dataclass(frozen=True)
+class Column:
+    """A column of a table; `note` is printed small below its title."""
+
+    title: str
+    note: str = ""
+    numeric: bool = True
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """One entry of a table: `text`, `sub` in small print, and a `mark`, which is `best`, `tie` or
+    empty. A swatch of the run `style` precedes the text, and `link` is its relative address."""
+
+    text: str
+    sub: str = ""
+    mark: str = ""
+    style: RunStyle | None = None
+    link: str = ""
+
+
+@dataclass(frozen=True)
 class RunStyle:
     """How one run is named and drawn in every table and figure.
 
@@ -37,43 +58,58 @@ class RunStyle:
     label: str
     colour: int | None
 
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table; `note` is printed small below its title."""
-
-    title: str
-    note: str = ""
-    numeric: bool = True
+    @property
+    def entry(self) -> TableEntry:
+        """The entry that names the run."""
+        return TableEntry(self.label, style=self)
 
 
-@dataclass(frozen=True)
-class TableEntry:
-    """One entry of a table.
+Entries = Iterable["TableEntry | str"]
+"""The entries of a row of a table; a string is an entry of that text."""
 
-    Attributes:
-        text: what is printed.
-        sub: what is printed small after `text`.
-        mark: `best`, `tie` or empty.
-        style: the run whose swatch precedes the text.
-        link: a relative address, or empty.
+
+class Table:
+    """A table.
+
+    Args:
+        columns: the columns.
+        rows: the entries of each row.
+        note: a line below the table.
+        folded: a line in place of which the HTML page opens the table on a click.
     """
 
-    text: str
-    sub: str = ""
-    mark: str = ""
-    style: RunStyle | None = None
-    link: str = ""
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        rows: Iterable[Entries],
+        *,
+        note: str = "",
+        folded: str = "",
+    ) -> None:
+        self.columns, self.note, self.folded = columns, note, folded
+        self.rows = [
+            [TableEntry(entry) if isinstance(entry, str) else entry for entry in row]
+            for row in rows
+        ]
+
+    @classmethod
+    def of_runs(
+        cls,
+        styles: Iterable[RunStyle],
+        columns: Iterable[Column],
+        entries: Callable[[EvaluatedRun], Entries],
+        *,
+        note: str = "",
+        folded: str = "",
+    ) -> Table:
+        """A table with one row for each run: its name, and `entries` of the run."""
+        rows = [[style.entry, *entries(style.run)] for style in styles]
+        return cls([*texts("run"), *columns], rows, note=note, folded=folded)
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table; with `folded`, the HTML page shows that line and opens the table on a click."""
-
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[TableEntry]]
-    note: str = ""
-    folded: str = ""
+def texts(*titles: str) -> list[Column]:
+    """Columns of texts."""
+    return [Column(title, numeric=False) for title in titles]
 
 
 @dataclass(frozen=True)
@@ -88,7 +124,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with its parts, in the order in which they are printed.
+    """A section and its parts, in the order in which they are printed.
 
     Attributes:
         anchor: the id of the section in the HTML page.
@@ -143,23 +179,15 @@ def page(
         "sections": sections,
         "colours": COLOURS,
     }
-    markdown = templates().get_template("report.md").render(parts)
-    return Report(
-        html=templates().get_template("report.html").render(parts),
-        markdown=re.sub(r"\n{3,}", "\n\n", markdown).strip() + "\n",
-    )
+    text = {
+        kind: templates().get_template(f"report.{kind}").render(parts) for kind in ("html", "md")
+    }
+    return Report(text["html"], re.sub(r"\n{3,}", "\n\n", text["md"]).strip() + "\n")
 
 
 def write_report(folder: Path, report: Report) -> Path:
-    """Write `report.html` and `report.md`.
-
-    Args:
-        folder: the folder of the two files; it is created if it does not exist.
-        report: the report.
-
-    Returns:
-        The path of the HTML file.
-    """
+    """Write `report.html` and `report.md` into a folder, which is created if it does not exist,
+    and return the path of the HTML file."""
     write_text(folder / "report.md", report.markdown, clear=True)
     write_text(folder / "report.html", report.html, clear=True)
     return folder / "report.html"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,8 +26,19 @@ from soundingline.toolkit.report.measures import (
     number,
     ordered,
 )
-from soundingline.toolkit.report.page import COLOURS, Column, RunStyle, Section, Table, TableEntry
+from soundingline.toolkit.report.page import (
+    COLOURS,
+    Column,
+    Entries,
+    RunStyle,
+    Section,
+    Table,
+    TableEntry,
+    texts,
+)
 from soundingline.toolkit.trajectory import STATUSES
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,8 +62,8 @@ class ReportData:
     baseline: str
     measures: Sequence[str]
     alpha: float
-    traces: Mapping[str, str] = field(default_factory=dict)
-    systems: Systems | None = None
+    traces: Mapping[str, str]
+    systems: Systems | None
 
     @property
     def runs(self) -> list[EvaluatedRun]:
@@ -84,20 +95,15 @@ class ReportData:
     def comparisons_on(self, measure: str) -> list[PairedComparison]:
         """The comparisons that the report shows: first those with the baseline, which is `b`, then
         the others, with the larger mean as `a`. With too many runs, only the former."""
-        rows = [row for row in self.comparisons if row.measure == measure]
-        with_baseline = [
-            row.seen_from(row.b if row.a == self.baseline else row.a)
-            for row in rows
-            if self.baseline in (row.a, row.b)
-        ]
-        others = [
-            row.seen_from(row.a if row.difference >= 0 else row.b)
-            for row in rows
-            if self.baseline not in (row.a, row.b)
-        ]
-        if self.too_many_colours and with_baseline:
-            return with_baseline
-        return with_baseline + others
+        with_baseline, others = [], []
+        for row in self.comparisons:
+            if row.measure != measure:
+                continue
+            if self.baseline in (row.a, row.b):
+                with_baseline.append(row.seen_from(row.b if row.a == self.baseline else row.a))
+            else:
+                others.append(row.seen_from(row.a if row.difference >= 0 else row.b))
+        return with_baseline if self.too_many_colours and with_baseline else with_baseline + others
 
     def ranked(self, measure: str) -> list[EvaluatedRun]:
         """The runs that have a measure, best first; runs with equal means keep their order."""
@@ -128,11 +134,16 @@ class ReportData:
         return marks
 
 
+def best_first(items: Sequence[T], values: Sequence[float], measure: str) -> list[T]:
+    """Sort items by their values of a measure, best first; those with equal values keep their
+    order."""
+    sign = 1 if describe(measure).better == LOWER else -1
+    return [items[place] for place in np.argsort(sign * equal_ties(values), kind="stable")]
+
+
 def _ranked(runs: Sequence[EvaluatedRun], measure: str) -> list[EvaluatedRun]:
     having = [run for run in runs if measure in run.metrics]
-    sign = 1 if describe(measure).better == LOWER else -1
-    values = equal_ties([run.metrics[measure] for run in having])
-    return [having[place] for place in np.argsort(sign * values, kind="stable")]
+    return best_first(having, [run.metrics[measure] for run in having], measure)
 
 
 def report_data(
@@ -154,8 +165,7 @@ def report_data(
     names = [run.name for run in runs]
     if not runs:
         raise InputError("a report of no runs", valid="one run or more", do="evaluate a run first")
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(
             f"more than one run is named {', '.join(repeated)}", do="give each run its own name"
         )
@@ -168,15 +178,14 @@ def report_data(
         if name not in known:
             raise InputError(f"measure {name!r}", valid=", ".join(known) or "none", do="name one")
     tested = {row.measure for row in comparisons}
-    chosen = main or next((n for n in known if n in tested), next(iter(known), ""))
-    first = baseline or names[0]
-    rest = [name for name in known if name != chosen]
+    main = main or next((name for name in known if name in tested), next(iter(known), ""))
+    baseline = baseline or names[0]
     return ReportData(
-        styles=_styles(runs, chosen, first),
+        styles=_styles(runs, main, baseline),
         comparisons=[row for row in comparisons if row.a in names and row.b in names],
-        main=chosen,
-        baseline=first,
-        measures=list(measures) or [*([chosen] if chosen else []), *rest][:8],
+        main=main,
+        baseline=baseline,
+        measures=list(measures) or sorted(known, key=lambda name: name != main)[:8],
         alpha=alpha,
         traces=traces or {},
         systems=systems_of(runs, by),
@@ -204,8 +213,7 @@ def _styles(runs: Sequence[EvaluatedRun], main: str, baseline: str) -> list[RunS
 
 def varied_factors(runs: Sequence[EvaluatedRun]) -> list[str]:
     """Factors whose values differ between runs, in the order of their first appearance."""
-    names = dict.fromkeys(name for run in runs for name in run.factors)
-    return [n for n in names if len({run.factors.get(n, "") for run in runs}) > 1]
+    return _varying([{name: str(value) for name, value in run.factors.items()} for run in runs])
 
 
 def factor_value(run: EvaluatedRun, name: str) -> str:
@@ -224,9 +232,8 @@ def factor_value(run: EvaluatedRun, name: str) -> str:
 
 def question_count(run: EvaluatedRun) -> int:
     """The number of questions of a run."""
-    if "questions" in run.counts:
-        return run.counts["questions"]
-    return len({qid for values in run.per_question.values() for qid in values})
+    measured = {qid for values in run.per_question.values() for qid in values}
+    return run.counts.get("questions", len(measured))
 
 
 def recorded_count(run: EvaluatedRun) -> int:
@@ -241,10 +248,6 @@ def denominator(run: EvaluatedRun, count: str) -> int:
 
 def mean_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float] | None:
     """Confidence interval of a mean over questions.
-
-    Args:
-        values: one value for each question.
-        level: the level of confidence.
 
     Returns:
         Wilson's score interval (Wilson, 1927) if every value is 0 or 1, else Student's t interval,
@@ -276,9 +279,14 @@ def run_interval(run: EvaluatedRun, measure: str) -> tuple[float, float] | None:
     values = list(run.per_question.get(measure, {}).values())
     if not values or measure not in run.metrics:
         return None
-    if not np.isclose(np.mean(values), run.metrics[measure], rtol=1e-3, atol=1e-4):
-        return None
-    return mean_interval(values)
+    is_mean = np.isclose(np.mean(values), run.metrics[measure], rtol=1e-3, atol=1e-4)
+    return mean_interval(values) if is_mean else None
+
+
+def interval_of(run: EvaluatedRun, measure: str) -> str:
+    """`run_interval` as text; empty if there is none."""
+    interval = run_interval(run, measure)
+    return interval_text(*interval, describe(measure).digits) if interval else ""
 
 
 # The table of results.
@@ -288,7 +296,7 @@ def results_section(data: ReportData) -> Section:
     """Factors, main measures with intervals, and counts of failed and unjudged questions."""
     known = ordered(name for run in data.runs for name in run.metrics)
     rest = [name for name in known if name not in data.measures]
-    tables = [results_table(data, data.measures, counts=True)]
+    tables = [results_table(data, data.measures, counts=count_names(data))]
     if rest:
         tables.append(results_table(data, rest, folded="All other measures"))
     note = (
@@ -315,45 +323,37 @@ def results_section(data: ReportData) -> Section:
 
 
 def results_table(
-    data: ReportData, measures: Sequence[str], *, counts: bool = False, folded: str = ""
+    data: ReportData, measures: Sequence[str], *, counts: Sequence[str] = (), folded: str = ""
 ) -> Table:
-    """One row for each run.
-
-    Args:
-        data: the runs.
-        measures: the columns of numbers.
-        counts: whether to add the columns of `count_names`, after the first measure.
-        folded: see `Table`.
-    """
-    factors, names = varied_factors(data.runs), count_names(data) if counts else []
+    """One row for each run: its factors, and measures with the counts after the first of them."""
+    factors = varied_factors(data.runs)
     marks = {measure: data.marks(measure) for measure in measures}
-    texts, first = [Column(title, numeric=False) for title in ("name", *factors)], measures[:1]
-    columns = [*texts, *map(Column, [*first, *names, *measures[1:]])]
     rows = []
     for style in data.styles:
         run = style.run
-        numbers = [measured(run, measure, marks[measure].get(run.name, "")) for measure in measures]
-        counted = [
-            TableEntry(f"{run.counts[name]:,}", sub=f"of {denominator(run, name):,}")
-            if name in run.counts
-            else TableEntry("—")
-            for name in names
-        ]
         # The first column stays in view where a table is wider than the page.
         name = TableEntry(run.name, style=style, link=data.traces.get(run.name, ""))
-        values = [TableEntry(factor_value(run, factor)) for factor in factors]
+        numbers = [measured(run, measure, marks[measure].get(run.name, "")) for measure in measures]
+        counted = [
+            TableEntry(f"{run.counts[count]:,}", sub=f"of {denominator(run, count):,}")
+            if count in run.counts
+            else "—"
+            for count in counts
+        ]
+        values = [factor_value(run, factor) for factor in factors]
         rows.append([name, *values, *numbers[:1], *counted, *numbers[1:]])
-    return Table(columns, rows, folded=folded)
+    titles = [*measures[:1], *counts, *measures[1:]]
+    return Table([*texts("name", *factors), *map(Column, titles)], rows, folded=folded)
 
 
 def measured(run: EvaluatedRun, measure: str, mark: str) -> TableEntry:
     """The value of a measure with its interval, and with the number of questions behind it where
     that is not the number of all questions."""
-    digits = describe(measure).digits
-    interval = run_interval(run, measure)
-    sub = interval_text(*interval, digits) if interval else ""
+    text, sub = (
+        number(run.metrics.get(measure), describe(measure).digits),
+        interval_of(run, measure),
+    )
     count = len(run.per_question.get(measure, {}))
-    text = number(run.metrics.get(measure), digits)
     if count and is_usage(measure) and count < recorded_count(run):
         text += f" (n={count:,})"  # in the text, because the terminal prints no interval
     elif sub and count != question_count(run):
@@ -367,33 +367,24 @@ def count_names(data: ReportData) -> list[str]:
     return ["failed", *(n for n in names if any(run.counts.get(n) for run in data.runs))]
 
 
-# How questions ended.
-
-
 def exits_section(data: ReportData) -> Section | None:
     """How the questions of each run ended; None if no run has an agent."""
-    present = [s for s in STATUSES if any(run.counts.get(s) for run in data.runs)]
     if not any(s in run.counts for s in STATUSES[:-1] for run in data.runs):
         return None
-    extra = [n for n in ("missing", "no_format") if any(r.counts.get(n) for r in data.runs)]
-    names = [*dict.fromkeys([*present, "failed", *extra]), "answered", "unjudged"]
-    columns = [Column("run", numeric=False), Column("questions")]
-    columns += [Column(name.replace("_", " ")) for name in names]
-    rows = []
-    for style in data.styles:
-        run = style.run
-        row = [
-            TableEntry(style.label, style=style),
-            TableEntry(f"{denominator(run, 'recorded'):,}"),
-        ]
+    present = {name for run in data.runs for name, count in run.counts.items() if count}
+    statuses = [status for status in STATUSES if status in present or status == "failed"]
+    extra = [name for name in ("missing", "no_format") if name in present]
+    names = [*statuses, *extra, "answered", "unjudged"]
+
+    def entries(run: EvaluatedRun) -> Entries:
+        yield f"{denominator(run, 'recorded'):,}"
         for name in names:
-            total, count = (
-                denominator(run, name),
-                run.counts.get(name, 0 if name in STATUSES else None),
-            )
+            count = run.counts.get(name, 0 if name in STATUSES else None)
+            total = denominator(run, name)
             share = number(100 * count / total, 0) + "%" if count and total else ""
-            row.append(TableEntry("—" if count is None else f"{count:,}", sub=share))
-        rows.append(row)
+            yield TableEntry("—" if count is None else f"{count:,}", sub=share)
+
+    columns = [Column(name.replace("_", " ")) for name in ("questions", *names)]
     lead = "How the questions ended. Failed questions count in every denominator."
     if "no_format" in extra:
         lead += (
@@ -406,7 +397,7 @@ def exits_section(data: ReportData) -> Section | None:
         "error codes of the refusals."
     )
     tables = [
-        Table(columns, rows),
+        Table.of_runs(data.styles, columns, entries),
         *_by_code(data, "ended_", (), note=reasons),
         *_by_code(data, "refused_", ("calls", "repeated", "refused"), note=refusals),
     ]
@@ -420,37 +411,35 @@ def _by_code(data: ReportData, prefix: str, totals: Sequence[str], note: str) ->
     if not codes and not any(run.counts.get(name) for run in data.runs for name in totals[1:]):
         return []
     names = [*totals, *sorted(codes)]
-    titles = [name.removeprefix(prefix).replace("_", " ") for name in names]
-    rows = []
-    for style in data.styles:
-        counts = style.run.counts
-        absent = "0" if "calls" in counts else "—"
-        entries = [TableEntry(f"{counts[n]:,}" if n in counts else absent) for n in names]
-        rows.append([TableEntry(style.label, style=style), *entries])
-    return [Table([Column("run", numeric=False), *map(Column, titles)], rows, note=note)]
+
+    def entries(run: EvaluatedRun) -> list[str]:
+        absent = "0" if "calls" in run.counts else "—"
+        return [f"{run.counts[name]:,}" if name in run.counts else absent for name in names]
+
+    columns = [Column(name.removeprefix(prefix).replace("_", " ")) for name in names]
+    return [Table.of_runs(data.styles, columns, entries, note=note)]
 
 
 def repeats_section(data: ReportData) -> Section | None:
     """Variance within and between questions; None if each question was run once."""
-    measures = list(dict.fromkeys([*([data.main] if data.main else []), *data.measures]))
-    rows = []
+    if not any(run.repeats for run in data.runs):
+        return None
+    rows: list[Entries] = []
     for style in data.styles:
-        for measure in measures:
+        for measure in dict.fromkeys([data.main, *data.measures]):
             found = variance_components(style.run.repeats.get(measure, {}))
             if found is None:
                 continue
             digits = describe(measure).digits
-            texts = [
+            row = [
                 measure,
                 number(found.repeats, 0 if found.repeats.is_integer() else 1),
                 number(found.within, digits),
                 number(found.between, digits),
                 "—" if found.share is None else number(100 * found.share, 0) + "%",
             ]
-            rows.append([TableEntry(style.label, style=style), *map(TableEntry, texts)])
-    if not any(run.repeats for run in data.runs):
-        return None
-    columns = [Column("run", numeric=False), Column("measure", numeric=False), Column("repeats")]
+            rows.append([style.entry, *row])
+    columns = [*texts("run", "measure"), Column("repeats")]
     columns += [Column("within", "sd"), Column("between", "sd"), Column("share within")]
     return Section(
         "repeats",
@@ -480,8 +469,14 @@ def flat(value: Any, prefix: str = "") -> dict[str, str]:
             rows |= flat(inner, f"{prefix}.{key}" if prefix else str(key))
         return rows
     if isinstance(value, (list, tuple)) and not any(isinstance(v, Mapping) for v in value):
-        return {prefix: ", ".join(str(v) for v in value)}
+        return {prefix: ", ".join(map(str, value))}
     return {prefix: "" if value is None else str(value)}
+
+
+def settings_table(rows: Mapping[str, str], *, folded: str = "") -> Table:
+    """A table of settings and their values."""
+    entries = [(name, value or "—") for name, value in rows.items()]
+    return Table(texts("setting", "value"), entries, folded=folded)
 
 
 def setup_section(data: ReportData) -> Section | None:
@@ -508,12 +503,11 @@ def setup_section(data: ReportData) -> Section | None:
 
 def stages_section(data: ReportData) -> Section | None:
     """What the stages of each pipeline counted, without counts of 0; None if nothing was."""
-    rows = []
+    rows: list[Entries] = []
     for style in data.styles:
         for stage, numbers in style.run.manifest.get("stages", {}).items():
             counts = ", ".join(f"{name} {number:,}" for name, number in numbers.items() if number)
-            entries = (TableEntry(text or "—") for text in (stage, counts))
-            rows.append([TableEntry(style.label, style=style), *entries])
+            rows.append([style.entry, stage or "—", counts or "—"])
     if not rows:
         return None
     return Section(
@@ -521,7 +515,7 @@ def stages_section(data: ReportData) -> Section | None:
         "Counts of the pipeline stages",
         lead="Sums over all starts of each run. Seconds are those in the model of the stage. "
         "Scores and rewrites that were read from a cache (cache_hits) took no time.",
-        tables=[Table([Column(t, numeric=False) for t in ("run", "stage", "counts")], rows)],
+        tables=[Table(texts("run", "stage", "counts"), rows)],
     )
 
 
@@ -539,48 +533,42 @@ def provenance_section(data: ReportData) -> Section | None:
 
 
 def _varying(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """The settings whose values differ, in the order of their first appearance."""
     names = dict.fromkeys(key for row in rows for key in row)
     return [name for name in names if len({row.get(name) for row in rows}) > 1]
 
 
 def _constant(rows: Sequence[Mapping[str, str]], *, folded: str = "") -> list[Table]:
     """A table of the settings that all runs share; none if there are none."""
-    shared = [name for name in rows[0] if len({row.get(name) for row in rows}) == 1]
-    entries = [[TableEntry(name), TableEntry(rows[0][name] or "—")] for name in shared]
-    columns = [Column("setting", numeric=False), Column("value", numeric=False)]
-    return [Table(columns, entries, folded=folded)] if entries else []
+    varying = _varying(rows)
+    shared = {name: value for name, value in rows[0].items() if name not in varying}
+    return [settings_table(shared, folded=folded)] if shared else []
 
 
-def _differing(
-    data: ReportData, rows: Sequence[Mapping[str, str]], *, folded: str = ""
-) -> list[Table]:
+def _differing(data: ReportData, rows: Sequence[Mapping[str, str]], *, folded: str) -> list[Table]:
     """A table of the settings that differ, with a row for each run; none if there are none."""
     names = _varying(rows)
-    entries = [
-        [TableEntry(style.label, style=style), *(TableEntry(row.get(n) or "—") for n in names)]
+    entries: list[Entries] = [
+        [style.entry, *(row.get(name) or "—" for name in names)]
         for style, row in zip(data.styles, rows, strict=True)
     ]
-    columns = [Column("run", numeric=False), *(Column(name, numeric=False) for name in names)]
-    return [Table(columns, entries, folded=folded)] if names else []
+    return [Table(texts("run", *names), entries, folded=folded)] if names else []
 
 
 def glossary_section(data: ReportData) -> Section:
     """The definition of every measure of the report."""
-    names = ordered(
-        [n for run in data.runs for n in run.metrics]
-        + [n for run in data.runs for n in run.per_question]
-    )
+    names = [n for run in data.runs for n in run.metrics]
+    names += [n for run in data.runs for n in run.per_question]
     rows = [
-        [TableEntry(each.name), TableEntry(each.definition), TableEntry(each.source or "—")]
-        for each in map(describe, names)
+        (each.name, each.definition, each.source or "—")
+        for each in map(describe, ordered(names))
         if each.definition
     ]
-    columns = [Column(title, numeric=False) for title in ("measure", "definition", "source")]
     return Section(
         "glossary",
         "Definitions of the measures",
         lead="Judgements are of documents: where passages are retrieved, each document counts "
         "once, at the rank of its best passage. Ranking measures of an agent’s run are of one "
         "ranking: the documents cited, then opened, then previewed, then surfaced.",
-        tables=[Table(columns, rows)],
+        tables=[Table(texts("measure", "definition", "source"), rows)],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -72,24 +73,21 @@ def comparison_table(
         for name in count_names(data)
     }
     usual = [name for name in _FEW if any(name in run.metrics for run in runs)]
-    chosen = list(measures or (usual or data.measures)[: 7 - len(counts)])
-    numbers = {}
-    for name in chosen:
+    numbers: dict[str, Sequence[TableEntry]] = {}
+    for name in measures or (usual or data.measures)[: 7 - len(counts)]:
         marks = data.marks(name)
         numbers[name] = [measured(run, name, marks.get(run.name, "")) for run in data.runs]
-    labels = {"run": [TableEntry(style.label) for style in data.styles]}
-    names: Columns = labels
+    names: Columns = {"run": [style.entry for style in data.styles]}
     if all(style.label != style.run.name for style in data.styles):
-        names = {
+        factors = {
             factor: [TableEntry(factor_value(run, factor)) for run in data.runs]
             for factor in varied_factors(data.runs)
         }
-        if _width(names, {**numbers, **counts}) > WIDTH:
-            names = labels
+        if _width(factors, {**numbers, **counts}) <= WIDTH:
+            names = factors
     left_out: list[str] = []
     while len(numbers) > 1 and _width(names, {**numbers, **counts}) > WIDTH:
-        left_out.insert(0, chosen.pop())
-        del numbers[left_out[0]]
+        left_out.insert(0, numbers.popitem()[0])
     note = f"No room for {', '.join(left_out)}: see the report." if measures and left_out else ""
     return _table(names, {**numbers, **counts}, title, note)
 
@@ -127,14 +125,14 @@ def benchmark_tables(
             continue
         source = benchmarks_table(data, data.systems, measure)
         titles = [column.title for column in source.columns]
-        (system, names), *rest = zip(titles, zip(*source.rows, strict=True), strict=True)
-        part: dict[str, Sequence[TableEntry]] = {}
+        (system, labels), *rest = zip(titles, zip(*source.rows, strict=True), strict=True)
+        names, part = {system: labels}, dict[str, Sequence[TableEntry]]()
         for title, entries in rest:
-            if part and _width({system: names}, {**part, title: entries}) > WIDTH:
-                tables.append(_table({system: names}, part, measure))
+            if part and _width(names, {**part, title: entries}) > WIDTH:
+                tables.append(_table(names, part, measure))
                 part = {}
             part[title] = entries
-        tables.append(_table({system: names}, part, measure, source.note))
+        tables.append(_table(names, part, measure, source.note))
     return tables
 
 
@@ -148,14 +146,13 @@ def _table(names: Columns, numbers: Columns, title: str, note: str = "") -> Rich
         padding=0,
         show_edge=False,
     )
-    for head, entries in names.items():
-        width = _longest(head, entries)
-        fixed = width if width <= _NAME else None
-        table.add_column(Text(_words(head)), overflow="fold", width=fixed)
-    for head, entries in numbers.items():
+    for head, entries in {**names, **numbers}.items():
         # The width is fixed, because Rich would cut or break numbers that have no room.
         width = _longest(head, entries)
-        table.add_column(Text(_words(head)), justify="right", overflow="fold", width=width)
+        folds = head in names and width > _NAME
+        justify: Literal["left", "right"] = "left" if head in names else "right"
+        column = Text(_words(head))
+        table.add_column(column, justify=justify, overflow="fold", width=None if folds else width)
     for row in zip(*names.values(), *numbers.values(), strict=True):
         # `Text`, because brackets in a string are markup for Rich.
         table.add_row(*(Text(_text(e), style="bold" if e.mark == "best" else "") for e in row))

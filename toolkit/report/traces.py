@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import PASSAGE_MARK, DocumentStore, Qrels, Topic, Unit, parent
-from soundingline.toolkit.errors import InputError, is_number
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.answers import Verdict
 from soundingline.toolkit.evaluation.evaluation import VERDICTS, EvaluatedRun
 from soundingline.toolkit.evaluation.judge import ModelVerdict
@@ -40,7 +40,6 @@ from soundingline.toolkit.report.page import templates
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import escape_qid
 from soundingline.toolkit.trajectory import (
-    STATUSES,
     TIERS,
     Trajectory,
     checklist_of,
@@ -53,7 +52,7 @@ from soundingline.toolkit.trajectory import (
 )
 
 PAGE = Path("traces", "index.html")
-_FORMAT = 3
+_FORMAT = 4
 _MOST_DOCUMENTS = 200  # rows of the table of documents and requirements
 
 Labels = Mapping[str, Sequence[str]]
@@ -84,40 +83,74 @@ def write_traces(
     Raises:
         InputError: if the folder cannot be written.
     """
-    page = folder.path / PAGE
-    do = "evaluate the run again"
-    repeats = folder.repeats()
-    by_rule = [
-        {row["qid"]: row for row in read_json(part.path / VERDICTS, list[Verdict], do=do)}
-        for part in repeats
-    ]
-    neighbours: dict[str, Any] = {}  # name of a page -> names of the previous and the next one
-    for repeat in repeats:
-        names = [_name(repeat, topic) for topic in benchmark.topics if repeat.stamp(topic.qid)]
-        around = zip([None, *names], [*names[1:], None], strict=False)
-        neighbours |= zip(names, around, strict=True)
-    rows = []
+    page, rows = folder.path / PAGE, []
+    content, price = benchmark.fingerprint, _recorded_price(run.manifest)
+    places = {topic.qid: place for place, topic in enumerate(benchmark.topics)}
+
+    def write_page(
+        path: Path, repeat: RunFolder, topic: Topic, shown: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Write the page of a question, unless it is up to date, and return what the table of all
+        questions has of it: nothing without a trajectory.
+
+        The first line of a page is a comment with these values and with a fingerprint of them and
+        of what the page was made from, so that a trajectory is read only if its page is written.
+        """
+        if not (stamp := repeat.stamp(topic.qid)):
+            return {}
+        source = fingerprint(_FORMAT, stamp, content, dump_json(shown))
+        facts = _read_facts(path, source)
+        if facts or not (trajectory := repeat.read(topic.qid)):
+            return facts
+        facts = {
+            "status": trajectory.status,
+            "calls": len(trajectory.calls),
+            "tokens": sum(call.tokens for call in trajectory.calls),
+            "dollars": number_of(trajectory.usage.get("dollars")),
+            "seconds": number_of(trajectory.seconds),
+        }
+        comment = json.dumps({"key": fingerprint(source, facts), **facts})
+        labels = judged_documents(benchmark.qrels, topic.qid)
+        values = trace_values(trajectory, labels, price, passages)
+        accepted = benchmark.answers.get(topic.qid, ())
+        values |= {**facts, **shown, "accepted": accepted, "repeat": repeat.number}
+        _write(path, f"<!-- {comment} -->\n{templates().get_template('trace.html').render(values)}")
+        return facts
+
     try:
         with file_lock(page.parent / ".lock"):
             remove_leftovers(page.parent)
-            writer = _PageWriter(page.parent, benchmark, _recorded_price(run.manifest), passages)
-            for topic in benchmark.topics:
-                for place, repeat in enumerate(repeats):
-                    rule = by_rule[place].get(topic.qid)
-                    model = reasons[place].get(topic.qid) if place < len(reasons) else None
-                    judged = {"verdict": _verdict(rule), "rule": rule, "model": model}
-                    name = _name(repeat, topic)
-                    shown = {**judged, "neighbours": neighbours.get(name, (None, None))}
+            for place, repeat in enumerate(folder.repeats()):
+                do = "evaluate the run again"
+                verdicts = read_json(repeat.path / VERDICTS, list[Verdict], do=do)
+                by_rule = {row["qid"]: row for row in verdicts}
+                by_model = reasons[place] if place < len(reasons) else {}
+                recorded = [topic.qid for topic in benchmark.topics if repeat.stamp(topic.qid)]
+                names = [f"{repeat.number}-{escape_qid(qid)}" for qid in recorded]
+                around = zip([None, *names], [*names[1:], None], strict=False)
+                neighbours = dict(zip(recorded, around, strict=True))
+                for topic in benchmark.topics:
+                    rule = by_rule.get(topic.qid)
+                    shown = {
+                        "verdict": _verdict(rule),
+                        "rule": rule,
+                        "model": by_model.get(topic.qid),
+                        "neighbours": neighbours.get(topic.qid, (None, None)),
+                    }
+                    name = f"{repeat.number}-{escape_qid(topic.qid)}"
                     rows.append(
                         {
                             "name": name,
                             "topic": topic,
                             "repeat": repeat.number,
-                            "verdict": judged["verdict"],
+                            "verdict": shown["verdict"],
                             "recalls": [_recall(run, tier, topic.qid, place) for tier in TIERS],
-                            **writer.write(name, repeat, topic, shown),
+                            **write_page(page.parent / f"{name}.html", repeat, topic, shown),
                         }
                     )
+            rows.sort(
+                key=lambda row: places[row["topic"].qid]
+            )  # the repeats of a question together
             _write(page, _index_page(folder.name, benchmark.name, rows))
     except OSError as error:
         raise InputError(
@@ -127,73 +160,13 @@ def write_traces(
     return page
 
 
-class _PageWriter:
-    """Writes the pages of questions that are not up to date.
-
-    The first line of a page is a comment with what the table of all questions has of it, and with
-    a fingerprint of what the page was made from: the trajectory, the benchmark, the verdict and
-    the links. A trajectory is read only if its page has to be written.
-    """
-
-    def __init__(
-        self, folder: Path, benchmark: Benchmark, price: Price, passages: DocumentStore | None
-    ) -> None:
-        self._folder = folder
-        self._benchmark, self._content = benchmark, benchmark.fingerprint
-        self._price, self._passages = price, passages
-
-    def write(
-        self, name: str, repeat: RunFolder, topic: Topic, shown: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Write the page of a question if necessary.
-
-        Args:
-            name: the name of the page without its suffix.
-            repeat: the folder of the trajectory.
-            topic: the question.
-            shown: the verdict and the neighbours of the page.
-
-        Returns:
-            The values of the comment; empty if the question has no trajectory.
-        """
-        path, stamp = self._folder / f"{name}.html", repeat.stamp(topic.qid)
-        key = fingerprint(_FORMAT, stamp, self._content, dump_json(shown))
-        head = _read_head(path) if stamp else {}
-        if head.get("key") == key:
-            return head
-        trajectory = repeat.read(topic.qid) if stamp else None
-        if trajectory is None:
-            return {}
-        head = {
-            "key": key,
-            "status": trajectory.status,
-            "calls": len(trajectory.calls),
-            "tokens": sum(call.tokens for call in trajectory.calls),
-            "dollars": number_of(trajectory.usage.get("dollars")),
-            "seconds": number_of(trajectory.seconds),
-        }
-        comment = json.dumps(head).replace("<", "\\u003c").replace(">", "\\u003e")
-        labels = judged_documents(self._benchmark.qrels, topic.qid)
-        values = trace_values(trajectory, labels, self._price, self._passages)
-        accepted = self._benchmark.answers.get(topic.qid, ())
-        values |= {**head, **shown, "accepted": accepted, "repeat": repeat.number}
-        page = templates().get_template("trace.html").render(values)
-        _write(path, f"<!-- {comment} -->\n{page}")
-        return head
-
-
-def _name(repeat: RunFolder, topic: Topic) -> str:
-    return f"{repeat.number}-{escape_qid(topic.qid)}"
-
-
-def _read_head(path: Path) -> dict[str, Any]:
-    """The values in the first line of a page; empty if there is no page, or another kind of it."""
+def _read_facts(path: Path, source: str) -> dict[str, Any]:
+    """The values in the first line of a page; empty unless the page was made from `source`."""
     with suppress(OSError, ValueError, RecursionError), path.open(encoding="utf-8") as stream:
         line = stream.readline(4000)
-        head = mapping(json.loads(line.removeprefix("<!-- ").removesuffix(" -->\n")))
-        numbers = [head.get(name) for name in ("calls", "tokens", "dollars", "seconds")]
-        if head.get("status") in STATUSES and all(n is None or is_number(n) for n in numbers):
-            return dict(head)
+        facts = dict(mapping(json.loads(line.removeprefix("<!-- ").removesuffix(" -->\n"))))
+        if facts.pop("key", None) == fingerprint(source, facts):
+            return facts
     return {}
 
 
@@ -423,38 +396,31 @@ def _spending(trajectory: Trajectory, price: Price) -> list[list[str]]:
     (`agent_dollars`) are divided among the replies in proportion to the price of their tokens.
     Without a price or a record of the dollars, or if a reply has no tokens, dollars are left out.
     """
+    names = ("input", "cached", "output")
+    replies = [message.get("role") == "assistant" for message in trajectory.messages]
     usages = [
-        Usage(
-            **{
-                name: mapping(message.get("usage")).get(name)
-                for name in ("input", "cached", "output")
-            }
-        )
-        if message.get("role") == "assistant"
-        else None
-        for message in trajectory.messages
+        Usage(**{name: mapping(message.get("usage")).get(name) for name in names})
+        for message, is_reply in zip(trajectory.messages, replies, strict=True)
+        if is_reply
     ]
-    costs = [price.cost(usage) if usage else 0.0 for usage in usages]
-    total = sum(cost for cost in costs if cost is not None)
+    costs = [price.cost(usage) for usage in usages]
+    known = [cost for cost in costs if cost is not None]
     dollars = trajectory.usage.get("agent_dollars")
-    facts: list[list[str]] = []
-    sums, cost_so_far, counted = dict.fromkeys(("input", "cached", "output"), 0), 0.0, False
-    for usage, cost in zip(usages, costs, strict=True):
-        if usage is None:
-            facts.append([])
-            continue
-        for name in sums:
+    rows, sums, counted = [], dict.fromkeys(names, 0), False
+    for number_of_replies, usage in enumerate(usages, start=1):
+        for name in names:
             sums[name] += getattr(usage, name) or 0
             counted = counted or getattr(usage, name) is not None
-        cost_so_far += cost or 0.0
         row = []
         if counted:
             cached = f" ({sums['cached']:,} cached)" if sums["cached"] else ""
             row.append(f"model so far {sums['input']:,} tokens in{cached}, {sums['output']:,} out")
-        if dollars is not None and total > 0 and None not in costs:
-            row.append(f"≈ ${dollars * cost_so_far / total:.4f} so far")
-        facts.append(row)
-    return facts
+        if dollars is not None and len(known) == len(costs) and sum(known) > 0:
+            share = sum(known[:number_of_replies]) / sum(known)
+            row.append(f"≈ ${dollars * share:.4f} so far")
+        rows.append(row)
+    of_replies = iter(rows)
+    return [next(of_replies) if is_reply else [] for is_reply in replies]
 
 
 def _recorded_price(manifest: Mapping[str, Any]) -> Price:

@@ -173,8 +173,7 @@ class ToolError(Exception):
     Args:
         code: one of the codes that `docs/search-tool.md` lists.
         message: the text for the model, which follows the code.
-        tool: the tool that was called, if there is a single one.
-        field: the argument that was wrong, if there is a single one.
+        tool, field: the tool that was called and the argument that was wrong, if there is one.
     """
 
     def __init__(self, code: str, message: str, *, tool: str = "", field: str = "") -> None:
@@ -280,17 +279,15 @@ class Refusal:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The result of a tool call.
+    """The record of a tool call, and what its output shows, as values, which is not recorded."""
 
-    Args:
-        text: the output for the model.
-        call: the record of the call.
-        page: what the text shows, as values; it is not recorded.
-    """
-
-    text: str
     call: ToolCall
     page: Page | Refusal | None = None
+
+    @property
+    def text(self) -> str:
+        """The output for the model."""
+        return self.call.output
 
     @property
     def failed(self) -> bool:

@@ -6,8 +6,10 @@ import json
 import pickle
 import subprocess
 import sys
+import zipfile
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import ir_measures
@@ -18,9 +20,14 @@ from effort import cases
 from ir_measures import AP, P
 from required import absent
 
-from soundingline.pipelines.engines.anserini import AnseriniEngine
-from soundingline.pipelines.engines.anserini_process import AnseriniProcess
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.engines import anserini
+from soundingline.pipelines.engines.anserini import (
+    AnseriniEngine,
+    AnseriniProcess,
+    find_jar,
+    find_java,
+)
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
@@ -33,18 +40,18 @@ UNITS = [
 
 
 class SharedProcess:
-    """An `AnseriniProcess` whose machine serves others too. `first` is asked anew after them."""
+    """An `AnseriniProcess` that shares its machine, which opens the index of each one in turn."""
 
-    def __init__(self, machine: AnseriniProcess, first: tuple[str, dict[str, Any]] | None) -> None:
-        self.machine, self.first, self.jar = machine, first, machine.jar
+    def __init__(self, machine: AnseriniProcess, opened: Path | None) -> None:
+        self.machine, self.opened, self.jar = machine, opened, machine.jar
         self.closed = False
 
-    def ask(self, what, **arguments):
+    def request(self, name, **arguments):
         assert not self.closed
-        if vars(self.machine).get("asked_by") is not self and self.first is not None:
-            self.machine.ask(self.first[0], **self.first[1])
-        self.machine.asked_by = self  # type: ignore[attr-defined]
-        return self.machine.ask(what, **arguments)
+        if vars(self.machine).get("used_by") is not self and self.opened is not None:
+            self.machine.request("open", path=str(self.opened))
+        self.machine.used_by = self
+        return self.machine.request(name, **arguments)
 
     def close(self):
         self.closed = True
@@ -55,10 +62,10 @@ class SharingEngine(AnseriniEngine):
     """Builds and searches in one machine, because each start takes a second."""
 
     machine: AnseriniProcess = field(default_factory=lambda: AnseriniProcess(heap="1g"))
-    processes: list[SharedProcess] = field(default_factory=list)
+    processes: list[Any] = field(default_factory=list)
 
-    def process(self, first=None):  # type: ignore[override]
-        self.processes.append(SharedProcess(self.machine, first))
+    def process(self, opened=None):
+        self.processes.append(SharedProcess(self.machine, opened))
         return self.processes[-1]
 
 
@@ -123,7 +130,7 @@ def pair(
     questions = topics(folder).head(cases(1000, few=40))
     if request.param == "cacm":
         built = (request.getfixturevalue(name) for name in ("cacm", "our_cacm"))
-        return (*built, questions)  # type: ignore[return-value]
+        return (*built, questions)
     path = tmp_path_factory.mktemp("pair")
     engine.build(units(folder), path / "anserini", corpus_fingerprint="")
     ours = LexicalIndex.build(units(folder), path / "lexical")
@@ -154,7 +161,7 @@ def test_cacm_gives_anserinis_published_figures_to_four_decimals(cacm, ranked, d
     "model",
     [
         *({"k1": k1, "b": b} for k1, b in [(0.9, 0.4), (25.0, 1.0), (1.2, 0.75)]),
-        *({"mu": mu} for mu in (1000.0,)),
+        {"mu": 1000.0},
     ],
 )
 def test_our_index_ranks_and_scores_as_lucene_does(pair, model):
@@ -162,9 +169,9 @@ def test_our_index_ranks_and_scores_as_lucene_does(pair, model):
     ask, retriever = (
         (anserini.lucene_ql, ours.ql) if "mu" in model else (anserini.lucene, ours.bm25)
     )
-    ours_ranked = dict(list(retriever(**model).transform(queries).groupby("qid")))  # type: ignore[arg-type]
+    ours_ranked = dict(list(retriever(**model).transform(queries).groupby("qid")))
     common = hits = 0
-    rankings = ask(list(queries["query"]), **model)  # type: ignore[arg-type]
+    rankings = ask(list(queries["query"]), **model)
     for qid, theirs in zip(queries["qid"], rankings, strict=True):
         mine = ours_ranked.get(qid, pd.DataFrame({"docno": [], "score": []}))
         scores = dict(zip(mine["docno"], mine["score"], strict=True))
@@ -263,7 +270,7 @@ def test_a_pickled_index_searches_in_a_machine_of_its_own(small):
 @pytest.mark.parametrize("settings", [{"k1": -1}, {"b": 1.5}, {"depth": 0}, {"k1": float("nan")}])
 def test_bad_settings_are_refused(small, settings):
     with pytest.raises(InputError):
-        small.bm25(**settings)  # type: ignore[arg-type]
+        small.bm25(**settings)
 
 
 def test_bad_settings_of_feedback_and_smoothing_are_refused(small):
@@ -315,7 +322,7 @@ def test_an_index_without_document_vectors_says_what_rm3_needs(engine, tmp_path)
 def test_a_machine_that_dies_is_an_error_with_its_last_words(engine, tmp_path):
     process = AnseriniEngine(heap="1k").process()
     with pytest.raises(RuntimeError, match=r"(?s)process ended.*heap"):
-        process.ask("open", path=str(tmp_path))
+        process.request("open", path=str(tmp_path))
 
 
 def test_importing_and_making_the_engine_loads_no_java():
@@ -327,8 +334,77 @@ def test_importing_and_making_the_engine_loads_no_java():
     assert done.stdout.strip() == "False"
 
 
-def test_an_engine_without_a_jar_is_one_clear_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("soundingline.pipelines.engines.java._jar_places", lambda: iter(()))
+@pytest.fixture
+def no_java(monkeypatch):
+    for variable in ("JAVA_HOME", "ANSERINI_JAR", "ANSERINI_CLASSPATH"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(anserini, "find_spec", lambda module: None)
+    monkeypatch.setattr(anserini.shutil, "which", lambda name: None)
+
+
+def make_jar(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("Main.class", b"")
+    return path
+
+
+def make_home(path, version):
+    (path / "lib" / "server").mkdir(parents=True)
+    (path / "lib" / "server" / "libjvm.so").touch()
+    (path / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    return path
+
+
+@pytest.mark.usefixtures("no_java")
+def test_an_engine_without_a_jar_is_one_clear_line(tmp_path):
     with pytest.raises(InputError, match=r"jar was not found.*make anserini"):
         AnseriniEngine().build(UNITS, tmp_path / "x", corpus_fingerprint="")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_java")
+def test_a_jar_is_found_by_argument_then_by_environment(tmp_path, monkeypatch):
+    other = make_jar(tmp_path / "other.jar")
+    named = make_jar(tmp_path / "anserini-1.7.1-fatjar.jar")
+    monkeypatch.setenv("ANSERINI_CLASSPATH", str(tmp_path))
+    assert find_jar(other) == other
+    assert find_jar() == named
+    monkeypatch.setenv("ANSERINI_JAR", str(other))
+    assert find_jar() == other
+
+
+def test_a_jar_that_is_absent_or_no_archive_is_refused(tmp_path):
+    (tmp_path / "text.jar").write_text("no archive")
+    for name in ("absent.jar", "text.jar"):
+        with pytest.raises(InputError, match="no jar file"):
+            find_jar(tmp_path / name)
+
+
+@pytest.mark.usefixtures("no_java")
+@pytest.mark.parametrize("version", ["21", "21.0.1", "25.0.2"])
+def test_the_first_java_new_enough_is_taken(tmp_path, monkeypatch, version):
+    old, new = make_home(tmp_path / "old", "17.0.1"), make_home(tmp_path / "new", version)
+    (new / "bin").mkdir()
+    (new / "bin" / "java").touch()
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setattr(anserini.shutil, "which", lambda name: str(new / "bin" / "java"))
+    assert find_java() == new
+
+
+@pytest.mark.usefixtures("no_java")
+@pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("1.8.0_392", 8)])
+def test_older_java_is_refused_with_its_version(tmp_path, monkeypatch, version, major):
+    old = make_home(tmp_path / "old", version)
+    refused = rf"Java {major} at .*old.*Java 21 or newer.*make anserini"
+    monkeypatch.setenv("JAVA_HOME", str(make_home(tmp_path / "new", "25.0.1")))
+    with pytest.raises(InputError, match=refused):
+        find_java(old)
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    with pytest.raises(InputError, match=refused):
+        find_java()
+
+
+@pytest.mark.usefixtures("no_java")
+def test_no_java_at_all_is_one_clear_line():
+    with pytest.raises(InputError, match="none was found"):
+        find_java()

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from soundingline.pipelines.engines.pisa import PisaEngine
-from soundingline.pipelines.lexical import make_analyzer
+from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 

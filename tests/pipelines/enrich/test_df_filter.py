@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from soundingline.pipelines.enrich.df_filter import KEPT, NO_TERMS, TOO_FREQUENT, UNKNOWN, DfFilter
-from soundingline.pipelines.lexical import make_analyzer
+from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.toolkit.errors import InputError
 
 

@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 import tiny_t5
 
-from soundingline.pipelines.engines.lexical import LexicalEngine
 from soundingline.pipelines.enrich.doc2query import Doc2Query
 from soundingline.pipelines.enrich.enrichment import Enrichment
 from soundingline.pipelines.enrich.phrases import QueryContext
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.retrieve import BM25
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit

@@ -16,10 +16,9 @@ from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soundingline.pipelines.engines.lexical import LexicalEngine
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine
 from soundingline.pipelines.enrich.phrases import PhraseFile, PhraseSource
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from scripted_prompts import ScriptedPrompts
 
-from soundingline.pipelines.composition import compose
-from soundingline.pipelines.engines.lexical import LexicalEngine
+from soundingline.pipelines.compose import compose
 from soundingline.pipelines.enrich import enrichment as enrichment_module
 from soundingline.pipelines.enrich.df_filter import DfFilter
 from soundingline.pipelines.enrich.enrichment import (
@@ -23,9 +22,9 @@ from soundingline.pipelines.enrich.enrichment import (
 from soundingline.pipelines.enrich.feedback import FeedbackPhrases
 from soundingline.pipelines.enrich.llm_phrases import TASKS, ModelPhrases
 from soundingline.pipelines.enrich.phrases import PhraseFile
-from soundingline.pipelines.expand import LinkExpandedRetriever
 from soundingline.pipelines.fusion import ReciprocalRankFusion
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
+from soundingline.pipelines.links import LinkExpansion
 from soundingline.pipelines.oracle import OracleRetriever
 from soundingline.pipelines.retrieve import (
     BM25,
@@ -373,7 +372,11 @@ class OtherRetriever(OwnIndexRetriever):
         raise AssertionError
 
 
-@pytest.mark.parametrize("around", [lambda r: r, OracleRetriever, LinkExpandedRetriever])
+def _with_links(retriever):
+    return LinkExpansion(retriever=retriever)
+
+
+@pytest.mark.parametrize("around", [lambda r: r, OracleRetriever, _with_links])
 def test_a_retriever_that_an_enrichment_does_not_reach_is_refused(around):
     query, corpus = Enrichment(query=FeedbackPhrases()), Enrichment(corpus=FeedbackPhrases())
     likelihood = around(QueryLikelihood())
@@ -388,10 +391,7 @@ def test_a_retriever_that_an_enrichment_does_not_reach_is_refused(around):
     compose(around(BM25()), enrichment=corpus)
 
 
-def test_a_fusion_searches_enriched_documents_where_one_of_its_retrievers_does(
-    collection,
-):
-    pytest.importorskip("pyterrier_alpha")
+def test_a_fusion_searches_enriched_documents_where_one_of_its_retrievers_does(collection):
     query, corpus = Enrichment(query=FeedbackPhrases()), Enrichment(corpus=FeedbackPhrases())
     fusion = ReciprocalRankFusion(BM25(), OtherRetriever())
     compose(fusion, enrichment=corpus)

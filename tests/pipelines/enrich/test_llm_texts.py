@@ -12,10 +12,9 @@ from soundingline.pipelines.enrich.df_filter import DfFilter
 from soundingline.pipelines.enrich.enrichment import Enrichment
 from soundingline.pipelines.enrich.llm_phrases import METHODS, ModelText
 from soundingline.pipelines.enrich.phrases import QueryContext
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.retrieve import BM25
-from soundingline.pipelines.search_notes import collecting
-from soundingline.pipelines.stage import Collection
+from soundingline.pipelines.stage import Collection, search_notes
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import Refused, ServerGone
@@ -125,7 +124,7 @@ def test_phrases_are_proposed_for_the_query_the_reasoning_or_the_question(
     frame = pd.DataFrame(
         {"qid": ["q1"], "query": ["tide"], "reasoning": ["I should look at lamps."]}
     )
-    with collecting("q1") as notes:
+    with search_notes("q1") as notes:
         out = stage.bind(collection).transform(frame)
     [prompt] = model.prompts
     assert read in prompt

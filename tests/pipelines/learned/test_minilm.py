@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 from effort import cases
 
-from soundingline.pipelines.aggregation import MaxP
+from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.fusion import ReciprocalRankFusion
 from soundingline.pipelines.learned.dense import DenseRetriever
 from soundingline.pipelines.learned.dense_encoder import DenseEncoder
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.corpus.segmentation import Passages, WholeDocument

@@ -15,7 +15,8 @@ import pyterrier as pt
 import pytest
 from lz4.frame import LZ4FrameFile
 
-from soundingline.pipelines.lexical import LexicalIndex, forward
+from soundingline.pipelines.lexical import forward
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import VERIFIED

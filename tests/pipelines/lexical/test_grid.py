@@ -15,11 +15,11 @@ from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soundingline.pipelines.aggregation import MaxP
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.lexical import grid as grid_module
 from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
 from soundingline.pipelines.lexical.grid_kernel import judged_scores, rank_judged
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.storage import Arrays
 from soundingline.toolkit.data import Unit, parent
 from soundingline.toolkit.errors import InputError

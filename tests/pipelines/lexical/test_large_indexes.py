@@ -14,8 +14,7 @@ from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soundingline.pipelines.engines.lexical import LexicalEngine
-from soundingline.pipelines.lexical import LexicalIndex, bm25, build
+from soundingline.pipelines.lexical import bm25, build
 from soundingline.pipelines.lexical import invert as vocabulary
 from soundingline.pipelines.lexical import storage as strings
 from soundingline.pipelines.lexical.bm25 import (
@@ -23,6 +22,7 @@ from soundingline.pipelines.lexical.bm25 import (
     best,
     searches_at_once,
 )
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.storage import Postings, StringLookup
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError

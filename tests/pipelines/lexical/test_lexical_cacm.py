@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from ir_measures import AP, P, Qrel
 
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.data import Unit
 
 PUBLISHED = {AP: (0.3123, 0.001), P @ 30: (0.1942, 0.002)}

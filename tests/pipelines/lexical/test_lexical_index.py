@@ -20,7 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soundingline.pipelines.index_folder import signed
-from soundingline.pipelines.lexical import LexicalIndex, build, make_analyzer
+from soundingline.pipelines.lexical import build
+from soundingline.pipelines.lexical.analyzers import make_analyzer
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.storage import encode_lengths
 from soundingline.pipelines.lexical.word_break import scan, segment
 from soundingline.pipelines.lexical.word_table import WordTable
@@ -208,7 +210,7 @@ def test_same_bytes_whatever_the_memory(many, plainly_built, tmp_path, memory_mb
 def test_a_script_without_a_main_guard_builds_an_index(tmp_path):
     """A build starts no process, which would run such a script again."""
     (tmp_path / "script.py").write_text(
-        "from soundingline.pipelines.lexical import LexicalIndex\n"
+        "from soundingline.pipelines.lexical.index import LexicalIndex\n"
         "units = ({'docno': str(n), 'text': f'w{n % 999} ' * 400} for n in range(2000))\n"
         "index = LexicalIndex.build(units, 'index')\n"
         "print(len(index), index.document_frequency('w7'))\n"

@@ -14,8 +14,8 @@ from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soundingline.pipelines.lexical import LexicalIndex
 from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 

@@ -10,8 +10,8 @@ from effort import cases
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from soundingline.pipelines.lexical import LexicalIndex, make_analyzer
-from soundingline.pipelines.lexical.analyzers import SEPARATOR
+from soundingline.pipelines.lexical.analyzers import SEPARATOR, make_analyzer
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.errors import InputError
 
 

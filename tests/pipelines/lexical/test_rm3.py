@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_measures import AP, P
 
-from soundingline.pipelines.aggregation import MaxP
-from soundingline.pipelines.lexical import LexicalIndex, forward
+from soundingline.pipelines.compose import MaxP
+from soundingline.pipelines.lexical import forward
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError

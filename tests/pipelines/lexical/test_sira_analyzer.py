@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soundingline.pipelines.lexical import LexicalIndex, make_analyzer
-from soundingline.pipelines.lexical.analyzers import SIRA_STOP_WORDS, STOP_WORDS
+from soundingline.pipelines.lexical.analyzers import SIRA_STOP_WORDS, STOP_WORDS, make_analyzer
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.storage import to_bytes
 from soundingline.pipelines.lexical.word_table import WordTable
 

@@ -20,8 +20,7 @@ from soundingline.pipelines.rerank.rank1 import (
     verdict,
 )
 from soundingline.pipelines.rerank.reranker import Pair
-from soundingline.pipelines.search_notes import collecting
-from soundingline.pipelines.stage import Collection
+from soundingline.pipelines.stage import Collection, search_notes
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import errors
 from soundingline.toolkit.llm.blocking import BlockingModel
@@ -395,7 +394,7 @@ def test_requests_are_priced_and_on_the_account_of_the_question_that_searches(pe
     peer.default = reasoned(probable(true=0.6, false=0.2))
     other = Ledger()
     it = make(price=Price(input=1000.0, output=0.0), ledger=other)
-    with collecting("q7"):
+    with search_notes("q7"):
         it.score([PAIR, PAIR])
     it.score([PAIR])
     assert other.by_role("q7")["reranker"].calls == 2

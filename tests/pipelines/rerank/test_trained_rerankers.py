@@ -10,7 +10,7 @@ import pytest
 
 from soundingline.experiments.train_reranker import LEARNERS, examples, train
 from soundingline.pipelines import CrossEncoder, MonoT5
-from soundingline.pipelines.lexical import LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.evaluation.retrieval import measure_rankings

@@ -151,7 +151,7 @@ def test_a_truncated_trajectory_is_named_on_resume(folder):
         folder.write(trajectory("1"))
     path = folder.queries / "1.json"
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(InputError, match=r"1\.json is not a complete trajectory"):
+    with pytest.raises(InputError, match=r"1\.json is damaged"):
         folder.pending(TOPICS)
 
 

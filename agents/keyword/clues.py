@@ -1,19 +1,109 @@
-"""From a question to the clues in it, and from clues and what was read to queries.
+"""Words, their stems and rarity, the clues of a question, and queries of clues.
 
 A clue is a quoted string, a number, a capitalised name or another content word of the question.
-Nothing here knows a benchmark: only spelling, sentence structure and rarity are used.
+Only spelling, sentence structure and rarity are used. The stems are not those of an index
+(`soundingline.pipelines.lexical`): they serve to compare a question with text that a tool showed.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from soundingline.agents.keyword.answer_types import candidates
-from soundingline.agents.keyword.evidence import Sentence
-from soundingline.agents.keyword.words import WORD, is_content, stem, words
+from soundingline.toolkit.errors import InputError, check_int
+
+WORD = re.compile(r"\d+(?:[.,]\d+)*(?![^\W_])|[^\W_]+(?:['’\-][^\W_]+)*")
+
+_STOP = """
+    a about above after again against all also although am among an and another any are as at be
+    because been before being below between both but by called can could did do does doing down
+    during each either else ever every few first following for from further get give given go had
+    has have having he her here hers him his how however i if in into is it its itself just known
+    last later least less like made many may me might more most much must my name named neither no
+    nor not now of off often on once one only onto or other others our out over own per same says
+    several shall she should since so some still such tell than that the their them then there
+    these they this those though through thus to together too two under until up upon us use used
+    very was we well were what when where whether which while who whom whose why will with within
+    without would yes yet you your
+"""
+STOP_WORDS = frozenset(_STOP.split())
+
+_SUFFIXES = ("ations", "ation", "ments", "ment", "ings", "ing", "ies", "ied", "ed", "es", "s", "e")
+_TO_Y = ("ies", "ied")
+
+
+def words(text: str) -> list[str]:
+    """The words and numbers of `text`, as written, in order."""
+    return WORD.findall(text)
+
+
+@lru_cache(maxsize=1 << 16)
+def stem(word: str) -> str:
+    """A crude stem, for comparison only: `Founded`, `founding` and `founds` agree with `found`.
+
+    At least four characters stay (`cities` and `city` are four), so that short words keep their
+    form.
+    """
+    word = word.lower().replace("’", "'").removesuffix("'s").rstrip("'")
+    for suffix in _SUFFIXES:
+        stay = word[: -len(suffix)] + ("y" if suffix in _TO_Y else "")
+        if word.endswith(suffix) and len(stay) >= 4:
+            word = stay
+            break
+    return word[:-1] if len(word) > 4 and word[-1] == word[-2] else word
+
+
+def is_content(word: str) -> bool:
+    """Whether the word says what a text is about: no stop word, and more than one character."""
+    return word.lower() not in STOP_WORDS and (len(word) > 1 or word.isdigit())
+
+
+class Rarity:
+    """How much a word tells, from 0 (nothing) to 1 (it is in one document alone).
+
+    With `document_frequency` (word as written -> number of documents with it) and `documents` (the
+    corpus's size) it is Lucene's idf divided by that of a word in one document; a word that no
+    document has tells nothing, since it can match nothing. Without them it is guessed from the
+    word's form: numbers and capitals tell more, and so does length.
+    """
+
+    def __init__(
+        self,
+        document_frequency: Callable[[str], int] | None = None,
+        documents: int | None = None,
+    ) -> None:
+        if (document_frequency is None) != (documents is None):
+            raise InputError(
+                "only one of document_frequency and documents was given",
+                valid="both or neither",
+                do="give both from the index, or leave both out",
+            )
+        if documents is not None:
+            check_int("documents", documents)
+        self._frequency = document_frequency
+        self._documents = documents or 0
+        self._most = self._idf(1) if documents else 1.0
+
+    def __call__(self, word: str) -> float:
+        if not is_content(word):
+            return 0.0
+        if self._frequency is None:
+            return self._by_form(word)
+        frequency = min(self._frequency(word), self._documents)
+        return self._idf(frequency) / self._most if frequency > 0 else 0.0
+
+    def _idf(self, frequency: int) -> float:
+        return math.log(1 + (self._documents - frequency + 0.5) / (frequency + 0.5))
+
+    @staticmethod
+    def _by_form(word: str) -> float:
+        marked = any(c.isdigit() for c in word) or word[0].isupper()
+        return min(1.0, (0.6 if marked else 0.2) + 0.05 * min(len(word), 8))
+
 
 QUOTED = re.compile(r"[\"“”«»]([^\"“”«»]{2,120})[\"“”«»]|(?<!\w)['‘]([^'‘’]{2,120})['’](?!\w)")
 # Runs of marks and of white space are tried from their beginning only.
@@ -125,66 +215,3 @@ def heaviest(clues: Sequence[Clue], limit: int) -> list[Clue]:
     """The `limit` clues of most weight, in the question's order."""
     indexes = set(sorted(range(len(clues)), key=lambda i: (-clues[i].weight, i))[:limit])
     return [clue for i, clue in enumerate(clues) if i in indexes]
-
-
-def follow_up(
-    clues: Sequence[Clue],
-    covered: Mapping[str, float],
-    terms: Sequence[str],
-    *,
-    limit: int,
-) -> Query | None:
-    """A query of `terms` (learnt from reading) and of the clues that reading did not cover.
-
-    `covered` gives each stem's share of coverage (0 to 1). All clues serve where all are covered.
-    None where there is nothing new to ask.
-    """
-    if not terms:
-        return None
-    open_clues = [clue for clue in clues if covered.get(clue.stem, 0.0) < 0.5] or list(clues)
-    chosen = heaviest(open_clues, max(1, limit - len(terms)))
-    text = " ".join([*terms, *(clue.text for clue in chosen)])
-    return Query(text, f"Follow up on {', '.join(terms)}, found while reading.")
-
-
-def feedback_terms(
-    sentences: Sequence[Sentence],
-    known: Collection[str],
-    rarity: Callable[[str], float],
-    *,
-    limit: int,
-    best: int = 20,
-) -> list[str]:
-    """Pseudo-relevance feedback: at most `limit` terms (names or single words) that the `best`
-    sentences hold and that are not `known` (stems asked before), the most telling first.
-
-    A term's weight is the squared coverage of its best sentence (not a sum, which favours what is
-    common to many weak sentences) times its rarity; a name is as rare as its rarest word, and takes
-    the place of the words in it.
-    """
-    if limit < 1:
-        return []
-    scores: dict[str, float] = {}
-    as_written: dict[str, str] = {}
-    for sentence in sorted(sentences, key=lambda s: -s.score)[:best]:
-        for term in sorted(_terms(sentence.text)):
-            key = " ".join(stem(word) for word in words(term))
-            as_written.setdefault(key, term)
-            score = sentence.score**2 * max(map(rarity, words(term)))
-            scores[key] = max(scores.get(key, 0.0), score)
-    chosen: list[str] = []
-    known_stems = set(known)
-    for key in sorted(scores, key=lambda key: (-scores[key], key)):
-        if scores[key] > 0 and not known_stems.issuperset(key.split()):
-            chosen.append(as_written[key])
-            known_stems.update(key.split())
-        if len(chosen) == limit:
-            break
-    return chosen
-
-
-def _terms(text: str) -> set[str]:
-    """Names, and content words outside them."""
-    names = {name.text for name in candidates("name", text)}
-    inside = {word for name in names for word in words(name)}
-    return names | {word for word in words(text) if is_content(word) and word not in inside}

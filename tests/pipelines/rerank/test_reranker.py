@@ -18,8 +18,8 @@ from tiny_t5 import WORDS, save_t5
 from toy_search import store_of
 
 from soundingline.pipelines import BM25, LexicalIndex
-from soundingline.pipelines.aggregation import MaxP
 from soundingline.pipelines.backend import PipelineBackend
+from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.rerank.reranker import Pair, Reranker
 from soundingline.toolkit.data import Document, SearchRequest, Unit
 from soundingline.toolkit.errors import InputError

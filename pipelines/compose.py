@@ -1,0 +1,141 @@
+"""The order of the stages: rewriter >> enrichment >> retriever >> re-ranker >> Max-P."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pyterrier as pt
+
+from soundingline.pipelines.stage import ByArguments
+from soundingline.toolkit.data import parent
+from soundingline.toolkit.errors import InputError, check_int
+
+RAW, REWRITTEN = "raw", "rewritten"
+_QUERY = re.compile(r"query(_\d+)?")
+
+
+def compose(
+    retriever: pt.Transformer,
+    *,
+    rewriter: pt.Transformer | None = None,
+    enrichment: pt.Transformer | None = None,
+    reranker: pt.Transformer | None = None,
+    aggregate: bool = False,
+) -> pt.Transformer:
+    """One pipeline of stages.
+
+    Args:
+        retriever: Ranks units.
+        rewriter: Replaces the query. Its `apply_to` (by default `both`) says which stages see the
+            new query: `retriever`, `reranker` or `both`; the others see the original one.
+        enrichment: Adds a weighted query for the retriever, or documents with phrases.
+        reranker: Re-ranks units, before they are aggregated.
+        aggregate: Whether `MaxP` turns the ranking of passages into one of documents.
+
+    Raises:
+        InputError: For a rewriter of a re-ranker that is missing, and for an enrichment that the
+            retriever cannot search with.
+    """
+    if enrichment is not None:
+        kind = type(retriever).__name__
+        if getattr(enrichment, "query", None) and not getattr(retriever, "takes_weights", True):
+            raise InputError(
+                f"{kind} cannot search with an enriched query",
+                valid="a lexical retriever, such as bm25_default",
+                do="choose one, or set enrichment.query=null",
+            )
+        if getattr(enrichment, "corpus", None) and not getattr(
+            retriever, "searches_enriched", True
+        ):
+            raise InputError(
+                f"{kind} cannot search enriched documents",
+                valid="a retriever by BM25, such as bm25_default",
+                do="choose one, or set enrichment.corpus=null",
+            )
+        retriever = enrichment >> retriever
+    if rewriter is not None:
+        apply_to = getattr(rewriter, "apply_to", "both")
+        if apply_to == "reranker" and reranker is None:
+            raise InputError(
+                "the rewriter is for the re-ranker, and there is none",
+                do="choose a re-ranker, or set rewriter.apply_to=retriever",
+            )
+        retriever = rewriter >> WithQuery(retriever, RAW if apply_to == "reranker" else REWRITTEN)
+        if reranker is not None:
+            reranker = WithQuery(reranker, RAW if apply_to == "retriever" else REWRITTEN)
+    pipeline = retriever if reranker is None else retriever >> reranker
+    return pipeline >> MaxP() if aggregate else pipeline
+
+
+class WithQuery(ByArguments, pt.Transformer):
+    """Runs `stage` with the `raw` query (`query_0`) or the `rewritten` one (`query`).
+
+    The output has the query columns of the input, whatever the stage does to them: some stages
+    rewrite queries themselves, others drop columns that they do not know.
+    """
+
+    def __init__(self, stage: pt.Transformer, query: str) -> None:
+        if query not in (RAW, REWRITTEN):
+            raise InputError(f"query is {query!r}", valid=f"{RAW}, {REWRITTEN}")
+        self.stage, self.query = stage, query
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        if not {"qid", "query", "query_0"} <= set(inp.columns):
+            raise InputError(
+                f"{self!r} receives no query_0",
+                valid="a frame of queries that a rewriter has rewritten",
+                do="let the rewriter before it put the old query into query_0, as PyTerrier does",
+            )
+        columns = query_columns(inp)
+        out = self.stage.transform(inp.assign(query=inp["query_0"]) if self.query == RAW else inp)
+        queries = inp[["qid", *columns]].drop_duplicates("qid").set_index("qid")
+        rest = out.drop(columns=query_columns(out))
+        return rest.assign(**{name: rest["qid"].map(queries[name]) for name in columns})
+
+
+class MaxP(ByArguments, pt.Transformer):
+    """Ranks documents by their best passage (Max-P; Dai and Callan, SIGIR 2019).
+
+    The input has the columns `qid`, `docno` and `score`; the output has all columns of the input
+    and `passage`. A docno `d1%p3` belongs to the document `d1`; any other docno is a document.
+    Each document of a query has the row of its best passage, with the document as `docno`, the
+    passage's docno as `passage`, and a new `rank`. Of equal scores the first row counts. Queries
+    are in the order of their first rows, documents best first.
+
+    Args:
+        depth: Documents of a query, at least 1; None for all.
+
+    Raises:
+        InputError: For another depth.
+    """
+
+    def __init__(self, depth: int | None = None) -> None:
+        if depth is not None:
+            check_int("depth of MaxP", depth, do="set it to null for all documents")
+        self.depth = depth
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        pt.validate.result_frame(inp, extra_columns=["score"], context=self)
+        queries = pd.factorize(inp["qid"])[0]
+        documents = np.array([parent(docno) for docno in inp["docno"].tolist()], dtype=object)
+        # lexsort is stable: equal scores keep their order.
+        order = np.lexsort((-inp["score"].to_numpy(dtype=float), queries))
+        codes, names = pd.factorize(documents[order])
+        pairs = pd.Series(queries[order] * len(names) + codes)
+        order = order[~pairs.duplicated().to_numpy()]
+        ranks = np.arange(len(order)) - np.searchsorted(queries[order], queries[order])
+        if self.depth is not None:
+            order, ranks = order[ranks < self.depth], ranks[ranks < self.depth]
+        rows = inp.iloc[order].reset_index(drop=True)
+        return rows.assign(
+            passage=rows["docno"],
+            docno=pd.Series(documents[order], dtype=inp["docno"].dtype),
+            rank=ranks + pt.model.FIRST_RANK,
+        )
+
+
+def query_columns(frame: pd.DataFrame) -> list[str]:
+    """The columns of the query and of its older forms: `query`, `query_0`, `query_1`, ..."""
+    return [name for name in frame.columns if _QUERY.fullmatch(str(name))]

@@ -1,0 +1,158 @@
+"""Link expansion: documents that the best of a ranking link to, or that link to them.
+
+People find literature that shares no words with their query by following references (Bates, "The
+design of browsing and berrypicking techniques", 1989); agents call it citation expansion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import pyterrier as pt
+
+from soundingline.pipelines.counts import Counts
+from soundingline.pipelines.rerank.reranker import merge_head_and_tail
+from soundingline.pipelines.stage import Bound, Collection, Stage, not_bound
+from soundingline.toolkit.benchmarks.links import LinkGraph, check_direction
+from soundingline.toolkit.data import PASSAGE_MARK, parent
+from soundingline.toolkit.errors import InputError, check_int, check_number
+
+PLACES = ("merged", "below")
+
+
+class LinkExpansion(Stage):
+    """Adds the linked documents of the best documents of a ranking.
+
+    The first `head` documents of a query are the seeds. A linked document gets `damping` times the
+    sum of the scores of the seeds that it is linked with; scores count from 0, or from the lowest
+    score of the ranking if that is negative.
+
+    The columns of the input are `qid`, `docno` and `score`, or `qid` and `query` with a
+    `retriever`. The output has the same columns with a new `score` and `rank` (from 0); new rows
+    have only those of the query. In a ranking of passages the score of a document is that of its
+    best passage, which is the row that rises; a new document is its first passage.
+
+    Args:
+        links: The link graph. The default is that of the collection.
+        retriever: Ranks the queries first. None: the input is a ranking.
+        head: Seeds of a query.
+        direction: `out` (documents to which seeds link), `in` (documents that link to seeds) or
+            `both`.
+        damping: The share of a seed's score, above 0 and at most 1.
+        largest_hub: A seed with more links than this is not followed.
+        most: New documents of a query: those with the highest scores, equal scores by docid.
+        place: `merged` adds what a document gets to its own score (the lowest possible one if it
+            was not retrieved) and ranks again, so that retrieved documents rise too. `below` puts
+            new documents below the ranking.
+        depth: Rows of a query, None for all. A ranking of this length has no room below.
+
+    Raises:
+        InputError: For arguments out of range, and for a collection without links.
+    """
+
+    def __init__(
+        self,
+        links: LinkGraph | None = None,
+        *,
+        retriever: pt.Transformer | None = None,
+        head: int = 10,
+        direction: str = "both",
+        damping: float = 0.5,
+        largest_hub: int = 100,
+        most: int = 100,
+        place: str = "merged",
+        depth: int | None = 1000,
+    ) -> None:
+        check_int("head", head)
+        check_direction(direction)
+        check_number("damping", damping, le=1, gt=0)
+        check_int("largest_hub", largest_hub)
+        check_int("most", most)
+        if place not in PLACES:
+            raise InputError(f"place={place!r}", valid=", ".join(PLACES))
+        if depth is not None:
+            check_int("depth", depth, do="set it to null for all documents")
+        self.links, self.retriever = links, retriever
+        self.head, self.direction, self.damping = head, direction, float(damping)
+        self.largest_hub, self.most, self.place, self.depth = largest_hub, most, place, depth
+        self._counts = Counts()
+
+    def bind(self: Bound, collection: Collection) -> Bound:
+        """See `Stage`. `InputError` if neither the stage nor the collection has links."""
+        bound_copy: Any = super().bind(collection)
+        if bound_copy.links is None:
+            if collection.links is None:
+                raise InputError(
+                    "the benchmark has no links between its documents",
+                    valid="a BEIR folder with links.tsv, or benchmark=fictional",
+                    do="choose another retriever, or add the file (docs/collections.md)",
+                )
+            bound_copy.links = collection.links()
+        return bound_copy  # type: ignore[no-any-return]
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprints of the retriever and of the link graph, if they are known."""
+        retriever = self.retriever.fingerprint if isinstance(self.retriever, Stage) else ""
+        return "-".join(filter(None, (retriever, self.links.fingerprint if self.links else "")))
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """`expanded` rankings, `added` documents, and `hubs`: seeds that were not followed."""
+        return self._counts()
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        ranking = self.retriever.transform(inp) if self.retriever is not None else inp
+        pt.validate.result_frame(ranking, extra_columns=["score"], context=self)
+        if self.links is None:
+            raise not_bound(self, "set links, or call bind(collection)")
+        if not len(ranking):
+            return ranking
+        parts = [self._expanded(rows) for _, rows in ranking.groupby("qid", sort=False)]
+        return pd.concat(parts, ignore_index=True)
+
+    def _expanded(self, ranking: pd.DataFrame) -> pd.DataFrame:
+        by = "rank" if "rank" in ranking.columns else "score"
+        ranking = ranking.sort_values(by, ascending=by == "rank", kind="stable")
+        best: dict[str, float] = {}
+        for docno, score in zip(ranking["docno"], ranking["score"], strict=True):
+            best.setdefault(parent(docno), float(score))
+        lowest = min(0.0, *best.values())
+        gains = self._gains({docid: score - lowest for docid, score in best.items()})
+        new = [docid for docid in gains if docid not in best]
+        new = sorted(new, key=lambda docid: (-gains[docid], docid))[: self.most]
+        self._counts.add(expanded=1, added=len(new))
+        added = _rows(ranking, new, [lowest + gains[docid] for docid in new])
+        if self.place == "below":
+            return merge_head_and_tail(ranking, added)[: self.depth]
+        documents = ranking["docno"].map(parent)
+        own = documents.map(lambda docid: gains.get(docid, 0.0)).where(~documents.duplicated(), 0.0)
+        rows = pd.concat([ranking.assign(score=ranking["score"] + own), added], ignore_index=True)
+        rows = rows.sort_values("score", ascending=False, kind="stable", ignore_index=True)
+        rows = rows.assign(rank=range(pt.model.FIRST_RANK, len(rows) + pt.model.FIRST_RANK))
+        return rows[: self.depth]
+
+    def _gains(self, scores: Mapping[str, float]) -> dict[str, float]:
+        """What each linked document gets from the seeds."""
+        assert self.links is not None
+        gains: dict[str, float] = {}
+        for docid in list(scores)[: self.head]:
+            neighbours = self.links.neighbours(docid, self.direction)
+            if len(neighbours) > self.largest_hub:
+                self._counts.add(hubs=1)
+                continue
+            for neighbour in neighbours:
+                gains[neighbour] = gains.get(neighbour, 0.0) + self.damping * scores[docid]
+        return gains
+
+
+def _rows(ranking: pd.DataFrame, docids: list[str], scores: list[float]) -> pd.DataFrame:
+    """Rows of new documents, with the columns of the ranking's query."""
+    has_passages = any(parent(docno) != docno for docno in ranking["docno"])
+    suffix = f"{PASSAGE_MARK}0" if has_passages else ""
+    first = ranking.iloc[0]
+    columns: list[str] = list(pt.model.query_columns(ranking, qid=True))
+    rows: dict[str, Any] = {name: [first[name]] * len(docids) for name in columns}
+    return pd.DataFrame({**rows, "docno": [docid + suffix for docid in docids], "score": scores})
