@@ -28,7 +28,7 @@ _EXTRAS = {
     "xllamacpp": "llamacpp",
     "zstandard": "inspect",
     "inspect_ai": "inspect",
-    "starlette": "serve",
+    "fastapi": "serve",
     "uvicorn": "serve",
     "mcp": "serve",
 }
