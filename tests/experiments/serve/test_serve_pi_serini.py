@@ -1,17 +1,15 @@
-"""Pi-Serini's contract over HTTP, and its TCP protocol."""
+"""Pi-Serini's contract over HTTP."""
 
 from __future__ import annotations
 
 import json
-import socket
-from contextlib import contextmanager
 
 import pytest
 from jsonschema import Draft202012Validator
-from served import DOCUMENTS, serving, serving_rpc
+from served import DOCUMENTS, serving
 from toy_search import WordBackend, store_of
 
-from soundingline.experiments.serving.pi_serini import PiSeriniTools
+from soundingline.experiments.serve.pi_serini import PiSeriniTools
 from soundingline.toolkit.data import Hit, SearchResult
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import RankedBrowsing
@@ -143,96 +141,6 @@ def test_a_session_in_the_address_is_recorded(tmp_path):
     assert [call.name for call in trajectory.calls] == ["search", "read_document"]
     assert len(trajectory.tiers["surfaced"]) == len(DOCUMENTS) - 1
     assert trajectory.tiers["opened"] == ("mill",)
-
-
-class Line:
-    """One connection of the TCP protocol."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
-        self._file = self._socket.makefile("rb")
-
-    def send(self, line):
-        self._socket.sendall(line)
-        reply = self._file.readline()
-        return json.loads(reply) if reply else None
-
-    def ask(self, kind, **fields):
-        reply = self.send(json.dumps({"id": 7, "type": kind, **fields}).encode() + b"\n")
-        head = {name: reply.pop(name) for name in ("id", "type", "command")}
-        assert head == {"id": 7, "type": "response", "command": kind}
-        return reply["data"] if reply["success"] else reply["error"]
-
-    def close(self):
-        self._file.close()
-        self._socket.close()
-
-
-@contextmanager
-def line(server):
-    with serving_rpc(server, k1=25.0, b=1.0) as (port, ready):
-        told = json.loads(ready)
-        assert (told["type"], told["transport"], told["port"]) == ("server_ready", "tcp", port)
-        assert told["bm25"] == {"k1": 25.0, "b": 1.0}
-        connection = Line(port)
-        try:
-            yield connection
-        finally:
-            connection.close()
-
-
-def test_the_tcp_protocol_searches_renders_and_reads():
-    with serving() as server, line(server) as rpc:
-        assert rpc.ask("ping")["ok"] is True
-        found = rpc.ask("search", query="Grenholm mill", query_mode="plain", k=3, rerank_clues=[])
-        assert [set(row) for row in found["results"]] == [{"docid", "score"}] * 3
-        assert set(found["timing_ms"]) == {"command", "server_uptime", "init"}
-        clue = {"text": "Grenholm Brekke", "category": "any", "boost": 1}
-        rendered = rpc.ask(
-            "render_search_results",
-            docids=["mill", "none"],
-            snippet_max_chars=30,
-            inline_highlights=False,
-            highlight_clues=[clue],
-        )["results"]
-        assert rendered[0]["matched_terms"] == ["grenholm", "brekke"]
-        assert rendered[0]["excerpt"].startswith("Grenholm") and rendered[0]["title"] == "Mill"
-        assert rendered[0]["excerpt_truncated"] and rendered[0]["excerpt"].endswith("...")
-        assert rendered[1]["excerpt"] == "[Document not found]"
-        read = rpc.ask("read_document", docid="mill", offset=1, limit=1)
-        assert (read["total_lines"], read["next_offset"], read["truncated"]) == (2, 2, True)
-        last = rpc.ask("read_document", docid="mill", offset=2, limit=200)
-        assert (last["text"], last["next_offset"]) == ("It is old.", None)
-        assert rpc.ask("read_document", docid="none")["found"] is False
-        assert rpc.ask("read_document", docid="mill", offset=9)["returned_line_start"] == 0
-
-
-@pytest.mark.parametrize(
-    ("request_line", "message"),
-    [
-        (b"{\n", "no JSON"),
-        (b"[]\n", "a JSON object"),
-        (b'{"id": 1, "type": "x"}\n', "type must be one of"),
-        (b'{"id": 1, "type": "search", "query": " "}\n', "query must be"),
-        (b'{"id": 1, "type": "search", "query": "x", "k": 0}\n', "k must be"),
-        (b'{"id": 1, "type": "search", "query": "x", "query_mode": "lucene"}\n', "query_mode"),
-        (b'{"id": 1, "type": "render_search_results", "docids": 5}\n', "docids"),
-        (b'{"id": 1, "type": "search", "query": "\\ud800"}\n', "surrogate"),
-    ],
-)
-def test_a_wrong_line_is_told_and_the_connection_goes_on(request_line, message):
-    with serving() as server, line(server) as rpc:
-        reply = rpc.send(request_line)
-        assert reply["success"] is False and message in reply["error"]
-        assert rpc.ask("ping")["ok"] is True
-
-
-def test_a_line_without_an_end_ends_its_own_connection_only():
-    with serving(max_request_bytes=1000) as server, line(server) as rpc:
-        reply = rpc.send(b"x" * 5000)
-        assert reply["success"] is False and "at most 1000 bytes" in reply["error"]
-        with line(server) as other:
-            assert other.ask("ping")["ok"] is True
 
 
 def test_the_size_of_what_is_read_at_once_is_that_of_the_tool():

@@ -22,7 +22,7 @@ from processes import CommandProcess, run_command
 from sealed_benchmark import ANSWERS, CANARY, QUESTIONS, SENTENCES, VARIABLE, write_benchmark
 from served import until
 
-from soundingline.experiments.serve import read_command, start
+from soundingline.experiments.serve.server import read_command, start
 from soundingline.toolkit.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -200,10 +200,9 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        for arguments in ([f"port={port}"], [f"rpc_port={port}", "port=0"]):
-            assert start([*TINY, *arguments]) == 2
-            (line,) = [line for line in capsys.readouterr().err.splitlines() if "port" in line]
-            assert str(port) in line and "choose another" in line
+        assert start([*TINY, f"port={port}"]) == 2
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "port" in line]
+        assert str(port) in line and "choose another" in line
 
 
 @pytest.mark.parametrize(
@@ -217,7 +216,6 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path, monkeypatch, capsys)
         (["token=abcdefgh123"], "on the command line"),
         (["idle_seconds=0"], "idle_seconds"),
         (["client="], "client"),
-        (["name=x", "rpc_port=0"], "rpc_port and name do not go together"),
         (["name=../x"], "cannot be a folder name"),
         (["retriever=none_such"], "none_such"),
         (["port=1,2"], "port"),
@@ -239,7 +237,7 @@ def test_a_wrong_command_is_told_in_one_line_and_leaves_nothing(
 
 def test_the_token_comes_from_the_environment_and_is_never_printed(monkeypatch, capsys):
     monkeypatch.setenv("SOUNDINGLINE_TOKEN", "s3cret-of-mine")
-    assert read_command(["host=0.0.0.0"]).options.token == "s3cret-of-mine"
+    assert read_command(["host=0.0.0.0"])[0].token == "s3cret-of-mine"
     assert start(["--cfg=job", "port=8123"]) == 0
     printed = capsys.readouterr().out
     assert "port: 8123" in printed and "s3cret" not in printed
@@ -248,4 +246,4 @@ def test_the_token_comes_from_the_environment_and_is_never_printed(monkeypatch, 
 def test_help_lists_the_options_of_server_and_pipeline(capsys):
     assert start(["--help"]) == 0
     printed = capsys.readouterr().out
-    assert "rpc_port" in printed and "ranked_browsing" in printed
+    assert "max_sessions" in printed and "ranked_browsing" in printed

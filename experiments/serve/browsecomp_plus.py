@@ -1,7 +1,7 @@
-"""BrowseComp-Plus's tools as they stand on the wire of its own server, and its searcher over HTTP.
+"""BrowseComp-Plus's tools in the form of its own server, and its searcher over HTTP.
 
-`search` gives a JSON array of `{docid, score, snippet}`, also where it has one element or none, and
-`get_document` gives `{docid, text}` or null. Ids are those of documents and always strings, because
+`search` returns a JSON array of `{docid, score, snippet}`, also for one hit or none, and
+`get_document` returns `{docid, text}` or null. Ids name documents and are always strings, because
 its readers look for quoted ones.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from soundingline.experiments.serving.json_bodies import dump_json, finite
+from soundingline.experiments.serve.sessions import dump_json, finite
 from soundingline.toolkit.data import DocumentStore, Hit, SearchBackend, SearchRequest, parent
 from soundingline.toolkit.search import Parameter, Tool, ToolError, ToolOutput, ToolSpec, TopK
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage
@@ -71,8 +71,8 @@ def _row(hit: Hit) -> dict[str, Any]:
 def whole_hits(
     backend: SearchBackend, store: DocumentStore, query: str, k: int
 ) -> list[dict[str, Any]]:
-    """The best `k` hits with their whole texts, as a searcher of BrowseComp-Plus gives them; its
-    clients cut them."""
+    """The best `k` hits with their whole texts, as a searcher of BrowseComp-Plus returns them;
+    its clients cut them."""
     hits = backend.search(SearchRequest(query, depth=k)).hits[:k]
     units = store.texts([hit.unit_id for hit in hits])
     rows = zip(hits, units, strict=True)
@@ -83,7 +83,7 @@ def whole_hits(
 
 
 def whole_document(store: DocumentStore, docid: str) -> dict[str, str] | None:
-    """A document of BrowseComp-Plus's searcher; None where there is none of that id."""
+    """A document of BrowseComp-Plus's searcher; None if there is none of that id."""
     try:
         document = store.document(parent(docid))
     except KeyError:

@@ -17,7 +17,7 @@ from served import STORE, TOPICS, plain_backend, serving, until
 from tiny_tokenizer import write_tokenizer
 from toy_search import WordBackend, store_of
 
-from soundingline.experiments.serving.browsecomp_plus import BrowseCompPlusTools
+from soundingline.experiments.serve.browsecomp_plus import BrowseCompPlusTools
 from soundingline.toolkit.data import Hit, SearchResult
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import Parameter, RankedBrowsing, TopK

@@ -1,4 +1,4 @@
-"""The settings of the server itself; the pipeline's are those of every other command."""
+"""The settings of the server itself; those of the pipeline are those of every other command."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from functools import lru_cache
 
 from soundingline.toolkit.errors import InputError
 
+TOKEN = "SOUNDINGLINE_TOKEN"  # the environment variable of `token`
+BACKLOG = 2048
+
 
 @dataclass(frozen=True)
 class ServerOptions:
@@ -15,22 +18,19 @@ class ServerOptions:
 
     - `host`, `port`: where HTTP is served (port 0: any free one). Another host than this machine
       needs a `token`, which every request then carries as `Authorization: Bearer <token>`.
-    - `rpc_port`: where Pi-Serini's TCP protocol is served, always on 127.0.0.1, because it knows no
-      token; None: nowhere.
     - `stdio`: speak MCP on standard input and output, and nothing else.
     - `client`: what the agents are called in tables and reports.
     - `threads`: searches at once.
-    - `max_sessions`: sessions at once; one that was idle for `idle_seconds` is dropped. Sessions
-      to which only search ids lead back are dropped earlier, where a new one needs the room.
+    - `max_sessions`: sessions at once; one that is idle for `idle_seconds` is closed. Sessions
+      to which only search ids lead back are closed earlier, if a new one needs the room.
     - `max_calls`: tool calls of one question.
-    - `max_request_bytes`, `max_result_bytes`: size of a request's and of a reply's body.
+    - `max_request_bytes`, `max_result_bytes`: size of the body of a request and of a reply.
     - `max_bytes_in_flight`: bytes of all larger requests and replies together that are under way;
       what would exceed it is refused with status 503.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
-    rpc_port: int | None = None
     stdio: bool = False
     token: str | None = None
     client: str = "served"
@@ -44,9 +44,8 @@ class ServerOptions:
 
     def check(self) -> None:
         """`InputError` for the first value that is impossible."""
-        for name, value in (("port", self.port), ("rpc_port", self.rpc_port or 0)):
-            if not 0 <= value <= 65535:
-                raise InputError(f"{name}={value}", valid="0 to 65535")
+        if not 0 <= self.port <= 65535:
+            raise InputError(f"port={self.port}", valid="0 to 65535")
         counts = ("threads", "max_sessions", "max_calls", "max_request_bytes")
         for name in (*counts, "max_bytes_in_flight"):
             if getattr(self, name) < 1:
@@ -56,20 +55,15 @@ class ServerOptions:
         if not self.idle_seconds > 0:
             raise InputError(f"idle_seconds={self.idle_seconds}", valid="a number above 0")
         if self.token is not None and (not self.token.isascii() or not self.token.strip()):
-            raise InputError("the token is blank or not ASCII", do="export SOUNDINGLINE_TOKEN=...")
-        if not self.loopback and not self.token:
+            raise InputError("the token is blank or not ASCII", do=f"export {TOKEN}=...")
+        if not is_loopback(self.host) and not self.token:
             raise InputError(
                 f"host={self.host} is not this machine alone, and there is no token",
-                do="export SOUNDINGLINE_TOKEN=..., or leave host at 127.0.0.1",
+                do=f"export {TOKEN}=..., or leave host at 127.0.0.1",
             )
 
-    @property
-    def loopback(self) -> bool:
-        """Whether only this machine reaches the server."""
-        return is_loopback(self.host)
 
-
-@lru_cache(maxsize=64)  # asked at each request, of a few hosts
+@lru_cache(maxsize=64)  # called at each request, with few hosts
 def is_loopback(host: str) -> bool:
     """Whether a host's name or address is that of the machine itself."""
     if host.casefold() == "localhost":

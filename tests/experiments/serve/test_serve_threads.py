@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from soundingline.experiments.serving.threads import Threads
+from soundingline.experiments.serve.sessions import Threads
 
 ROOT = Path(__file__).resolve().parents[3]
 T = TypeVar("T")
@@ -92,17 +92,17 @@ def test_the_end_waits_for_what_runs_and_drops_what_waits():
     assert events == ["first"]
 
 
-def test_whole_work_ends_where_nobody_waits_for_it_any_more():
+def test_work_that_has_begun_ends_where_nobody_waits_for_it_any_more():
     begun, free = threading.Event(), threading.Event()
     ended = []
 
     async def work(threads):
         await threads.run(lambda: (begun.set(), free.wait(10)))
-        ended.append("whole")
+        ended.append("done")
 
     async def check():
         threads = Threads(1)
-        client = asyncio.create_task(threads.whole(work(threads)))
+        client = asyncio.create_task(threads.complete(work(threads)))
         while not begun.is_set():
             await asyncio.sleep(0.001)
         client.cancel()
@@ -110,7 +110,7 @@ def test_whole_work_ends_where_nobody_waits_for_it_any_more():
             await client
         free.set()
         await threads.close()
-        assert ended == ["whole"]
+        assert ended == ["done"]
 
     finished(check())
 
@@ -136,7 +136,7 @@ def test_work_that_ends_after_its_client_has_gone_complains_of_nothing():
 
 FIRST_EXCERPT = """
 import gc, sys
-from soundingline.experiments.serving.running import prepared_process
+from soundingline.experiments.serve.server import prepared_process
 from soundingline.toolkit.search.snippets import (QueryTerms, best_window)
 with prepared_process():
     before = len(gc.get_objects())

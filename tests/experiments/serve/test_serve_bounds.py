@@ -12,10 +12,10 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 from effort import cases
-from served import Served, serving, serving_rpc, until
+from served import Served, serving, until
 from toy_search import WordBackend, store_of
 
-from soundingline.experiments.serving import flight
+from soundingline.experiments.serve import http
 from soundingline.toolkit.data import Document
 from soundingline.toolkit.search import RankedBrowsing
 
@@ -68,7 +68,7 @@ def read_all(connection):
 @pytest.fixture
 def impatient(monkeypatch):
     """Clients have half a second to read."""
-    monkeypatch.setattr(flight, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(http, "READ_SECONDS", 0.5)
 
 
 def test_replies_that_nobody_reads_are_bounded():
@@ -104,7 +104,7 @@ def test_the_connection_of_a_client_that_does_not_read_is_dropped():
 
 
 def test_a_slow_client_that_reads_gets_the_whole_reply(monkeypatch):
-    monkeypatch.setattr(flight, "READ_SECONDS", 2.0)
+    monkeypatch.setattr(http, "READ_SECONDS", 2.0)
     with (
         serving(backend=large_backend, store=LARGE_STORE) as server,
         closing(connected(server.port, 100_000)) as client,
@@ -225,45 +225,6 @@ def test_an_sse_client_that_does_not_read_loses_its_connection(most):
         assert MEGABYTE < highest <= min(most, 32 * MEGABYTE)
         until(lambda: server.service.in_flight.bytes == 0)
         assert other.send("tools/call", call, 1000) == 202
-
-
-NAMES = [f"d{number}" for number in range(1000)]
-EXCERPTS = {"id": 1, "type": "render_search_results", "docids": NAMES, "snippet_max_chars": 10_000}
-LINE = json.dumps({**EXCERPTS, "highlight_clues": [{"text": "mill"}]}).encode() + b"\n"
-
-
-@contextmanager
-def serving_large_lines(**options):
-    """A server that answers `LINE` by ten megabytes over TCP, and the port."""
-    store = store_of({name: Document(name, "", "mill " * 2000) for name in NAMES})
-    with serving(store=store, **options) as server, serving_rpc(server) as (port, _):
-        yield server, port
-
-
-def test_replies_over_rpc_that_nobody_reads_are_bounded():
-    with (
-        serving_large_lines(max_bytes_in_flight=15 * MEGABYTE) as (server, port),
-        closing(connected(port)) as client,
-        closing(connected(port)) as other,
-        other.makefile("rb") as replies,
-    ):
-        client.sendall(LINE)
-        until(lambda: server.service.in_flight.bytes > 9 * MEGABYTE)
-        other.sendall(LINE)
-        assert "Try again later" in json.loads(replies.readline())["error"]
-        client.close()
-        until(lambda: server.service.in_flight.bytes == 0)
-        other.sendall(LINE)
-        assert len(json.loads(replies.readline())["data"]["results"]) == len(NAMES)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_an_rpc_client_that_does_not_read_is_dropped():
-    with serving_large_lines() as (server, port), closing(connected(port)) as client:
-        client.sendall(LINE)
-        until(lambda: server.service.in_flight.bytes > 9 * MEGABYTE)
-        until(lambda: server.service.in_flight.bytes == 0)
-        assert len(read_all(client)) < 9 * MEGABYTE
 
 
 def test_a_session_without_a_run_keeps_no_pages():
