@@ -124,7 +124,7 @@ def test_a_trajectory_and_its_outcome_are_read_through_the_seal(sealed):
     assert read_trajectory(path) == trajectory()
     assert read_outcome(path) == ("q1", "completed", "")
     path.write_bytes(path.read_bytes().rpartition(b"\n~sealed:")[0])
-    with pytest.raises(InputError, match="not a complete trajectory"):
+    with pytest.raises(InputError, match="is damaged"):
         read_outcome(path)
 
 

@@ -220,7 +220,8 @@ def test_a_store_of_another_version_is_refused(store, tmp_path):
     with sqlite3.connect(tmp_path / "texts" / module._FILE) as connection:
         connection.execute("UPDATE meta SET value = '1' WHERE key = 'version'")
     connection.close()
-    (tmp_path / "texts" / files.CHECKSUM_LIST).unlink()  # which version 1 did not have
+    (tmp_path / "texts" / files.CHECKSUM_LIST).unlink()
+    files.write_checksum_list(tmp_path / "texts")
     with pytest.raises(InputError, match=r"holds document store, version 1. valid: .* version 2"):
         SqliteStore(tmp_path / "texts")
 

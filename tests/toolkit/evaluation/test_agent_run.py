@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from small_benchmark import SmallBenchmark
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
@@ -18,6 +19,7 @@ from soundingline.toolkit.trajectory import Answer, Exposure, ToolCall, Trajecto
 TOPICS = [Topic(qid, f"question {qid}") for qid in ("right", "wrong", "broken", "missing")]
 EVIDENCE = {"right": {"a": 1, "b": 1}, "wrong": {"x": 1}, "broken": {"y": 1}, "missing": {"z": 1}}
 ANSWERS = {qid: ["Ada Lovelace", "Ada"] for qid in EVIDENCE}
+BENCHMARK = SmallBenchmark(TOPICS, {"evidence": EVIDENCE, "gold": {"right": {"b": 1}}}, ANSWERS)
 
 RIGHT = Trajectory(
     "right",
@@ -70,14 +72,7 @@ BROKEN = Trajectory(
 
 
 def evaluated(*trajectories, **options):
-    arguments = {
-        "topics": TOPICS,
-        "qrels": {"evidence": EVIDENCE, "gold": {"right": {"b": 1}}},
-        "answers": ANSWERS,
-        "judge": ExactAnswerJudge("exact"),
-        **options,
-    }
-    return evaluate_run(trajectories, **arguments)  # type: ignore[arg-type]
+    return evaluate_run(trajectories, BENCHMARK, **{"judge": ExactAnswerJudge("exact"), **options})
 
 
 @pytest.fixture(scope="module")
@@ -233,11 +228,9 @@ def test_verdicts_are_of_ended_questions_and_name_the_judge(evaluation):
 
 
 def test_questions_without_judgements_or_answers_are_left_out_and_counted():
-    partly = evaluated(
-        RIGHT,
-        qrels={"evidence": {"right": {"a": 1}, "elsewhere": {"q": 1}}},
-        answers={"right": ["Ada"], "wrong": []},
-    )
+    judged = {"evidence": {"right": {"a": 1}, "elsewhere": {"q": 1}}}
+    benchmark = SmallBenchmark(TOPICS, judged, {"right": ["Ada"], "wrong": []})
+    partly = evaluate_run([RIGHT], benchmark)
     assert partly.per_question["recall_surfaced"] == {"right": 1}
     assert list(partly.per_question["accuracy"]) == ["right"]
     assert partly.counts["unjudged"] == 3 and partly.counts["without_accepted_answer"] == 3
@@ -245,7 +238,7 @@ def test_questions_without_judgements_or_answers_are_left_out_and_counted():
 
 
 def test_a_benchmark_without_answers_and_judgements_still_has_its_effort():
-    bare = evaluated(RIGHT, qrels={}, answers={})
+    bare = evaluate_run([RIGHT], SmallBenchmark(TOPICS))
     assert {"accuracy", "AP", "recall_surfaced", "calibration_error"}.isdisjoint(bare.metrics)
     assert bare.metrics["tool_calls"] == 3
     assert bare.funnel == {} and bare.curves == {}
@@ -273,7 +266,7 @@ def test_an_absent_confidence_is_full_confidence_only_in_the_published_variant()
         )
         for t in topics[:100]
     ]
-    evaluation = evaluate_run([*half, *unsure[100:]], topics=topics, qrels={}, answers=answers)
+    evaluation = evaluate_run([*half, *unsure[100:]], SmallBenchmark(topics, answers=answers))
     assert evaluation.metrics["calibration_error"] == pytest.approx(50)
     assert evaluation.denominators["calibration_error"] == 100
     # First bin: gap .5 over 100 of 200. Last bin, full confidence and all wrong: dropped.
@@ -293,14 +286,14 @@ def test_the_calibration_error_does_not_depend_on_the_order_of_the_trajectories(
         for place, topic in enumerate(topics)
     ]
     for mixed in (rows, rows[::-1], [*rows[::2], *rows[1::2]]):
-        evaluation = evaluate_run(mixed, topics=topics, qrels={}, answers=answers)
+        evaluation = evaluate_run(mixed, SmallBenchmark(topics, answers=answers))
         # By id: a bin of right answers and a bin of wrong ones.
         assert evaluation.metrics["calibration_error"] == pytest.approx(50)
 
 
 def test_trajectories_of_another_split_are_refused():
     with pytest.raises(InputError, match="1 of 1 trajectories, such as that of question 'right'"):
-        evaluated(RIGHT, topics=TOPICS[1:])
+        evaluate_run([RIGHT], SmallBenchmark(TOPICS[1:]))
 
 
 def test_two_trajectories_of_one_question_are_refused():

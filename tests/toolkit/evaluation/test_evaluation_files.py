@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import ir_measures
 import pytest
+from small_benchmark import SmallBenchmark
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
@@ -30,6 +31,7 @@ from soundingline.toolkit.trajectory import Answer, Trajectory, dump_trajectory
 
 TOPICS = [Topic("1", "one"), Topic("2", "two")]
 EVIDENCE = {"1": {"a": 1, "b": 1}, "2": {"x": 1}}
+BENCHMARK = SmallBenchmark(TOPICS, {"evidence": EVIDENCE}, {"1": ["Ada"], "2": ["Bob"]})
 
 
 def trajectory(qid, *surfaced):
@@ -52,13 +54,7 @@ def run(path, *trajectories):
 
 
 def evaluate(folder):
-    return evaluate_run(
-        folder.trajectories(),
-        topics=TOPICS,
-        qrels={"evidence": EVIDENCE},
-        answers={"1": ["Ada"], "2": ["Bob"]},
-        measures=("AP", "nDCG@10"),
-    )
+    return evaluate_run(folder.trajectories(), BENCHMARK, measures=("AP", "nDCG@10"))
 
 
 def test_a_cell_comes_back_as_it_was_evaluated(tmp_path):

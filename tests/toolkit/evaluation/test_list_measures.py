@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from small_benchmark import SmallBenchmark
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.evaluation.agent_run import evaluate_run, final_ranking
@@ -30,17 +31,15 @@ def trajectory(qid, *documents):
 
 
 def evaluated(*trajectories, corpus="abcdxz"):
-    return evaluate_run(
-        trajectories,
-        topics=TOPICS,
-        qrels={"evidence": EVIDENCE},
-        answers={},
-        measures=("AP",),
-        targets=TARGETS,
+    benchmark = SmallBenchmark(
+        TOPICS,
+        {"evidence": EVIDENCE},
+        docids=corpus,
+        sets=True,
         checklists=CHECKLISTS,
         satisfaction=SATISFACTION,
-        missing=lambda docids: set(docids) - set(corpus),
     )
+    return evaluate_run(trajectories, benchmark, measures=("AP",))
 
 
 LISTS = (
@@ -84,11 +83,10 @@ def test_a_benchmark_that_asks_for_documents_has_the_set_measures_at_every_cutof
     metrics = evaluated(*LISTS).metrics
     assert set(LIST_MEASURES) <= set(metrics)
     assert len(LIST_MEASURES) == 20
-    assert not set(LIST_MEASURES) & set(
-        evaluate_run(
-            LISTS, topics=TOPICS, qrels={"evidence": EVIDENCE}, answers={}, measures=("AP",)
-        ).metrics
-    )
+    others = evaluate_run(
+        LISTS, SmallBenchmark(TOPICS, {"evidence": EVIDENCE}), measures=["AP"]
+    ).metrics
+    assert not set(LIST_MEASURES) & set(others)
 
 
 def test_the_list_of_the_answer_is_the_ranking_and_nothing_follows_it():

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from foreign_runs import trajectory
+from small_benchmark import SmallBenchmark
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.evaluation import ExactAnswerJudge, evaluate_run
@@ -112,13 +113,12 @@ def mean(values):
 
 def ours(files, answers, qrels):
     rows = [trajectory(dict(f), "?") for f in files]
-    evaluation = evaluate_run(
-        rows,
-        topics=[Topic(qid, "?") for qid in answers],
-        qrels={"evidence": {q: dict.fromkeys(docids, 1) for q, docids in qrels.items()}},
-        answers={qid: [text] for qid, text in answers.items()},
+    benchmark = SmallBenchmark(
+        [Topic(qid, "?") for qid in answers],
+        {"evidence": {q: dict.fromkeys(docids, 1) for q, docids in qrels.items()}},
+        {qid: [text] for qid, text in answers.items()},
     )
-    return evaluation.metrics
+    return evaluate_run(rows, benchmark).metrics
 
 
 ANSWERS = {str(n): "Ada" for n in range(1, 6)}

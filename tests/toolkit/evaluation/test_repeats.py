@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from effort import cases
 from scipy import stats
+from small_benchmark import SmallBenchmark
 
-from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
@@ -96,16 +96,11 @@ def test_pooled_repeats_give_intervals_that_are_too_narrow_and_clustered_ones_do
 TOPICS = [Topic(f"q{n}", "?") for n in range(4)]
 
 
-class Questions(Benchmark):
-    """A benchmark of four questions with one relevant document each."""
-
-    def __init__(self) -> None:
-        evidence = {topic.qid: {"d": 1} for topic in TOPICS}
-        answers = {topic.qid: ["Ada"] for topic in TOPICS}
-        super().__init__("b", TOPICS, {"evidence": evidence}, answers)
-
-    def documents(self):
-        return iter(())
+BENCHMARK = SmallBenchmark(
+    TOPICS,
+    {"evidence": {topic.qid: {"d": 1} for topic in TOPICS}},
+    {topic.qid: ["Ada"] for topic in TOPICS},
+)
 
 
 def trajectory(qid, right, rank, status="completed"):
@@ -127,7 +122,7 @@ def recorded(path, rights, rank=2):
 
 def evaluated(folder):
     judges = [ExactAnswerJudge() for _ in folder.repeats()]
-    return evaluate_run_folder(folder, Questions(), judges, ("AP",), state=folder.state())
+    return evaluate_run_folder(folder, BENCHMARK, judges, ("AP",), state=folder.state())
 
 
 RIGHTS = np.array([[1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=bool)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
-from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from small_benchmark import SmallBenchmark
+
 from soundingline.toolkit.data import Topic, Unit, parent
 from soundingline.toolkit.evaluation import ExactAnswerJudge
 from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
@@ -16,21 +16,6 @@ from soundingline.toolkit.runs import RunFolder, make_manifest
 from soundingline.toolkit.trajectory import Answer, Exposure, ToolCall, Trajectory
 
 PRICE = {"input": 10.0, "cached_input": 1.0, "output": 100.0}
-
-
-class SmallBenchmark(Benchmark):
-    """Questions with judgements and answers, and no corpus."""
-
-    def __init__(
-        self,
-        topics: Sequence[Topic],
-        qrels: Mapping[str, dict[str, dict[str, int]]] | None = None,
-        answers: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
-        super().__init__("small", topics, qrels or {"evidence": {}}, answers)
-
-    def documents(self):
-        return iter(())
 
 
 def asked(query, number, usage, text=""):
