@@ -9,6 +9,7 @@ alone."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -185,10 +186,12 @@ class MonoT5(NeuralReranker):
     @shared_property
     def fingerprint(self) -> str:  # type: ignore[override]
         _ = self._prompts
+        tokenizer = copy.deepcopy(self._tokenizer.backend_tokenizer)
+        tokenizer.no_truncation()  # The last call has set how it truncates.
         return fingerprint(
             "monot5",
             checkpoint_fingerprint(self.model, self.revision),
-            self._tokenizer.backend_tokenizer.to_str(),
+            tokenizer.to_str(),
             self.placement.precision,
             self._limit,
         )
