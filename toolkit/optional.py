@@ -19,8 +19,6 @@ _EXTRAS = {
     "peft": "rerank",
     "pyterrier_t5": "rerank",
     "sentence_transformers": "learned",
-    "pyterrier_dr": "learned",
-    "npids": "learned",
     "sklearn": "enrich",
     "snowballstemmer": "enrich",
     "re2": "grep",
@@ -30,7 +28,7 @@ _EXTRAS = {
     "xllamacpp": "llamacpp",
     "zstandard": "inspect",
     "inspect_ai": "inspect",
-    "starlette": "serve",
+    "fastapi": "serve",
     "uvicorn": "serve",
     "mcp": "serve",
 }
