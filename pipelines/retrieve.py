@@ -8,7 +8,6 @@ learned models are in `soundingline.pipelines.learned`.
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -73,14 +72,14 @@ class Retriever(Stage):
         if self.index is not None:
             self.index.check_model(self)
 
-    def open(self, collection: Collection) -> Any:
+    def index_in(self, collection: Collection) -> Any:
         """The index to rank in `collection`."""
         return collection.index
 
     def bind(self: Bound, collection: Collection) -> Bound:
         """See `Stage`. Opens the index, and builds it if it is missing."""
         bound = super().bind(collection)
-        index = self.open(collection)  # type: ignore[attr-defined]
+        index = self.index_in(collection)  # type: ignore[attr-defined]
         index.check_model(self)
         bound.index = index  # type: ignore[attr-defined]
         return bound
@@ -309,31 +308,6 @@ def _with_feedback(
         original_weight=original_weight,
         **parameters,
     )
-
-
-class OwnIndexRetriever(Retriever):
-    """Ranks an index of its own, which its collection opens, or builds if it is missing; the run's
-    engine does not matter."""
-
-    takes_weights: ClassVar[bool] = False
-    searches_enriched: ClassVar[bool] = False
-
-    @abstractmethod
-    def engine(self, *, whole_documents: bool = False) -> Any:
-        """The `Engine` of its index, for units that are whole documents or not."""
-
-    def check(self, engine: Engine) -> None:
-        """`InputError` for a checkpoint that cannot be loaded."""
-        _ = self.engine().fingerprint
-
-    def open(self, collection: Collection) -> Any:
-        """See `Retriever`. `InputError` for a collection that opens no index."""
-        if collection.open_index is None:
-            raise InputError(
-                f"the collection of {type(self).__name__} opens no index of its model",
-                do="give Collection(open_index=...), or search an index that you have opened",
-            )
-        return collection.open_index(self.engine(whole_documents=collection.whole_documents))
 
 
 def ranked(inp: pd.DataFrame, rankings: Sequence[RankedList]) -> pd.DataFrame:

@@ -19,8 +19,6 @@ _EXTRAS = {
     "peft": "rerank",
     "pyterrier_t5": "rerank",
     "sentence_transformers": "learned",
-    "pyterrier_dr": "learned",
-    "npids": "learned",
     "sklearn": "enrich",
     "snowballstemmer": "enrich",
     "re2": "grep",

@@ -110,7 +110,7 @@ KINDS = {
     "store": (write_store, SqliteStore),
     "spans": (write_spans, lambda folder: SqliteStore(texts_of(folder), folder)),
 }
-if find_spec("torch") and find_spec("pyterrier_dr") and find_spec("sentence_transformers"):
+if find_spec("torch") and find_spec("sentence_transformers"):
     KINDS |= {kind: (write_by(kind), open_by(kind)) for kind in ("dense", "colbert")}
 if find_spec("pyterrier_pisa"):
     KINDS["pisa"] = (write_by("pisa"), open_by("pisa"))

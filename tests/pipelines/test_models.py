@@ -340,8 +340,10 @@ def test_a_package_that_is_not_installed_is_told_with_the_extra_that_brings_it(
     monkeypatch.setattr("soundingline.toolkit.optional.import_module", absent)
     with pytest.raises(InputError, match=r"transformers is not .* 'soundingline\[rerank\]'"):
         import_optional("transformers.utils")
-    with pytest.raises(InputError, match=r"pyterrier_dr is not .* 'soundingline\[learned\]'"):
-        import_optional("pyterrier_dr")
+    with pytest.raises(
+        InputError, match=r"sentence_transformers is not .* 'soundingline\[learned\]'"
+    ):
+        import_optional("sentence_transformers")
 
 
 def test_a_package_that_is_broken_inside_keeps_its_own_error(

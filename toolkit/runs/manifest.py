@@ -41,7 +41,6 @@ PACKAGES = (
     "sentence-transformers",
     "peft",
     "pyterrier-t5",
-    "pyterrier-dr",
     "vllm",
     "openai",
 )

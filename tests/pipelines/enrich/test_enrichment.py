@@ -28,8 +28,8 @@ from soundingline.pipelines.links import LinkExpansion
 from soundingline.pipelines.oracle import OracleRetriever
 from soundingline.pipelines.retrieve import (
     BM25,
-    OwnIndexRetriever,
     QueryLikelihood,
+    Retriever,
 )
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
@@ -365,11 +365,10 @@ def test_an_index_with_missing_documents_is_not_taken_for_a_whole_one(
     assert part.statistics.postings < every.statistics.postings
 
 
-class OtherRetriever(OwnIndexRetriever):
+class OtherRetriever(Retriever):
     """As a dense one, it has an index of its own."""
 
-    def engine(self, *, whole_documents=False):
-        raise AssertionError
+    takes_weights = searches_enriched = False
 
 
 def _with_links(retriever):

@@ -8,9 +8,7 @@ import pytest
 import tiny_embedder
 from safetensors.numpy import load_file
 
-from soundingline.pipelines.learned import vector_index
-from soundingline.pipelines.learned.colbert import ColbertEngine, ColbertRetriever, check_space
-from soundingline.pipelines.learned.colbert_encoder import ColbertEncoder
+from soundingline.pipelines.learned.colbert import ColBERT, check_space
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -34,18 +32,18 @@ def model(tmp_path_factory):
 
 
 def encoder(model, **changed):
-    return ColbertEncoder(str(model), **{**EXACT, **changed})
+    return ColBERT(str(model), **{**EXACT, **changed})
 
 
 @pytest.fixture(scope="module")
 def built(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("indexes") / "colbert"
-    ColbertEngine(encoder(model)).build(UNITS, path, corpus_fingerprint="corpus")
+    encoder(model).build(UNITS, path, corpus_fingerprint="corpus")
     return path
 
 
 def opened(model, built, search="numpy"):
-    return ColbertEngine(encoder(model), search).open(built, corpus_fingerprint="corpus")
+    return encoder(model, compute=search).open(built, corpus_fingerprint="corpus")
 
 
 def frame(*texts):
@@ -92,9 +90,9 @@ def test_queries_are_filled_with_masks_that_attention_does_not_see(model):
 def test_lengths_are_those_that_are_asked_for(model):
     long = "the old mill by the river " * 20
     own, short = encoder(model), encoder(model, max_length=10, query_max_length=16)
-    assert own.lengths([long, "the"]) == [48, 4]
-    assert short.lengths([long, "the"]) == [10, 4]
-    assert short.whole_lengths([long]) == [123]
+    assert own.read([long, "the"])[1] == [48, 4]
+    assert short.read([long, "the"])[1] == [10, 4]
+    assert short.lengths([long]) == [123]
     assert len(short.encode([long])[0]) == 10
     assert len(own.encode_queries(["mill"])[0]) == 12
     assert len(short.encode_queries(["mill"])[0]) == 16
@@ -105,7 +103,7 @@ def test_windows_hold_every_word_and_are_read_whole(model):
     short = encoder(model, max_length=10)
     windows = short.windows(text)
     assert " ".join(windows).split() == text.split()
-    assert max(short.whole_lengths(windows)) <= 10
+    assert max(short.lengths(windows)) <= 10
     assert len(windows) == -(-len(text.split()) // 7)  # 7 beside [CLS], [D] and [SEP]
     assert short.windows("the mill") == ["the mill"]
     assert short.windows("") == [""]
@@ -128,7 +126,7 @@ def test_a_document_of_which_nothing_is_kept_has_one_vector_of_zeros(model, monk
     def nothing(features, **_):
         return {**features, "attention_mask": features["attention_mask"] * 0}
 
-    monkeypatch.setattr(made._model[2], "forward", nothing)
+    monkeypatch.setattr(made._network[2], "forward", nothing)
     assert made.encode(["."])[0].tolist() == [[0.0] * 16]
 
 
@@ -167,7 +165,7 @@ def test_scores_are_those_of_the_library(model, built):
 
 
 def test_half_precision_halves_the_file_and_hardly_moves_a_score(model, built, tmp_path):
-    half = ColbertEngine(encoder(model, storage="float16"))
+    half = encoder(model, storage="float16")
     half.build(UNITS, tmp_path / "half", corpus_fingerprint="corpus")
     index = half.open(tmp_path / "half")
     whole = opened(model, built)
@@ -181,7 +179,7 @@ def test_half_precision_halves_the_file_and_hardly_moves_a_score(model, built, t
 
 def test_a_query_may_come_as_vectors_and_no_model_is_loaded(model, built, monkeypatch):
     index = opened(model, built)
-    monkeypatch.setattr(ColbertEncoder, "_model", property(lambda self: pytest.fail("loaded")))
+    monkeypatch.setattr(ColBERT, "_network", property(lambda self: pytest.fail("loaded")))
     vectors = index.documents.vectors[: index.documents.offsets[1]]
     asked = pd.DataFrame({"qid": ["1"], "query_vec": [vectors], "reasoning": ["why"]})
     found = index.retriever(depth=1)(asked)
@@ -203,13 +201,14 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
     from collections import namedtuple
 
     usage = namedtuple("usage", "total used free")
-    tokens = sum(encoder(model).lengths([unit.contents for unit in UNITS]))
-    monkeypatch.setattr(vector_index, "encoded", lambda *_, **__: pytest.fail("encoded"))
+    tokens = sum(encoder(model).read([unit.contents for unit in UNITS])[1])
+    retriever = "soundingline.pipelines.learned.retriever.encoded"
+    monkeypatch.setattr(retriever, lambda *_, **__: pytest.fail("encoded"))
     # Twice the tokens x 16 dimensions x 4 bytes, and one byte less.
     disk = usage(0, 0, 2 * tokens * 16 * 4 - 1)
     monkeypatch.setattr("shutil.disk_usage", lambda path: disk)
     with pytest.raises(InputError, match=r"the vectors of 42 units, .* GB .* free") as caught:
-        ColbertEngine(encoder(model)).build(UNITS, tmp_path / "i", corpus_fingerprint="c")
+        encoder(model).build(UNITS, tmp_path / "i", corpus_fingerprint="c")
     assert "reranker=colbert" in str(caught.value)
     # A byte that a killed build has written is not needed again.
     (tmp_path / "i.encoding").mkdir()
@@ -218,7 +217,7 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
 
 
 def test_another_corpus_an_empty_one_and_a_repeated_id_are_refused(model, built, tmp_path):
-    engine = ColbertEngine(encoder(model))
+    engine = encoder(model)
     with pytest.raises(InputError, match="another corpus"):
         engine.open(built, corpus_fingerprint="other")
     with pytest.raises(InputError, match="no colbert index"):
@@ -240,13 +239,13 @@ def test_a_model_of_another_kind_or_none_is_refused_in_one_line(tmp_path, model,
     with pytest.raises(InputError, match="no folder"):
         encoder(tmp_path / "none").encode(["x"])
     with pytest.raises(InputError, match="hf download no/model"):
-        ColbertEncoder("no/model", **EXACT).encode(["x"])
+        ColBERT("no/model", **EXACT).encode(["x"])
     with pytest.raises(InputError, match="float16, float32"):
         encoder(model, storage="int8")
     with pytest.raises(InputError, match="max_length=2"):
         encoder(model, max_length=2)
     with pytest.raises(InputError, match="numpy, torch"):
-        ColbertEngine(encoder(model), "faiss")
+        encoder(model, compute="faiss")
 
 
 def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_path, model):
@@ -265,7 +264,7 @@ def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_
     metadata = {"query_maxlen": 32, "doc_maxlen": 24, "mask_punctuation": True}
     (bert / "artifact.metadata").write_text(json.dumps(metadata))
     made = encoder(bert)
-    assert made.lengths(["the mill " * 30]) == [24]
+    assert made.read(["the mill " * 30])[1] == [24]
     assert len(made.encode_queries(["the mill"])[0]) == 32
     import torch
     from transformers import AutoModel
@@ -279,16 +278,16 @@ def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_
     np.testing.assert_allclose(made.encode(["the mill."])[0], rows, atol=1e-5)
 
 
-def test_the_retriever_hands_its_settings_to_encoder_engine_and_retriever(model, built):
+def test_a_run_opens_the_index_and_ranks(model, built):
     engines = []
 
     def open_index(engine):
         engines.append(engine)
         return engine.open(built)
 
-    retriever = ColbertRetriever(model=str(model), **EXACT, depth=3)
+    retriever = ColBERT(str(model), **EXACT, depth=3)
     bound = retriever.bind(Collection("c1", open_index=open_index))
-    assert engines[0].encoder.batch_tokens == 2048
+    assert engines == [retriever]
     assert len(bound(frame("the mill"))) == 3
     assert bound.index == opened(model, built)
     with pytest.raises(InputError, match="not bound"):

@@ -1,4 +1,4 @@
-"""The dense engine: a genuine FlexIndex, exact search, whole or not at all."""
+"""Dense retrieval: exact search in an index that is complete or absent."""
 
 from pathlib import Path
 
@@ -7,9 +7,7 @@ import pandas as pd
 import pytest
 import tiny_embedder
 
-from soundingline.pipelines.learned.dense import DenseEngine, DenseRetriever, read_flex, write_flex
-from soundingline.pipelines.learned.dense_encoder import DenseEncoder
-from soundingline.pipelines.learned.shards import Shard
+from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -30,9 +28,8 @@ def model(tmp_path_factory):
 
 
 def engine(model, **settings):
-    search = settings.pop("search", "numpy")
     exact = {"pooling": "last", "dtype": "float32", "device": "cpu", "query_prefix": "q: "}
-    return DenseEngine(DenseEncoder(str(model), **{**exact, **settings}), search)
+    return Dense(str(model), **{**exact, **settings})
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +51,14 @@ def queries(*texts):
 def random_index(tmp_path, model, vectors, search):
     """An index whose vectors are given, by an encoder that reads them from the text."""
 
-    class Given(DenseEncoder):
-        def tokenized(self, texts):
+    class Given(Dense):
+        def read(self, texts):
             return [int(text or 0) for text in texts], [1] * len(texts)
 
-        def encode_tokenized(self, items):
+        def encode_batch(self, items):
             return [vectors[number] for number in items]
 
-    made = DenseEngine(Given(str(model), pooling="last", dtype="float32", device="cpu"), search)
+    made = Given(str(model), pooling="last", dtype="float32", device="cpu", compute=search)
     units = [Unit(f"d{number}", "", str(number)) for number in range(len(vectors))]
     made.build(units, tmp_path / "index", corpus_fingerprint="c")
     return made.open(tmp_path / "index", corpus_fingerprint="c")
@@ -94,11 +91,11 @@ def test_equal_scores_are_kept_and_stand_in_the_order_of_the_index(tmp_path, mod
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_text_queries_rank_by_the_dot_product_with_their_own_vector(model, built, search):
-    index = opened(model, built, search=search)
-    encoder = engine(model).encoder
+    index = opened(model, built, compute=search)
+    encoder = engine(model)
     texts = [unit.contents for unit in UNITS]
     asked = ["text 7", "who built the mill"]
-    exact = encoder.encode_queries(asked) @ np.stack(encoder.encode(texts)).T
+    exact = np.stack(encoder.encode_queries(asked)) @ np.stack(encoder.encode(texts)).T
     found = index.retriever(depth=len(UNITS))(queries(*asked))
     for row, (_, hits) in zip(exact, found.groupby("qid", sort=False), strict=True):
         scores = dict(zip([unit.unit_id for unit in UNITS], row, strict=True))
@@ -107,51 +104,6 @@ def test_text_queries_rank_by_the_dot_product_with_their_own_vector(model, built
             hits["score"], [scores[docno] for docno in hits["docno"]], atol=1e-5
         )
         assert (np.diff(hits["score"]) <= 0).all()
-
-
-def test_the_index_is_a_flex_index_that_pyterrier_dr_searches_alike(model, built):
-    from pyterrier_dr import FlexIndex
-
-    index = opened(model, built)
-    flex = FlexIndex(str(index.path / "flex"), verbose=False)
-    assert list(flex.docnos()) == [unit.unit_id for unit in UNITS]
-    frame = queries("text 7")
-    frame["query_vec"] = list(index.encoder.encode_queries(frame["query"].tolist()))
-    theirs = flex.np_retriever(num_results=10)(frame)
-    ours = index.retriever(depth=10)(frame)
-    np.testing.assert_allclose(ours["score"], theirs["score"], atol=1e-5)
-    assert set(ours["docno"][:3]) == set(theirs["docno"][:3])
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        [f"Theodore_Roosevelt%p{number}" for number in range(554)],
-        [f"Theodore_Roosevelt%p{number * 3 % 554}" for number in range(554)],
-        [f"50%d{number:03d}" for number in range(1, 600)],
-        [f"100%%{number}" for number in range(600)],
-        [*(f"d{number}" for number in range(300)), *(f"e%p{number}" for number in range(600))],
-        [*(f"e%p{number}" for number in range(300)), *(f"d{number}" for number in range(600))],
-    ],
-    ids=["in order", "in no order", "padded", "two signs", "behind others", "before others"],
-)
-def test_hundreds_of_passages_of_one_document_are_written_and_found_by_their_ids(tmp_path, names):
-    from pyterrier_dr import FlexIndex
-
-    values = np.arange(len(names) * 4, dtype=np.float32).reshape(-1, 4)
-    halves = np.array_split(np.arange(len(names)), 2)
-    shards = [
-        Shard([names[row] for row in rows], values[rows], np.arange(len(rows) + 1))
-        for rows in halves
-    ]
-    assert write_flex(tmp_path / "flex", shards) == 4
-    docnos, vectors = read_flex(tmp_path / "flex")
-    assert docnos.tolist() == names
-    np.testing.assert_array_equal(vectors, values)
-    flex = FlexIndex(str(tmp_path / "flex"), verbose=False)
-    assert list(flex.docnos()) == names
-    assert list(flex.docnos().fwd[list(range(len(names)))]) == names
-    assert list(flex.docnos().inv[names]) == list(range(len(names)))
 
 
 def test_other_columns_stay_and_queries_keep_their_order(model, built):
@@ -202,18 +154,16 @@ def test_another_corpus_encoder_or_a_damaged_file_is_refused(model, built, tmp_p
     with pytest.raises(InputError, match="no dense index"):
         opened(model, tmp_path / "none")
     copied = Path(shutil.copytree(built, tmp_path / "copied"))
-    with (copied / "flex" / "vecs.f4").open("ab") as stream:
+    with (copied / "vectors.npy").open("ab") as stream:
         stream.truncate(8)
     with pytest.raises(InputError, match="damaged"):
         opened(model, copied)
 
 
 def test_a_killed_build_goes_on_and_gives_the_same_index(model, built, tmp_path, monkeypatch):
-    from soundingline.pipelines.learned import encoding
-
-    monkeypatch.setattr(encoding, "_SHARD_CHARACTERS", 200)
+    monkeypatch.setattr("soundingline.pipelines.learned.retriever.SHARD_CHARACTERS", {"cpu": 200})
     path = tmp_path / "index"
-    encode, calls = DenseEncoder.encode_tokenized, []
+    encode, calls = Dense.encode_batch, []
 
     def killed(self, items):
         calls.append(len(items))
@@ -222,13 +172,13 @@ def test_a_killed_build_goes_on_and_gives_the_same_index(model, built, tmp_path,
         return encode(self, items)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(DenseEncoder, "encode_tokenized", killed)
+        patch.setattr(Dense, "encode_batch", killed)
         engine(model).build(UNITS, path, corpus_fingerprint="corpus")
     assert not path.exists()
     before, again = sum(calls), []
     monkeypatch.setattr(
-        DenseEncoder,
-        "encode_tokenized",
+        Dense,
+        "encode_batch",
         lambda self, items: again.append(len(items)) or encode(self, items),
     )
     engine(model).build(UNITS, path, corpus_fingerprint="corpus")
@@ -258,7 +208,7 @@ def test_wrong_queries_are_refused(model, built):
     with pytest.raises(InputError, match=r"shape \[3\]"):
         retriever(pd.DataFrame({"qid": ["1", "2"], "query_vec": [np.ones(3), np.ones(4)]}))
     with pytest.raises(InputError, match="numpy, torch"):
-        engine(model, search="faiss")
+        engine(model, compute="faiss")
     with pytest.raises(InputError, match="depth=0"):
         opened(model, built).retriever(depth=0)
 
@@ -271,9 +221,9 @@ def test_whole_documents_may_have_a_length_of_their_own(model, whole, length):
         engines.append(engine)
         return "index"
 
-    retriever = DenseRetriever(
-        str(model), pooling="last", depth=7, max_length=16, document_max_length=32
+    retriever = Dense(
+        str(model), pooling="last", depth=7, max_length=16, document_max_length=32, device="cpu"
     )
     collection = Collection("c1", open_index=open_index, whole_documents=whole)
-    assert retriever.open(collection) == "index"
-    assert engines[0].encoder.documents.limit == length
+    assert retriever.index_in(collection) == "index"
+    assert engines[0].read(["word " * 99])[1] == [length]

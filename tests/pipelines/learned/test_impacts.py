@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from soundingline.pipelines.learned.encoding import SPARSE
+from soundingline.pipelines.learned.encoding import SPARSE, Shard
 from soundingline.pipelines.learned.impacts import ImpactIndex
-from soundingline.pipelines.learned.shards import Shard
 from soundingline.toolkit.errors import InputError
 
 TERMS = [f"term{n}" for n in range(60)]

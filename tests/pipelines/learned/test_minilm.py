@@ -15,8 +15,7 @@ from effort import cases
 
 from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.fusion import ReciprocalRankFusion
-from soundingline.pipelines.learned.dense import DenseRetriever
-from soundingline.pipelines.learned.dense_encoder import DenseEncoder
+from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
@@ -86,7 +85,7 @@ def wikimix(published, data_root):
 
 @pytest.fixture(scope="module")
 def retriever(minilm):
-    return DenseRetriever(minilm, dtype="float32", device="cpu", depth=UNITS)
+    return Dense(minilm, dtype="float32", device="cpu", depth=UNITS)
 
 
 def opened(retriever, units, folder):
@@ -159,18 +158,18 @@ def test_texts_are_read_as_far_as_the_model_was_made_for_unless_a_length_is_give
     minilm, published
 ):
     text = "word " * 600
-    made_for = DenseEncoder(minilm, dtype="float32", device="cpu")
-    assert made_for.lengths([text]) == [256]
+    made_for = Dense(minilm, dtype="float32", device="cpu")
+    assert made_for.read([text])[1] == [256]
     expected = published.encode([text], normalize_embeddings=True)
     np.testing.assert_allclose(made_for.encode([text]), expected, atol=1e-5)
     np.testing.assert_allclose(made_for.encode_queries([text]), expected, atol=1e-5)
-    longer = DenseEncoder(minilm, dtype="float32", device="cpu", max_length=400)
-    assert longer.lengths([text]) == [400]
+    longer = Dense(minilm, dtype="float32", device="cpu", max_length=400)
+    assert longer.read([text])[1] == [400]
     assert longer.fingerprint != made_for.fingerprint
 
 
 def test_bfloat16_keeps_the_vectors_but_for_a_ten_thousandth(minilm, published):
     texts = ["The tide at Brel rises nine metres.", "an old mill", "information retrieval " * 20]
     exact = published.encode(texts, normalize_embeddings=True)
-    vectors = DenseEncoder(minilm, dtype="bfloat16", device="cpu").encode(texts)
+    vectors = Dense(minilm, dtype="bfloat16", device="cpu").encode(texts)
     assert (np.stack(vectors) * exact).sum(axis=1).min() > 0.9999

@@ -6,8 +6,8 @@ from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from soundingline.pipelines.learned import vector_search as module
-from soundingline.pipelines.learned.vector_search import (
+from soundingline.pipelines.learned import vectors as module
+from soundingline.pipelines.learned.vectors import (
     DocumentVectors,
     NumpySearch,
     TorchSearch,

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 import tiny_embedder
 
-from soundingline.pipelines.learned.colbert_encoder import ColbertEncoder
-from soundingline.pipelines.rerank.colbert import ColBERT
+from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
@@ -29,11 +28,11 @@ def model(tmp_path_factory):
 
 
 def encoder(model, **changed):
-    return ColbertEncoder(str(model), **{**EXACT, "storage": "float32", **changed})
+    return ColBERT(str(model), **{**EXACT, "storage": "float32", **changed})
 
 
 def stage_of(model, **changed):
-    return ColBERT(str(model), **{**EXACT, **changed})
+    return ColBERTReranker(str(model), **{**EXACT, **changed})
 
 
 def loops(model, pair):
@@ -76,7 +75,7 @@ def test_the_head_of_a_ranking_comes_in_the_order_of_maxsim(model, tmp_path):
             "reasoning": "why",
         }
     )
-    stage = ColBERT(
+    stage = ColBERTReranker(
         str(model),
         texts=lambda ids: [units[docno] for docno in ids],
         cache=tmp_path,
@@ -102,7 +101,7 @@ def test_a_whole_document_scores_as_its_best_window(model):
     ranking = pd.DataFrame(
         {"qid": ["1"], "query": [window], "docno": ["d"], "score": [1.0], "text": [text]}
     )
-    stage = ColBERT(str(model), max_length=20, **EXACT)
+    stage = ColBERTReranker(str(model), max_length=20, **EXACT)
     whole = stage.bind(Collection("documents", whole_documents=True))(ranking)
     cut = stage.bind(Collection("passages"))(ranking)
     scorer = stage_of(model, max_length=20)

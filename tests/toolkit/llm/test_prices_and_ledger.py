@@ -521,3 +521,15 @@ def test_an_estimate_covers_the_truth_as_often_as_it_says():
 def test_an_estimate_needs_values_of_these_questions(values, questions):
     with pytest.raises(InputError):
         estimate(values, questions)
+
+
+def test_what_a_question_spent_before_counts_towards_its_cap_and_not_the_runs():
+    ledger = Ledger(cap=1.0, question_cap=0.5, spent_before=0.4)
+    ledger.add_prior_usage("q", {"librarian": UsageTotals(calls=3, input_tokens=7, dollars=0.5)})
+    usage = ledger.usage("q")
+    assert usage["librarian_calls"] == 3 and usage["dollars"] == pytest.approx(0.5)
+    assert ledger.total.dollars == 0
+    with pytest.raises(OutOfMoney), ledger.request("librarian", "q", DOLLAR):
+        raise AssertionError("it was let through")
+    with ledger.request("librarian", "another", DOLLAR):
+        pass
