@@ -1,7 +1,5 @@
 """Sentences by rules and by spaCy, and lines."""
 
-from __future__ import annotations
-
 from importlib import metadata
 from itertools import pairwise
 from types import SimpleNamespace

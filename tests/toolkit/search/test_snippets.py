@@ -1,7 +1,5 @@
 """Snippets: which stretch they show, that they do not cut words, and that they are fast."""
 
-from __future__ import annotations
-
 import re
 import time
 from typing import NamedTuple
