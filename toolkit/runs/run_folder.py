@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import fcntl
 import hashlib
@@ -185,32 +186,24 @@ class RunFolder:
         """Add counts of pipeline stages since this start, by stage and name, to the manifest's
         `stages`. These are the sums of all starts, and the maximum for names that begin with
         `largest_`."""
-        if not counts:
-            return
-        manifest = self._own_manifest()
-        stages = manifest.setdefault("stages", {})
-        for stage, numbers in counts.items():
-            known = stages.setdefault(stage, {})
-            for name, number in numbers.items():
-                before = known.get(name, 0)
-                largest = name.startswith("largest_")
-                known[name] = max(before, number) if largest else before + number
-            if lookups := known.get("cache_hits", 0) + known.get("cache_misses", 0):
-                known["cache_hit_rate"] = round(known.get("cache_hits", 0) / lookups, 4)
-        with disk_errors(self.manifest_path):
-            write_json(self.manifest_path, manifest, clear=True)
+        with self._changing_manifest() as manifest:
+            for stage, numbers in counts.items():
+                known = manifest.setdefault("stages", {}).setdefault(stage, {})
+                for name, number in numbers.items():
+                    before = known.get(name, 0)
+                    largest = name.startswith("largest_")
+                    known[name] = max(before, number) if largest else before + number
+                if lookups := known.get("cache_hits", 0) + known.get("cache_misses", 0):
+                    known["cache_hit_rate"] = round(known.get("cache_hits", 0) / lookups, 4)
 
     def note_costs(self, costs: Mapping[str, Mapping[str, float]]) -> None:
         """Add the costs of a ranking to the manifest's `costs`: seconds and other numbers by name,
         `once` (before the first query) and for a `query` (mean). Numbers that the manifest has
         already do not change, because a later start finds more in caches."""
-        manifest = self._own_manifest()
-        known = manifest.get("costs", {})
-        merged = {when: {**numbers, **known.get(when, {})} for when, numbers in costs.items()}
-        if merged != known:
-            with disk_errors(self.manifest_path):
-                manifest["costs"] = {**known, **merged}
-                write_json(self.manifest_path, manifest, clear=True)
+        with self._changing_manifest() as manifest:
+            known = manifest.setdefault("costs", {})
+            for when, numbers in costs.items():
+                known[when] = {**numbers, **known.get(when, {})}
 
     def read(self, qid: str) -> Trajectory | None:
         """The trajectory of a question; None if it has none yet."""
@@ -285,10 +278,16 @@ class RunFolder:
     def _files(self) -> Iterator[Path]:
         return _json_files(self.queries)
 
-    def _own_manifest(self) -> dict[str, Any]:
+    @contextmanager
+    def _changing_manifest(self) -> Iterator[dict[str, Any]]:
         if not self._writing:
             raise RuntimeError("a manifest is changed inside `with folder.writing(...)` only")
-        return self.manifest()
+        manifest = self.manifest()
+        before = copy.deepcopy(manifest)
+        yield manifest
+        if manifest != before:
+            with disk_errors(self.manifest_path):
+                write_json(self.manifest_path, manifest, clear=True)
 
     def _check_links(self) -> None:
         # The folder may come from somebody else, and a link could lead writes out of it.
@@ -440,9 +439,8 @@ def question_of(name: str, repeat: int) -> str:
 # by kill -9, so that there is nothing to clean up and no race. The text of the lock file (process,
 # host, start time) is for the error message, and for file systems on which other hosts do not see
 # a `flock`, such as some NFS mounts: a text of another host is never overridden, because only a
-# person can know whether that process still runs. `filelock` does not replace this: it polls (8
-# processes that hold a lock for 2 ms each waited up to 955 ms instead of 64 ms), and the text of
-# the holder would remain ours.
+# person can know whether that process still runs. `filelock` polls: 8 processes that hold a lock
+# for 2 ms each waited up to 955 ms for it, and 64 ms for this one.
 
 
 @dataclass(frozen=True)

@@ -127,11 +127,8 @@ class ToolSpec:
     parameters: tuple[Parameter, ...]
 
     def schema(self) -> dict[str, Any]:
-        """The tool in the function-calling form that model APIs share.
-
-        The schema is strict: every argument is required (optional ones are nullable) and no other
-        is allowed.
-        """
+        """The tool in the function-calling form that model APIs share. The schema is strict: every
+        argument is required (optional ones are nullable) and no other is allowed."""
         return {
             "name": self.name,
             "description": self.description,
@@ -183,9 +180,8 @@ class ToolError(Exception):
 
 
 class Page(ABC):
-    """What the text of a tool result shows, as values, so that no agent parses texts.
-
-    An interface with another kind of page writes a subclass.
+    """What the text of a tool result shows, as values, so that no agent parses texts. An interface
+    with another kind of page writes a subclass.
 
     Attributes:
         tier: the evidence tier of the documents on the page.
@@ -203,10 +199,8 @@ class Page(ABC):
 
 @dataclass(frozen=True)
 class Continuation:
-    """The call that shows what follows a page.
-
-    `arguments` leaves out those that keep their defaults, and `reason`, which the caller adds.
-    """
+    """The call that shows what follows a page, without arguments that keep their defaults and
+    without `reason`, which the caller adds."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -313,10 +307,8 @@ def call_text(tool: str, **arguments: Any) -> str:
 
 
 def recordable(arguments: Any) -> dict[str, Any]:
-    """Arguments of a call, or notes of a search, as the record takes them.
-
-    What JSON or UTF-8 cannot represent, or is nested too deeply, becomes `{"unreadable": ...}`.
-    """
+    """Arguments of a call, or notes of a search, for the record. What JSON or UTF-8 cannot
+    represent, or is nested too deeply, becomes `{"unreadable": ...}`."""
     try:
         json_text(arguments).encode()
         if isinstance(arguments, Mapping) and _shallow(arguments, _DEEPEST_ARGUMENTS):
