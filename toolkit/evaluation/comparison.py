@@ -262,8 +262,7 @@ def _check_factors(groups: Sequence[Sequence[EvaluatedRun]], by: Sequence[str]) 
     varied = {name for name in known if any(_varies(name, group) for group in groups)}
     if unknown := sorted(set(by) - known):
         raise InputError(
-            f"no run has the factor {', '.join(unknown)}",
-            valid=", ".join(sorted(varied or known)),
+            f"no run has the factor {', '.join(unknown)}", valid=", ".join(sorted(varied or known))
         )
     for group in groups:
         first: dict[Any, EvaluatedRun] = {}

@@ -309,11 +309,7 @@ def _damaged(path: Path, why: str) -> InputError:
     return InputError(f"cannot read {path}: {why}", do="move it away and tune again")
 
 
-def measure_table(
-    table: RankTable,
-    qrels: Qrels,
-    measures: Sequence[str],
-) -> MeasureTable:
+def measure_table(table: RankTable, qrels: Qrels, measures: Sequence[str]) -> MeasureTable:
     """Compute measures at all points from the ranks of judged documents. The values are equal to
     those of the full rankings.
 

@@ -157,17 +157,14 @@ class LlmJudge:
             key or a spent budget. Any other error makes the verdict `failed`.
         """
         if not case.response.strip():
-            return ModelVerdict(case.qid, False, reasoning="no response", case=case.fingerprint)
+            return _wrong(case, "no response")
         settings = replace(self.settings, tool_choice=_TOOL)
         try:
             turn = await model.respond([user(self._request(case))], [_SCHEMA], settings)
         except ModelError as error:
             if error.stops_run or isinstance(error, OutOfMoney):
                 raise
-            message = f"{error.code}: {error}"
-            return ModelVerdict(
-                case.qid, False, reasoning=message, error=FAILED, case=case.fingerprint
-            )
+            return _wrong(case, f"{error.code}: {error}", FAILED)
         return read_verdict(case, turn)
 
     def _request(self, case: JudgeCase, nonce: str = "") -> str:
@@ -212,9 +209,7 @@ def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
     except (ValueError, RecursionError):
         value = None
     if not _whole(value):
-        return ModelVerdict(
-            case.qid, False, reasoning=text[:500], error=UNREADABLE, case=case.fingerprint
-        )
+        return _wrong(case, text[:500], UNREADABLE)
     return ModelVerdict(
         qid=case.qid,
         correct=value["correct"],
@@ -223,6 +218,10 @@ def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
         confidence=value["confidence"],
         case=case.fingerprint,
     )
+
+
+def _wrong(case: JudgeCase, reasoning: str, error: str = "") -> ModelVerdict:
+    return ModelVerdict(case.qid, False, reasoning=reasoning, error=error, case=case.fingerprint)
 
 
 def case_of(trajectory: Trajectory, accepted: Sequence[str]) -> JudgeCase:
@@ -305,13 +304,8 @@ class VerdictFile:
     def left(self, cases: Iterable[JudgeCase]) -> list[JudgeCase]:
         """The cases whose response has no verdict yet, or whose request failed."""
         known = self.read()
-        return [
-            case
-            for case in cases
-            if (row := known.get(case.qid)) is None
-            or row.case != case.fingerprint
-            or row.error == FAILED
-        ]
+        judged = {row.qid: row.case for row in known.values() if row.error != FAILED}
+        return [case for case in cases if judged.get(case.qid) != case.fingerprint]
 
 
 def verdicts_in(path: Path) -> dict[str, ModelVerdict]:

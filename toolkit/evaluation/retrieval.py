@@ -109,9 +109,7 @@ def f1_at(cutoff: int) -> Any:
 
 
 def measure_rankings(
-    rankings: Rankings,
-    qrels: Qrels,
-    measures: Sequence[str] = DEFAULT_MEASURES,
+    rankings: Rankings, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES
 ) -> PerQuestion:
     """Compute measures of rankings with ir_measures.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import importlib
 import os
 import random
 import ssl
@@ -41,6 +40,7 @@ from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn, Usa
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.llm.server import Servers, serving
 from soundingline.toolkit.obfuscation import is_obfuscated
+from soundingline.toolkit.optional import import_optional
 from soundingline.toolkit.redaction import REDACTED, VARIABLE, find_secrets
 
 Arrived = Callable[..., None]
@@ -65,17 +65,6 @@ _CUT_SHORT: Mapping[str, tuple[type[ModelError], str]] = {
         for word in ("abort", "error", "cancelled", "insufficient_system_resource")
     },
 }
-
-
-def load(name: str) -> Any:
-    """An optional module, imported when it is first needed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise InputError(
-            f"the Python package {name!r} is not installed",
-            do="pip install 'soundingline[llm]'",
-        ) from error
 
 
 class Key:
@@ -200,25 +189,6 @@ class Connection(NamedTuple):
     turnstile: asyncio.Lock
 
 
-async def receive_body(sending: Any, arrived: Arrived) -> None:
-    """Receive the body that answers `sending`, a call `with_streaming_response` of OpenAI's SDK.
-
-    `arrived` gets it with its last byte. What follows, up to the end of the response, frees the
-    connection for the next request; the replies that other tasks have by now come first.
-    """
-    async with sending as response:
-        encoded = "content-encoding" in response.headers
-        length = -1 if encoded else int(response.headers.get("content-length", -1))
-        content = bytearray()
-        async for part in response.iter_bytes():
-            content += part
-            if len(content) == length:
-                arrived(bytes(content))
-                await asyncio.sleep(0)
-        if len(content) != length or not content:
-            arrived(bytes(content))
-
-
 @asynccontextmanager
 async def _place_in_flight(slots: asyncio.Semaphore, queued: list[float]) -> AsyncIterator[None]:
     """One of the `slots` for the block; the seconds of waiting for it, in vain or not, are added to
@@ -311,8 +281,8 @@ class LanguageModel(ABC):
 
     def ready(self) -> None:
         """`InputError` where the SDK or the key is missing. Sends nothing."""
-        load(self.sdk)
-        load("tenacity")
+        import_optional(self.sdk)
+        import_optional("tenacity")
         self._key.value(self._where)
 
     def fingerprint_weights(self, record: Path | None) -> None:
@@ -387,7 +357,7 @@ class LanguageModel(ABC):
         """`Unreachable` where no connection to the server can be made. Asks the server for its list
         of models, which nobody bills; any answer will do, and so will a server that is too busy to
         answer."""
-        http = load("httpx2")
+        http = import_optional("httpx2")
         parts = urlsplit(self.address)
         address = f"{parts.scheme}://{parts.netloc}{parts.path}"
         try:
@@ -473,7 +443,7 @@ class LanguageModel(ABC):
 
         The SDKs' own retries are off: they also retry when the quota is exhausted, and they would
         hold a place in flight while they wait."""
-        tenacity = load("tenacity")
+        tenacity = import_optional("tenacity")
         return tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(self._is_worth_retrying),
             wait=lambda state: self._wait(state.attempt_number, state.outcome.exception()),
@@ -578,7 +548,7 @@ class LanguageModel(ABC):
 
     def _translated(self, error: Exception) -> ModelError | None:
         """Our error for one of the SDK or of its HTTP library; None for a stranger."""
-        sdk, http = load(self.sdk), load("httpx2")
+        sdk, http = import_optional(self.sdk), import_optional("httpx2")
         if isinstance(error, sdk.APIStatusError):
             return self._fault(error.status_code, error.body, error.response.headers)
         if isinstance(error, (sdk.APITimeoutError, http.TimeoutException)):
@@ -596,7 +566,7 @@ class LanguageModel(ABC):
             return self._sessions[loop]
 
     def _open(self) -> Connection:
-        sdk = load(self.sdk)
+        sdk = import_optional(self.sdk)
         client = self._client(
             sdk,
             api_key=self._key.value(self._where) or "none",
@@ -607,7 +577,7 @@ class LanguageModel(ABC):
         return Connection(client, asyncio.Semaphore(self.concurrency), asyncio.Lock())
 
     def _http(self, sdk: Any) -> Any:
-        http = load("httpx2")
+        http = import_optional("httpx2")
         limits = http.Limits(
             max_connections=self.concurrency,
             max_keepalive_connections=self.concurrency,

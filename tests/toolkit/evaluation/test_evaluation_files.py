@@ -57,6 +57,13 @@ def evaluate(folder):
     return evaluate_run(folder.trajectories(), BENCHMARK, measures=("AP", "nDCG@10"))
 
 
+def evaluated(path, *trajectories):
+    """A run folder with its evaluation."""
+    folder = run(path, *trajectories)
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    return folder
+
+
 def test_a_cell_comes_back_as_it_was_evaluated(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "z", "a"), trajectory("2", "x"))
     evaluation = evaluate(folder)
@@ -74,8 +81,7 @@ def test_a_cell_comes_back_as_it_was_evaluated(tmp_path):
 
 
 def test_metrics_json_is_a_flat_map_of_numbers(tmp_path):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     metrics = json.loads((folder.path / "metrics.json").read_text())
     assert all(isinstance(value, float) for value in metrics.values())
     assert {"AP", "nDCG@10", "accuracy", "recall_surfaced", "completion"} <= metrics.keys()
@@ -118,8 +124,7 @@ def test_a_ranking_without_an_agent_is_a_cell_too(tmp_path):
 
 def test_two_runs_are_compared_from_their_folders(tmp_path):
     for sweep, first in (("s1", "a"), ("s2", "z")):
-        folder = run(tmp_path / sweep / "cell", trajectory("1", first), trajectory("2", "x"))
-        write_evaluation(folder.path, evaluate(folder), state=folder.state())
+        evaluated(tmp_path / sweep / "cell", trajectory("1", first), trajectory("2", "x"))
     cells = load_runs([tmp_path / "s1" / "cell", tmp_path / "s2" / "cell"])
     assert [cell.name for cell in cells] == ["s1/cell", "s2/cell"]
     (row,) = compare(cells, ["recall_surfaced"], "s1/cell")
@@ -127,8 +132,7 @@ def test_two_runs_are_compared_from_their_folders(tmp_path):
 
 
 def test_a_folder_named_twice_is_one_cell(tmp_path):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     assert len(load_runs([folder.path, folder.path / ".." / "a"])) == 1
 
 
@@ -139,16 +143,13 @@ def test_an_unevaluated_run_tells_the_command(tmp_path):
 
 
 def test_an_evaluation_older_than_its_trajectories_is_refused(tmp_path):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     run(tmp_path / "a", trajectory("2", "x"))
     with pytest.raises(InputError, match="trajectories that are there now"):
         load_run(folder.path)
 
 
-def test_an_evaluation_of_trajectories_that_changed_while_it_was_made_is_refused(
-    tmp_path,
-):
+def test_an_evaluation_of_trajectories_that_changed_while_it_was_made_is_refused(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     state = folder.state()
     evaluation = evaluate(folder)
@@ -162,16 +163,14 @@ def test_an_answer_in_place_of_a_failed_attempt_of_equal_size_is_told(tmp_path):
     answered = trajectory("1", "a")
     failed = replace(answered, status="failed", traceback="E" * 3)  # "completed" is 3 longer
     assert len(dump_trajectory(failed)) == len(dump_trajectory(answered))
-    folder = run(tmp_path / "a", failed)
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", failed)
     run(tmp_path / "a", answered)
     with pytest.raises(InputError, match="trajectories that are there now"):
         load_run(folder.path)
 
 
 def test_a_copied_run_keeps_its_evaluation(tmp_path):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     shutil.copytree(folder.path, tmp_path / "b", copy_function=shutil.copyfile)
     assert load_run(tmp_path / "b").metrics == load_run(folder.path).metrics
 
@@ -203,8 +202,7 @@ def test_two_evaluations_at_once_leave_the_files_of_one(tmp_path, monkeypatch):
 
 
 def test_files_of_two_evaluations_are_never_read_as_one(tmp_path, monkeypatch):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
 
     def read(run, name, *others):
         content = _read(run, name, *others)
@@ -218,8 +216,7 @@ def test_files_of_two_evaluations_are_never_read_as_one(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_evaluation_counts_as_none(tmp_path, monkeypatch):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
 
     def stop(*_, **__):
         raise KeyboardInterrupt
@@ -232,8 +229,7 @@ def test_an_interrupted_evaluation_counts_as_none(tmp_path, monkeypatch):
 
 
 def test_a_damaged_evaluation_is_named(tmp_path):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     (folder.path / "evaluation" / "funnel.json").write_text('{"evidence":')
     with pytest.raises(InputError, match=r"funnel\.json"):
         load_run(folder.path)

@@ -297,10 +297,7 @@ def test_an_error_ends_judging_and_verdicts_under_way_are_kept():
 def test_recorded_verdicts_decide_and_the_exact_rule_stands_beside_them():
     recorded = RecordedVerdicts(
         judge(),
-        {
-            "q1": ModelVerdict("q1", True),
-            "q2": ModelVerdict("q2", False, error="unreadable"),
-        },
+        {"q1": ModelVerdict("q1", True), "q2": ModelVerdict("q2", False, error="unreadable")},
     )
     answer = Answer(exact="T. Brekke")
     right = recorded.verdict("q1", answer, ["Torvald Brekke"])

@@ -28,15 +28,7 @@ def item(kind, output, tool=None):
     return {"type": kind, "tool_name": tool, "arguments": arguments, "output": output}
 
 
-def case(
-    qid,
-    response,
-    retrieved=(),
-    *,
-    status="completed",
-    searches=1,
-    last=True,
-):
+def case(qid, response, retrieved=(), *, status="completed", searches=1, last=True):
     hits = json.dumps([{"docid": docid, "snippet": "text"} for docid in retrieved])
     result = [item("tool_call", hits, "search")]
     result += [item("output_text", response)] if response else []

@@ -28,18 +28,7 @@ from soundingline.toolkit.evaluation.tuning import (
     tune,
 )
 
-MEASURES = [
-    "AP",
-    "RR",
-    "nDCG@10",
-    "nDCG",
-    "P@5",
-    "R@3",
-    "R@100",
-    "Rprec",
-    "Success@1",
-    "Bpref",
-]
+MEASURES = ["AP", "RR", "nDCG@10", "nDCG", "P@5", "R@3", "R@100", "Rprec", "Success@1", "Bpref"]
 
 
 def test_the_pi_serini_grid_has_363_cells_of_decimal_steps():
@@ -332,9 +321,7 @@ def small_tuning(folds):
 
 
 @pytest.mark.parametrize("folds", [None, 4])
-def test_a_tuning_chooses_within_the_grid_and_compares_with_the_references(
-    folds,
-):
+def test_a_tuning_chooses_within_the_grid_and_compares_with_the_references(folds):
     found = small_tuning(folds)
     assert found.chosen() in found.grid.points
     assert set(found.choices) == {"AP", "RR"}

@@ -1,8 +1,11 @@
-"""Made-up cells for the tests of the report: plausible numbers, the same at every call."""
+"""Invented runs for the tests of the report: plausible numbers, the same at every call."""
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
+from rich.console import Console
 
 from soundingline.toolkit.evaluation import compare
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
@@ -92,3 +95,11 @@ def six_runs():
 def paired(cells, *measures):
     """Every pair, by evaluation's own comparison, with few resamples."""
     return compare(cells, measures, test="t", resamples=199)
+
+
+def printed(*tables, width=80):
+    """Tables as a terminal shows them."""
+    stream = io.StringIO()
+    for table in tables:
+        Console(file=stream, width=width).print(table)
+    return stream.getvalue()

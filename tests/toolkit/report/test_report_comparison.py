@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from report_runs import fake_run, six_runs
-from rich.console import Console
+from report_runs import fake_run, printed, six_runs
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import PairedComparison, compare
@@ -41,8 +39,7 @@ UNCLEAR = CLEAR._replace(low=-0.02, high=0.32, p=0.05, p_holm=0.1, questions_nee
 
 
 def data_of(*verdicts, cells=(LOW, HIGH), **arguments):
-    given = {"main": None, "baseline": None, "measures": (), "alpha": 0.05, **arguments}
-    return report_data(cells, verdicts, **given)
+    return report_data(cells, verdicts, **arguments)
 
 
 def words_of(*verdicts, **arguments):
@@ -66,13 +63,16 @@ def test_a_difference_that_is_not_significant_has_the_number_of_questions_needed
     )
 
 
-@pytest.mark.parametrize("needed", [None, float("inf")])
-def test_where_no_number_of_questions_would_do_it_says_so(needed):
-    assert "no number of questions" in words_of(UNCLEAR._replace(questions_needed=needed))
-
-
-def test_a_pair_that_nobody_tested_is_said_to_be_untested():
-    assert words_of().endswith("It was not compared with A (the baseline).")
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        ([UNCLEAR._replace(questions_needed=None)], "no number of questions"),
+        ([UNCLEAR._replace(questions_needed=float("inf"))], "no number of questions"),
+        ([], "It was not compared with A (the baseline)."),
+    ],
+)
+def test_a_pair_without_a_number_or_a_test_is_described_as_such(pairs, words):
+    assert words in words_of(*pairs)
 
 
 def test_the_next_best_is_told_beside_the_baseline():
@@ -80,11 +80,7 @@ def test_the_next_best_is_told_beside_the_baseline():
     said = words_of(CLEAR, UNCLEAR._replace(b="C"), cells=(LOW, HIGH, third))
     assert "from A (the baseline) is significant" in said
     assert "from C (the next best) is not significant" in said
-
-
-def test_the_best_is_told_against_the_next_best_when_it_is_the_baseline():
-    said = words_of(UNCLEAR, baseline="B")
-    assert "from A (the next best) is not significant" in said
+    assert "from A (the next best) is not significant" in words_of(UNCLEAR, baseline="B")
 
 
 def test_a_verdict_read_from_the_other_side_is_mirrored():
@@ -103,19 +99,22 @@ def test_differences_are_shown_against_the_baseline_whichever_way_they_were_comp
         assert pair.difference == difference
 
 
-def test_the_best_value_is_marked_best_only_where_every_other_cell_is_separated():
-    third = replace(LOW, name="C", metrics={"accuracy": 0.5})
-    cells = (LOW, HIGH, third)
-    clear = CLEAR._replace(b="C")
-    assert data_of(CLEAR, clear, cells=cells).marks("accuracy") == {"B": "best"}
-    unclear = UNCLEAR._replace(b="C")
-    assert data_of(CLEAR, unclear, cells=cells).marks("accuracy") == {"B": "tie", "C": "tie"}
-    assert data_of(CLEAR, cells=cells).marks("accuracy") == {"B": "tie"}
+OTHER = replace(LOW, name="C", metrics={"accuracy": 0.5})
+TWIN = replace(HIGH, name="C")
 
 
-def test_equal_best_values_are_all_marked_as_ties():
-    twin = replace(HIGH, name="C")
-    assert data_of(CLEAR, cells=(LOW, HIGH, twin)).marks("accuracy") == {"B": "tie", "C": "tie"}
+@pytest.mark.parametrize(
+    ("cells", "pairs", "marks"),
+    [
+        ((LOW, HIGH, OTHER), [CLEAR, CLEAR._replace(b="C")], {"B": "best"}),
+        ((LOW, HIGH, OTHER), [CLEAR, UNCLEAR._replace(b="C")], {"B": "tie", "C": "tie"}),
+        ((LOW, HIGH, OTHER), [CLEAR], {"B": "tie"}),
+        ((LOW, HIGH, TWIN), [CLEAR], {"B": "tie", "C": "tie"}),
+        ((HIGH, TWIN), [CLEAR], {}),
+    ],
+)
+def test_a_run_is_best_if_it_differs_significantly_from_every_other_one(cells, pairs, marks):
+    assert data_of(*pairs, cells=cells).marks("accuracy") == marks
 
 
 def test_means_that_differ_by_rounding_alone_are_equal():
@@ -127,10 +126,6 @@ def test_means_that_differ_by_rounding_alone_are_equal():
     low = replace(HIGH, name="C", metrics={"accuracy": 0.1})
     clear = CLEAR._replace(a="A", b="C")
     assert data_of(clear, cells=(one, other, low)).marks("accuracy") == {"A": "tie", "B": "tie"}
-
-
-def test_where_all_cells_are_equal_none_is_marked():
-    assert data_of(CLEAR, cells=(HIGH, replace(HIGH, name="C"))).marks("accuracy") == {}
 
 
 def test_an_error_is_best_where_it_is_lowest_and_a_cost_is_never_best():
@@ -321,11 +316,8 @@ def test_equal_configurations_on_one_benchmark_are_systems_of_their_own():
 
 
 def test_the_terminal_has_a_table_for_each_measure_asked_for():
-    console = Console(width=80, record=True, file=io.StringIO())
     tables = benchmark_tables(grid("nq-sira"), measures=["nDCG@10", "accuracy"])
-    for one in tables:
-        console.print(one)
-    text = console.export_text()
+    text = printed(*tables)
     assert len(tables) == 2 and "nDCG@10" in text and "accuracy" in text
     assert "macro" in text and "missing on nq" in " ".join(text.split())
     assert benchmark_tables([benchmark_run("nq", "bm25"), benchmark_run("nq", "sira")]) == []
@@ -339,11 +331,8 @@ def test_a_table_of_many_benchmarks_is_split_and_keeps_every_number():
         for name in benchmarks
         for retriever in LEVELS
     ]
-    console = Console(width=80, record=True, file=io.StringIO())
     tables = benchmark_tables(cells, measures=["nDCG@10"])
-    for one in tables:
-        console.print(one)
-    words = console.export_text().replace("≈", "").split()
+    words = printed(*tables).replace("≈", "").split()
     assert len(tables) > 1
     for one in cells:
         assert f"{one.metrics['nDCG@10']:.4f}" in words
@@ -418,10 +407,9 @@ def test_a_mean_over_the_known_costs_stands_beside_their_number():
         costed("one", 0.25, range(1)),
         costed("all", 0.5, range(100)),
     ]
-    table = io.StringIO()
-    Console(file=table, width=80).print(comparison_table(cells, measures=["usage_dollars"]))
+    table = printed(comparison_table(cells, measures=["usage_dollars"]))
     report = render(cells, measures=["usage_dollars"])
-    for text in (report.html, report.markdown, table.getvalue()):
+    for text in (report.html, report.markdown, table):
         assert "2.2500 (n=10)" in text and "0.0000 (n=1)" in text
         assert "24.7500" in text and "n=100" not in text
     assert "over the questions for which this is known" in report.html
@@ -432,17 +420,12 @@ def test_a_comparison_of_cost_tells_over_how_many_questions_it_is():
     report = render(cells, compare(cells, ["usage_dollars"], test="t", resamples=199))
     for text in (report.html, report.markdown):
         assert "for which it is known in both runs, 6 of 100" in text
-
-
-def test_a_comparison_of_costs_that_are_all_known_needs_no_such_line():
     cells = [costed("one", 0.5, range(100)), costed("two", 0.25, range(100))]
     report = render(cells, compare(cells, ["usage_dollars"], test="t", resamples=199))
     assert "known in both runs" not in report.html
 
 
-def test_a_run_of_unknown_cost_is_not_drawn_and_one_without_cost_is_at_zero(
-    monkeypatch,
-):
+def test_a_run_of_unknown_cost_is_not_drawn_and_one_without_cost_is_at_zero(monkeypatch):
     """The first run has an enriched corpus with dollars, the second one without, the third none."""
     once = [{"documents": 9, "seconds": 2.0, "dollars": 4.0}, {"documents": 9, "seconds": 2.0}, {}]
     query = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 from dataclasses import replace
 
 import pytest
@@ -119,7 +117,7 @@ def test_counts_of_stages_are_shown_by_run_and_stage():
     one, other = six_runs()[:2]
     counted = {"reranker": {"pairs_scored": 1234, "unscored": 0, "cache_hit_rate": 0.5}}
     cells = [replace(one, manifest={**one.manifest, "stages": counted}), other]
-    data = report_data(cells, [], main=None, baseline=None, measures=(), alpha=0.05)
+    data = report_data(cells)
     section = stages_section(data)
     assert section is not None
     ((row,),) = (table.rows for table in section.tables)
@@ -128,9 +126,3 @@ def test_counts_of_stages_are_shown_by_run_and_stage():
         "pairs_scored 1,234, cache_hit_rate 0.5",
     ]
     assert stages_section(replace(data, styles=data.styles[1:])) is None
-
-
-@pytest.mark.parametrize("name", ["measures", "page", "results", "traces"])
-def test_examples_in_docstrings_give_what_they_show(name):
-    result = doctest.testmod(importlib.import_module(f"soundingline.toolkit.report.{name}"))
-    assert result.attempted and not result.failed

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import unicodedata
 from dataclasses import replace
 
 import pytest
-from report_runs import paired, six_runs
-from rich.console import Console
+from report_runs import paired, printed, six_runs
 from rich.text import Text
 
 from soundingline.toolkit.console import escape_control
 from soundingline.toolkit.report import comparison_table
 from soundingline.toolkit.report.results import report_data
-
-
-def printed(table, width=80):
-    stream = io.StringIO()
-    Console(file=stream, width=width).print(table)
-    return stream.getvalue()
 
 
 def test_six_runs_fit_eighty_columns_one_line_each():
@@ -44,7 +36,7 @@ def test_the_best_is_bold_or_a_tie_as_in_the_report():
 
 def test_names_stand_where_factors_do_not_tell_cells_apart():
     cells = [replace(cell, factors={}) for cell in six_runs()]
-    assert "demo-maxp-bm25_tuned" in printed(comparison_table(cells), 120)
+    assert "demo-maxp-bm25_tuned" in printed(comparison_table(cells), width=120)
 
 
 def test_markup_in_names_is_printed_and_not_obeyed():
@@ -63,7 +55,9 @@ def test_names_factors_and_measures_control_no_terminal_and_break_no_line(attack
         )
         for place, cell in enumerate(six_runs())
     ]
-    text = printed(comparison_table(cells, title=attack, measures=["AP", f"usage_{attack}"]), 200)
+    text = printed(
+        comparison_table(cells, title=attack, measures=["AP", f"usage_{attack}"]), width=200
+    )
     assert not any(unicodedata.category(char) == "Cc" for char in text.replace("\n", ""))
     assert text.count(escape_control(attack)) >= 2 + len(cells)
     assert len({len(line) for line in text.splitlines()[2:]}) <= 2  # columns stay aligned
@@ -93,20 +87,14 @@ def test_many_factors_leave_room_for_fewer_measures_and_cut_no_digits():
 
 
 def test_a_setting_that_a_cell_leaves_as_it_is_has_the_value_of_its_configuration():
-    both = {"config": {"rewriter": {"apply_to": "both"}}}
-    none = {"config": {"rewriter": {"apply_to": None}}}
+    rows = [
+        ({"rewriter": "none"}, None),
+        ({"rewriter": "q2q", "rewriter.apply_to": "retriever"}, "both"),
+        ({"rewriter": "q2q"}, "both"),
+    ]
     cells = [
-        replace(cell, factors=factors, manifest=manifest)
-        for cell, factors, manifest in zip(
-            six_runs(),
-            [
-                {"rewriter": "none"},
-                {"rewriter": "q2q", "rewriter.apply_to": "retriever"},
-                {"rewriter": "q2q"},
-            ],
-            [none, both, both],
-            strict=False,
-        )
+        replace(cell, factors=factors, manifest={"config": {"rewriter": {"apply_to": value}}})
+        for cell, (factors, value) in zip(six_runs(), rows, strict=False)
     ]
     (column,) = [c for c in comparison_table(cells).columns if str(c.header) == "rewriter apply to"]
     assert [str(cell) for cell in column.cells] == ["—", "retriever", "both"]
@@ -146,13 +134,7 @@ def test_given_measures_without_room_are_named_and_no_number_is_cut():
 
 
 def test_a_factor_that_a_cell_has_not_is_not_in_its_label():
-    cells = [
-        replace(cell, factors=factors)
-        for cell, factors in zip(
-            six_runs(),
-            [{"reranker": "none"}, {"reranker": "monot5", "reranker.depth": "10"}],
-            strict=False,
-        )
-    ]
-    data = report_data(cells, [], main=None, baseline=None, measures=(), alpha=0.05)
-    assert [style.label for style in data.styles] == ["none", "monot5 · 10"]
+    settings = [{"reranker": "none"}, {"reranker": "monot5", "reranker.depth": "10"}]
+    cells = [replace(cell, factors=row) for cell, row in zip(six_runs(), settings, strict=False)]
+    labels = [style.label for style in report_data(cells).styles]
+    assert labels == ["none", "monot5 · 10"]

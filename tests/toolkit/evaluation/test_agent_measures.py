@@ -1,4 +1,4 @@
-"""A run's numbers, computed by hand on four questions: right, wrong, failed, never asked."""
+"""The measures of agents' runs, by hand: quality and effort, funnel, coverage and calibration."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.agent_run import evaluate_run, final_ranking
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
+from soundingline.toolkit.evaluation.funnel import (
+    evidence_funnel,
+    exposure_curves,
+    relevant_documents,
+)
+from soundingline.toolkit.evaluation.published import calibration_error, calibration_error_published
+from soundingline.toolkit.evaluation.retrieval import answer_coverage
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import Turn, Usage
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.trajectory import Answer, Exposure, ToolCall, Trajectory
 
+# Four questions: right, wrong, failed and never run.
 TOPICS = [Topic(qid, f"question {qid}") for qid in ("right", "wrong", "broken", "missing")]
 EVIDENCE = {"right": {"a": 1, "b": 1}, "wrong": {"x": 1}, "broken": {"y": 1}, "missing": {"z": 1}}
 ANSWERS = {qid: ["Ada Lovelace", "Ada"] for qid in EVIDENCE}
@@ -109,9 +117,7 @@ def test_effort_is_over_recorded_trajectories_failed_ones_included(evaluation):
     assert evaluation.denominators["search_calls"] == 3
 
 
-def test_citations_count_documents_once_and_no_citation_counts_zero(
-    evaluation,
-):
+def test_citations_count_documents_once_and_no_citation_counts_zero(evaluation):
     # Cited: a (twice, once as a passage) and k; relevant: a and b.
     assert evaluation.per_question["citation_precision"]["right"] == 1 / 2
     assert evaluation.per_question["citation_recall"]["right"] == 1 / 2
@@ -124,9 +130,7 @@ def test_the_final_ranking_is_cited_opened_previewed_surfaced():
     assert final_ranking(RIGHT, depth=2) == ["a", "k"]
 
 
-def test_ranking_measures_are_of_the_final_ranking_over_all_judged_questions(
-    evaluation,
-):
+def test_ranking_measures_are_of_the_final_ranking_over_all_judged_questions(evaluation):
     assert evaluation.metrics["AP"] == pytest.approx(((1 + 2 / 3) / 2) / 4)
     assert evaluation.metrics["P@2"] == pytest.approx((1 / 2) / 4)
     assert evaluation.metrics["RR"] == pytest.approx(1 / 4)
@@ -139,9 +143,7 @@ def test_calibration_is_over_stated_confidences_of_ended_questions(evaluation):
     assert evaluation.denominators["calibration_error"] == 2
 
 
-def test_the_published_accuracy_stands_beside_with_its_own_denominator(
-    evaluation,
-):
+def test_the_published_accuracy_stands_beside_with_its_own_denominator(evaluation):
     assert evaluation.metrics["accuracy_published"] == pytest.approx(1 / 3)
     assert evaluation.denominators["accuracy_published"] == 3
     assert evaluation.denominators["accuracy"] == 4
@@ -207,9 +209,7 @@ def test_a_call_is_repeated_where_only_its_reason_is_another():
     assert evaluated(replace(RIGHT, calls=calls), other).counts["repeated"] == 1
 
 
-def test_the_funnel_has_each_judged_tier_and_ignores_failed_questions(
-    evaluation,
-):
+def test_the_funnel_has_each_judged_tier_and_ignores_failed_questions(evaluation):
     assert evaluation.funnel["evidence"]["surfaced"] == pytest.approx(
         {"macro": 1 / 4, "micro": 2 / 5, "documents": 5 / 4}
     )
@@ -386,3 +386,226 @@ def test_without_a_rewritten_query_nothing_is_counted(evaluation):
     rewritten = replace(WRONG, calls=(*WRONG.calls, second))
     # The mean is over the questions that have a rewritten search.
     assert evaluated(RIGHT, rewritten).denominators["rewrites_with_answer"] == 1
+
+
+# The evidence funnel and the exposure curves.
+
+GRADES = {
+    "1": {"a": 1, "b": 2, "c": 1, "z": 0},
+    "2": {"x": 1},
+    "3": {"y": 1, "w": 1},
+    "4": {"n": 0},
+}
+ONE = Trajectory(
+    "1",
+    "?",
+    "completed",
+    tiers={
+        "surfaced": ("a", "k", "b", "l", "m", "c"),
+        "previewed": ("a", "k", "b"),
+        "opened": ("a",),
+        "cited": (),
+    },
+    exposures=(
+        Exposure(1, "previewed", "a", 1, 100),
+        Exposure(1, "previewed", "k", 2, 100),
+        Exposure(2, "opened", "a", 2, 500),
+        Exposure(3, "previewed", "b", 3, 600),
+        Exposure(3, "cited", "a", 3, 600),
+    ),
+)
+TWO = Trajectory(
+    "2",
+    "?",
+    "completed",
+    tiers={"surfaced": ("x",), "previewed": ("q", "x"), "opened": ("q", "x"), "cited": ("x",)},
+    exposures=(Exposure(1, "opened", "q", 1, 40), Exposure(2, "opened", "x", 10, 1000)),
+)
+
+
+def test_each_tier_has_macro_and_micro_recall_and_mean_documents_over_all_questions():
+    # Question 3 has no trajectory and counts 0; question 4 has no relevant document.
+    funnel = evidence_funnel([ONE, TWO], {"evidence": GRADES})["evidence"]
+    assert list(funnel) == ["surfaced", "previewed", "opened", "cited"]
+    assert funnel["surfaced"] == pytest.approx(
+        {"macro": (1 + 1 + 0) / 3, "micro": 4 / 6, "documents": (6 + 1 + 0) / 3}
+    )
+    assert funnel["previewed"] == pytest.approx(
+        {"macro": (2 / 3 + 1) / 3, "micro": 3 / 6, "documents": 5 / 3}
+    )
+    assert funnel["opened"] == pytest.approx(
+        {"macro": (1 / 3 + 1) / 3, "micro": 2 / 6, "documents": 3 / 3}
+    )
+    assert funnel["cited"] == pytest.approx({"macro": 1 / 3, "micro": 1 / 6, "documents": 1 / 3})
+
+
+def test_every_judged_tier_has_its_own_denominator():
+    funnel = evidence_funnel([ONE], {"evidence": GRADES, "gold": {"1": {"c": 1}}, "none": {}})
+    assert list(funnel) == ["evidence", "gold"]
+    assert funnel["gold"]["surfaced"] == {"macro": 1, "micro": 1, "documents": 6}
+    assert funnel["gold"]["previewed"]["macro"] == 0
+
+
+def test_questions_without_a_relevant_document_are_left_out():
+    assert list(relevant_documents(GRADES)) == ["1", "2", "3"]
+
+
+def test_curves_are_steps_averaged_over_all_questions_that_hold_their_last_value():
+    curves = exposure_curves([ONE, TWO], GRADES, points=500)
+    by_documents = dict(curves["documents"])
+    # Question 1 reaches 1/3 at one document and 2/3 at three; question 2 reaches 1 at ten.
+    assert by_documents[1] == pytest.approx((1 / 3) / 3)
+    assert by_documents[2] == pytest.approx((1 / 3) / 3)
+    assert by_documents[3] == by_documents[9] == pytest.approx((2 / 3) / 3)
+    assert by_documents[10] == pytest.approx((2 / 3 + 1) / 3)
+    by_tokens = dict(curves["tokens"])
+    assert by_tokens[99] == 0
+    # An opened document counts from its first showing, which was the preview.
+    assert by_tokens[100] == pytest.approx((1 / 3) / 3)
+    assert max(by_tokens) == 1000 and by_tokens[1000] == pytest.approx((2 / 3 + 1) / 3)
+
+
+def test_a_curve_has_few_ascending_points_and_ends_at_the_largest_exposure():
+    points = exposure_curves([ONE, TWO], GRADES, points=12)["tokens"]
+    assert len(points) <= 12
+    assert points == sorted(points) and points[0][0] == 1 and points[-1][0] == 1000
+    recalls = [recall for _, recall in points]
+    assert recalls == sorted(recalls)
+
+
+def test_the_end_of_the_curve_is_the_recall_of_what_was_shown():
+    curves = exposure_curves([ONE, TWO], GRADES)
+    shown = evidence_funnel([ONE, TWO], {"evidence": GRADES})["evidence"]["previewed"]["macro"]
+    assert curves["documents"][-1][1] == pytest.approx(shown)
+    assert curves["tokens"][-1][1] == pytest.approx(shown)
+
+
+def test_nothing_shown_is_a_point_at_zero():
+    assert exposure_curves([], GRADES) == {"documents": [(1, 0)], "tokens": [(1, 0)]}
+
+
+def test_the_funnel_tells_what_was_judged_from_which_layer():
+    exposures = (
+        Exposure(1, "previewed", "a", 1, 10, "metadata"),
+        Exposure(1, "previewed", "n", 2, 10, "metadata"),
+        Exposure(2, "opened", "a", 2, 40, "abstract"),
+    )
+    calls = (
+        ToolCall("search", {}, "", tokens=10, notes={"layer": "metadata"}),
+        ToolCall("read", {}, "", tokens=20, notes={"layer": "abstract"}),
+        ToolCall("read", {}, "", tokens=10, notes={"layer": "abstract"}),  # the same once more
+    )
+    trajectory = Trajectory("q", "q", "completed", calls=calls, exposures=exposures)
+    judged = {"evidence": {"q": {"a": 1, "b": 1}, "other": {"c": 1}}}
+    funnel = evidence_funnel([trajectory], judged)["evidence"]
+    assert funnel["metadata"] == {"macro": 0.25, "micro": 1 / 3, "documents": 1.0, "tokens": 5.0}
+    assert funnel["abstract"] == {"macro": 0.25, "micro": 1 / 3, "documents": 0.5, "tokens": 15.0}
+    assert "text" not in funnel
+
+
+def test_curves_never_exceed_one():
+    # In floating point, 49 times 1/49 is less than 1, and some other sums are more.
+    for documents in range(1, 30):
+        docids = [f"d{n}" for n in range(documents)]
+        rows = [Exposure(1, "opened", docid, n, n) for n, docid in enumerate(docids, start=1)]
+        questions = [Trajectory(str(q), "?", "completed", exposures=tuple(rows)) for q in range(7)]
+        evidence = {str(q): dict.fromkeys(docids, 1) for q in range(7)}
+        for points in exposure_curves(questions, evidence).values():
+            assert max(recall for _, recall in points) <= 1
+            assert points[-1][1] == pytest.approx(1)
+
+
+# Answer coverage.
+
+TEXTS = {f"d{number}": f"Title {number}\nnothing of use" for number in range(20)}
+TEXTS["kow"] = "Brel\nIts mayor is ANNA  Kow, since 1,998."
+TEXTS["kowal"] = "Brel\nAnna Kowalska was no mayor. Yes."
+
+
+def texts(docids):
+    return ((docid, TEXTS[docid]) for docid in docids if docid in TEXTS)
+
+
+def coverage(ranking, *accepted):
+    values = answer_coverage({"q": ranking}, {"q": accepted}, texts)
+    return values["AnswerCoverage@5"]["q"], values["AnswerCoverage@10"]["q"]
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"), [(1, (1, 1)), (5, (1, 1)), (6, (0, 1)), (10, (0, 1)), (11, (0, 0))]
+)
+def test_an_answer_counts_where_one_of_the_first_documents_holds_it(place, expected):
+    ranking = [f"d{number}" for number in range(15)]
+    ranking.insert(place - 1, "kow")
+    assert coverage(ranking, "Bo Lind", "the Anna Kow!") == expected
+
+
+def test_texts_and_answers_are_normalised_alike_and_answers_are_whole_words():
+    assert coverage(["kow"], "anna kow") == coverage(["kow"], "1998") == (1, 1)
+    assert coverage(["kow"], "Brel") == (1, 1)  # titles count
+    assert coverage(["kowal"], "Anna Kow") == coverage(["kow"], "Kow Anna") == (0, 0)
+    assert coverage(["gone", "kow"], "Anna Kow") == (1, 1)  # a document that the corpus lacks
+
+
+def test_every_question_with_an_answer_that_can_be_held_is_in_the_mean():
+    accepted = {"a": ["Anna Kow"], "b": ["Anna Kow"], "c": ["yes"], "d": [], "e": ["yes", "Brel"]}
+    values = answer_coverage({"a": ["kow"], "c": ["kowal"], "e": ["kow"]}, accepted, texts)
+    assert values["AnswerCoverage@5"] == {"a": 1.0, "b": 0.0, "e": 1.0}
+    none = {qid: accepted[qid] for qid in "cd"}
+    assert answer_coverage({"a": ["kow"]}, none, texts) == {}
+
+
+def test_each_document_is_read_once_and_only_the_first_ten_are():
+    reads = []
+
+    def counted(docids):
+        reads.extend(docids)
+        return texts(docids)
+
+    rankings = {qid: ["kow", *(f"d{number}" for number in range(15))] for qid in "ab"}
+    answer_coverage(rankings, {"a": ["Kow"], "b": ["Kow"]}, counted)
+    assert len(reads) == len(set(reads)) == 10
+
+
+# Calibration.
+
+
+def test_one_bin_is_the_gap_of_mean_confidence_and_accuracy():
+    # Mean confidence 60 %, one of four right: 25 %.
+    assert calibration_error([30, 50, 70, 90], [True, False, False, False]) == pytest.approx(35)
+
+
+def test_bins_of_sorted_confidences_are_averaged_by_size_in_squares():
+    # Sorted: (10, wrong) (20, right) | (80, right) (90, wrong) (100, right).
+    # Gaps: |.15 - .5| = .35 over 2, |.9 - 2/3| = .2333 over 3.
+    error = calibration_error([90, 10, 100, 80, 20], [False, False, True, True, True], bin_size=2)
+    assert error == pytest.approx(100 * ((2 * 0.35**2 + 3 * (0.9 - 2 / 3) ** 2) / 5) ** 0.5)
+
+
+def test_perfectly_calibrated_answers_have_none():
+    assert calibration_error([50] * 4, [True, False, True, False]) == 0
+    assert calibration_error([100, 100, 0], [True, True, False], bin_size=1) == 0
+
+
+def test_the_published_variant_keeps_dropped_answers_in_its_total():
+    confidences, correct = [50.0] * 100 + [100.0] * 100, [False] * 100 + [True] * 100
+    assert calibration_error_published(confidences, correct) == pytest.approx(
+        100 * (0.25 * 100 / 200) ** 0.5
+    )
+
+
+def test_the_published_variant_is_zero_below_one_bin():
+    assert calibration_error_published([50.0] * 99, [True] * 99) == 0
+
+
+def test_calibration_without_answers_is_an_error():
+    with pytest.raises(ValueError, match="at least one"):
+        calibration_error([], [])
+
+
+def test_confidences_that_differ_by_rounding_alone_are_ties():
+    # Ties keep the order given: bins of (right, wrong) and (right, wrong).
+    stated = [0.1 + 0.2, 0.3, 0.1 + 0.2, 0.3]
+    assert calibration_error(stated, [True, False, True, False], bin_size=2) == pytest.approx(
+        100 * (0.5 - 0.003)
+    )
