@@ -520,27 +520,6 @@ class Checkpoint:
         return self.revision if self._adapter is None else None
 
 
-def t5_model(
-    model: str,
-    revision: str | None,
-    config: Any,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    what: str,
-) -> Any:
-    """The `T5ForConditionalGeneration` of a checkpoint in evaluation mode on the CPU. `InputError`
-    if it does not fit into the memory of `device`, and if weights are missing."""
-    check_weights_fit("AutoModelForSeq2SeqLM", config, device, dtype, f"{what} ({model})")
-    kind = import_optional("transformers").T5ForConditionalGeneration
-    with opening(model), within_memory(device, model):
-        network, report = kind.from_pretrained(
-            model, revision=revision, dtype=dtype, output_loading_info=True, **DATA_ONLY
-        )
-    _check_t5_complete(model, report["missing_keys"])
-    return network.eval()
-
-
 def t5_tokenizer(model: str, revision: str | None, tokenizer: str | None, vocabulary: int) -> Any:
     """The tokenizer of a T5 checkpoint: `tokenizer` (a name or a folder), by default the
     `tokenizer.json` of the checkpoint, otherwise that of T5. `InputError` if there is none, and if
@@ -577,14 +556,11 @@ def check_t5_weights(network: Any, model: str, revision: str | None) -> None:
     with opening(model):
         # The embeddings have several names.
         needed = {name for name, _ in network.named_parameters()} - {"shared.weight"}
-        _check_t5_complete(model, needed - _stored_names(model, revision))
-
-
-def _check_t5_complete(model: str, missing: Iterable[str]) -> None:
-    names = sorted(missing)
-    if names:
+        missing = sorted(needed - _stored_names(model, revision))
+    if missing:
         raise InputError(
-            f"'{model}' lacks {len(names)} of the weights of T5 with its decoder, {names[0]} first",
+            f"'{model}' lacks {len(missing)} of the weights of T5 with its decoder, "
+            f"{missing[0]} first",
             valid="a checkpoint of an encoder and a decoder",
         )
 

@@ -31,6 +31,10 @@ _EXTRAS = {
     "fastapi": "serve",
     "uvicorn": "serve",
     "mcp": "serve",
+    "openai": "llm",
+    "anthropic": "llm",
+    "httpx2": "llm",
+    "tenacity": "llm",
 }
 
 

@@ -1,7 +1,5 @@
 """Append-only files: what was written whole is there, whatever ended the writer."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

@@ -1,7 +1,5 @@
 """Sealed lines: the published scheme, marked folders, and what an absent or wrong canary brings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -48,7 +46,7 @@ def sealed(tmp_path):
 
 def trajectory(**more):
     call = ToolCall("search", {"query": TEXT}, output=TEXT * 50, ranking=("d1",))
-    return Trajectory("q1", TEXT, "completed", calls=(call,), **more)  # type: ignore[arg-type]
+    return Trajectory("q1", TEXT, "completed", calls=(call,), **more)
 
 
 @given(st.text())

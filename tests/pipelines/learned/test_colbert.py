@@ -1,4 +1,5 @@
-"""ColBERT against BERT run directly: markers, masks, what is left out, projection, MaxSim."""
+"""ColBERT against BERT run directly: markers, masks, what is left out, projection; MaxSim against
+loops over every pair of tokens."""
 
 import os
 
@@ -6,9 +7,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny_embedder
+from effort import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from soundingline.pipelines.learned.colbert import ColBERT, check_space
+from soundingline.pipelines.learned import vectors as module
+from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker, check_space
+from soundingline.pipelines.learned.vectors import (
+    DocumentVectors,
+    NumpySearch,
+    TorchSearch,
+    maxsim,
+)
+from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -292,3 +304,203 @@ def test_a_run_opens_the_index_and_ranks(model, built):
     assert bound.index == opened(model, built)
     with pytest.raises(InputError, match="not bound"):
         retriever(frame("the mill"))
+
+
+def collection(rng, lengths, kind="float32"):
+    vectors = rng.standard_normal((sum(lengths), 8)).astype(kind)
+    return DocumentVectors(vectors, np.cumsum([0, *lengths]))
+
+
+def naive(query, documents):
+    scores = []
+    for first, last in zip(documents.offsets[:-1], documents.offsets[1:], strict=True):
+        rows = documents.vectors[first:last].astype(np.float64)
+        scores.append(sum(max(float(token @ row) for row in rows) for token in query))
+    return scores
+
+
+@settings(max_examples=cases(40))
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    queries=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    products=st.integers(1, 200),
+    kind=st.sampled_from(["float32", "float16"]),
+    seed=st.integers(0, 99),
+)
+def test_scores_are_those_of_loops_whatever_the_blocks(lengths, queries, products, kind, seed):
+    rng = np.random.default_rng(seed)
+    documents = collection(rng, lengths, kind)
+    asked = [rng.standard_normal((count, 8)).astype(np.float32) for count in queries]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_PRODUCTS", products)
+        found = maxsim(asked, documents)
+    np.testing.assert_allclose(found, [naive(query, documents) for query in asked], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("products", [100, 1 << 24])
+def test_both_searches_give_the_top_100_of_loops(kind, products, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(module, "_PRODUCTS", products)
+    rng = np.random.default_rng(1)
+    documents = collection(rng, rng.integers(1, 20, 400).tolist(), kind)
+    asked = [rng.standard_normal((count, 8)).astype(np.float32) for count in (4, 1, 7)]
+    searches = NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))
+    for search in searches:
+        for query, found in zip(asked, search(asked, 100), strict=True):
+            exact = np.array(naive(query, documents))
+            order = np.argsort(-exact, kind="stable")[:100]
+            assert found.numbers.tolist() == order.tolist()
+            np.testing.assert_allclose(found.scores, exact[order], atol=1e-4)
+
+
+def test_equal_scores_stand_in_the_order_of_the_documents():
+    import torch
+
+    documents = DocumentVectors(np.ones((60, 4), np.float32), np.arange(0, 61, 2))
+    for search in (NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))):
+        found = search([np.ones((3, 4), np.float32)], 5)[0]
+        assert found.numbers.tolist() == [0, 1, 2, 3, 4]
+        assert found.scores.tolist() == [12.0] * 5
+
+
+def test_a_depth_beyond_the_documents_gives_them_all():
+    import torch
+
+    documents = collection(np.random.default_rng(2), [2, 3])
+    for search in (NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))):
+        assert len(search([np.ones((1, 8), np.float32)], 1000)[0].numbers) == 2
+
+
+@pytest.mark.parametrize("scores", [1, 1 << 26])
+def test_a_vector_is_a_text_of_one_token(scores, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(module, "_SCORES", scores)
+    rng = np.random.default_rng(3)
+    vectors = rng.standard_normal((50, 8)).astype(np.float32)
+    queries = rng.standard_normal((4, 8)).astype(np.float32)
+    exact = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    one_a_text = DocumentVectors(vectors)
+    as_tokens = DocumentVectors(vectors, np.arange(51))
+    for search in (NumpySearch, lambda documents: TorchSearch(documents, torch.device("cpu"))):
+        rankings = search(one_a_text)(list(queries), 10)
+        by_tokens = search(as_tokens)([query[None] for query in queries], 10)
+        for query, ranking, other in zip(exact, rankings, by_tokens, strict=True):
+            order = np.argsort(-query, kind="stable")[:10].tolist()
+            assert ranking.numbers.tolist() == other.numbers.tolist() == order
+            np.testing.assert_allclose(ranking.scores, query[order], atol=1e-5)
+            np.testing.assert_allclose(other.scores, query[order], atol=1e-5)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 16, 17])
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("part", [64, 1 << 23])
+def test_one_vector_a_document_is_searched_by_dot_products(queries, kind, part, monkeypatch):
+    monkeypatch.setattr(module, "_PART", part)  # several threads, or one
+    rng = np.random.default_rng(queries)
+    vectors = rng.standard_normal((301, 33)).astype(kind)
+    vectors.flags.writeable = False  # as those that are mapped from disk
+    asked = [rng.standard_normal(33).astype(np.float32) for _ in range(queries)]
+    exact = np.array(asked, np.float64) @ vectors.astype(np.float64).T
+    rankings = NumpySearch(DocumentVectors(vectors))(asked, 20)
+    for row, ranking in zip(exact, rankings, strict=True):
+        order = np.argsort(-row, kind="stable")[:20]
+        assert ranking.numbers.tolist() == order.tolist()
+        np.testing.assert_allclose(ranking.scores, row[order], rtol=1e-5)
+    if kind == "float32" and queries < 17:
+        # A score does not depend on what else is asked.
+        (alone,) = NumpySearch(DocumentVectors(vectors))(asked[-1:], 20)
+        assert alone.scores.tolist() == rankings[-1].scores.tolist()
+
+
+CPU = {"dtype": "float32", "device": "cpu"}
+TEXTS = ["the old mill.", "", "by the river " * 9, "who built the bridge", "town ,", "x\ud800"]
+QUERIES = ["who built the mill", "river"]
+PAIRS = [Pair(query, text) for query in QUERIES for text in TEXTS]
+
+
+def exact_encoder(model, **changed):
+    return ColBERT(str(model), **{**CPU, "storage": "float32", **changed})
+
+
+def stage_of(model, **changed):
+    return ColBERTReranker(str(model), **{**CPU, **changed})
+
+
+def loops(model, pair):
+    made = exact_encoder(model)
+    query, text = made.encode_queries([pair.query])[0], made.encode([pair.text])[0]
+    return sum(max(float(token @ row) for row in text) for token in query)
+
+
+def test_scores_are_those_of_loops_and_of_each_pair_alone(model):
+    scorer = stage_of(model)
+    together = scorer.score(PAIRS)
+    np.testing.assert_allclose(together, [loops(model, pair) for pair in PAIRS], atol=1e-4)
+    np.testing.assert_allclose(together, [scorer.score([pair])[0] for pair in PAIRS], atol=1e-4)
+    np.testing.assert_allclose(together, scorer.score(PAIRS[::-1])[::-1], atol=1e-4)
+    assert scorer.score([]) == []
+
+
+def test_a_text_of_several_queries_is_encoded_once_and_cut_ones_are_counted(model):
+    scorer = stage_of(model, max_length=16)
+    scorer.score(PAIRS)
+    assert scorer.count() == {"pairs": 12, "encoded": 6, "truncated": 1}
+
+
+def test_the_fingerprint_tells_settings_that_change_a_score(model):
+    own = stage_of(model).fingerprint
+    assert stage_of(model, batch_tokens=64).fingerprint == own
+    assert stage_of(model, max_length=16).fingerprint != own
+    assert stage_of(model, query_max_length=16).fingerprint != own
+
+
+def test_the_head_of_a_ranking_comes_in_the_order_of_maxsim(model, tmp_path):
+    units = {f"d{n}": Unit(f"d{n}", "", text) for n, text in enumerate(TEXTS)}
+    ranking = pd.DataFrame(
+        {
+            "qid": "q",
+            "query": QUERIES[0],
+            "docno": list(units),
+            "score": [float(len(units) - n) for n in range(len(units))],
+            "rank": range(len(units)),
+            "reasoning": "why",
+        }
+    )
+    stage = ColBERTReranker(
+        str(model),
+        texts=lambda ids: [units[docno] for docno in ids],
+        cache=tmp_path,
+        depth=4,
+        **CPU,
+    )
+    exact = {f"d{n}": loops(model, Pair(QUERIES[0], text)) for n, text in enumerate(TEXTS)}
+    found = stage(ranking)
+    head = sorted(list(units)[:4], key=lambda docno: -exact[docno])
+    assert found["docno"].tolist() == [*head, "d4", "d5"]
+    np.testing.assert_allclose(found["score"][:4], [exact[docno] for docno in head], atol=1e-4)
+    assert set(found["reasoning"]) == {"why"}
+    again = stage(ranking)
+    pd.testing.assert_frame_equal(found, again)
+    assert stage.counts["cache_hits"] == 4
+    assert stage.counts["pairs"] == 4
+    assert len(stage(ranking.iloc[:0])) == 0
+
+
+def test_a_whole_document_scores_as_its_best_window(model):
+    window, rest = "who built the mill", "of a town . "
+    text = rest * 20 + window + " " + rest * 20
+    ranking = pd.DataFrame(
+        {"qid": ["1"], "query": [window], "docno": ["d"], "score": [1.0], "text": [text]}
+    )
+    stage = ColBERTReranker(str(model), max_length=20, **CPU)
+    whole = stage.bind(Collection("documents", whole_documents=True))(ranking)
+    cut = stage.bind(Collection("passages"))(ranking)
+    scorer = stage_of(model, max_length=20)
+    parts = scorer.windows(Pair(window, text))
+    windows = [loops(model, Pair(window, part)) for part in parts]
+    assert len(windows) > 5
+    assert whole["score"].iloc[0] == pytest.approx(max(windows), abs=1e-4)
+    assert cut["score"].iloc[0] == pytest.approx(windows[0], abs=1e-4)

@@ -205,14 +205,14 @@ def test_an_impossible_number_in_a_file_is_unknown_and_not_zero(value):
     # Also where it is the only number of a role, or of a question.
     assert known_usage(readable_usage({"agent_dollars": value}), "agent_dollars") is None
     assert known_usage(readable_usage({"dollars": value}), "dollars") is None
-    with pytest.raises(ValueError, match="impossible"):
+    with pytest.raises(ValueError, match="1 validation error"):
         usage_totals({"calls": 1, "dollars": value})
 
 
 def test_an_account_in_a_file_is_read_as_it_was_written():
     account = UsageTotals(calls=3, retries=1, output_tokens=7, dollars=0.5)
     assert usage_totals(account.nonzero()) == account
-    with pytest.raises(ValueError, match="impossible"):
+    with pytest.raises(ValueError, match="1 validation error"):
         usage_totals({"calls": 1, "euros": 2})
 
 
