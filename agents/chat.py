@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from soundingline.agents.base import Agent, Budget, Clock, Episode, RunResources, run_episode
-from soundingline.agents.conversation import AgentSetup, Conversation, NoAnswer, OutOfTime
-from soundingline.agents.demands import check_first_call
+from soundingline.agents.base import (
+    Agent,
+    Budget,
+    Clock,
+    Episode,
+    RunResources,
+    run_episode,
+)
+from soundingline.agents.conversation import ChatSettings, Conversation, NoAnswer, OutOfTime
 from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.data import Topic
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncated
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
@@ -35,31 +42,39 @@ _STATUS = {
 
 
 class ChatAgent(Agent):
-    """ReAct over tool calls (Yao et al., 2023), with the rules of `prompt`: `pi_serini` (default),
-    `browsecomp_plus`, or the path of a file of one's own.
+    """ReAct over tool calls (Yao et al., 2023), with the rules of a prompt.
 
-    `model` answers (None: that of `bind`); `settings` are how it samples (its tool choice is `none`
-    where an answer is demanded), `price` what its tokens cost. `answer_extra` goes into the body of
-    requests that demand an answer, over the settings' own extra, such as a server's field for a
-    grammar. `remind`: an answer without a line `Exact Answer` is accepted only after one reminder
-    of the format. `first_call` (`search`): the first call has to be a search; a model that answers
-    instead is told so once. Neither is part of the published agents, whose first reply without a
-    call is their answer. Every request is entered in `ledger` (None: a new one, with the budget's
-    caps). `clock` gives seconds.
+    Args:
+        model: the language model. None: that of `bind`.
+        prompt: `pi_serini`, `browsecomp_plus`, another prompt of the package, or a path.
+        budget: limits of a question. None: no limits.
+        settings: how the model samples. The tool choice is `none` if an answer is demanded.
+        answer_extra: added to the body of requests that demand an answer, in addition to the
+            settings' own `extra`, such as a server's field for a grammar.
+        remind: accept an answer without a line `Exact Answer` only after one reminder of the
+            format. Not part of the published agents, whose first reply without a call is their
+            answer.
+        first_call: `search` if the first call must be a search; a model that answers instead is
+            corrected once. Not part of the published agents either. None: no demand.
+        price: the price of the model's tokens.
+        ledger: where every request is recorded. None: a new ledger with the budget's caps.
+        clock: returns seconds.
 
-    How a question ends (status, and reason where the status does not tell):
-    - `completed`: the model answered. `steered`: it did so after it was told that time is short;
-      reason `no_answer` where it went on calling tools instead.
+    How a question ends (the status, and the reason if the status does not imply it):
+
+    - `completed`: the model answered. `steered`: it answered after it was informed that time is
+      short; with the reason `no_answer` if it went on calling tools instead.
     - `timed_out` (`seconds`): stopped by the clock, without an answer.
     - `out_of_turns` (`turns`, `tool_calls`, `output_tokens`), `out_of_context` (`context_window`,
       our estimate; `context_overflow`, the server's word), `out_of_money` (`dollars`;
-      `run_out_of_money`): a budget was used up; an answer was demanded where that was possible,
-      if need be without the newest exchange, which `warnings` then tell.
-    - `failed`: `refused`, `truncated` or `empty_answer` twice, any other code of
-      `soundingline.toolkit.llm.errors`, or `defect`; asked again when the run is resumed.
+      `run_out_of_money`): a budget was used up. An answer was demanded if that was possible, if
+      necessary without the newest exchange, which a warning says.
+    - `failed`: `refused`, `truncated` or `empty_answer` twice, another code of
+      `soundingline.toolkit.llm.errors`, or `defect`. Asked again when the run is resumed.
 
-    Raises `InputError` for impossible values, for a window that one reply would fill, and where
-    there is a cap on money but no price.
+    Raises:
+        InputError: for impossible values, for a window that one reply would fill, and for a cap on
+            money without a price.
     """
 
     name = "chat"
@@ -80,27 +95,15 @@ class ChatAgent(Agent):
         ledger: Ledger | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        limits = budget or Budget()
-        if ledger is None:
-            ledger = Ledger(cap=limits.run_dollars, question_cap=limits.dollars)
-        if (ledger.cap or ledger.question_cap) and not price.known:
-            raise InputError(
-                "there is a cap on money, and the price of the model is unknown",
-                do="set llm.price.input and llm.price.output, or remove the cap",
-            )
-        check_first_call(first_call)
-        settings = settings or SamplingParams()
-        _check_room(limits, settings)
         self._model = model
-        self._price = price
-        self._prompt, self._answer_extra = prompt, answer_extra
-        self._remind, self._first_call = remind, first_call
-        self._setup = AgentSetup(
+        budget = budget or Budget()
+        self._settings = ChatSettings(
             prompt=load_prompt(prompt),
-            budget=limits,
-            settings=settings,
+            budget=budget,
+            sampling=settings or SamplingParams(),
+            price=price,
+            ledger=ledger or Ledger(cap=budget.run_dollars, question_cap=budget.dollars),
             answer_extra=answer_extra or {},
-            ledger=ledger,
             remind=remind,
             first_call=first_call,
         )
@@ -108,62 +111,63 @@ class ChatAgent(Agent):
 
     def bind(self, resources: RunResources) -> ChatAgent:
         """See `Agent`."""
-        return type(self)(
-            model=resources.model,
-            prompt=self._prompt,
-            budget=resources.budget,
-            settings=resources.settings,
-            answer_extra=self._answer_extra,
-            remind=self._remind,
-            first_call=self._first_call,
+        bound = copy.copy(self)
+        budget = resources.budget
+        bound._model = resources.model
+        bound._settings = replace(
+            self._settings,
+            budget=budget,
+            sampling=resources.settings or SamplingParams(),
             price=resources.price,
-            ledger=resources.ledger,
-            clock=self._clock,
+            ledger=resources.ledger or Ledger(cap=budget.run_dollars, question_cap=budget.dollars),
         )
+        return bound
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Hashes of what the settings only name, for the run's manifest."""
-        prompt = self._setup.prompt
-        prints = {"prompt": prompt.fingerprint}
-        if self._remind:
+        """Hashes of the prompt, and of the sections that optional demands use."""
+        prompt = self._settings.prompt
+        hashes = {"prompt": prompt.fingerprint}
+        if self._settings.remind:
             words = prompt.words("reminder"), prompt.words("reminder_closed")
-            prints["prompt.reminder"] = fingerprint(*words)
-        if self._first_call:
-            prints["prompt.first_call"] = fingerprint(prompt.words("first_call"))
-        return prints
+            hashes["prompt.reminder"] = fingerprint(*words)
+        if self._settings.first_call:
+            hashes["prompt.first_call"] = fingerprint(prompt.words("first_call"))
+        return hashes
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
-        """Answer one question; any number at once. Tools run in threads."""
-        opening = self._setup.prompt.opening(topic.text)
+        """Answer one question. Any number of questions may run at once; tools run in threads."""
+        opening = self._settings.prompt.opening(topic.text)
         return await run_episode(topic, tool, self._work, opening=opening, clock=self._clock)
 
     async def _work(self, episode: Episode) -> None:
-        qid, ledger = episode.topic.qid, self._setup.ledger
+        qid, settings = episode.topic.qid, self._settings
         if self._model is None:
             raise RuntimeError("the agent has no model: bind it to one")
-        model = MeteredModel(self._model, ledger, role="agent", qid=qid, price=self._price)
-        talk = Conversation(episode, model, self._setup)
+        model = MeteredModel(
+            self._model, settings.ledger, role="agent", qid=qid, price=settings.price
+        )
+        talk = Conversation(episode, model, settings)
         try:
             await self._converse(talk)
         except (OutOfTime, OutOfMoney, NoAnswer, Truncated) as end:
-            if talk.demands.draft:
-                self._accept(talk, talk.demands.settle_for_draft())
+            if talk.reminder.draft:
+                self._accept(talk, talk.reminder.use_draft())
             elif isinstance(end, OutOfTime):
                 episode.conclude("", status="timed_out", reason="seconds")
             else:
                 raise
         finally:
-            episode.usage = ledger.usage(qid)
+            episode.usage = settings.ledger.usage(qid)
             episode.warnings += talk.warnings
 
     async def _converse(self, talk: Conversation) -> None:
-        # What to say of the last reply, where it is of no use.
+        # The arguments of `ask_again` after a reply that was of no use.
         unusable: tuple[str, str, Exception | None] | None = None
         while True:
             reason = talk.used_up()
-            if reason and not talk.demands.draft:
-                return await self._last_word(talk, reason)
+            if reason and not talk.reminder.draft:
+                return await self._demand_answer(talk, reason)
             if unusable:
                 talk.ask_again(*unusable)
                 unusable = None
@@ -177,60 +181,49 @@ class ChatAgent(Agent):
                 unusable = "truncated", cut.code, cut
                 continue
             except ContextOverflow as overflow:
-                if talk.demands.draft:
-                    return self._accept(talk, talk.demands.settle_for_draft())
-                return await self._last_word(talk, overflow.code)
+                if talk.reminder.draft:
+                    return self._accept(talk, talk.reminder.use_draft())
+                return await self._demand_answer(talk, overflow.code)
             if turn.tool_calls:
-                await talk.serve(turn)
+                await talk.call_tools(turn)
             elif turn.empty:
                 unusable = "empty", "empty_answer", None
             elif not talk.demand(turn.text):
                 return self._accept(talk, turn.text)
 
     def _accept(self, talk: Conversation, text: str) -> None:
-        talk.demands.mark(text)
+        talk.reminder.mark(text)
         talk.episode.conclude(text, status="steered" if talk.steered else "completed")
 
-    async def _last_word(self, talk: Conversation, reason: str) -> None:
-        """A budget is used up: demand the answer, where there is room and time for one. Where the
-        whole transcript leaves too little room, the newest exchange, which took it, is left out."""
-        demand, text = self._setup.prompt.sections["final"], None
+    async def _demand_answer(self, talk: Conversation, reason: str) -> None:
+        """Demand the answer after a budget is used up, if room and time are left for one. If the
+        transcript leaves too little room, the newest exchange, which took it, is left out."""
+        demand, text = self._settings.prompt.sections["final"], None
         room = talk.make_room(demand)
         while room and text is None:
-            text = await self._demanded(talk, demand)
+            text = await self._last_reply(talk, demand)
             room = text is not None or talk.retreat(demand)
         answered = text or talk.called_closed_tools
-        if answered and reason in _ROOM_LEFT and talk.demands.remind(text or "", closed=True):
-            text = await self._demanded(talk) or talk.demands.settle_for_draft()
-        talk.demands.mark(text or "")
+        if answered and reason in _ROOM_LEFT and talk.reminder.remind(text or "", closed=True):
+            text = await self._last_reply(talk) or talk.reminder.use_draft()
+        talk.reminder.mark(text or "")
         talk.episode.conclude(text or "", status=_STATUS[reason], reason=reason)
 
-    async def _demanded(self, talk: Conversation, demand: str = "") -> str | None:
-        """The answer to a `demand` (empty: to what was said last), as far as there is one; None
-        where the window had no room for any."""
+    async def _last_reply(self, talk: Conversation, demand: str = "") -> str | None:
+        """The reply to a `demand` (empty: to the last message), as far as there is one. None if the
+        window had no room for any."""
         talk.close_tools()
         if demand:
             talk.say(demand)
         try:
             turn = await talk.ask(answer_only=True)
-            if turn.tool_calls and talk.demands.reminds:
-                await talk.serve(turn)  # They are closed, which is told before the reminder.
+            if turn.tool_calls and talk.reminder.reminds:
+                # The results say that the tools are closed. The reminder follows them.
+                await talk.call_tools(turn)
             return turn.text
         except (Truncated, ContextOverflow) as cut:
             text = cut.turn.text if cut.turn else ""
             no_room = isinstance(cut, ContextOverflow) or talk.cramped
             return None if no_room and not text.strip() else text
         except (OutOfTime, OutOfMoney):
-            return ""  # What ended the question first is what is recorded.
-
-
-def _check_room(budget: Budget, settings: SamplingParams) -> None:
-    """`InputError` where a reply, or the answer, would take the whole window."""
-    window, longest = budget.context_window, settings.max_output_tokens or 0
-    if window is not None and max(longest, budget.answer_tokens) >= window:
-        raise InputError(
-            f"a context window of {window} tokens has no room beside replies of {longest} and an "
-            f"answer of {budget.answer_tokens}",
-            valid="llm.settings.max_output_tokens and budget.answer_tokens below the window",
-            do="lower them, or set a larger budget.context_window",
-        )
+            return ""  # The budget that ended the question first is the recorded reason.

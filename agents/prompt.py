@@ -1,4 +1,4 @@
-"""Prompts: files of their own, in sections, whose hash belongs into a run's manifest."""
+"""Prompts of agents: files in sections, whose hash is recorded in the run's manifest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _THREE_LINES = (
     "Exact Answer: the answer alone\n"
     "Confidence: 0% to 100%"
 )
-# What a prompt may say in its own words, and what is said where it does not.
+# Sections that a prompt may leave out, with our words.
 _OPTIONAL = {
     "reminder": (
         'Your last reply is no answer yet: no answer stands behind "Exact Answer:". If you '
@@ -39,8 +39,8 @@ _OPTIONAL = {
         "{call} now: the {argument} is the words of the question that tell most."
     ),
 }
-# What may have words of its own where no tool can be called, and the section whose words stand
-# there otherwise. Those of `reminder` are not ours: its format is the prompt's own.
+# Sections for closed tools that a prompt may leave out, and the section of the same prompt that
+# takes their place. The format of a prompt's `reminder` is its own, so it precedes our words.
 _WHERE_CLOSED = {
     "reminder_closed": "reminder",
     "empty_closed": "blocked",
@@ -51,17 +51,19 @@ _KNOWN = {*SECTIONS, *_OPTIONAL, *_WHERE_CLOSED}
 
 @dataclass(frozen=True)
 class AgentPrompt:
-    """What an agent tells its model: `sections` by name.
+    """The sections of a prompt by name.
 
-    `system` opens the transcript (left out where empty) and `question` follows, with `{question}`
-    in the place of the question. `steer` is said when time is nearly gone; `blocked` answers tool
-    calls from then on; `final` asks for the answer when another budget is used up; `empty` and
-    `truncated` answer replies without content and replies that the output limit cut
-    (`empty_closed` and `truncated_closed` once tools are closed; without them `blocked`). Where the
-    agent is set so, `reminder` asks once for the answer's format (`reminder_closed` where no tool
-    can be called; without it a prompt's own `reminder`), and `first_call` for a search before the
-    first answer, where `{call}` stands for that call and `{argument}` for its argument that takes
-    the query; a prompt without these two has our words.
+    - `system` opens the transcript (left out if empty) and `question` follows, in which
+      `{question}` is replaced by the question.
+    - `steer` is said when time is nearly over; `blocked` is the result of tool calls from then on;
+      `final` demands the answer when another budget is used up.
+    - `empty` and `truncated` follow replies without content and replies that the output limit cut
+      (`empty_closed` and `truncated_closed` once tools are closed; without these, `blocked`).
+    - `reminder`, if the agent reminds, demands the answer's format (`reminder_closed` if no tool
+      can be called; without it the prompt's own `reminder`).
+    - `first_call`, if the agent demands a first call, demands a search before the first answer.
+      `{call}` is replaced by that call and `{argument}` by its argument for the query. A prompt
+      without `reminder` or `first_call` has our words.
     """
 
     name: str
@@ -69,17 +71,17 @@ class AgentPrompt:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of every word of it."""
+        """A hash of all sections."""
         return fingerprint(dict(self.sections))
 
     def words(self, section: str) -> str:
-        """What a section says."""
+        """The text of a section, also of one that the prompt leaves out."""
         own = self.sections.get(section) or self.sections.get(_WHERE_CLOSED.get(section, ""))
         return own or _OPTIONAL.get(section, "")
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """What stands in the place of the answer wherever the prompt tells the format, which small
+        """The placeholders for the answer in the prompt's descriptions of the format, which small
         models repeat."""
         texts = (*self.sections.values(), *_OPTIONAL.values())
         parts = {*map(exact_part, texts), *(list_part(text) or "" for text in texts)}
@@ -87,34 +89,41 @@ class AgentPrompt:
 
     @property
     def asks_for_list(self) -> bool:
-        """Whether the format that the prompt asks for ends in a list of documents."""
+        """Whether the answer format of the prompt ends in a list of documents."""
         return any(list_part(text) is not None for text in self.sections.values())
 
     def opening(self, question: str) -> list[dict[str, str]]:
-        """The messages that begin a transcript."""
+        """The messages at the start of a transcript."""
         question_message = user(self.sections["question"].replace(_QUESTION, question))
         instructions = self.sections["system"]
         return [system(instructions), question_message] if instructions else [question_message]
 
 
-def read_sections(path: Path, ours: Path) -> dict[str, str]:
-    """The texts of a prompt file by the names in its headings. `InputError`, which names the
-    prompts in the folder `ours`, where it cannot be read."""
+def read_prompt(name: str, folder: Path) -> tuple[Path, dict[str, str]]:
+    """The path of a prompt and its sections by name.
+
+    Args:
+        name: the name of a prompt in `folder`, or the path of a file that ends in `.txt`.
+        folder: prompts of the package.
+
+    Raises:
+        InputError: if the file cannot be read. The message names the prompts in `folder`.
+    """
+    path = Path(name) if name.endswith(".txt") else folder / f"{name}.txt"
     try:
         parts = _HEADING.split(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        known = ", ".join(sorted(other.stem for other in ours.glob("*.txt")))
+        known = ", ".join(sorted(other.stem for other in folder.glob("*.txt")))
         raise InputError(
             f"there is no prompt {path.stem!r}", valid=f"{known}, or the path of a .txt file"
         ) from error
-    return {head: body.strip() for head, body in zip(parts[1::2], parts[2::2], strict=True)}
+    return path, {head: body.strip() for head, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def load_prompt(name: str) -> AgentPrompt:
-    """The prompt of this name that comes with the package, or that of the user's own file (a path
-    that ends in `.txt`). `InputError` where there is none, or where a section is missing."""
-    path = Path(name) if name.endswith(".txt") else FOLDER / f"{name}.txt"
-    sections = read_sections(path, FOLDER)
+    """The prompt of this name in the package, or of a file (a path that ends in `.txt`).
+    `InputError` if there is none, or if a section is missing."""
+    path, sections = read_prompt(name, FOLDER)
     complete = set(SECTIONS) <= set(sections) <= _KNOWN
     if not complete or _QUESTION not in sections["question"]:
         raise InputError(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.agents.literature.calibration import METHODS, Calibration, logit
+from soundingline.agents.literature.scores import METHODS, Calibration, logit
 from soundingline.experiments.cli import CommandParser, one_path, run_command
 from soundingline.experiments.config import Settings
 from soundingline.experiments.recorded import Options, recorded_benchmark
@@ -83,7 +83,7 @@ def pairs_of(trajectories: Iterable[Trajectory], targets: Any) -> Pairs:
 
 
 def fit(probabilities: Sequence[float], met: Sequence[bool], method: str) -> dict[str, Any]:
-    """The parameters of `soundingline.agents.literature.calibration.Calibration`: isotonic
+    """The parameters of `soundingline.agents.literature.scores.Calibration`: isotonic
     regression (Zadrozny and Elkan, KDD 2002), or Platt's logistic regression (1999) over the
     log-odds, both by scikit-learn."""
     labels = np.array(met, dtype=float)

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from soundingline.pipelines.counts import Counts
-from soundingline.pipelines.prompt_client import PromptClients, Reply, json_answer
-from soundingline.pipelines.prompt_template import PromptTemplate
+from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, Reply, json_answer
 from soundingline.pipelines.requirement_scorers import CachedRequirementScorer
 from soundingline.pipelines.rerank.rank1 import closing_token, verdict
 from soundingline.toolkit.errors import InputError, is_number
@@ -107,14 +106,14 @@ class ChatScorer:
         self._prompt = PromptTemplate(prompt, "scorer/requirements.txt", _PLACES)
         self._resources = ScorerResources()
         self._counts = Counts(*_COUNTS)
-        self._make_clients(log_probabilities)
+        self._make_llms(log_probabilities)
 
     @property
     def fingerprint(self) -> str:
         """Hash of the prompt and the settings; once bound, of the model and its sampling too."""
         model = self._resources.model
         settings = (self._prompt.text, self.structured, self.log_probabilities)
-        return fingerprint(self._clients.key(model)) if model else fingerprint("chat", *settings)
+        return fingerprint(self._llm.key(model)) if model else fingerprint("chat", *settings)
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -131,7 +130,7 @@ class ChatScorer:
         bound = copy.copy(self)
         bound._resources = resources
         if not resources.gives_logprobs:
-            bound._make_clients(False)
+            bound._make_llms(False)
         return CachedRequirementScorer(bound, resources.caches)
 
     def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
@@ -160,20 +159,19 @@ class ChatScorer:
         prompts = [self._filled(candidate) for candidate in candidates]
         pairs = list(zip(candidates, prompts, strict=True))
         replies: dict[str, Reply] = {}
-        for clients, has_evidence in ((self._clients, True), (self._clients_of_overall, False)):
+        for llm, has_evidence in ((self._llm, True), (self._llm_of_overall, False)):
             qids = {
                 prompt: each.qid for each, prompt in pairs if bool(each.evidence) == has_evidence
             }
             if qids:
-                replies |= self._replies(qids, clients)
+                replies |= self._replies(qids, llm)
         return [_document_score(candidate, replies[prompt]) for candidate, prompt in pairs]
 
-    def _replies(self, qids: Mapping[str, str], clients: PromptClients) -> dict[str, Reply]:
+    def _replies(self, qids: Mapping[str, str], llm: CachedLLM) -> dict[str, Reply]:
         if self._resources.model is None:
             raise RuntimeError("the scorer has no model: bind it to one")
-        client = clients.of(self._resources.model, self._resources.caches)
         try:
-            return client.replies(qids)
+            return llm.of(self._resources.model, self._resources.caches).replies(qids)
         except BadRequest as error:
             raise BadRequest(
                 f"{error} (scorer.structured=false and scorer.log_probabilities=false ask for less)"
@@ -187,7 +185,7 @@ class ChatScorer:
                 return {prompt: Reply("", error=error.code) for prompt in qids}
         # One of several failed, and with it the call. Each is requested by itself now; replies that
         # have come are in the cache.
-        one_by_one = [self._replies({prompt: qid}, clients) for prompt, qid in qids.items()]
+        one_by_one = [self._replies({prompt: qid}, llm) for prompt, qid in qids.items()]
         return {prompt: reply for replies in one_by_one for prompt, reply in replies.items()}
 
     def _filled(self, candidate: CandidateDocument) -> str:
@@ -208,21 +206,21 @@ class ChatScorer:
             }
         )
 
-    def _make_clients(self, log_probabilities: bool) -> None:
-        """Make the clients for requirements, and for the overall probability alone."""
+    def _make_llms(self, log_probabilities: bool) -> None:
+        """Make the models for requirements, and for the overall probability alone."""
         settings = {
             **(json_answer("judgement", _ANSWER) if self.structured else {}),
             **({"logprobs": _LIKELIEST} if log_probabilities else {}),
         }
-        self._clients, self._clients_of_overall = (
-            PromptClients(
-                "requirements-chat",
-                ["requirements", self._prompt.text],
-                is_empty,
-                self._counts,
-                settings,
-                _verdict_token,
-                keeps_empty=False,
+        self._llm, self._llm_of_overall = (
+            CachedLLM(
+                name="requirements-chat",
+                parts=["requirements", self._prompt.text],
+                is_empty=is_empty,
+                counts=self._counts,
+                settings=settings,
+                select_tokens=_verdict_token,
+                caches_empty=False,
             )
             for is_empty in (_without_scores, _unread)
         )

@@ -11,12 +11,17 @@ from typing import Any, ClassVar, NamedTuple
 
 from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.enrich.phrases import QueryContext
-from soundingline.pipelines.prompt_client import BlockingChatModel, PromptClients, Reply
-from soundingline.pipelines.prompt_template import PromptTemplate, last_words
+from soundingline.pipelines.prompting import (
+    CachedLLM,
+    PromptTemplate,
+    Reply,
+    last_words,
+    model_of,
+)
 from soundingline.pipelines.rewrite import Rewriter, RewrittenQuery
-from soundingline.pipelines.stage import not_bound
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.blocking import BlockingModel
 
 EMPTY, PROSE, COPIED = "empty", "prose", "copied"
 _COUNTED = (
@@ -67,7 +72,7 @@ class Q2Q(Rewriter):
     """
 
     asks_model: ClassVar[bool] = True
-    model: BlockingChatModel | None = field(default=None, kw_only=False)
+    model: BlockingModel | None = field(default=None, kw_only=False)
     reasoning: bool = False
     prompt: str | None = None
     prompt_without_reasoning: str | None = None
@@ -96,14 +101,15 @@ class Q2Q(Rewriter):
         effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
         # Shared by bound copies.
         self._counts = Counts("queries", "asked", "retried", "shared", *_COUNTED)
-        self._clients = PromptClients("rewrite", [texts], is_empty, self._counts, effort)
+        self._llm = CachedLLM(
+            name="rewrite", parts=[texts], is_empty=is_empty, counts=self._counts, settings=effort
+        )
 
     @property
     def fingerprint(self) -> str:
         """Hash of the prompts, and of the model and its sampling settings if it is known."""
-        if model := self._model:
-            return fingerprint(self._clients.key(model), self.max_words, self.max_reasoning_words)
-        return fingerprint(self._alone.text, self._reasoned and self._reasoned.text)
+        key = self._llm.key(model_of(self))
+        return fingerprint(key, self.max_words, self.max_reasoning_words)
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -115,27 +121,21 @@ class Q2Q(Rewriter):
         `retried`, and `shared` with another thread's request; with a cache `cache_hits` and
         `cache_misses`.
         """
-        return {**self._counts(), **self._clients.lookups}
+        return {**self._counts(), **self._llm.lookups}
 
     def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
         """A question for each query."""
-        if self._model is None:
-            raise not_bound(self, "give it a model, or bind it to a collection that has one")
-        folder = self.cache or (self.collection.caches if self.collection else None)
+        llm = self._llm.of_stage(self)
         prompts = [self._filled(query) for query in queries]
         qids: dict[str, str] = {}
         for prompt, query in zip(prompts, queries, strict=True):
             if query.text.strip():
                 qids.setdefault(prompt.text, query.qid)
-        replies = self._clients.of(self._model, folder).replies(qids)
+        replies = llm.replies(qids)
         return [
             self._read(prompt, query, replies.get(prompt.text))
             for prompt, query in zip(prompts, queries, strict=True)
         ]
-
-    @property
-    def _model(self) -> BlockingChatModel | None:
-        return self.model or (self.collection.model if self.collection else None)
 
     def _filled(self, query: QueryContext) -> _FilledPrompt:
         reasoning = last_words(query.reasoning, self.max_reasoning_words) if self._reasoned else ""

@@ -15,14 +15,18 @@ from hypothesis import strategies as st
 from linear_time import assert_linear
 from toy_search import WordBackend, store_of
 
-from soundingline.agents.closed_book import recalled
-from soundingline.agents.keyword.answer_types import KINDS, AnswerType, answer_type, candidates
+from soundingline.agents.baselines import resolve_listed_titles
+from soundingline.agents.keyword.answers import (
+    KINDS,
+    AnswerType,
+    answer_type,
+    candidates,
+    count_votes,
+)
+from soundingline.agents.keyword.clues import find_clues, words
 from soundingline.agents.keyword.evidence import Reader
-from soundingline.agents.keyword.queries import find_clues
-from soundingline.agents.keyword.vote import count_votes
-from soundingline.agents.keyword.words import words
 from soundingline.pipelines.lexical.analyzers import make_analyzer
-from soundingline.pipelines.prompt_template import last_words
+from soundingline.pipelines.prompting import last_words
 from soundingline.pipelines.q2q import read_question
 from soundingline.pipelines.rerank.listwise import read_permutation, without_identifiers
 from soundingline.pipelines.rerank.rank1 import closing_token, forced, shortened
@@ -139,7 +143,7 @@ READERS = {
         pieces("Documents·:·\n·[d1]·[12] ·1.· ·*·_·`·#·none·Confidence·a"),
     ),
     "list from memory": (
-        lambda text: recalled(text, RESOLVER),
+        lambda text: resolve_listed_titles(text, RESOLVER),
         pieces('\n·- ·12.· ·the·mill·king·"·“·”·http://x/·10.1000/·[·docid=·é·_'),
     ),
     "citations": (

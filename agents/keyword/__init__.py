@@ -1,8 +1,4 @@
-"""The agent without a language model: the reference that any model has to beat.
-
-From the ground: `words`, `answer_types`, `evidence` (what was seen), `queries`, `vote`, `research`
-(the steps on one question), `agent`.
-"""
+"""The agent without a language model, the reference for agents that have one."""
 
 from soundingline.agents.keyword.agent import KeywordAgent
 

@@ -1,10 +1,11 @@
-"""The agent without a language model: the reference that any model has to beat."""
+"""The agent without a language model: its steps on a question, and its answer."""
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from soundingline.agents.base import (
     Agent,
@@ -14,16 +15,206 @@ from soundingline.agents.base import (
     run_episode,
     search_tool_of,
 )
-from soundingline.agents.keyword.answer_types import AnswerType, answer_type
-from soundingline.agents.keyword.queries import first_queries
-from soundingline.agents.keyword.research import Limits, Research
-from soundingline.agents.keyword.vote import count_votes
-from soundingline.agents.keyword.words import Rarity
-from soundingline.toolkit.data import Topic
+from soundingline.agents.keyword.answers import AnswerType, answer_type, candidates, count_votes
+from soundingline.agents.keyword.clues import (
+    Clue,
+    Query,
+    Rarity,
+    find_clues,
+    first_queries,
+    heaviest,
+    is_content,
+    stem,
+    weights,
+    words,
+)
+from soundingline.agents.keyword.evidence import Evidence, ReadingPosition, Sentence, coverage
+from soundingline.toolkit.data import Hit, Topic
 from soundingline.toolkit.errors import check_int, check_number
 from soundingline.toolkit.search.answers import format_answer
 from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
 from soundingline.toolkit.trajectory import Answer, Trajectory
+
+_PATIENCE = 3  # refusals in a row after which the tool is taken to be closed
+
+
+class Limits(NamedTuple):
+    """The most that one question may cost: see `KeywordAgent`."""
+
+    searches: int
+    pages: int
+    reads: int
+    query_terms: int
+    feedback_terms: int
+    calls: int
+    seconds: float | None
+
+
+class Research:
+    """One question's state and steps."""
+
+    def __init__(self, episode: Episode, rarity: Callable[[str], float], limits: Limits) -> None:
+        self.question = episode.topic.text
+        self.clues = find_clues(self.question, rarity)
+        self.weights = weights(self.clues)
+        self.evidence = Evidence(self.weights)
+        self._episode = episode
+        self._rarity = rarity
+        self._limits = limits
+        self._asked = set(self.weights)
+        self._searches = self._reads = self._refused = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether time ran out or the tool closed, which leaves only to answer."""
+        late = self._limits.seconds is not None and self._episode.seconds >= self._limits.seconds
+        return late or self._refused >= _PATIENCE
+
+    @property
+    def _may_call(self) -> bool:
+        return not self.stopped and len(self._episode.tool.calls) < self._limits.calls
+
+    def search(self, queries: Sequence[Query]) -> None:
+        """Ask the queries, as many as the limits allow, and look at further pages of each."""
+        for query in queries:
+            if self._searches == self._limits.searches or not self._may_call:
+                return
+            self._searches += 1
+            result = self._counted(self._episode.search(query.text, query.reason))
+            if result is not None:
+                self.evidence.rank(result.call.ranking)
+                self._browse(self._take_in(result))
+
+    def _browse(self, page: ResultsPage | None) -> None:
+        for _ in range(self._limits.pages):
+            if page is None or page.continuation is None or not page.hits or not self._may_call:
+                return
+            reason = f"Look further down, from rank {page.hits[-1].rank + 1}."
+            page = self._take_in(self._counted(self._episode.follow(page.continuation, reason)))
+
+    def _take_in(self, result: ToolResult | None) -> ResultsPage | None:
+        """Note what a page of hits shows."""
+        if result is None or not isinstance(result.page, ResultsPage):
+            return None
+        for hit in result.page.hits:
+            title, text = shown_text(hit)
+            self.evidence.show(hit.unit_id, title, text)
+        return result.page
+
+    def read(self, reads: int) -> None:
+        """Read the most promising places until `reads` reading calls were made in all."""
+        if self._episode.tool.read_tool is None:
+            return
+        while self._reads < min(reads, self._limits.reads) and self._may_call:
+            unread = self.evidence.next_unread()
+            if unread is None:
+                return
+            self._reads += 1
+            result = self._counted(self._open(unread))
+            page = result.page if result else None
+            if isinstance(page, DocumentPage):
+                self.evidence.read(unread.unit_id, page.title, "\n".join(page.lines).strip())
+                self.evidence.visited(unread, page.continuation)
+            else:
+                self.evidence.visited(unread, None)
+
+    def _open(self, unread: ReadingPosition) -> ToolResult | None:
+        reason = "Read it: its ranks and text promise most."
+        if unread.continuation is not None:
+            return self._episode.follow(unread.continuation, reason)
+        return self._episode.read(unread.unit_id, reason)
+
+    def follow_up(self) -> None:
+        """Search with terms that were met while reading and not asked for before."""
+        sentences = self.evidence.trusted()
+        limit = self._limits.feedback_terms
+        terms = feedback_terms(sentences, self._asked, self._rarity, limit=limit)
+        query = follow_up(
+            self.clues,
+            coverage(sentences, self.weights),
+            terms,
+            limit=self._limits.query_terms,
+        )
+        if query is not None:
+            self._asked.update(stem(word) for term in terms for word in words(term))
+            self.search([query])
+
+    def _counted(self, result: ToolResult | None) -> ToolResult | None:
+        """The result; counts refusals in a row."""
+        self._refused = self._refused + 1 if result is None else 0
+        return result
+
+
+def follow_up(
+    clues: Sequence[Clue],
+    covered: Mapping[str, float],
+    terms: Sequence[str],
+    *,
+    limit: int,
+) -> Query | None:
+    """A query of `terms` (learnt from reading) and of the clues that reading did not cover.
+
+    `covered` gives each stem's share of coverage (0 to 1). All clues serve where all are covered.
+    None where there is nothing new to ask.
+    """
+    if not terms:
+        return None
+    open_clues = [clue for clue in clues if covered.get(clue.stem, 0.0) < 0.5] or list(clues)
+    chosen = heaviest(open_clues, max(1, limit - len(terms)))
+    text = " ".join([*terms, *(clue.text for clue in chosen)])
+    return Query(text, f"Follow up on {', '.join(terms)}, found while reading.")
+
+
+def feedback_terms(
+    sentences: Sequence[Sentence],
+    known: Collection[str],
+    rarity: Callable[[str], float],
+    *,
+    limit: int,
+    best: int = 20,
+) -> list[str]:
+    """Pseudo-relevance feedback: at most `limit` terms (names or single words) that the `best`
+    sentences hold and that are not `known` (stems asked before), the most telling first.
+
+    A term's weight is the squared coverage of its best sentence (not a sum, which favours what is
+    common to many weak sentences) times its rarity; a name is as rare as its rarest word, and takes
+    the place of the words in it.
+    """
+    if limit < 1:
+        return []
+    scores: dict[str, float] = {}
+    as_written: dict[str, str] = {}
+    for sentence in sorted(sentences, key=lambda s: -s.score)[:best]:
+        for term in sorted(_terms(sentence.text)):
+            key = " ".join(stem(word) for word in words(term))
+            as_written.setdefault(key, term)
+            score = sentence.score**2 * max(map(rarity, words(term)))
+            scores[key] = max(scores.get(key, 0.0), score)
+    chosen: list[str] = []
+    known_stems = set(known)
+    for key in sorted(scores, key=lambda key: (-scores[key], key)):
+        if scores[key] > 0 and not known_stems.issuperset(key.split()):
+            chosen.append(as_written[key])
+            known_stems.update(key.split())
+        if len(chosen) == limit:
+            break
+    return chosen
+
+
+def _terms(text: str) -> set[str]:
+    """Names, and content words outside them."""
+    names = {name.text for name in candidates("name", text)}
+    inside = {word for name in names for word in words(name)}
+    return names | {word for word in words(text) if is_content(word) and word not in inside}
+
+
+def shown_text(hit: Hit) -> tuple[str, str]:
+    """Title and text that a page shows of a hit. Where it has no title of its own, the first line
+    of its text serves."""
+    text = (hit.text or hit.snippet).strip()
+    return hit.title or text.partition("\n")[0], text
+
 
 _CITED = 3
 

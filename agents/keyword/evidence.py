@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from soundingline.agents.keyword.words import WORD, stem
+from soundingline.agents.keyword.clues import WORD, stem
 from soundingline.toolkit.corpus.sentences import rule_spans
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.search.tool import Continuation

@@ -1,5 +1,5 @@
 """The navigator: rounds of planning, retrieval, evidence and scores, after PaSaMaster (Du et al.,
-2026, section 2). Its plans are a language model's, or without one those of rules.
+2026, section 2), with the plans of a language model or of rules.
 """
 
 from __future__ import annotations
@@ -7,26 +7,37 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
-from typing import Protocol
 
 from soundingline.agents.base import (
     Agent,
     Budget,
     Clock,
+    End,
     Episode,
     RunResources,
     out_of_money,
     run_episode,
 )
 from soundingline.agents.conversation import OutOfTime
-from soundingline.agents.keyword.words import Rarity
-from soundingline.agents.literature.calibration import Calibration
-from soundingline.agents.literature.librarians import Librarians, order_call
-from soundingline.agents.literature.model_plans import ModelPlans, NavigatorPrompt, OutOfContext
-from soundingline.agents.literature.plans import MOST_REQUIREMENTS, Plan
-from soundingline.agents.literature.rounds import Mark, Round, kept_round, restore
-from soundingline.agents.literature.rules import Rules
-from soundingline.agents.literature.survey import Survey
+from soundingline.agents.keyword.clues import Rarity
+from soundingline.agents.literature.planner import (
+    MOST_REQUIREMENTS,
+    ModelPlanner,
+    NavigatorPrompt,
+    OutOfContext,
+    PlanLimits,
+    Planner,
+)
+from soundingline.agents.literature.rounds import (
+    Librarians,
+    Round,
+    RoundMark,
+    judging_task,
+    restore,
+    round_checkpoint,
+)
+from soundingline.agents.literature.rules import RulePlanner
+from soundingline.agents.literature.scores import Calibration, CandidateScores
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.llm.errors import OutOfMoney
@@ -39,50 +50,50 @@ from soundingline.toolkit.trajectory import Trajectory
 
 ROLE = "navigator"
 _NEEDED = {"search", "locate", "score"}
-_INTEGERS = (
-    *("rounds", "queries", "requirements", "pool", "seeds", "shown", "listed", "patience"),
-    *("ordered", "librarians", "max_calls"),
-)
-
-
-class Plans(Protocol):
-    """What decides what a round does."""
-
-    async def plan(self, survey: Survey, number: int) -> Plan: ...
 
 
 class Navigator(Agent):
-    """Answers with a list of documents. Each round has a plan (queries and a checklist of
-    requirements); librarians run one query each, beside each other, and score the best new
-    documents that it brought up.
+    """Answers with a list of documents.
 
-    Plans are made by the model of `bind`, or by rules where there is none: the clauses of the
-    question, one query a clause and one of all together; later the links of documents that the
-    question names and of the best so far, and the requirement that those meet least.
+    Each round has a plan: queries and a checklist of requirements. Librarians run one query each,
+    concurrently, and score the best new documents that it returned. The plans are those of the
+    run's language model. Without one they are those of rules: the clauses of the question, one
+    query for each clause and one of all together; later the links of documents that the question
+    names and of the best so far, and the requirement that those meet least.
 
-    - At most `rounds`, with at most `queries` queries and `requirements` requirements. Fewer where
-      the plan says stop, and after `patience` rounds in a row that brought no new document with a
-      score of `bar` or more.
-    - `pool`: new documents a round that are scored. `seeds`: documents whose links the rules
-      follow. `shown`: documents in the table that the model sees. `listed`: documents that the
-      answer lists, the best first; of these, requirements that are new are scored too.
-    - `ordered`: of the best documents, those that a listwise re-ranker puts in its own order at the
-      end, where the interface has one (`order`).
-    - `librarians`: at work at once, of all questions together, each at most `librarian_seconds` for
-      a query and for scoring. Documents of one that fails or is late have no scores, are counted,
-      and stand behind the others.
-    - `calibration`: a file of `soundingline calibrate` for the scorer's probability; None: it is
-      taken as it is, which the trajectory says. Scores: see `Survey`.
-    - `prompt`: ours, or the path of a `.txt` file with the sections of
-      `agents/literature/prompts/navigator.txt`. `max_calls`: tool calls of a question.
+    Args:
+        rounds: the largest number of rounds. There are fewer if the plan says stop, and after
+            `patience` rounds in a row without a new document whose score is `bar` or more.
+        queries: the largest number of queries of a round.
+        requirements: the largest number of requirements of the checklist.
+        pool: new documents that a round scores.
+        seeds: documents whose links the rules follow.
+        shown: documents in the table that the model sees.
+        listed: documents that the answer lists, best first. New requirements are scored in these.
+        ordered: the best documents that a listwise re-ranker orders at the end, if the interface
+            has one (`order`).
+        patience: see `rounds`.
+        bar: see `rounds`.
+        librarians: tasks at once, of all questions together.
+        librarian_seconds: time limit of a query and of scoring. Documents of a librarian that fails
+            or is late have no scores and are ranked behind the others.
+        calibration: a file of `soundingline calibrate` for the scorer's probability. None: the
+            probability is used as it is, which a warning says. See `CandidateScores`.
+        prompt: `navigator`, or the path of a `.txt` file with the sections of
+            `agents/literature/prompts/navigator.txt`.
+        max_calls: the largest number of tool calls of a question.
+        clock: returns seconds.
 
-    Budgets (`soundingline.agents.base.Budget`) end the rounds, also in the middle of one; the
-    answer is then given from what was scored, and the status says why: `steered` (`steer_at` of the
-    time, or `max_calls`), `timed_out`, `out_of_turns` (`turns`: the navigator's replies;
-    `tool_calls`, `output_tokens`), `out_of_context`, `out_of_money`.
+    A budget ends the rounds, also within one. The answer is then based on what was scored, and the
+    status says why: `steered` (`steer_at` of the time, or `max_calls`), `timed_out`, `out_of_turns`
+    (`turns`: the navigator's replies; `tool_calls`, `output_tokens`), `out_of_context`,
+    `out_of_money`.
 
-    Whole rounds are kept (`RunResources.rounds`): a question goes on behind the last. Rules are not
-    random. `InputError` for impossible values, and for an interface that does not score.
+    Finished rounds are saved (`RunResources.rounds`), and a resumed question continues behind the
+    last. Rules are deterministic.
+
+    Raises:
+        InputError: for impossible values, and for an interface that does not score.
     """
 
     name = "navigator"
@@ -109,42 +120,51 @@ class Navigator(Agent):
         max_calls: int = 2000,
         clock: Clock = time.monotonic,
     ) -> None:
-        self.rounds, self.queries, self.requirements = rounds, queries, requirements
-        self.pool, self.seeds, self.shown, self.listed = pool, seeds, shown, listed
-        self.ordered = ordered
-        self.patience, self.bar, self.librarians = patience, bar, librarians
-        self.librarian_seconds, self.max_calls = librarian_seconds, max_calls
-        for name in _INTEGERS:
-            most = MOST_REQUIREMENTS if name == "requirements" else None
-            check_int(name, getattr(self, name), le=most)
+        for name, value in {
+            "rounds": rounds,
+            "queries": queries,
+            "pool": pool,
+            "seeds": seeds,
+            "shown": shown,
+            "listed": listed,
+            "ordered": ordered,
+            "patience": patience,
+            "librarians": librarians,
+            "max_calls": max_calls,
+        }.items():
+            check_int(name, value)
+        check_int("requirements", requirements, le=MOST_REQUIREMENTS)
         check_number("bar", bar, le=1)
         check_number("librarian_seconds", librarian_seconds, gt=0)
-        self._calibration = Calibration(calibration) if calibration else None
-        self._prompt = NavigatorPrompt(prompt)
-        self._librarians = Librarians(librarians, librarian_seconds)
-        self._resources = RunResources(Budget())
-        self._rarity = Rarity()
+        self.limits = PlanLimits(rounds, queries, requirements, shown)
+        self.pool, self.seeds, self.listed, self.ordered = pool, seeds, listed, ordered
+        self.patience, self.bar, self.max_calls = patience, bar, max_calls
+        self.calibration = Calibration(calibration) if calibration else None
+        self.prompt = NavigatorPrompt(prompt)
+        self.librarians = Librarians(librarians, librarian_seconds)
+        self.resources = RunResources(Budget())
+        self.rarity = Rarity()
         self._clock = clock
 
     def bind(self, resources: RunResources) -> Navigator:
-        """See `Agent`: the collection's statistics, and the model where there is one."""
+        """See `Agent`: binds the model, if there is one, and the collection's statistics."""
         bound = copy.copy(self)
-        bound._resources = resources
-        bound._rarity = Rarity(resources.document_frequency, resources.documents)
+        bound.resources = resources
+        bound.rarity = Rarity(resources.document_frequency, resources.documents)
         return bound
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
-        """The prompt's, and the calibration's (`none` where there is none)."""
-        calibration = self._calibration.fingerprint if self._calibration else "none"
-        return {"prompt": self._prompt.fingerprint, "calibration": calibration}
+        """Hashes of the prompt and of the calibration (`none` without one)."""
+        calibration = self.calibration.fingerprint if self.calibration else "none"
+        return {"prompt": self.prompt.fingerprint, "calibration": calibration}
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
-        """Answer one question with a list of documents; any number at once."""
+        """Answer one question with a list of documents. Any number of questions may run at once."""
         return await run_episode(topic, tool, self._work, clock=self._clock)
 
     async def _work(self, episode: Episode) -> None:
-        ledger = self._resources.ledger or Ledger()
+        ledger = self.resources.ledger or Ledger()
         try:
             await QuestionSearch(self, episode, ledger).run()
         finally:
@@ -153,23 +173,26 @@ class Navigator(Agent):
 
 
 class QuestionSearch:
-    """One question being worked on by `navigator`."""
+    """The search of `navigator` for one question."""
 
     def __init__(self, navigator: Navigator, episode: Episode, ledger: Ledger) -> None:
         self._navigator, self._episode, self._ledger = navigator, episode, ledger
+        self._qid = episode.topic.qid
         self._session = _session(episode.tool)
-        self._budget = navigator._resources.budget
-        self._survey = Survey(navigator._calibration)
-        self._plans: Plans = self._planner()
-        self._head: list[str] = []  # documents in the order of a re-ranker of lists
+        self._budget = navigator.resources.budget
+        saved = navigator.resources.rounds
+        self._saved_rounds = saved(self._qid) if saved else None
+        self._scores = CandidateScores(navigator.calibration)
+        self._planner = self._make_planner()
+        self._order: list[str] = []  # documents in the order of a listwise re-ranker
         self._quiet = 0  # rounds in a row without a good new document
-        self._ended: tuple[str, str] = ("completed", "")
+        self._ended: End = ("completed", "")
 
     async def run(self) -> None:
-        """Rounds until an end, then the answer."""
+        """Rounds until the end, then the answer."""
         first = self._resume() + 1
         try:
-            for number in range(first, self._navigator.rounds + 1):
+            for number in range(first, self._navigator.limits.rounds + 1):
                 if self._quiet >= self._navigator.patience or self._used_up():
                     break
                 if not await self._round(number):
@@ -183,20 +206,18 @@ class QuestionSearch:
         except OutOfMoney as error:
             self._ended = out_of_money(error)
         if self._ended[0] not in ("timed_out", "out_of_money"):
-            await self._order()
+            await self._order_best()
         self._answer()
 
-    async def _order(self) -> None:
-        """The best documents in the order of the re-ranker of lists, where there is one."""
-        best = [docid for docid in self._survey.ranked() if self._survey.judged(docid)]
-        best = best[: min(self._navigator.ordered, self._navigator.listed)]
-        tools = {spec["name"] for spec in self._session.specs()}
-        if "order" not in tools or len(best) < 2:
+    async def _order_best(self) -> None:
+        """Let a listwise re-ranker order the best documents, if there is one."""
+        best = self._scores.best()[: min(self._navigator.ordered, self._navigator.listed)]
+        if "order" not in self._tools or len(best) < 2:
             return
         seconds = self._budget.seconds
         left = None if seconds is None else seconds - self._episode.seconds
-        task = order_call(self._session, best, self._episode.topic.text)
-        (outcome,) = await self._navigator._librarians.work([task], left)
+        task = judging_task(self._session, "order", best, self._episode.topic.text)
+        (outcome,) = await self._navigator.librarians.work([task], left)
         if isinstance(outcome.raised, OutOfMoney):
             self._ended = out_of_money(outcome.raised)
         elif outcome.raised:
@@ -204,23 +225,23 @@ class QuestionSearch:
         for served in outcome.served:
             result = self._episode.record(served, "The best, compared.")
             if not result.failed:
-                self._head = [docid for docid in result.call.shown if docid in best]
+                self._order = [docid for docid in result.call.shown if docid in best]
         if outcome.error:
             self._episode.warnings.append(f"the final list was not re-ranked: {outcome.error}")
 
     async def _round(self, number: int) -> bool:
-        """Whether there was a plan that asked for anything."""
-        navigator, episode, survey = self._navigator, self._episode, self._survey
+        """Plan and run a round. Returns whether another one may follow."""
+        navigator, episode, scores = self._navigator, self._episode, self._scores
         # The opening belongs to the first round.
-        mark = Mark.of(episode) if number > 1 else Mark(0, 0, 0)
-        plan = await self._plans.plan(survey, number)
+        mark = RoundMark.of(episode) if number > 1 else RoundMark()
+        plan = await self._planner.plan(scores, number)
         if plan.stop or not plan.queries:
             return False
         work = Round(
             episode,
             self._session,
-            survey,
-            navigator._librarians,
+            scores,
+            navigator.librarians,
             pool=navigator.pool,
             rescored=navigator.listed,
             most_calls=min(navigator.max_calls, self._budget.tool_calls or navigator.max_calls),
@@ -229,8 +250,8 @@ class QuestionSearch:
         try:
             await work.run(plan)
         finally:
-            episode.rounds.append(work.record(number, plan))
-        good = sum(map(self._good, work.newly_scored))
+            episode.rounds.append(work.row(number, plan))
+        good = sum(scores.score(docid) >= navigator.bar for docid in work.newly_scored)
         episode.rounds[-1] = {**episode.rounds[-1], "good": good}
         self._quiet = 0 if good else self._quiet + 1
         if work.cut:
@@ -238,21 +259,21 @@ class QuestionSearch:
                 self._budget.tool_calls <= navigator.max_calls
             )
             self._ended = ("out_of_turns", "tool_calls") if by_budget else ("steered", "max_calls")
-        self._keep(mark, self._ended if work.cut else None)
+        if self._saved_rounds:
+            usage = self._ledger.by_role(self._qid)
+            ended = self._ended if work.cut else None
+            checkpoint = round_checkpoint(mark, episode, self._session, scores, usage, ended)
+            self._saved_rounds.append(checkpoint)
         return not work.cut
-
-    def _good(self, docid: str) -> bool:
-        return self._survey.score(docid) >= self._navigator.bar
 
     def _used_up(self) -> bool:
         """Whether a budget allows no further round."""
-        budget, episode = self._budget, self._episode
-        spent = self._ledger.by_role(episode.topic.qid)
+        budget, seconds = self._budget, self._episode.seconds
+        spent = self._ledger.by_role(self._qid)
         turns = spent[ROLE].calls if ROLE in spent else 0
-        output = sum(account.output_tokens for account in spent.values())
-        if budget.seconds is not None and episode.seconds >= budget.steer_at * budget.seconds:
-            late = episode.seconds >= budget.seconds
-            self._ended = ("timed_out" if late else "steered", "seconds")
+        output = sum(totals.output_tokens for totals in spent.values())
+        if budget.seconds is not None and budget.is_late(seconds):
+            self._ended = ("timed_out" if seconds >= budget.seconds else "steered", "seconds")
         elif budget.turns is not None and turns >= budget.turns:
             self._ended = "out_of_turns", "turns"
         elif budget.output_tokens is not None and output >= budget.output_tokens:
@@ -262,82 +283,72 @@ class QuestionSearch:
         return True
 
     def _resume(self) -> int:
-        """The number of rounds that an earlier start has done; all of them where the last one used
+        """The number of rounds that earlier starts have finished. All rounds if the last one used
         up its calls."""
-        on_record = self._navigator._resources.rounds
-        records = on_record(self._episode.topic.qid).read() if on_record else []
+        records = self._saved_rounds.read() if self._saved_rounds else []
         if not records:
             return 0
         try:
-            books = restore(records, self._episode, self._session, self._survey)
-            ended = records[-1].get("ended")
+            usage = restore(records, self._episode, self._session, self._scores)
+            ended = records[-1]["ended"]
             if ended is not None:
                 status, reason = map(str, ended)
                 self._ended = status, reason
         except (InputError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(
-                f"the rounds of question {self._episode.topic.qid} cannot be read: {error!r}",
+                f"the rounds of question {self._qid} cannot be read: {error!r}",
                 do="move the file that ends in .rounds.jsonl away from the run's folder queries",
             ) from error
-        self._ledger.add_prior_usage(self._episode.topic.qid, books)
+        self._ledger.add_prior_usage(self._qid, usage)
         for record in records:
             self._quiet = 0 if record["row"].get("good") else self._quiet + 1
-        return len(records) if ended is None else self._navigator.rounds
-
-    def _keep(self, mark: Mark, ended: tuple[str, str] | None) -> None:
-        on_record = self._navigator._resources.rounds
-        if on_record:
-            books = self._ledger.by_role(self._episode.topic.qid)
-            record = kept_round(mark, self._episode, self._session, self._survey, books, ended)
-            on_record(self._episode.topic.qid).append(record)
+        return len(records) if ended is None else self._navigator.limits.rounds
 
     def _answer(self) -> None:
-        """The best documents, each of which is one of the corpus."""
-        survey, status, reason = self._survey, *self._ended
-        ranking = list(dict.fromkeys([*self._head, *survey.ranked()]))[: self._navigator.listed]
+        """Answer with the best documents of the corpus."""
+        scores, (status, reason) = self._scores, self._ended
+        ranking = list(dict.fromkeys([*self._order, *scores.ranked()]))[: self._navigator.listed]
         documents = [docid for docid in ranking if self._session.store.document(docid)]
-        self._tell_calibration()
-        if survey.unscored:
-            self._episode.warnings.append(f"{len(survey.unscored)} documents could not be scored")
-        text = format_answer(survey.table(documents[:5]), "", None, documents[:1], documents)
+        self._warn_of_calibration()
+        if scores.unscored:
+            self._episode.warnings.append(f"{len(scores.unscored)} documents could not be scored")
+        table = scores.table([docid for docid in documents[:5] if scores.is_scored(docid)])
+        text = format_answer(table, "", None, documents[:1], documents)
         self._episode.finish(text, status=status, reason=reason)
 
-    def _tell_calibration(self) -> None:
-        calibration, scorer = self._navigator._calibration, self._session.operators.scorer
-        if not self._survey.overall:
+    def _warn_of_calibration(self) -> None:
+        calibration, scorer = self._navigator.calibration, self._session.operators.scorer
+        if not self._scores.overall:
             return
         if calibration is None:
             self._episode.warnings.append("the scorer's probability is not calibrated")
         elif scorer is not None and calibration.scorer != scorer.fingerprint:
             self._episode.warnings.append("the calibration was fitted for another scorer")
 
-    def _planner(self) -> Plans:
+    @property
+    def _tools(self) -> set[str]:
+        return {str(spec["name"]) for spec in self._session.specs()}
+
+    def _make_planner(self) -> Planner:
         navigator, resources, topic = (
             self._navigator,
-            self._navigator._resources,
+            self._navigator.resources,
             self._episode.topic,
         )
-        tools = {str(spec["name"]) for spec in self._session.specs()}
-        rules = Rules(topic, navigator._rarity, tools, navigator.seeds)
+        rules = RulePlanner(topic, navigator.rarity, self._tools, navigator.seeds)
         if resources.model is None:
             return rules
-        model = MeteredModel(
-            resources.model, self._ledger, role=ROLE, qid=topic.qid, price=resources.price
-        )
-        return ModelPlans(
+        return ModelPlanner(
             self._episode,
-            model,
+            MeteredModel(
+                resources.model, self._ledger, role=ROLE, qid=self._qid, price=resources.price
+            ),
             resources.settings or SamplingParams(),
-            navigator._prompt,
+            navigator.prompt,
+            navigator.limits,
+            self._budget,
             fallback=rules,
-            tools=tools,
-            rounds=navigator.rounds,
-            queries=navigator.queries,
-            requirements=navigator.requirements,
-            shown=navigator.shown,
-            context_window=self._budget.context_window,
-            answer_tokens=self._budget.answer_tokens,
-            seconds=self._budget.seconds,
+            tools=self._tools,
         )
 
 

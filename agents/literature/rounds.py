@@ -1,78 +1,199 @@
-"""Rounds of retrieval, evidence and scores on one question, and what is on record of each.
+"""Rounds of retrieval, evidence and scores on one question, and their checkpoints.
 
 A row of `Trajectory.rounds` has
 
 - `round` (from 1), `planned_by` (`rules` or `model`), `reason`, and the `checklist` from here on;
-- `librarians`: a row a query (see `plans.Query.row`) with `candidates` (how many it brought up),
-  `new` (how many of them are new), and `error`, or empty where it did its work;
+- `librarians`: a row for each query (see `PlanQuery.row`) with `candidates` (how many it
+  returned), `new` (how many of them are new), and `error`, empty if there was none;
 - `scored`: documents by the query whose librarian scored them; `unscored`: how many could not be
-  scored, by the code of what went wrong;
-- `good`: how many documents with a score of `bar` or more are new; it is absent where the round
-  did not come to its end;
+  scored, by error code;
+- `good`: how many documents with a score of `bar` or more are new; absent if the round did not
+  finish;
 - `documents[docid]`: `retrieval`, `requirements[requirement]` (`verdict`, `score`, `rationale`,
-  `passage`), and where they are known `probability` with its `origin` and `calibrated`, and
-  `score`; `unscored` where it has none. Documents that this round scored, with all that is known;
-- `probability`: `calibrated`, or `raw` where there is no calibration; empty where the scorer tells
-  none;
+  `passage`), if known `probability` with its `origin` and `calibrated`, and `score`; `unscored` if
+  it has none. Documents that this round scored, with all that is known;
+- `probability`: `calibrated`, `raw` without a calibration, or empty if the scorer returns none;
 - `ranking`: the best documents after the round.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from soundingline.agents.base import Episode
-from soundingline.agents.literature.librarians import (
-    Librarians,
-    Outcome,
-    candidates_of,
-    run_query,
-    score_call,
+from soundingline.agents.base import End, Episode
+from soundingline.agents.conversation import OutOfTime, within
+from soundingline.agents.literature.planner import (
+    EXPAND,
+    RESOLVE,
+    SEARCH,
+    Plan,
+    PlanQuery,
+    normalize_checklist,
 )
-from soundingline.agents.literature.plans import RESOLVE, Plan, Query, tidy_checklist
-from soundingline.agents.literature.survey import Survey
-from soundingline.toolkit.llm.errors import ModelError, OutOfMoney
+from soundingline.agents.literature.scores import CandidateScores
+from soundingline.toolkit.data import parent
+from soundingline.toolkit.llm.errors import BadRequest, LedgerFailed, ModelError, OutOfMoney
 from soundingline.toolkit.llm.prices import UsageTotals, usage_totals
 from soundingline.toolkit.search.literature import MOST_DOCIDS
 from soundingline.toolkit.search.scoring import ScoresPage
-from soundingline.toolkit.search.session import PendingCall, SearchTool
-from soundingline.toolkit.search.tool import ResultsPage
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.tool import ResultsPage, ToolResult
 from soundingline.toolkit.trajectory import call_of, call_row, exposure_of, exposure_row
 
+Task = Callable[[], Sequence[ToolResult]]
+TIMED_OUT = "timed_out"
+_SPARE_THREADS = 8
+_LONGEST_ARGUMENT = 9000  # characters; the tools take 10,000
 _RETRYABLE = {kind.code: kind for kind in ModelError.__subclasses__() if kind.retryable}
-_RANKING_KEPT = 100
+_RANKING_DEPTH = 100
+
+
+class Outcome(NamedTuple):
+    """The result of a librarian's task: the calls that were served, in order, or the code of an
+    error. `raised` is an exception that ends the question."""
+
+    served: Sequence[ToolResult] = ()
+    error: str = ""
+    raised: Exception | None = None
+
+
+class Librarians:
+    """Runs the tasks of all questions concurrently, each in a thread.
+
+    A thread cannot be stopped: a task that is late runs on, and its result is not used (a scorer's
+    cache stores scores that a model returned).
+
+    Args:
+        most: the largest number of tasks at once.
+        seconds: the time limit of a task.
+    """
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self.most, self.seconds = most, seconds
+        self._slots: asyncio.Semaphore | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def work(self, tasks: Sequence[Task], left: float | None) -> list[Outcome]:
+        """The outcome of each task, in order. `left`: seconds that the question has (None: no
+        limit)."""
+        return list(await asyncio.gather(*(self._run(task, left) for task in tasks)))
+
+    async def _run(self, task: Task, left: float | None) -> Outcome:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._slots = loop, asyncio.Semaphore(self.most)
+        assert self._slots is not None
+        began = loop.time()
+        async with self._slots:
+            waited = loop.time() - began
+            seconds = self.seconds if left is None else min(self.seconds, left - waited)
+            try:
+                return Outcome(await within(loop.run_in_executor(self._threads, task), seconds))
+            except OutOfTime:
+                return Outcome(error=TIMED_OUT)
+            except ModelError as error:
+                fatal = error.stops_run or isinstance(error, OutOfMoney | LedgerFailed | BadRequest)
+                return Outcome(error=error.code, raised=error if fatal else None)
+            except Exception as error:
+                return Outcome(error="defect", raised=error)
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        # A late task still occupies its thread, so there are some more than tasks at once. Not
+        # many, because a thread opens stores and caches, and a process has a limit of open files.
+        return ThreadPoolExecutor(self.most + _SPARE_THREADS, "librarian")
+
+
+def run_query(session: SearchTool, query: PlanQuery) -> Sequence[ToolResult]:
+    """The calls of a query. A `resolve` with a direction has two."""
+    if query.operator == SEARCH:
+        return [session.serve("search", {"query": query.text[:_LONGEST_ARGUMENT]})]
+    if query.operator == EXPAND:
+        return [_expand(session, query.docids, query.direction)]
+    resolved = session.serve("resolve", {"findings": query.text[:_LONGEST_ARGUMENT]})
+    if not query.direction or not resolved.call.shown:
+        return [resolved]
+    return [resolved, _expand(session, resolved.call.shown, query.direction)]
+
+
+def _expand(session: SearchTool, docids: Sequence[str], direction: str) -> ToolResult:
+    return session.serve("expand", {"docids": _json(docids), "direction": direction})
+
+
+def _json(docids: Sequence[str]) -> str:
+    return json.dumps(list(docids), ensure_ascii=False)
+
+
+def candidates_of(query: PlanQuery, served: Sequence[ToolResult]) -> list[str]:
+    """The documents that a query returned, best first."""
+    last = served[-1]
+    if last.call.error or (query.operator == RESOLVE and query.direction and len(served) < 2):
+        return []
+    ranking = last.call.ranking or last.call.shown
+    if query.title_has or query.title_lacks:
+        page = last.page
+        hits = page.hits if isinstance(page, ResultsPage) else ()
+        ranking = [hit.docid for hit in hits if _passes(hit.title.casefold(), query)]
+    return list(dict.fromkeys(map(parent, ranking)))
+
+
+def _passes(title: str, query: PlanQuery) -> bool:
+    has = [word.casefold() for word in query.title_has]
+    lacks = [word.casefold() for word in query.title_lacks]
+    return (not has or any(word in title for word in has)) and not any(w in title for w in lacks)
+
+
+def judging_task(
+    session: SearchTool, tool: str, docids: Sequence[str], question: str, **arguments: str
+) -> Task:
+    """The task of judging documents of a question by the tool `score` or `order`."""
+    named = {"docids": _json(docids), **arguments, "question": question[:_LONGEST_ARGUMENT]}
+    return lambda: [session.serve(tool, named)]
 
 
 @dataclass
-class Report:
-    """One librarian's row of the record."""
+class LibrarianReport:
+    """What one librarian did."""
 
-    query: Query
+    query: PlanQuery
     ranking: Sequence[str] = ()
     new: int = 0
     error: str = ""
     to_score: list[str] = field(default_factory=list)
 
     def row(self) -> dict[str, Any]:
-        """The row as JSON values."""
+        """The report as JSON values."""
         numbers = {"candidates": len(self.ranking), "new": self.new, "error": self.error}
         return {**self.query.row(), **numbers}
 
 
 class Round:
-    """One round on one question. `pool`: new documents that are scored; `rescored`: of the best
-    documents, those in which requirements that are new are scored. `most_calls`: tool calls of the
-    question; a round that would pass it leaves out what is too much, and `cut` says so."""
+    """One round on one question.
+
+    Args:
+        episode: the question.
+        session: its session.
+        scores: its candidates, to which the round adds.
+        librarians: run the tasks.
+        pool: the number of new documents that are scored.
+        rescored: the number of best documents in which new requirements are scored.
+        most_calls: the largest number of tool calls of the question. A round that would exceed it
+            is `cut`.
+        seconds: the time limit of the question. None: no limit.
+    """
 
     def __init__(
         self,
         episode: Episode,
         session: SearchTool,
-        survey: Survey,
+        scores: CandidateScores,
         librarians: Librarians,
         *,
         pool: int,
@@ -80,23 +201,23 @@ class Round:
         most_calls: int,
         seconds: float | None,
     ) -> None:
-        self._episode, self._session, self._survey = episode, session, survey
+        self._episode, self._session, self._scores = episode, session, scores
         self._librarians = librarians
         self._pool, self._rescored, self._most_calls = pool, rescored, most_calls
         self._seconds = seconds
         self.cut = False
-        self.reports: list[Report] = []
+        self.reports: list[LibrarianReport] = []
         self.newly_scored: list[str] = []
         self._errors: Counter[str] = Counter()
         self._tried: list[str] = []
 
     async def run(self, plan: Plan) -> None:
-        """Retrieve by every query, then score. `OutOfMoney` where money ends, after all that was
-        paid for is on record; what else ends a question is raised likewise."""
-        survey = self._survey
-        # A plan without any requirement judges by the question itself.
-        survey.checklist = (
-            plan.checklist or survey.checklist or tidy_checklist([self._episode.topic.text], 1)
+        """Run every query, then score. Raises what ends the question, such as `OutOfMoney`, after
+        all that was paid for is recorded."""
+        scores = self._scores
+        # Without any requirement, documents are judged by the question itself.
+        scores.checklist = (
+            plan.checklist or scores.checklist or normalize_checklist([self._episode.topic.text], 1)
         )
         left = self._calls_left()
         for query in plan.queries:
@@ -104,126 +225,112 @@ class Round:
             if left < 0:
                 self.cut = True
                 break
-            self.reports.append(Report(query))
-        await self._retrieve(self.reports)
-        await self._score(self.reports)
+            self.reports.append(LibrarianReport(query))
+        await self._retrieve()
+        await self._score()
 
-    def record(self, number: int, plan: Plan) -> dict[str, Any]:
+    def row(self, number: int, plan: Plan) -> dict[str, Any]:
         """The row of the trajectory; see the module."""
-        survey = self._survey
+        scores = self._scores
         return {
             "round": number,
             "planned_by": plan.by,
             "reason": plan.reason,
             "left_out": plan.left_out,
-            "checklist": list(survey.checklist),
+            "checklist": list(scores.checklist),
             "librarians": [report.row() for report in self.reports],
             "scored": {
                 str(n): one.to_score for n, one in enumerate(self.reports, start=1) if one.to_score
             },
             "unscored": dict(self._errors),
-            "documents": {docid: survey.row(docid) for docid in self._tried},
-            "probability": survey.kind_of_probability,
-            "ranking": survey.ranked()[:_RANKING_KEPT],
+            "documents": {docid: scores.row(docid) for docid in self._tried},
+            "probability": scores.kind_of_probability,
+            "ranking": scores.ranked()[:_RANKING_DEPTH],
         }
 
-    async def _retrieve(self, reports: Sequence[Report]) -> None:
-        tasks = [partial(run_query, self._session, report.query) for report in reports]
+    async def _retrieve(self) -> None:
+        tasks = [partial(run_query, self._session, report.query) for report in self.reports]
         outcomes = await self._librarians.work(tasks, self._left)
-        for report, outcome in zip(reports, outcomes, strict=True):
+        for report, outcome in zip(self.reports, outcomes, strict=True):
             report.error = outcome.error
             for served in outcome.served:
                 result = self._episode.record(served, report.query.reason)
                 report.error = report.error or result.call.error
+                if isinstance(served.page, ResultsPage):
+                    hits = served.page.hits
+                    self._scores.titles.update({hit.docid: hit.title for hit in hits if hit.title})
             if outcome.served:
                 report.ranking = candidates_of(report.query, outcome.served)
-                known = self._survey.retrieval
+                known = self._scores.retrieval
                 report.new = sum(docid not in known for docid in report.ranking)
-                self._survey.take(report.ranking)
-                self._note_titles(outcome.served)
-        self._raise(outcomes)
+                self._scores.add_ranking(report.ranking)
+        _raise_first(outcomes)
 
-    async def _score(self, reports: Sequence[Report]) -> None:
-        """The best new documents, each by the librarian whose query ranks it best, and the best
-        known ones for what is new in the checklist."""
-        if not reports or not self._survey.checklist:
+    async def _score(self) -> None:
+        """Score the best new documents, each by the librarian whose query ranks it best, and the
+        best known documents for what is new in the checklist."""
+        reports, scores = self.reports, self._scores
+        if not reports or not scores.checklist:
             return
         ranks = [{docid: n for n, docid in enumerate(report.ranking)} for report in reports]
-        far = len(self._survey.retrieval)
-        for docid in self._survey.fresh()[: self._pool]:
+        far = len(scores.retrieval)
+        for docid in scores.unscored_candidates()[: self._pool]:
             best = min(range(len(reports)), key=lambda n: ranks[n].get(docid, far))
             reports[best].to_score.append(docid)
-        work: list[tuple[Report, Sequence[str], Sequence[str]]] = []
-        for report in reports:
-            work += [(report, *chunk) for chunk in self._by_missing(report.to_score)]
-        known = [docid for docid in self._survey.ranked() if self._survey.judged(docid)]
-        incomplete = [docid for docid in known[: self._rescored] if self._survey.missing(docid)]
-        work += [(reports[0], *chunk) for chunk in self._by_missing(incomplete)]
+        work = [chunk for report in reports for chunk in self._by_missing(report.to_score)]
+        incomplete = [docid for docid in scores.best()[: self._rescored] if scores.missing(docid)]
+        work += self._by_missing(incomplete)
         allowed = work[: self._calls_left()]
         self.cut |= len(allowed) < len(work)
         question = self._episode.topic.text
-        tasks = [score_call(self._session, docs, needs, question) for _, docs, needs in allowed]
+        tasks = [
+            judging_task(self._session, "score", docids, question, requirements="\n".join(needs))
+            for docids, needs in allowed
+        ]
         outcomes = await self._librarians.work(tasks, self._left)
-        for (report, docids, needs), outcome in zip(allowed, outcomes, strict=True):
-            self._take_scores(report, docids, needs, outcome)
-        self._raise(outcomes)
-        self._refuse_nothing()
+        for (docids, _), outcome in zip(allowed, outcomes, strict=True):
+            self._add_scores(docids, outcome)
+        _raise_first(outcomes)
+        self._check_some_scored()
 
     def _by_missing(self, docids: Sequence[str]) -> list[tuple[list[str], tuple[str, ...]]]:
-        """Documents in the calls that score them: those that lack the same requirements share one,
-        as far as a call takes them."""
+        """Documents grouped into the calls that score them. Documents that lack the same
+        requirements share a call, as far as a call takes them."""
         groups: dict[tuple[str, ...], list[str]] = {}
         for docid in docids:
-            groups.setdefault(self._survey.missing(docid) or self._survey.checklist, []).append(
-                docid
-            )
+            needs = self._scores.missing(docid) or self._scores.checklist
+            groups.setdefault(needs, []).append(docid)
         return [
             (members[start : start + MOST_DOCIDS], needs)
             for needs, members in groups.items()
             for start in range(0, len(members), MOST_DOCIDS)
         ]
 
-    def _take_scores(
-        self, report: Report, docids: Sequence[str], needs: Sequence[str], outcome: Outcome
-    ) -> None:
+    def _add_scores(self, docids: Sequence[str], outcome: Outcome) -> None:
         page = None
         for served in outcome.served:
-            said = f"Scores of {len(docids)} documents."
-            entered = self._episode.record(served, said).page
-            page = entered if isinstance(entered, ScoresPage) else None
-        error = outcome.error or ("" if page else "refused_call")
+            recorded = self._episode.record(served, f"Scores of {len(docids)} documents.").page
+            page = recorded if isinstance(recorded, ScoresPage) else None
         self._tried += docids
         if page is None:
+            error = outcome.error or "refused_call"
             for docid in docids:
-                if not self._survey.judged(docid):
-                    self._survey.unscored[docid] = error
+                if not self._scores.is_scored(docid):
+                    self._scores.unscored[docid] = error
             self._errors[error] += len(docids)
             return
         for docid, judgement in zip(page.docids, page.scores, strict=True):
-            before = self._survey.judged(docid)
-            self._survey.add(docid, page.requirements, judgement)
+            before = self._scores.is_scored(docid)
+            self._scores.add(docid, page.requirements, judgement)
             if not judgement.complete:
                 self._errors[judgement.error or "unscored"] += 1
             elif not before:
                 self.newly_scored.append(docid)
 
-    def _note_titles(self, served: Sequence[PendingCall]) -> None:
-        for one in served:
-            if isinstance(one.output.page, ResultsPage):
-                titles = {hit.docid: hit.title for hit in one.output.page.hits if hit.title}
-                self._survey.titles.update(titles)
-
-    def _raise(self, outcomes: Sequence[Outcome]) -> None:
-        """What ends the question, money last, because anything else fails it."""
-        raised = [outcome.raised for outcome in outcomes if outcome.raised]
-        if raised:
-            raise next((error for error in raised if not isinstance(error, OutOfMoney)), raised[0])
-
-    def _refuse_nothing(self) -> None:
-        """A server that gave no score at all has failed the question, which is asked again."""
+    def _check_some_scored(self) -> None:
+        """Fail the question, which a resumed run asks again, if the server returned no score."""
         total = sum(self._errors.values())
-        codes = set(self._errors)
-        if total and total == len(self._tried) and codes <= set(_RETRYABLE):
+        if total and total == len(self._tried) and set(self._errors) <= set(_RETRYABLE):
             code = self._errors.most_common(1)[0][0]
             raise _RETRYABLE[code](f"none of {total} documents could be scored: {code}")
 
@@ -235,67 +342,85 @@ class Round:
         return None if self._seconds is None else self._seconds - self._episode.seconds
 
 
-class Mark(NamedTuple):
-    """How much of a question was on record when a round began."""
+def _raise_first(outcomes: Sequence[Outcome]) -> None:
+    """Raise what ends the question: `OutOfMoney` last, because anything else fails it."""
+    raised = [outcome.raised for outcome in outcomes if outcome.raised]
+    if raised:
+        raise next((error for error in raised if not isinstance(error, OutOfMoney)), raised[0])
 
-    calls: int
-    exposures: int
-    messages: int
+
+class RoundMark(NamedTuple):
+    """The number of calls, exposures and messages of a question when a round began."""
+
+    calls: int = 0
+    exposures: int = 0
+    messages: int = 0
 
     @classmethod
-    def of(cls, episode: Episode) -> Mark:
+    def of(cls, episode: Episode) -> RoundMark:
+        """The numbers now."""
         tool = episode.tool
         return cls(len(tool.calls), len(tool.exposures.rows), len(episode.messages))
 
 
-def kept_round(
-    mark: Mark,
+def round_checkpoint(
+    mark: RoundMark,
     episode: Episode,
     session: SearchTool,
-    survey: Survey,
-    books: Mapping[str, UsageTotals],
-    ended: tuple[str, str] | None,
+    scores: CandidateScores,
+    usage: Mapping[str, UsageTotals],
+    ended: End | None,
 ) -> dict[str, Any]:
-    """What a question needs to go on behind its newest round: the round's row, what record and
-    transcript have gained since `mark`, and what the session has read. `books`: what the question
-    has spent so far, by role; `ended`: status and reason where the round was the last."""
+    """What a question needs to continue behind its newest round, as JSON values.
+
+    Args:
+        mark: what was there when the round began.
+        episode: the question.
+        session: its session, whose memory of read passages is part of the checkpoint.
+        scores: its candidates.
+        usage: what the question has spent so far, by role.
+        ended: status and reason if the round was the last.
+    """
     tool, row = episode.tool, episode.rounds[-1]
     return {
         "row": dict(row),
         "memory": session.memory(row["documents"]),
         "ended": ended,
-        "retrieval": survey.retrieval,
-        "titles": survey.titles,
+        "retrieval": scores.retrieval,
+        "titles": scores.titles,
         "calls": [call_row(call) for call in tool.calls[mark.calls :]],
         "exposures": [exposure_row(row) for row in tool.exposures.rows[mark.exposures :]],
         "messages": episode.messages[mark.messages :],
         "warnings": list(episode.warnings),
-        "books": {role: account.nonzero() for role, account in books.items()},
+        "books": {role: totals.nonzero() for role, totals in usage.items()},
         "seconds": episode.seconds,
     }
 
 
 def restore(
-    records: Sequence[Mapping[str, Any]],
+    checkpoints: Sequence[Mapping[str, Any]],
     episode: Episode,
     session: SearchTool,
-    survey: Survey,
+    scores: CandidateScores,
 ) -> dict[str, UsageTotals]:
-    """Begin behind these rounds; what they have spent, by role. Nothing is changed where they are
-    none of ours: `InputError`, `ValueError`, `TypeError`, `KeyError` or `AttributeError`."""
-    calls = [call_of(row) for record in records for row in record["calls"]]
-    exposures = [exposure_of(row) for record in records for row in record["exposures"]]
-    messages = [dict(message) for record in records for message in record["messages"]]
-    last = records[-1]
-    books = {role: usage_totals(account) for role, account in last["books"].items()}
+    """Continue behind these rounds. Returns what they have spent, by role.
+
+    Raises:
+        InputError, ValueError, TypeError, KeyError, AttributeError: if they are no checkpoints. The
+            episode is unchanged then.
+    """
+    calls = [call_of(row) for one in checkpoints for row in one["calls"]]
+    exposures = [exposure_of(row) for one in checkpoints for row in one["exposures"]]
+    messages = [dict(message) for one in checkpoints for message in one["messages"]]
+    memories = [one["memory"] for one in checkpoints]
+    rows = [one["row"] for one in checkpoints]
+    last = checkpoints[-1]
+    usage = {role: usage_totals(totals) for role, totals in last["books"].items()}
     seconds, warnings = float(last["seconds"]), list(map(str, last["warnings"]))
-    memories = [record["memory"] for record in records if "memory" in record]
-    if len(memories) < len(records):
-        warnings.append("rounds of an earlier version do not tell which passages they have read")
-    survey.restore([record["row"] for record in records], last["retrieval"], last["titles"])
+    scores.restore(rows, last["retrieval"], last["titles"])
     session.restore(calls, exposures, memories)
     episode.messages[:] = messages
-    episode.warnings += [*warnings, f"went on behind round {len(records)}"]
-    episode.rounds += [record["row"] for record in records]
+    episode.warnings += [*warnings, f"went on behind round {len(checkpoints)}"]
+    episode.rounds += rows
     episode.earlier_seconds = seconds
-    return books
+    return usage

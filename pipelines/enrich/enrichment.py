@@ -26,7 +26,7 @@ from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, qu
 from soundingline.pipelines.index_folder import is_index, read_manifest, write_manifest
 from soundingline.pipelines.lexical.analyzers import SEPARATOR
 from soundingline.pipelines.lexical.index import LexicalIndex
-from soundingline.pipelines.prompt_template import last_words
+from soundingline.pipelines.prompting import last_words
 from soundingline.pipelines.stage import Collection, Stage, add_note, not_bound
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit

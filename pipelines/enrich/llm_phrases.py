@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,19 +28,12 @@ from soundingline.pipelines.enrich.phrases import (
     clean_text,
     read_phrases,
 )
-from soundingline.pipelines.prompt_client import (
-    BlockingChatModel,
-    PromptClient,
-    PromptClients,
-    Reply,
-    json_answer,
-)
-from soundingline.pipelines.prompt_template import PromptTemplate
+from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, Reply, json_answer
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
-from soundingline.toolkit.llm.blocking import identity
+from soundingline.toolkit.llm.blocking import BlockingModel, identity
 
 TASKS = (
     *("general", "question_answering", "multi_hop", "claim"),
@@ -54,9 +47,9 @@ _BATCH = 256
 _LIST_OF_TEXTS = {"type": "array", "items": {"type": "string"}}
 
 
-def model_of(collection: Collection) -> BlockingChatModel:
+def model_of(collection: Collection) -> BlockingModel:
     """The language model of a collection; `InputError` if it has none."""
-    model: BlockingChatModel | None = collection.model
+    model: BlockingModel | None = collection.model
     if model is None:
         raise InputError(
             "phrases of a language model need one, and the collection has none",
@@ -80,13 +73,17 @@ class LlmSource(PhraseSource):
 
     def __post_init__(self) -> None:
         self._counts = Counts(*self.counted, "asked", "retried", "shared")
-        self._clients = PromptClients(
-            "enrichment", ["enrichment"], self.is_empty, self._counts, self.settings()
+        self._llm = CachedLLM(
+            name="enrichment",
+            parts=["enrichment"],
+            is_empty=self.is_empty,
+            counts=self._counts,
+            settings=self.settings(),
         )
 
-    def settings(self) -> Mapping[str, Any] | None:
+    def settings(self) -> Mapping[str, Any]:
         """Sampling settings of each request, beyond those of the model."""
-        return None
+        return {}
 
     @abstractmethod
     def is_empty(self, answer: str) -> bool:
@@ -104,7 +101,7 @@ class LlmSource(PhraseSource):
     def counts(self) -> Mapping[str, float]:
         """The counts that the class names; prompts `asked`, `retried`, and `shared` with another
         thread's request; with a cache `cache_hits` and `cache_misses`."""
-        return {**self._counts(), **self._clients.lookups}
+        return {**self._counts(), **self._llm.lookups}
 
     def for_queries(
         self, queries: Sequence[QueryContext], collection: Collection
@@ -112,19 +109,11 @@ class LlmSource(PhraseSource):
         """Request the phrases of each query, or read them from the cache."""
         prompts = [self.query_prompt(query.text) for query in queries]
         qids = {prompt: query.qid for prompt, query in zip(prompts, queries, strict=True)}
-        replies = self._client(collection).replies(qids)
+        replies = self._bound_llm(collection).replies(qids)
         return [self.read(replies[prompt]) for prompt in prompts]
 
-    def _client(self, collection: Collection) -> PromptClient:
-        return self._clients.of(model_of(collection), collection.caches)
-
-
-class StoredTexts(Protocol):
-    """Units that can be read repeatedly, and whose number is known."""
-
-    def __iter__(self) -> Iterator[Unit]: ...
-
-    def __len__(self) -> int: ...
+    def _bound_llm(self, collection: Collection) -> CachedLLM:
+        return self._llm.of(model_of(collection), collection.caches)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -175,9 +164,9 @@ class ModelPhrases(LlmSource):
         self._templates = MadeOnce()
         super().__post_init__()
 
-    def settings(self) -> Mapping[str, Any] | None:
+    def settings(self) -> Mapping[str, Any]:
         """Structured output, if it is chosen."""
-        return json_answer("phrases", {KEY: _LIST_OF_TEXTS}) if self.structured else None
+        return json_answer("phrases", {KEY: _LIST_OF_TEXTS}) if self.structured else {}
 
     def is_empty(self, answer: str) -> bool:
         """Whether an answer has no list of phrases."""
@@ -194,7 +183,7 @@ class ModelPhrases(LlmSource):
         """Hash of prompts, limits and model; with `allow_missing` also of the documents without a
         cached answer, for which every text is looked up in the cache."""
         missing = [unit.unit_id for unit in self._allowed_missing(collection)]
-        return fingerprint(self.fingerprint, self._clients.key(model_of(collection)), missing)
+        return fingerprint(self.fingerprint, self._llm.key(model_of(collection)), missing)
 
     def provenance(self, collection: Collection) -> Mapping[str, Any]:
         """See `PhraseSource`; with the model, its settings and a hash of the prompt."""
@@ -236,11 +225,11 @@ class ModelPhrases(LlmSource):
         """The units without a cached answer."""
         return (unit for unit, answer in self._cached(units, collection) if answer is None)
 
-    def missing_flags(self, units: StoredTexts, collection: Collection) -> bytearray:
-        """A byte for each unit, in their order: 1 if the cache has no answer for it, else 0. No
-        unit is read while the cache is empty."""
-        if not self._client(collection).keeps_any:
-            return bytearray(b"\1") * len(units)
+    def missing_flags(self, units: Iterable[Unit], count: int, collection: Collection) -> bytearray:
+        """A byte for each of `count` units, in their order: 1 if the cache has no answer for it,
+        else 0. No unit is read while the cache is empty."""
+        if not self._bound_llm(collection).has_cached:
+            return bytearray(b"\1") * count
         return bytearray(answer is None for _, answer in self._cached(units, collection))
 
     def ask_documents(
@@ -260,12 +249,12 @@ class ModelPhrases(LlmSource):
             The document, its phrases, and the code of the error instead of an answer (or an empty
             string).
         """
-        client = self._client(collection)
+        llm = self._bound_llm(collection)
 
         def ask(batch: list[Unit]) -> list[tuple[Unit, Reply]]:
             prompts = [self.document_prompt(unit) for unit in batch]
             owners = [unit.unit_id if accounts else "" for unit in batch]
-            replies = client.replies(dict(zip(prompts, owners, strict=True)))
+            replies = llm.replies(dict(zip(prompts, owners, strict=True)))
             return [(unit, replies[prompt]) for unit, prompt in zip(batch, prompts, strict=True)]
 
         for answered in _two_at_once(ask, _batches(units)):
@@ -286,9 +275,9 @@ class ModelPhrases(LlmSource):
         self, units: Iterable[Unit], collection: Collection
     ) -> Iterator[tuple[Unit, str | None]]:
         """Each unit with its cached answer."""
-        client = self._client(collection)
+        llm = self._bound_llm(collection)
         for batch in _batches(units):
-            answers = client.known([self.document_prompt(unit) for unit in batch])
+            answers = llm.cached([self.document_prompt(unit) for unit in batch])
             yield from zip(batch, answers, strict=True)
 
     def _filled(self, side: str, **text: str) -> str:

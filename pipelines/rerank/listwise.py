@@ -7,32 +7,20 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from soundingline.pipelines.counts import Counts
-from soundingline.pipelines.prompt_client import (
-    BlockingChatModel,
-    PromptClient,
-    PromptClients,
-    Reply,
-)
-from soundingline.pipelines.prompt_template import PromptTemplate
-from soundingline.pipelines.rerank.reranker import (
-    check_columns,
-    merge_head_and_tail,
-    split_head,
-    texts_for,
-    texts_of,
-)
-from soundingline.pipelines.stage import Stage, Texts, not_bound
+from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, Reply, model_of
+from soundingline.pipelines.rerank.reranker import HeadReranker
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.blocking import BlockingModel
 
 _NUMBER = re.compile(r"\d+")
 _IDENTIFIER = re.compile(r"\[\s*(\d+)\s*\]")
@@ -47,8 +35,13 @@ _MOST_DIGITS = 18
 
 
 class Permutation(NamedTuple):
-    """`order`: places from 0, each once, best first. `repaired`: the answer had to be made into a
-    permutation. `empty`: it had no order at all, and this is the order as it was."""
+    """An order of passages.
+
+    Args:
+        order: Places from 0, each once, best first.
+        repaired: Whether the answer was no permutation.
+        empty: Whether the answer had no order, so that this is the old one.
+    """
 
     order: tuple[int, ...]
     repaired: bool
@@ -56,8 +49,8 @@ class Permutation(NamedTuple):
 
 
 def read_permutation(answer: str, size: int) -> Permutation:
-    """The order of `size` passages, numbered from 1, in a model's answer. A number that comes again
-    or that no passage has is dropped; passages that are missing follow in their order."""
+    """The order of `size` passages, numbered from 1, in a model's answer. A number that is repeated
+    or that no passage has is ignored; passages that are missing follow in their order."""
     numbers = identifiers(answer)
     named = list(dict.fromkeys(number - 1 for number in numbers if 1 <= number <= size))
     missing = [position for position in range(size) if position not in named]
@@ -66,11 +59,11 @@ def read_permutation(answer: str, size: int) -> Permutation:
 
 
 def identifiers(answer: str) -> list[int]:
-    """The numbers that an answer puts in an order; none where it has no order.
+    """The numbers that an answer puts in an order; none if it has no order.
 
-    That is its longest chain of numbers in brackets, the last one of equals, since reasons before
-    it may name passages too; without a chain all numbers in brackets (a list, say); without any
-    brackets a chain of bare numbers, or an answer of nothing but numbers.
+    They are the longest chain of numbers in brackets, the last one of equally long chains, because
+    reasons before it may name passages too; without a chain all numbers in brackets, such as those
+    of a list; without any brackets a chain of bare numbers, or an answer of only numbers.
     """
     numbers = _longest(_CHAIN.findall(answer)) or _IDENTIFIER.findall(answer)
     if not numbers:
@@ -87,8 +80,8 @@ def without_identifiers(text: str) -> str:
 
 def sliding(size: int, window: int, step: int) -> Iterator[tuple[int, int]]:
     """Half-open spans of `window` places, from the end of `size` places to their front, each
-    `step` places before the last one; the one at the front may be shorter. None for fewer than two
-    places, which have one order."""
+    `step` places before the last one; the one at the front may be shorter. No span for fewer than
+    two places, which have one order."""
     end = size
     while end > 1:
         start = max(0, end - window)
@@ -104,15 +97,11 @@ def _longest(chains: Sequence[str]) -> list[str]:
 _PLACES = ("query", "count", "passages")
 # Scripts without spaces have words of any length.
 _CHARACTERS_A_WORD = 10
-_COUNTS = (
-    *("windows", "repaired", "empty", "refused", "missing_text"),
-    *("asked", "retried", "shared"),
-)
 
 
 @dataclass
 class _HeadOrder:
-    """One query's head: its rows in the frame, their texts, and the order so far."""
+    """The head of one query: its rows in the frame, their texts, and the order so far."""
 
     qid: str
     query: str
@@ -121,125 +110,112 @@ class _HeadOrder:
     order: list[int]
 
 
-class Listwise(Stage):
-    """Puts the best `depth` rows of each query in the order that `model` gives (Sun et al., EMNLP
-    2023); the other rows stay below them in the retriever's order (see
-    `head_and_tail.merge_head_and_tail`). Scores count down to 1 over the head.
+@dataclass(kw_only=True, eq=False, repr=False)
+class Listwise(HeadReranker):
+    """Puts the best `depth` rows of each query in the order that a language model returns (Sun et
+    al., EMNLP 2023). Scores count down to 1 over the head.
 
-    Columns as in `Reranker`. `model` (a `BlockingModel`), `texts` and `cache` None: the
-    collection's. A request shows `window` passages (their first `max_words` words, on one line
-    each); the next one begins `step` places before it, so that the best `window - step` go on.
-    `passes` over the whole head follow each other. The windows of a query follow each other, those
-    of different queries are asked together. `InputError` for settings out of range, and where there
-    is no text or no model.
+    The windows of a query follow each other, from the end of the head to its front; those of
+    different queries are requested together. An answer that is no permutation is repaired (see
+    `read_permutation`). An answer without any order is requested once more; then the window keeps
+    its order, as it does if the model refuses, or the prompt or the answer is too long. Other
+    errors of the model are raised. Replies are cached by prompt, model and sampling settings.
 
-    `prompt` is the path of a prompt of one's own with `{query}`, `{passages}` and `{count}`; None:
-    ours. Replies are kept in the folder `cache` by prompt, model and settings.
+    Columns and `InputError`s are those of `HeadReranker`; there must be a model. The `counts` are
+    `windows`; of these `repaired`, `empty` and `refused` ones; prompts `asked`, `retried`, and
+    `shared` with another thread or process; rows with `missing_text`; with a cache `cache_hits` and
+    `cache_misses`.
 
-    An answer that is no permutation is repaired (see `read_permutation`). One without any order is
-    asked for once more, and then the window keeps its order, as it does where the model refuses,
-    or the answer or the prompt is too long for it. Other errors of the model are raised.
-
-    `counts`: `windows`; of these `repaired`, `empty` and `refused` (all of the latter); prompts
-    `asked`, `retried`, and `shared` with another thread's request; `missing_text`; with a cache
-    `cache_hits` and `cache_misses`.
+    Args:
+        model: A `BlockingModel`. The default is the model of the collection.
+        depth, texts: See `HeadReranker`.
+        window: Passages of a request, at least 2.
+        step: Passages from one window to the next, less than `window`, so that the best
+            `window - step` are compared again.
+        passes: How often the windows pass over the head.
+        prompt: Path of a prompt with `{query}`, `{passages}` and `{count}`. The default is the
+            package's own prompt.
+        max_words: The first words of a passage that a request has.
+        cache: Folder of the cached replies. The default is that of the collection.
     """
+
+    model: BlockingModel | None = field(default=None, kw_only=False)
+    window: int = 20
+    step: int = 10
+    passes: int = 1
+    prompt: str | None = None
+    max_words: int = 300
+    cache: Path | None = None
 
     asks_model = True
 
-    def __init__(
-        self,
-        model: BlockingChatModel | None = None,
-        *,
-        depth: int = 50,
-        window: int = 20,
-        step: int = 10,
-        passes: int = 1,
-        prompt: str | None = None,
-        max_words: int = 300,
-        texts: Texts | None = None,
-        cache: Path | None = None,
-    ) -> None:
-        check_int("depth", depth)
-        _check(window=window, step=step, passes=passes, max_words=max_words)
-        self.depth, self.prompt = depth, prompt
-        self.window, self.step, self.passes, self.max_words = window, step, passes, max_words
-        self.model, self.texts, self.cache = model, texts, cache
-        self._prompt = PromptTemplate(prompt, "reranker/listwise.txt", _PLACES)
-        self._counts = Counts(*_COUNTS)
-        self._clients = PromptClients(
-            "rerank-listwise",
-            ["listwise", self._prompt.text],
-            lambda answer: not identifiers(answer),
-            self._counts,
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int("window", self.window, ge=2)
+        check_int("step", self.step)
+        check_int("passes", self.passes)
+        check_int("max_words", self.max_words)
+        if self.step >= self.window:
+            raise InputError(
+                f"step is {self.step} and window is {self.window}",
+                valid="a step below the window, so that the best of one window reach the next",
+                do="set step to half of the window",
+            )
+        self._prompt = PromptTemplate(self.prompt, "reranker/listwise.txt", _PLACES)
+        names = ("windows", "repaired", "empty", "refused", "missing_text")
+        self._counts = Counts(*names, "asked", "retried", "shared")
+        self._llm = CachedLLM(
+            name="rerank-listwise",
+            parts=["listwise", self._prompt.text],
+            is_empty=_has_no_order,
+            counts=self._counts,
         )
 
     @property
     def fingerprint(self) -> str:
-        """Of the prompt and the settings, and of the model and how it samples where that is known
-        already."""
-        model = self._chat_model
-        key = self._clients.key(model) if model else fingerprint(self._prompt.text)
+        """Hash of the prompt and the settings, and of the model and how it samples if it is
+        known."""
+        key = self._llm.key(model_of(self))
         return fingerprint(key, self.window, self.step, self.passes, self.max_words)
 
     @property
     def counts(self) -> Mapping[str, float]:
-        return {**self._counts(), **self._clients.lookups}
+        """See the class."""
+        return {**self._counts(), **self._llm.lookups}
 
-    @property
-    def _chat_model(self) -> BlockingChatModel | None:
-        return self.model or (self.collection.model if self.collection else None)
-
-    def _client(self) -> PromptClient:
-        model = self._chat_model
-        if model is None:
-            raise not_bound(self, "give it a model, or bind it to a collection that has one")
-        return self._clients.of(
-            model, self.cache or (self.collection.caches if self.collection else None)
-        )
-
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        texts = texts_for(inp, self.texts, self.collection)
-        check_columns(inp, texts, self)
-        head, tail = split_head(inp, self.depth)
-        rankings = self._rankings(head, texts)
-        self._order(rankings)
-        scores = np.zeros(len(head))
-        for ranking in rankings:
-            scores[ranking.rows[ranking.order]] = np.arange(len(ranking.order), 0, -1)
-        return merge_head_and_tail(head.assign(score=scores), tail)
-
-    def _rankings(self, head: pd.DataFrame, texts: Texts | None) -> list[_HeadOrder]:
-        contents = texts_of(head, texts)
-        self._counts.add(missing_text=contents.count(""))
+    def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
+        """See `HeadReranker`."""
+        self._counts.add(missing_text=texts.count(""))
         queries, qids = head["query"].tolist(), head["qid"].tolist()
         codes = pd.factorize(head["qid"])[0]
         rankings = []
         # The rows of a query lie together.
         for rows in np.split(np.arange(len(head)), np.flatnonzero(np.diff(codes)) + 1):
-            if len(rows):
-                shown = [self._shown(contents[row]) for row in rows]
-                qid, query = str(qids[rows[0]]), queries[rows[0]]
-                rankings.append(_HeadOrder(qid, query, rows, shown, list(range(len(rows)))))
-        return rankings
+            shown = [self._shown(texts[row]) for row in rows]
+            qid, query = str(qids[rows[0]]), queries[rows[0]]
+            rankings.append(_HeadOrder(qid, query, rows, shown, list(range(len(rows)))))
+        self._order(rankings)
+        scores = np.zeros(len(head))
+        for ranking in rankings:
+            scores[ranking.rows[ranking.order]] = np.arange(len(ranking.order), 0, -1)
+        return scores.tolist()  # type: ignore[no-any-return]
 
     def _order(self, rankings: Sequence[_HeadOrder]) -> None:
-        """Bring every ranking into its new order, a window of each at a time."""
+        """Bring every ranking into its new order, one window of each at a time."""
+        llm = self._llm.of_stage(self)
         waiting = [(ranking, self._windows(len(ranking.order))) for ranking in rankings]
         while waiting := [(ranking, windows) for ranking, windows in waiting if windows]:
             turn = [(ranking, windows.popleft()) for ranking, windows in waiting]
             prompts = [self._filled(ranking, window) for ranking, window in turn]
-            accounts = {}
-            for prompt, (ranking, _) in zip(prompts, turn, strict=True):
-                accounts[prompt] = ranking.qid
-            replies = self._client().replies(accounts)
+            qids = {prompt: ranking.qid for prompt, (ranking, _) in zip(prompts, turn, strict=True)}
+            replies = llm.replies(qids)
             for prompt, (ranking, window) in zip(prompts, turn, strict=True):
                 shown = ranking.order[window]
                 positions = self._read(replies[prompt], len(shown))
                 ranking.order[window] = [shown[position] for position in positions]
 
     def _windows(self, size: int) -> deque[slice]:
-        """The windows of all passes over a head of `size` rows, in their order."""
+        """The windows of all passes over a head of `size` rows."""
         spans = list(sliding(size, self.window, self.step)) * self.passes
         return deque(slice(start, end) for start, end in spans)
 
@@ -264,18 +240,6 @@ class Listwise(Stage):
         )
         return permutation.order
 
-    def _identity(self) -> Any:
-        return self.fingerprint, self.depth, self.texts
 
-
-def _check(window: int, step: int, passes: int, max_words: int) -> None:
-    check_int("window", window, ge=2)
-    check_int("step", step)
-    check_int("passes", passes)
-    check_int("max_words", max_words)
-    if step >= window:
-        raise InputError(
-            f"step is {step} and window is {window}",
-            valid="a step below the window, so that the best of one window reach the next",
-            do="set step to half of the window",
-        )
+def _has_no_order(answer: str) -> bool:
+    return not identifiers(answer)

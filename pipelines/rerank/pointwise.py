@@ -1,45 +1,38 @@
 """Pointwise re-ranking by any language model: each candidate alone gets a score.
 
-SIRA's released pipeline ends in such a re-rank of the best 200, which its paper's "single call"
-numbers contain. The prompts are our own. A score from the probabilities of one token takes one
-token a pair, and tells candidates apart to which the model would give the same number: the expected
-grade as Liu et al., "G-Eval", EMNLP 2023 (arXiv 2303.16634), and the probability of yes against no
-as Zhuang et al. 2023 (arXiv 2310.14122) compare them."""
+The released pipeline of SIRA ends with such a re-ranker of the best 200 rows, which the "single
+call" numbers of its paper contain. The prompts are our own. A score from the probabilities of one
+token costs one token a pair, and distinguishes candidates to which the model would give the same
+number: the expected grade as in Liu et al., "G-Eval", EMNLP 2023 (arXiv 2303.16634), the
+probability of yes against no as in Zhuang et al. 2023 (arXiv 2310.14122)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from soundingline.pipelines.counts import Counts
-from soundingline.pipelines.prompt_client import (
-    BlockingChatModel,
-    PromptClient,
-    PromptClients,
+from soundingline.pipelines.prompting import (
+    CachedLLM,
+    PromptTemplate,
     Reply,
     json_answer,
+    model_of,
 )
-from soundingline.pipelines.prompt_template import PromptTemplate
 from soundingline.pipelines.rerank.answer_tokens import (
     LIKELIEST,
     expected_digit,
     first_place,
     share,
 )
-from soundingline.pipelines.rerank.reranker import (
-    check_columns,
-    merge_head_and_tail,
-    split_head,
-    texts_for,
-    texts_of,
-)
-from soundingline.pipelines.stage import Stage, Texts, not_bound
+from soundingline.pipelines.rerank.reranker import HeadReranker
 from soundingline.toolkit.errors import InputError, check_int, is_number
 from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import OutOfMoney, Truncated
 from soundingline.toolkit.llm.prompts import json_values
 
@@ -49,94 +42,88 @@ _PROMPT_OF = {
     "p_yes": "reranker/pointwise_yes_no.txt",
 }
 SCORES = tuple(_PROMPT_OF)
-_PLACES = ("query", "text")
-_COUNTS = (
-    *("pairs", "unreadable", "refused", "unpaid", "one_sided", "missing_text"),
-    *("asked", "retried", "shared"),
-)
 _LARGEST = 100
 _WHOLE_NUMBER = {"type": "integer", "minimum": 0, "maximum": _LARGEST}
 _ONE_TOKEN = {"max_output_tokens": 1, "logprobs": LIKELIEST}
 
 
 class _Reading(NamedTuple):
-    """What one reply says; `score` None: nothing that can be read."""
+    """The score in a reply; None if it has none."""
 
     score: float | None = None
     one_sided: bool = False
 
 
-class Pointwise(Stage):
-    """Puts the best `depth` rows of each query in the order of the scores that `model` gives each
-    of them alone; the other rows stay below in the retriever's order (see
-    `head_and_tail.merge_head_and_tail`).
+@dataclass(kw_only=True, eq=False, repr=False)
+class Pointwise(HeadReranker):
+    """Orders the best `depth` rows of each query by the score that a language model gives to each
+    row alone.
 
-    In: as `Reranker`. `model` (a `BlockingModel`), `texts` and `cache` (a folder) None: the
-    collection's. A prompt shows the query and the first `max_characters` of the text. Equal scores
-    stand in the retriever's order. `score` says what a pair's score is:
+    `score` selects what the score of a pair is:
 
-    - `generated`: the number under `score` of the last JSON object of the answer, 0 to 100; a
-      number elsewhere is none. An answer without a score is asked for once more; a second one is
-      not paid for again by this stage, and the next start asks again.
-    - `expected`: the expectation of a grade of 0 to 9 over the digits that the server lists for the
-      first token, normalised over these.
-    - `p_yes`: P(yes) / (P(yes) + P(no)) of the first token. A word that is not listed is bounded by
-      what is (`share`).
+    - `generated`: The number under `score` of the last JSON object of the answer, 0 to 100. An
+      answer without a score is requested once more; a second one is not paid for again by this
+      stage, and requested again after the next start.
+    - `expected`: The expectation of a grade of 0 to 9 over the digits that the server lists for the
+      first token.
+    - `p_yes`: P(yes) / (P(yes) + P(no)) of the first token. The probability of a word that is not
+      listed is bounded by those that are (see `share`).
 
-    The last two ask for one token and its log-probabilities, which the server must give; a model
-    that thinks before it answers must be told not to.
+    The last two request one token and its log-probabilities, which the server must return; a model
+    must be set not to reason before it answers.
 
-    What has no score, was refused, or could not be paid for with the money of its question
-    (`budget.dollars`), stands at the end of the head, in the retriever's order. Other errors of the
-    model are raised.
+    A row is at the end of the head if its answer has no score, was refused, or was not covered by
+    the budget of its question (`budget.dollars`). Other errors of the model are raised.
 
-    `structured`: the server is asked for one JSON object with an integer of 0 to 100 and nothing
-    else, where it knows `response_format` (vLLM, OpenAI); with `generated` alone. `prompt` is the
-    path of a prompt of one's own with `{query}` and `{text}`, which asks for what `score` reads.
+    Columns and `InputError`s are those of `HeadReranker`; there must be a model. The `counts` are
+    `pairs`; of these `unreadable`, `refused`, `unpaid` and (p_yes) `one_sided` ones, where one of
+    the two words was not listed; rows with `missing_text`; prompts `asked`, `retried`, and `shared`
+    with another thread or process; with a cache `cache_hits` and `cache_misses`.
 
-    `counts`: `pairs`; of these `unreadable`, `refused`, `unpaid` and (p_yes) `one_sided`, where one
-    of the two words was not listed; `missing_text`; prompts `asked`, `retried`, and `shared` with
-    another thread's request; with a cache `cache_hits` and `cache_misses`."""
+    Args:
+        model: A `BlockingModel`. The default is the model of the collection.
+        depth, texts: See `HeadReranker`.
+        score: `generated`, `expected` or `p_yes`.
+        prompt: Path of a prompt with `{query}` and `{text}` that requests what `score` reads. The
+            default is the package's own prompt.
+        max_characters: The first characters of a text that a prompt has.
+        structured: With `generated`, whether to request one JSON object with an integer of 0 to 100
+            by `response_format` (vLLM, OpenAI).
+        cache: Folder of the cached replies. The default is that of the collection.
+    """
+
+    model: BlockingModel | None = field(default=None, kw_only=False)
+    depth: int = 200
+    score: str = "generated"
+    prompt: str | None = None
+    max_characters: int = 4000
+    structured: bool = False
+    cache: Path | None = None
 
     asks_model = True
 
-    def __init__(
-        self,
-        model: BlockingChatModel | None = None,
-        *,
-        depth: int = 200,
-        score: str = "generated",
-        prompt: str | None = None,
-        max_characters: int = 4000,
-        structured: bool = False,
-        texts: Texts | None = None,
-        cache: Path | None = None,
-    ) -> None:
-        check_int("depth", depth)
-        check_int("max_characters", max_characters)
-        if score not in SCORES:
-            raise InputError(f"score is {score!r}", valid=", ".join(SCORES))
-        if structured and score != "generated":
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int("max_characters", self.max_characters)
+        if self.score not in SCORES:
+            raise InputError(f"score is {self.score!r}", valid=", ".join(SCORES))
+        if self.structured and self.score != "generated":
             raise InputError(
-                f"structured is set, and score={score} asks for one token",
+                f"structured is set, and score={self.score} requests one token",
                 do="set structured=false, or score=generated",
             )
-        self.depth, self.prompt, self.max_characters = depth, prompt, max_characters
-        self.model, self.texts, self.cache = model, texts, cache
-        self.score, self.structured = score, structured
-        self._prompt = PromptTemplate(prompt, _PROMPT_OF[score], _PLACES)
-        self._counts = Counts(*_COUNTS)
-        generated = score == "generated"
-        json_object = json_answer("score", {"score": _WHOLE_NUMBER}) if structured else {}
-        self._clients = PromptClients(
-            "rerank-pointwise",
-            ["reranker/pointwise", self._prompt.text],
-            # A token's probabilities do not change when it is asked for again.
-            lambda answer: generated and read_score(answer) is None,
-            self._counts,
-            json_object if generated else _ONE_TOKEN,
-            keeps_empty=False,
-            as_far=True,
+        self._prompt = PromptTemplate(self.prompt, _PROMPT_OF[self.score], ("query", "text"))
+        names = ("pairs", "unreadable", "refused", "unpaid", "one_sided", "missing_text")
+        self._counts = Counts(*names, "asked", "retried", "shared")
+        number = json_answer("score", {"score": _WHOLE_NUMBER}) if self.structured else {}
+        self._llm = CachedLLM(
+            name="rerank-pointwise",
+            parts=["reranker/pointwise", self._prompt.text],
+            is_empty=self._is_unreadable,
+            counts=self._counts,
+            settings=number if self.score == "generated" else _ONE_TOKEN,
+            caches_empty=False,
+            returns_unpaid=True,
         )
 
     @property
@@ -146,67 +133,49 @@ class Pointwise(Stage):
 
     @property
     def fingerprint(self) -> str:
-        """Of the prompt and the settings, and of the model and how it samples where that is known
-        already."""
-        model = self._model
-        key = self._clients.key(model) if model else fingerprint(self._prompt.text)
-        # As it was before there were other scores, so that caches and runs stay valid.
+        """Hash of the prompt and the settings, and of the model and how it samples if it is
+        known."""
         settings = () if self.score == "generated" else (self.score,)
-        return fingerprint(key, self.max_characters, *settings)
+        return fingerprint(self._llm.key(model_of(self)), self.max_characters, *settings)
 
     @property
     def counts(self) -> Mapping[str, float]:
-        return {**self._counts(), **self._clients.lookups}
+        """See the class."""
+        return {**self._counts(), **self._llm.lookups}
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        texts = texts_for(inp, self.texts, self.collection)
-        check_columns(inp, texts, self)
-        head, tail = split_head(inp, self.depth)
-        contents = texts_of(head, texts)
-        self._counts.add(missing_text=contents.count(""))
+    def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
+        """See `HeadReranker`."""
         prompts = [
-            self._prompt.filled({"query": str(query), "text": text[: self.max_characters]})
-            for query, text in zip(head["query"], contents, strict=True)
+            self._prompt.filled({"query": query, "text": text[: self.max_characters]})
+            for query, text in zip(head["query"], texts, strict=True)
         ]
-        accounts = dict(zip(prompts, map(str, head["qid"]), strict=True))
-        replies = self._client().replies(accounts) if prompts else {}
-        by_prompt: dict[str, float] = {}
-        for prompt, reply in replies.items():
-            reading = _READERS[self.score](reply)
-            # An answer that was cut off is one that cannot be read.
-            unpaid = reply.error == OutOfMoney.code
-            refused = reply.error not in ("", Truncated.code, OutOfMoney.code)
-            unreadable = reading.score is None and not refused and not unpaid
-            self._counts.add(
-                refused=refused,
-                unpaid=unpaid,
-                unreadable=unreadable,
-                one_sided=reading.one_sided,
-            )
-            by_prompt[prompt] = float("nan") if reading.score is None else reading.score
-        self._counts.add(pairs=len(prompts))
-        scores = np.array([by_prompt[prompt] for prompt in prompts], dtype=np.float64)
-        return merge_head_and_tail(head.assign(score=scores), tail)
+        qids = dict(zip(prompts, map(str, head["qid"]), strict=True))
+        replies = self._llm.of_stage(self).replies(qids)
+        score_of = {prompt: self._read(reply) for prompt, reply in replies.items()}
+        self._counts.add(pairs=len(prompts), missing_text=texts.count(""))
+        return [score_of[prompt] for prompt in prompts]
 
-    @property
-    def _model(self) -> BlockingChatModel | None:
-        return self.model or (self.collection.model if self.collection else None)
-
-    def _client(self) -> PromptClient:
-        model = self._model
-        if model is None:
-            raise not_bound(self, "give it a model, or bind it to a collection that has one")
-        return self._clients.of(
-            model, self.cache or (self.collection.caches if self.collection else None)
+    def _read(self, reply: Reply) -> float:
+        reading = _READERS[self.score](reply)
+        unpaid = reply.error == OutOfMoney.code
+        # An answer that was cut off is unreadable.
+        refused = reply.error not in ("", Truncated.code, OutOfMoney.code)
+        self._counts.add(
+            refused=refused,
+            unpaid=unpaid,
+            unreadable=reading.score is None and not refused and not unpaid,
+            one_sided=reading.one_sided,
         )
+        return float("nan") if reading.score is None else reading.score
 
-    def _identity(self) -> Any:
-        return self.fingerprint, self.depth, self.texts
+    def _is_unreadable(self, answer: str) -> bool:
+        # The probabilities of a token do not change when it is requested again.
+        return self.score == "generated" and read_score(answer) is None
 
 
 def read_score(answer: str) -> float | None:
-    """The number under `score` of the last JSON object of an answer that has one; None where there
-    is none, or it is not within 0 to 100."""
+    """The number under `score` of the last JSON object that has one; None if there is none, or if
+    it is not within 0 to 100."""
     score: float | None = None
     for value in json_values(answer):
         if isinstance(value, dict) and "score" in value:

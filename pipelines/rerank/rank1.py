@@ -10,19 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from soundingline.pipelines.models import taken_off
-from soundingline.pipelines.prompt_client import BlockingChatModel
+from soundingline.pipelines.prompting import model_of
 from soundingline.pipelines.rerank.answer_tokens import LIKELIEST, SPACES, Relevance, share, word
 from soundingline.pipelines.rerank.reranker import Pair, Reranker
 from soundingline.pipelines.stage import not_bound, searched_question
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
-from soundingline.toolkit.llm.blocking import identity
+from soundingline.toolkit.llm.blocking import BlockingModel, identity
 from soundingline.toolkit.llm.errors import ContextOverflow, ModelError, ServerGone, Unreachable
 from soundingline.toolkit.llm.messages import SamplingParams, Token, Turn, user
-from soundingline.toolkit.llm.openai_chat import asking
 from soundingline.toolkit.llm.wire import sendable
 from soundingline.toolkit.tokens import count_tokens, truncate
 
@@ -78,7 +77,7 @@ class Rank1(Reranker):
         ModelError: If a request fails; the scores of its batch are lost.
     """
 
-    model: BlockingChatModel | None = field(default=None, kw_only=False)
+    model: BlockingModel | None = field(default=None, kw_only=False)
     max_tokens: int = 2000
     context_window: int = 4000
 
@@ -99,7 +98,7 @@ class Rank1(Reranker):
     @property
     def fingerprint(self) -> str:
         """See `Reranker`. It names the model as far as its identity is known."""
-        model = self._model
+        model = model_of(self)
         prompt = self._prompts.prompt(Pair("", "")).text
         name = identity(model) if model else ""
         return fingerprint("rank1", name, self.max_tokens, self.context_window, prompt)
@@ -134,10 +133,6 @@ class Rank1(Reranker):
         """The document in parts that each fit. Each of them costs a reasoning."""
         return self._prompts.windows(pair)
 
-    @property
-    def _model(self) -> BlockingChatModel | None:
-        return self.model or (self.collection.model if self.collection else None)
-
     def _reasoned(self, pairs: Sequence[Pair]) -> tuple[list[str], list[Turn]]:
         """The prompt of each pair that was answered, and the reply with the reasoning."""
 
@@ -166,15 +161,26 @@ class Rank1(Reranker):
         )
         return [prompt.text for prompt in prompts], self._metered(replies)
 
-    def _respond(self, prompts: Sequence[str], **bounds: Any) -> list[Turn | ModelError]:
-        model = self._model
-        if model is None:
-            raise not_bound(self, "give it a model, or bind it to a collection that has one")
+    @property
+    def _bound_model(self) -> BlockingModel:
+        if model := model_of(self):
+            return model
+        raise not_bound(self, "give it a model, or bind it to a collection that has one")
+
+    def _respond(
+        self, prompts: Sequence[str], *, stop: Sequence[str] = (), max_tokens: int | None = None
+    ) -> list[Turn | ModelError]:
+        model = self._bound_model
         # If `</think>` is a special token, omitting it from the reply would end no reasoning.
         extra = {**model.settings.extra, "skip_special_tokens": False}
-        greedy: SamplingParams = replace(model.settings, temperature=0.0, extra=extra)
+        settings: SamplingParams = replace(
+            model.settings,
+            temperature=0.0,
+            logprobs=LIKELIEST,
+            max_output_tokens=max_tokens or model.settings.max_output_tokens,
+            extra={**extra, "stop": list(stop)} if stop else extra,
+        )
         requests = [[user(prompt)] for prompt in prompts]
-        settings = asking(greedy, logprobs=LIKELIEST, **bounds)
         return model.respond_many(requests, [searched_question()] * len(requests), settings)
 
     def _metered(self, replies: Sequence[Turn | ModelError]) -> list[Turn]:
@@ -182,7 +188,7 @@ class Rank1(Reranker):
         turns = []
         for reply in replies:
             if isinstance(reply, (ServerGone, Unreachable)):
-                name = self._model.name if self._model else ""
+                name = self._bound_model.name
                 start = f"start it with `vllm serve {name}`, or set the base_url of its llm"
                 raise type(reply)(f"{reply}; {start}") from reply
             if isinstance(reply, ModelError):
@@ -200,8 +206,7 @@ class Rank1(Reranker):
         """The verdict at a token of a reply. `InputError` if the server lists no alternatives."""
         if reply.text and not any(each.top for each in reply.tokens):
             raise InputError(
-                f"the server of {self._model.name if self._model else 'Rank1'} gives no "
-                "log-probabilities",
+                f"the server of {self._bound_model.name} gives no log-probabilities",
                 valid=f"a server whose /completions has logprobs={LIKELIEST}",
                 do="use vLLM, and not with --max-logprobs below that",
             )

@@ -23,10 +23,10 @@ import pyterrier as pt
 from numpy.typing import NDArray
 
 from soundingline.pipelines.cache import ResultCache, text_hash
-from soundingline.pipelines.counts import Counts, MadeOnce
+from soundingline.pipelines.counts import Counts, MadeOnce, shared_property
 from soundingline.pipelines.lexical.storage import ATTRIBUTE
-from soundingline.pipelines.models import Placement
-from soundingline.pipelines.stage import Collection, Stage, Texts
+from soundingline.pipelines.models import Checkpoint, Placement, own_length
+from soundingline.pipelines.stage import Stage, Texts
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 
@@ -75,17 +75,84 @@ class _Queue:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Reranker(Stage, ABC):
+class HeadReranker(Stage, ABC):
+    """Gives the best `depth` rows of each query new scores; the other rows stay below them in the
+    retriever's order (see `merge_head_and_tail`). A subclass implements `score_head`.
+
+    The input has the columns `qid`, `query`, `docno`, `score`, and `rank` (without it `score` gives
+    the order). The text of a row is its column `text`, or what `texts` returns for its docno. The
+    output has the same columns and rows with new `score` and `rank`.
+
+    Args:
+        depth: Rows of each query to score, at least 1.
+        texts: A function from docnos to units, such as `store.texts`. The default are the texts of
+            the collection, or of the lexical index that the ranking comes from.
+
+    Raises:
+        InputError: For another depth, if there is no text to score, and for a docno that `texts`
+            does not know.
+    """
+
+    depth: int = 50
+    texts: Texts | None = None
+
+    def __post_init__(self) -> None:
+        check_int("depth", self.depth)
+
+    @abstractmethod
+    def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
+        """A score for each row of the heads of all queries, which have these texts (empty if a row
+        has none). A score that is not a number puts its row at the end of its head."""
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """Re-rank the queries of a frame; all of their heads are scored together."""
+        texts = self._texts_for(inp)
+        self._check_columns(inp, texts)
+        head, tail = split_head(inp, self.depth or max(1, len(inp)))
+        if not len(head):
+            return merge_head_and_tail(head, tail)
+        scores = self.score_head(head, _texts_of(head, texts))
+        scored = head.assign(score=pd.Series(scores, index=head.index, dtype=float))
+        return merge_head_and_tail(scored, tail)
+
+    def _identity(self) -> Any:
+        return self.fingerprint, self.depth, self.texts
+
+    def _texts_for(self, inp: pd.DataFrame) -> Texts | None:
+        """What returns the texts of `inp`, if anything does but a column `text`."""
+        if texts := self.texts or (self.collection and self.collection.texts):
+            return texts
+        path = inp.attrs.get(ATTRIBUTE)
+        return _opened(path).texts if isinstance(path, str) and Path(path).is_dir() else None
+
+    def _check_columns(self, frame: pd.DataFrame, texts: Texts | None) -> None:
+        """`InputError` if there is no text to read and for queries that are no text; PyTerrier's
+        error for other missing columns."""
+        needed = ["query", "score"] if texts else ["query", "score", "text"]
+        if {"qid", "docno", *needed} - set(frame.columns) == {"text"}:
+            if frame.empty:
+                # PyTerrier inspects pipelines with such frames, which come from no index.
+                return
+            raise InputError(
+                f"the ranking has no text for {self!r} to read",
+                valid="a column text, or a re-ranker with texts",
+                do=f"give {type(self).__name__} texts=store.texts, or put pt.text.get_text "
+                "before it",
+            )
+        pt.validate.result_frame(frame, extra_columns=needed, context=self)
+        for qid, query in zip(frame["qid"].tolist(), frame["query"].tolist(), strict=True):
+            if not isinstance(query, str):
+                raise InputError(f"the query {qid!r} is {query!r}", do="give each query as text")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Reranker(HeadReranker):
     """Orders the best `depth` rows of each query by the scores of a model; the other rows stay
     below them in the retriever's order (see `merge_head_and_tail`).
 
     A subclass implements `score`. It may implement `windows`, which `long_documents=max_passage`
     needs, and `fingerprint`, which names its scores in the cache. Declare arguments of its own as
-    fields of a dataclass with the same decorator.
-
-    The input has the columns `qid`, `query`, `docno`, `score`, and `rank` (without it `score` gives
-    the order). The text of a row is its column `text`, or what `texts` returns for its docno. The
-    output has the same columns and rows with new `score` and `rank`.
+    fields of a dataclass with the same decorator. Columns are those of `HeadReranker`.
 
     Threads that call one stage at the same time share batches: while one thread computes, the
     requests of the others wait and become the next batch. Equal pairs of a batch are scored once.
@@ -93,19 +160,16 @@ class Reranker(Stage, ABC):
     whose pairs cause it. Pairs with a cached score do not wait.
 
     Args:
-        depth: Rows of each query to score, at least 1.
+        depth, texts: See `HeadReranker`.
         long_documents: `truncate` leaves a text that is too long to the model, which cuts it.
             `max_passage` scores the windows of the text and takes the best (Dai and Callan, SIGIR
             2019). The default is `max_passage` if the collection's units are whole documents and
             the model has windows, otherwise `truncate`.
-        texts: A function from docnos to units, such as `store.texts`. The default are the texts of
-            the collection, or of the lexical index that the ranking comes from.
         cache: A folder in which scores are kept between runs. The default is the collection's.
             Threads and processes may share it.
 
     Raises:
-        InputError: For impossible arguments, if there is no text to score, and for a docno that
-            `texts` does not know.
+        InputError: For impossible arguments, and as for `HeadReranker`.
 
     Example:
         >>> class Overlap(Reranker):
@@ -113,9 +177,7 @@ class Reranker(Stage, ABC):
         ...         return [len(set(p.query.split()) & set(p.text.split())) for p in pairs]
     """
 
-    depth: int = 50
     long_documents: str | None = None
-    texts: Texts | None = None
     cache: Path | str | None = None
 
     shares_batches: ClassVar[bool] = True
@@ -125,7 +187,7 @@ class Reranker(Stage, ABC):
     """Names of the counts that the model adds to by `self.count.add(truncated=2)`."""
 
     def __post_init__(self) -> None:
-        check_int("depth", self.depth)
+        super().__post_init__()
         if self.long_documents not in (None, *LONG_DOCUMENTS):
             valid = f"null, {', '.join(LONG_DOCUMENTS)}"
             raise InputError(f"long_documents={self.long_documents!r}", valid=valid)
@@ -191,21 +253,12 @@ class Reranker(Stage, ABC):
             "seconds": round(self._queue.seconds, 3),
         }
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """Re-rank the queries of a frame; all of their candidates are scored together."""
-        texts = texts_for(inp, self.texts, self.collection)
-        check_columns(inp, texts, self)
-        head, tail = split_head(inp, self.depth)
-        if not len(head):
-            return merge_head_and_tail(head, tail)
-        contents = texts_of(head, texts)
+    def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
+        """See `HeadReranker`."""
         docnos = map(str, head["docno"].tolist())
-        scores = self._cached_scores(
-            list(zip(head["query"].tolist(), docnos, contents, strict=True))
-        )
-        self._rows.add(missing_text=contents.count(""), unscored=sum(map(math.isnan, scores)))
-        scored = head.assign(score=pd.Series(scores, index=head.index, dtype=float))
-        return merge_head_and_tail(scored, tail)
+        scores = self._cached_scores(list(zip(head["query"].tolist(), docnos, texts, strict=True)))
+        self._rows.add(missing_text=texts.count(""), unscored=sum(map(math.isnan, scores)))
+        return scores
 
     def score_pairs(self, pairs: Sequence[Pair]) -> list[float]:
         """The scores of `pairs`, in batches shared with other threads and without the cache.
@@ -345,7 +398,7 @@ class Reranker(Stage, ABC):
             return f"{threading.get_native_id()} {time.time_ns()}"
 
     def _identity(self) -> Any:
-        return self.fingerprint, self.depth, self.long_documents, self.texts
+        return *super()._identity(), self.long_documents
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -385,40 +438,54 @@ class NeuralReranker(Reranker):
         super().__post_init__()
         self.placement = Placement(self.device, self.dtype, self.batch_tokens, self.busy_tokens)
 
+    @property
+    def _checkpoint(self) -> Checkpoint:
+        raise NotImplementedError
+
+    @property
+    def _config(self) -> Any:
+        return self._checkpoint.config
+
+    @shared_property
+    def _tokenizer(self) -> Any:
+        return self._checkpoint.tokenizer()
+
+    @property
+    def _limit(self) -> int:
+        """`max_length`, or else the length for which the checkpoint was made."""
+        return self.max_length or own_length(self._config, self._tokenizer.model_max_length)
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class RerankHead(Stage):
+class RerankHead(HeadReranker):
     """Any PyTerrier re-ranker on the best `depth` rows of each query (by default on all); the other
-    rows stay below them, as with `Reranker`, whose columns and `InputError`s it has.
+    rows stay below them. Columns and `InputError`s are those of `HeadReranker`.
 
     Args:
         stage: The re-ranker. Its input has the columns `qid`, `query`, `docno`, `text`, `score`,
             `rank` and all others of the ranking. A row that it leaves out is put at the head's end.
-        depth: Rows of each query to score.
-        texts: As for `Reranker`.
+        depth: Rows of each query to score; None for all.
+        texts: See `HeadReranker`.
     """
 
     stage: pt.Transformer = field(kw_only=False)
-    depth: int | None = None
-    texts: Texts | None = None
+    depth: int | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.depth is not None:
-            check_int("depth", self.depth)
+            super().__post_init__()
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        texts = texts_for(inp, self.texts, self.collection)
-        check_columns(inp, texts, self)
-        head, tail = split_head(inp, self.depth or max(1, len(inp)))
-        if not len(head):
-            return merge_head_and_tail(head, tail)
+    def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
+        """See `HeadReranker`."""
         # Rows by a key of our own: docnos may repeat, and the stage may change order and columns.
         keys = [str(row) for row in range(len(head))]
-        rows = head.assign(docno=keys, text=texts_of(head, texts))
+        rows = head.assign(docno=keys, text=texts)
         scored = self.stage.transform(rows.reset_index(drop=True))
         scores = scored.drop_duplicates("docno").set_index("docno")["score"]
-        new = head.assign(score=scores.reindex(keys).to_numpy(dtype=float))
-        return merge_head_and_tail(new, tail)
+        return scores.reindex(keys).tolist()  # type: ignore[no-any-return]
+
+    def _identity(self) -> Any:
+        return *super()._identity(), self.stage
 
 
 def split_head(frame: pd.DataFrame, depth: int) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -490,17 +557,6 @@ def _falling(
     return np.where(below, worst - step * steps_below, bounded)
 
 
-def texts_for(
-    inp: pd.DataFrame, texts: Texts | None, collection: Collection | None
-) -> Texts | None:
-    """Where a stage finds the texts of `inp`: its own `texts`, the collection's, or those of the
-    index that the ranking came from; None where there are none but a column `text`."""
-    if texts or (collection and collection.texts):
-        return texts or (collection.texts if collection else None)
-    path = inp.attrs.get(ATTRIBUTE)
-    return _opened(path).texts if isinstance(path, str) and Path(path).is_dir() else None
-
-
 @lru_cache(maxsize=16)
 def _opened(path: str) -> "LexicalIndex":
     from soundingline.pipelines.lexical.index import LexicalIndex  # here, because it imports numba
@@ -508,27 +564,7 @@ def _opened(path: str) -> "LexicalIndex":
     return LexicalIndex.open(path)
 
 
-def check_columns(frame: pd.DataFrame, texts: Texts | None, stage: pt.Transformer) -> None:
-    """`InputError` where there is no text to read and for queries that are no text; PyTerrier's
-    error for other columns that `stage` misses. A frame without rows needs no text: PyTerrier asks
-    with such frames for the columns of a pipeline, and they do not tell which index they are of."""
-    needed = ["query", "score"] if texts else ["query", "score", "text"]
-    if {"qid", "docno", *needed} - set(frame.columns) == {"text"}:
-        if frame.empty:
-            return
-        name = type(stage).__name__
-        raise InputError(
-            f"the ranking has no text for {stage!r} to read",
-            valid="a column text, or a re-ranker with texts",
-            do=f"give {name} texts=store.texts, or put pt.text.get_text before it",
-        )
-    pt.validate.result_frame(frame, extra_columns=needed, context=stage)
-    for qid, query in zip(frame["qid"].tolist(), frame["query"].tolist(), strict=True):
-        if not isinstance(query, str):
-            raise InputError(f"the query {qid!r} is {query!r}", do="give each query as text")
-
-
-def texts_of(frame: pd.DataFrame, texts: Texts | None) -> list[str]:
+def _texts_of(frame: pd.DataFrame, texts: Texts | None) -> list[str]:
     """The text of each row: its column `text`, else what `texts` gives for its docno (title in
     front); empty where there is none. `InputError` for a docno that `texts` lacks."""
     if "text" in frame.columns:

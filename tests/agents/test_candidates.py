@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from soundingline.agents.keyword.answer_types import answer_type, candidates
+from soundingline.agents.keyword.answers import answer_type, candidates, count_votes
 from soundingline.agents.keyword.evidence import Reader, coverage
-from soundingline.agents.keyword.vote import count_votes
 
 
 def found(kind, text):

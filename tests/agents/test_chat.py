@@ -9,7 +9,6 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from scripted_model import ANSWER, ScriptedModel, call, calling, saying, search, used
@@ -540,28 +539,6 @@ def test_a_drop_of_cached_tokens_is_told_with_its_request():
     )
     (warning,) = ask(model).warnings
     assert "request 3" in warning and "96" in warning and "16" in warning
-
-
-def test_a_message_that_was_changed_after_it_was_sent_is_named():
-    class Forgetful(RankedBrowsing):
-        messages: Any = None
-
-        def call(self, name, arguments):
-            self.messages[1]["content"] += " (hint)"
-            return super().call(name, arguments)
-
-    session = Forgetful().open(Backend(), store_of(CORPUS))
-
-    class Agent(ChatAgent):
-        async def _work(self, episode):
-            session.messages = episode.messages
-            await super()._work(episode)
-
-    agent = Agent(model=ScriptedModel(calling(usage=used(9, 9, 8)), saying(usage=used(9, 9, 0))))
-    trajectory = asyncio.run(agent.run(QUESTION, session))
-    # The drop that follows from it is not told a second time.
-    (warning,) = trajectory.warnings
-    assert "request 2" in warning and "message 2 (user)" in warning
 
 
 def test_no_cached_counts_no_warning():

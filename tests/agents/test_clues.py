@@ -4,15 +4,18 @@ import math
 
 import pytest
 
-from soundingline.agents.keyword.queries import (
+from soundingline.agents.keyword.agent import follow_up
+from soundingline.agents.keyword.clues import (
     Clue,
+    Rarity,
     find_clues,
     first_queries,
-    follow_up,
     heaviest,
+    is_content,
+    stem,
     weights,
+    words,
 )
-from soundingline.agents.keyword.words import Rarity, is_content, stem, words
 from soundingline.toolkit.errors import InputError
 
 SPELLING = Rarity()

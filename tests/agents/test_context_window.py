@@ -20,8 +20,8 @@ from toy_search import WordBackend, store_of
 
 from soundingline.agents.base import Budget
 from soundingline.agents.chat import ChatAgent
+from soundingline.agents.context_window import message_bytes
 from soundingline.agents.prompt import load_prompt
-from soundingline.agents.window import written
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import SamplingParams, Turn, Usage
@@ -187,7 +187,7 @@ def test_after_an_overflow_by_the_prompt_alone_the_newest_exchange_is_left_out(
 
 
 def shown(messages, density):
-    return int(sum(written(message) + 30 for message in messages) * density)
+    return int(sum(message_bytes(message) + 30 for message in messages) * density)
 
 
 @given(

@@ -4,9 +4,9 @@ import os
 import subprocess
 import sys
 
+from soundingline.agents.keyword.agent import feedback_terms
+from soundingline.agents.keyword.clues import Rarity, stem
 from soundingline.agents.keyword.evidence import Reader
-from soundingline.agents.keyword.queries import feedback_terms
-from soundingline.agents.keyword.words import Rarity, stem
 
 CLUES = {stem("mill"): 1.0, stem("Grenholm"): 1.0, stem("built"): 0.5}
 SENTENCES = [
@@ -46,7 +46,7 @@ def test_a_word_that_the_index_lacks_is_not_asked():
 
 SCORES = """
 from soundingline.agents.keyword.evidence import Evidence
-from soundingline.agents.keyword.queries import feedback_terms
+from soundingline.agents.keyword.agent import feedback_terms
 clues = {f"clue{number:02}x": 1 / (number + 3) for number in range(40)}
 evidence = Evidence(clues)
 evidence.rank([f"d{number}" for number in range(30)])

@@ -254,19 +254,3 @@ def test_rounds_behind_a_damaged_one_are_done_again_with_the_same_end(tmp_path, 
     behind = [f"went on behind round {damaged - 1}"] if damaged > 1 else []
     assert [w for w in again.warnings if w.startswith("went on behind")] == behind
     assert path.with_name(f"{path.name}.damaged-1").read_bytes() == b"".join(lines)
-
-
-def test_rounds_of_an_earlier_version_are_gone_on_from_and_the_trajectory_says_so(
-    tmp_path,
-):
-    path = tmp_path / "killed.rounds.jsonl"
-    with pytest.raises(Killed):
-        started(World(0), path, Counter(), model=True, die_after=2)
-    records = RoundsFile(path).read()
-    path.unlink()
-    for record in records:
-        del record["memory"], record["ended"]
-        RoundsFile(path).append(record)
-    trajectory = started(World(0), path, Counter(), model=True)
-    assert len(trajectory.rounds) == ROUNDS
-    assert any("earlier version" in warning for warning in trajectory.warnings)

@@ -18,7 +18,7 @@ from toy_search import WordBackend, store_of
 
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.literature import Navigator, OverlapScorer
-from soundingline.agents.literature.plans import read_plan, tidy_checklist
+from soundingline.agents.literature.planner import normalize_checklist, read_plan
 from soundingline.toolkit.benchmarks.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link, Topic
@@ -531,7 +531,7 @@ def test_a_plan_is_the_last_object_of_a_reply():
     assert read is not None and [query.text for query in read.queries] == ["b", "7"]
     assert read.checklist == ("c",)
     assert read_plan("no plan", set(), queries=5, requirements=5) is None
-    assert tidy_checklist(["a  b", "a b", ""], 9) == ("a b",)
+    assert normalize_checklist(["a  b", "a b", ""], 9) == ("a b",)
 
 
 def ordered_by(reranker, **settings):

@@ -23,7 +23,7 @@ from question_model import (
     wait_for,
 )
 
-from soundingline.pipelines.prompt_template import PROMPTS, last_words
+from soundingline.pipelines.prompting import PROMPTS, last_words
 from soundingline.pipelines.q2q import Q2Q, Reading, is_empty, lost_numbers, read_question
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import SamplingParams, Turn

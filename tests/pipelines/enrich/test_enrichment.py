@@ -26,7 +26,7 @@ from soundingline.pipelines.fusion import ReciprocalRankFusion
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.links import LinkExpansion
 from soundingline.pipelines.oracle import OracleRetriever
-from soundingline.pipelines.retrieve import BM25, OwnIndexRetriever, QueryLikelihood
+from soundingline.pipelines.retrieve import BM25, QueryLikelihood, Retriever
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -354,11 +354,10 @@ def test_an_index_with_missing_documents_is_not_taken_for_a_whole_one(collection
     assert part.statistics.postings < every.statistics.postings
 
 
-class OtherRetriever(OwnIndexRetriever):
+class OtherRetriever(Retriever):
     """As a dense one, it has an index of its own."""
 
-    def engine(self, *, whole_documents=False):
-        raise AssertionError
+    takes_weights = searches_enriched = False
 
 
 def _with_links(retriever):

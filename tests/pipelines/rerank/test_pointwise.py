@@ -271,5 +271,5 @@ def test_a_structured_score_is_a_whole_number_that_the_body_asks_for(peer):
 def test_kinds_of_scores_are_checked():
     with pytest.raises(InputError, match=r"score is 'likely'\. valid: generated, expected, p_yes"):
         Pointwise(score="likely")
-    with pytest.raises(InputError, match="score=p_yes asks for one token"):
+    with pytest.raises(InputError, match="score=p_yes requests one token"):
         Pointwise(score="p_yes", structured=True)

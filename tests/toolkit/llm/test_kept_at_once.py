@@ -117,19 +117,16 @@ def test_one_request_is_prepared_in_a_round_of_the_loop():
 CLIENT = """
 import sys
 from pathlib import Path
-from soundingline.pipelines.cache import ResultCache
-from soundingline.pipelines.prompt_client import PromptClient
+from soundingline.pipelines.prompting import CachedLLM
 from soundingline.pipelines.counts import Counts
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.ledger import open_ledger
 from soundingline.toolkit.llm.openai_chat import OpenAIChat
-from soundingline.toolkit.llm.messages import SamplingParams
 
 url, place, at_once = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-model, cache = BlockingModel("m", role="rewriter"), ResultCache(place / "replies.sqlite")
-client = PromptClient(
-    model, SamplingParams(), key="k", cache=cache, is_empty=lambda text: not text, counts=Counts()
-)
+model = BlockingModel("m", role="rewriter")
+llm = CachedLLM(name="replies", parts=[], is_empty=lambda text: not text, counts=Counts())
+client = llm.of(model, place)
 api = OpenAIChat(model="m", base_url=url, concurrency=at_once)
 with open_ledger(place / "ledger.jsonl") as ledger, model.started(api, ledger):
     for first in range(0, 100_000, 600):
@@ -153,7 +150,8 @@ def test_kill_9_loses_few_of_the_replies_that_had_come(tmp_path, peer):
             time.sleep(moments.uniform(0, 0.1))
             process.kill()
         replied = list(served)
-        with sqlite3.connect(place / "replies.sqlite") as connection:
+        (cache,) = place.glob("replies-*.sqlite")
+        with sqlite3.connect(cache) as connection:
             kept = {json.loads(text)["text"] for (text,) in connection.execute(QUERY)}
         paid = (place / "ledger.jsonl").read_text().count("\n") - 1
         assert kept <= set(replied) and 0 <= len(kept) - paid <= 1

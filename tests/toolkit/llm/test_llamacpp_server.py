@@ -9,7 +9,7 @@ import pytest
 from required import needs
 
 from soundingline.pipelines.counts import Counts
-from soundingline.pipelines.prompt_client import PromptClients
+from soundingline.pipelines.prompting import CachedLLM
 from soundingline.pipelines.q2q import is_empty
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.judge import LlmJudge
@@ -178,8 +178,8 @@ def test_weights_that_are_not_there_are_told_before_a_run():
 
 def test_replies_and_verdicts_of_other_weights_are_kept_apart():
     def key(content):
-        clients = PromptClients("x", ["part"], is_empty, Counts())
-        return clients.key(BlockingModel("gguf", role="rewriter", weights_fingerprint=content))
+        llm = CachedLLM(name="x", parts=["part"], is_empty=is_empty, counts=Counts())
+        return llm.key(BlockingModel("gguf", role="rewriter", weights_fingerprint=content))
 
     assert key("") == key("") and len({key(""), key("one"), key("other")}) == 3
     model = OpenAIChat(

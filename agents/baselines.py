@@ -1,0 +1,158 @@
+"""Baselines of every table: one search without an agent, and a language model without a search."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from soundingline.agents.base import (
+    Agent,
+    Clock,
+    Episode,
+    RunResources,
+    run_episode,
+    search_tool_of,
+)
+from soundingline.agents.chat import ChatAgent
+from soundingline.toolkit.corpus.resolve import AMBIGUOUS, UNRESOLVED, Resolution, Resolver
+from soundingline.toolkit.data import Topic, parent
+from soundingline.toolkit.errors import check_int
+from soundingline.toolkit.search.answers import format_answer, list_part
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import Answer, Trajectory
+
+MOST_MATCHES = 3  # documents that one line can stand for
+
+
+class OneShotAgent(Agent):
+    """Searches for the question as it is, and lists the ranking: what a pipeline reaches without an
+    agent.
+
+    Passages count as their documents. The ranking is as deep as the interface ranks. The agent asks
+    no language model, but a stage of the pipeline, such as a re-ranker, may. A search that the tool
+    refuses, such as one of more than 10,000 characters, ends in an empty list and the status
+    `steered` with the reason `no_answer`.
+
+    Args:
+        listed: the number of documents in the list.
+        clock: returns seconds.
+    """
+
+    name = "one_shot"
+
+    def __init__(self, *, listed: int = 50, clock: Clock = time.monotonic) -> None:
+        check_int("listed", listed)
+        self.listed = listed
+        self._clock = clock
+
+    def check_tool(self, tool: SearchTool) -> None:
+        """See `Agent`: one of the tools must take a query."""
+        search_tool_of(tool)
+
+    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
+        """Answer one question with a list of documents."""
+        return await run_episode(topic, tool, self._work, clock=self._clock)
+
+    async def _work(self, episode: Episode) -> None:
+        # In a thread, because a stage of the pipeline may wait for a language model.
+        question = episode.topic.text
+        result = await asyncio.to_thread(episode.search, question, "The question as it stands.")
+        if result is None:
+            episode.conclude("", status="steered", reason="no_answer")
+            return
+        documents = list(dict.fromkeys(map(parent, result.call.ranking)))[: self.listed]
+        episode.finish(format_answer("The ranking of one search.", "", None, (), documents))
+
+
+class ClosedBookAgent(ChatAgent):
+    """A `ChatAgent` without tools: what the language model answers from its own knowledge.
+
+    The session refuses any call, and after three turns with calls the question ends as `steered`
+    with the reason `no_answer`. The model sees no document, so that every citation in its answer is
+    invented and counts in `citations_invented`.
+
+    With a prompt that asks for a list of documents (`closed_book_list`), the lines of the list are
+    titles, urls or identifiers in the model's own words, which the run's resolver maps to documents
+    (`RunResources.resolver`; without one, nothing is listed). See `resolve_listed_titles`.
+    """
+
+    name = "closed_book"
+    calls_tools = False
+
+    def __init__(
+        self,
+        *,
+        prompt: str = "closed_book",
+        answer_extra: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(prompt=prompt, answer_extra=answer_extra, **options)
+        self._resolver: Callable[[], Resolver] | None = None
+
+    def bind(self, resources: RunResources) -> ClosedBookAgent:
+        """See `ChatAgent`. The resolver is bound as well."""
+        bound = cast(ClosedBookAgent, super().bind(resources))
+        bound._resolver = resources.resolver
+        return bound
+
+    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
+        """See `ChatAgent`."""
+        prompt = self._settings.prompt
+        tool.block(prompt.sections["blocked"])
+        resolver = self._resolver if prompt.asks_for_list else None
+        session = cast(SearchTool, _NoTools(tool, resolver))
+        opening = prompt.opening(topic.text)
+        return await run_episode(topic, session, self._work, opening=opening, clock=self._clock)
+
+
+class _NoTools:
+    """A session without tools, which reads the list of an answer by a resolver."""
+
+    def __init__(self, session: SearchTool, resolver: Callable[[], Resolver] | None) -> None:
+        self._session = session
+        self._resolver = resolver
+
+    def specs(self) -> list[dict[str, Any]]:
+        return []
+
+    def answer(self, text: str) -> Answer:
+        answer = self._session.answer(text)
+        listed = list_part(text)
+        if not listed or self._resolver is None:
+            return answer
+        return replace(answer, documents=resolve_listed_titles(listed, self._resolver()))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+def resolve_listed_titles(listed: str, resolver: Resolver, most: int = 1000) -> Sequence[str]:
+    """The documents that the first `most` lines name, each once, in the order of the lines.
+
+    A line that matches up to `MOST_MATCHES` documents, such as those of one title, stands for all
+    of them, and each takes a place in the list. A line that matches more is listed as
+    `ambiguous:<number of the line>`, which counts as wrong but not as hallucinated, because the
+    corpus has what it names. A line that matches no document is listed as
+    `unresolved:<number of the line>`, which counts as both. Lines that say that there are none
+    (`none`, `N/A`) are left out.
+    """
+    lines = [line for line in listed.splitlines() if any(map(str.isalnum, line))]
+    if len(lines) == 1 and lines[0].strip().strip(".").casefold() in ("none", "n/a"):
+        return ()
+    resolutions = resolver.resolve_lines("\n".join(lines[:most]))
+    documents: dict[str, None] = {}
+    for number, resolution in enumerate(resolutions, start=1):
+        documents.update(dict.fromkeys(_matches(resolution, number)))
+    return tuple(documents)
+
+
+def _matches(resolution: Resolution, number: int) -> Sequence[str]:
+    """The entries of the list for the line of that number."""
+    if resolution.docid:
+        return [resolution.docid]
+    if len(resolution.candidates) > MOST_MATCHES:
+        return [f"{AMBIGUOUS}{number}"]
+    return resolution.candidates or [f"{UNRESOLVED}{number}"]

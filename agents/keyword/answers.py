@@ -1,0 +1,361 @@
+"""The type of answer that a question expects, candidates of that type, and the vote over them.
+
+Types are names, places, numbers, measures, dates, years, reasons and phrases, yes/no, and a choice
+among what the question offers. Spelling alone decides.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from soundingline.agents.keyword.clues import STOP_WORDS, is_content, stem, words
+from soundingline.agents.keyword.evidence import Sentence
+
+KINDS = (
+    "name",
+    "place",
+    "number",
+    "measure",
+    "date",
+    "year",
+    "yes_no",
+    "choice",
+    "reason",
+    "phrase",
+)
+
+
+class AnswerType(NamedTuple):
+    """The kind (one of `KINDS`), the stems of the noun asked for (`which county` -> `county`), and
+    for `choice` the alternatives that the question offers."""
+
+    kind: str
+    focus: frozenset[str] = frozenset()
+    options: tuple[str, ...] = ()
+
+
+_AUXILIARIES = (
+    "is are was were am do does did has have had can could will would should may might must"
+)
+_VERBS = frozenset(f"{_AUXILIARIES} be been being".split())
+_QUESTION = re.compile(
+    r"\b(?:(?P<year>(?:what|which)\s+(?:year|decade|century))"
+    r"|(?P<date>when|(?:what|which)\s+(?:date|day|month))"
+    r"|(?P<measure>how\s+(?:long|old|far|tall|high|heavy|deep|wide|large|big|fast|often|hot|cold))"
+    r"|(?P<number>how\s+(?:many|much)|what\s+(?:number|percentage|population|fraction))"
+    r"|(?P<place>where)"
+    r"|(?P<name>who|whom|whose)"
+    r"|(?P<reason>why)"
+    r"|(?P<phrase>what|which|how|name|give))\b",
+    re.IGNORECASE,
+)
+_POLAR = re.compile(rf"\s*(?:{_AUXILIARIES.replace(' ', '|')})(?:n't)?\b", re.IGNORECASE)
+# From the beginning of a word only: from inside it, the rest of the match would be the same.
+_OPTIONS = re.compile(
+    r"(?<![\w'’\-])([\w'’\-]+)(?:,\s*([\w'’\-]+))?,?\s+or\s+(?:an?\s+|the\s+)?([\w'’\-]+)"
+)
+_NAMED_NOUNS = """
+    actor actress album artist author band book capital character city club college company
+    country county director district film game group island king lake language leader man
+    mountain movie nation novel organization party people person place planet player president
+    province queen religion river school sea show singer song state street team town university
+    village woman writer
+"""
+_NAMED = frozenset(map(stem, _NAMED_NOUNS.split()))
+
+
+def answer_type(question: str) -> AnswerType:
+    """The kind of answer expected.
+
+    In a question of several sentences the last one decides; without any question word, a `phrase`.
+    """
+    sentences = [part for part in re.split(r"(?<=[.?!])\s+", question.strip()) if part]
+    questions = [part for part in sentences if part.endswith("?")] or sentences or [""]
+    text = questions[-1]
+    if _POLAR.match(text):
+        return _polar_type(text)
+    match = _QUESTION.search(text)
+    if match is None:
+        return AnswerType("phrase")
+    kind = match.lastgroup or "phrase"
+    focus = _focus(text[match.end() :]) if kind in ("phrase", "number") else frozenset()
+    if kind == "phrase" and focus & _NAMED:
+        kind = "name"
+    return AnswerType(kind, focus)
+
+
+def _polar_type(text: str) -> AnswerType:
+    match = _OPTIONS.search(text)
+    if match is None:
+        return AnswerType("yes_no")
+    return AnswerType("choice", options=tuple(option for option in match.groups() if option))
+
+
+def _focus(rest: str) -> frozenset[str]:
+    """The first words after the question word, up to a verb; over a leading `is the`."""
+    nouns: list[str] = []
+    for word in words(rest):
+        if nouns and not is_content(word):
+            break
+        if is_content(word):
+            nouns.append(stem(word))
+        if len(nouns) == 3:
+            break
+    return frozenset(nouns)
+
+
+_MONTH = (
+    r"(?:January|February|March|April|May|June|July|August|September|October|November|December)"
+)
+_YEAR = r"(?:1\d{3}|20\d{2})(?:\s?(?:BC|AD|BCE|CE))?"
+_DATE = re.compile(
+    rf"\b(?:{_MONTH}\s+\d{{1,2}}(?:,?\s+{_YEAR})?|\d{{1,2}}\s+{_MONTH}(?:,?\s+{_YEAR})?"
+    rf"|{_MONTH},?\s+{_YEAR}|{_YEAR}|\d{{1,3}}\s(?:BC|AD|BCE|CE))\b"
+)
+_YEARS = re.compile(rf"\b{_YEAR}\b|\b\d{{1,2}}(?:st|nd|rd|th)\s+century\b")
+_SPELLED = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety "
+    "hundred thousand million billion dozen"
+).replace(" ", "|")
+_FIGURE = (
+    rf"(?:[$€£]\s?)?(?:\d+(?:[.,]\d+)*|\b(?:{_SPELLED})(?:[\s-](?:{_SPELLED}))*\b)"
+    r"(?:\s(?:hundred|thousand|million|billion|trillion)\b)?(?:\s?(?:%|percent\b|per cent\b))?"
+)
+_NUMBER = re.compile(rf"(?<![\w.,]){_FIGURE}(?!\w)", re.IGNORECASE)
+_MEASURE = re.compile(rf"(?<![\w.,]){_FIGURE}(?!\w)(?:\s(?-i:[a-z])[\w²³/]*)?", re.IGNORECASE)
+_CAPITAL = r"[^\W\d_a-zß-ÿ][\w'’.\-]*\w|[A-Z]\."
+_INSIDE = r"(?:(?:of the|of|de la|de|la|du|von|van der|van|del|di|al|&)\s)?"
+_NAME = re.compile(rf"(?:{_CAPITAL})(?:\s{_INSIDE}(?:{_CAPITAL}))*")
+_CHUNK = re.compile(r"[^\W_][\w'’\-]*(?:\s[^\W_][\w'’\-]*)*")
+_REASON = re.compile(
+    r"\b(?:because(?:\sof)?|due\sto|in\sorder\sto|so\sthat)\s+([^.;:()]{3,120})", re.I
+)
+_DATE_WORDS = re.compile(rf"^(?:{_MONTH}|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day)$")
+_PLACE_BEFORE = re.compile(
+    r"\b(?:in|at|from|near|to|of|outside|around)\s(?:the\s)?$", re.IGNORECASE
+)
+
+
+_UNCERTAIN = 0.5
+
+
+class Candidate(NamedTuple):
+    """A possible answer, its character position in the sentence, and how well its surroundings
+    fit the kind (1: neutral)."""
+
+    text: str
+    start: int
+    weight: float = 1.0
+
+
+def _matches(pattern: re.Pattern[str]) -> Callable[[str], Iterator[Candidate]]:
+    def find(text: str) -> Iterator[Candidate]:
+        for match in pattern.finditer(text):
+            yield Candidate(match.group().strip(), match.start())
+
+    return find
+
+
+def _names(text: str) -> Iterator[Candidate]:
+    for match in _NAME.finditer(text):
+        name, start = _without_leading_stop_words(match.group(), match.start())
+        if len(name) > 1 and not _DATE_WORDS.match(name):
+            # A capital at the start of a sentence may be no name.
+            certain = start > 0 or " " in name
+            yield Candidate(name, start, 1.0 if certain else _UNCERTAIN)
+
+
+def _without_leading_stop_words(name: str, start: int) -> tuple[str, int]:
+    skipped = 0
+    for word in name.split(" "):
+        if word.lower() not in STOP_WORDS:
+            break
+        skipped += len(word) + 1
+    return name[skipped:], start + skipped
+
+
+def _place_names(text: str) -> Iterator[Candidate]:
+    for name in _names(text):
+        after_preposition = _PLACE_BEFORE.search(text[max(0, name.start - 16) : name.start])
+        yield name._replace(weight=1.5 if after_preposition else 0.5)
+
+
+def _reasons(text: str) -> Iterator[Candidate]:
+    for match in _REASON.finditer(text):
+        yield Candidate(match.group(1).strip(" ,"), match.start())
+
+
+def _phrases(text: str) -> Iterator[Candidate]:
+    """Names, and runs of at most four words between stop words or punctuation."""
+    yield from _names(text)
+    for match in _CHUNK.finditer(text):
+        start = match.start()
+        run: list[str] = []
+        for word in [*match.group().split(" "), ""]:
+            if word and word.lower() not in STOP_WORDS:
+                run.append(word)
+            else:
+                if run and len(run) <= 4:
+                    yield Candidate(" ".join(run), start - len(" ".join(run)) - 1)
+                run = []
+            start += len(word) + 1
+
+
+_FINDERS: Mapping[str, Callable[[str], Iterator[Candidate]]] = {
+    "name": _names,
+    "place": _place_names,
+    "date": _matches(_DATE),
+    "year": _matches(_YEARS),
+    "number": _matches(_NUMBER),
+    "measure": _matches(_MEASURE),
+    "reason": _reasons,
+    "phrase": _phrases,
+}
+
+
+def candidates(kind: str, text: str) -> list[Candidate]:
+    """The candidates of one of the open kinds (all but `yes_no` and `choice`) in a sentence."""
+    return list(_FINDERS[kind](text))
+
+
+_NEGATION = re.compile(r"\b(?:not|never|no longer|neither|without|none)\b|n't\b", re.IGNORECASE)
+_TOPIC = 0.3  # of a clue word that the document's title holds: it is near everything there
+_CLOSE = 40  # characters at which a clue word's pull on a candidate has halved
+
+
+class Vote(NamedTuple):
+    """A candidate after the vote: its text, its share of all votes (0 to 1), the documents that
+    voted for it (strongest first), the sentence that spoke loudest for it and the share of the
+    question that this sentence covers (0 to 1)."""
+
+    text: str
+    share: float
+    docids: tuple[str, ...]
+    sentence: str
+    coverage: float
+
+
+class _Ballot:
+    """The votes for one answer. A document's voice is its strongest sentence plus a tenth of the
+    others, so that a word repeated all over one document does not win by repetition."""
+
+    def __init__(self) -> None:
+        self.strongest: dict[str, float] = {}
+        self.others: dict[str, float] = {}
+        self.text, self.sentence, self.coverage, self._loudest = "", "", 0.0, 0.0
+
+    def add(self, text: str, sentence: Sentence, weight: float) -> None:
+        docid = sentence.docid
+        low, high = sorted((weight, self.strongest.get(docid, 0.0)))
+        self.strongest[docid] = high
+        self.others[docid] = self.others.get(docid, 0.0) + low
+        if weight > self._loudest:
+            self.text, self._loudest = text, weight
+            self.sentence, self.coverage = sentence.text, sentence.score
+
+    @property
+    def total(self) -> float:
+        return sum(self.strongest.values()) + 0.1 * sum(self.others.values())
+
+    def vote(self, of: float) -> Vote:
+        docids = tuple(sorted(self.strongest, key=lambda docid: -self.strongest[docid]))
+        return Vote(self.text, self.total / of, docids, self.sentence, self.coverage)
+
+
+def count_votes(
+    answer_type: AnswerType,
+    sentences: Sequence[Sentence],
+    weights: Mapping[str, float],
+    trust: Mapping[str, float],
+    *,
+    limit: int = 10,
+) -> list[Vote]:
+    """At most `limit` answers, best first, their shares taken among these alone.
+
+    A sentence's voice is its squared coverage, times its document's `trust` (0 to 1, from ranks),
+    times the closeness of its clue words (`weights`) to the candidate. Words of the question
+    itself are no answer, save the alternatives that it offers.
+    """
+    if answer_type.kind == "yes_no":
+        return _polar_votes(sentences, trust)
+    ballots: dict[str, _Ballot] = {}
+    for sentence in sentences:
+        voice = sentence.score**2 * trust.get(sentence.docid, 0.0)
+        positions = _clue_positions(sentence)
+        for candidate in _candidates(answer_type, sentence, weights):
+            key = " ".join(stem(word) for word in words(candidate.text) if is_content(word))
+            pull = candidate.weight * _closeness(candidate, sentence, positions, weights)
+            if key and voice * pull > 0:
+                ballots.setdefault(key, _Ballot()).add(candidate.text, sentence, voice * pull)
+    return _ranked(ballots, limit)
+
+
+def _ranked(ballots: Mapping[str, _Ballot], limit: int) -> list[Vote]:
+    best = sorted(ballots.values(), key=lambda ballot: -ballot.total)[:limit]
+    of = sum(ballot.total for ballot in best)
+    return [ballot.vote(of) for ballot in best]
+
+
+def _candidates(
+    answer_type: AnswerType, sentence: Sentence, weights: Mapping[str, float]
+) -> list[Candidate]:
+    if answer_type.kind == "choice":
+        return _offered(answer_type.options, sentence.text)
+    matching = []
+    for candidate in candidates(answer_type.kind, sentence.text):
+        stems = {stem(word) for word in words(candidate.text) if is_content(word)}
+        if stems and not stems <= weights.keys() | answer_type.focus:
+            bonus = 2.0 if stems & answer_type.focus else 1.0
+            matching.append(candidate._replace(weight=candidate.weight * bonus))
+    return matching
+
+
+def _offered(options: Sequence[str], text: str) -> list[Candidate]:
+    low = text.lower()
+    positions = ((option, low.find(option.lower())) for option in options)
+    return [Candidate(option, start) for option, start in positions if start >= 0]
+
+
+def _clue_positions(sentence: Sentence) -> dict[str, list[int]]:
+    """Clue stem -> its positions in the sentence, ascending."""
+    positions: dict[str, list[int]] = {}
+    for clue, position in sentence.matches:
+        positions.setdefault(clue, []).append(position)
+    return positions
+
+
+def _closeness(
+    candidate: Candidate,
+    sentence: Sentence,
+    clue_positions: Mapping[str, Sequence[int]],
+    weights: Mapping[str, float],
+) -> float:
+    """Weighted mean of 1 / (1 + distance / 40 characters) over the clue words outside the candidate
+    (a mean, because how many there are is in the sentence's coverage already). Of each clue word
+    the nearest occurrence counts."""
+    start, end = candidate.start, candidate.start + len(candidate.text)
+    nearest: dict[str, float] = {}
+    for clue, positions in clue_positions.items():
+        before, after = bisect_left(positions, start), bisect_left(positions, end)
+        distances = [start - position for position in positions[max(0, before - 1) : before]]
+        distances += [position - end for position in positions[after : after + 1]]
+        if distances:
+            nearest[clue] = 1 / (1 + min(distances) / _CLOSE)
+    pull = {f: weights[f] * (_TOPIC if f in sentence.topic else 1.0) for f in nearest}
+    return sum(pull[f] * near for f, near in nearest.items()) / sum(pull.values()) if pull else 0.0
+
+
+def _polar_votes(sentences: Sequence[Sentence], trust: Mapping[str, float]) -> list[Vote]:
+    """Yes or no: sentences that cover the question vote yes, or no where they hold a negation;
+    what no sentence covers is silence, and silence votes no."""
+    ballots = {"yes": _Ballot(), "no": _Ballot()}
+    for sentence in sorted(sentences, key=lambda s: -s.score * trust.get(s.docid, 0.0))[:3]:
+        says = "no" if _NEGATION.search(sentence.text) else "yes"
+        voice = sentence.score * trust.get(sentence.docid, 0.0)
+        ballots[says].add(says.capitalize(), sentence, voice**2)
+    with_votes = {says: ballot for says, ballot in ballots.items() if ballot.total > 0}
+    return _ranked(with_votes, 2)

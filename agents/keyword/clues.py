@@ -1,0 +1,217 @@
+"""Words, their stems and rarity, the clues of a question, and queries of clues.
+
+A clue is a quoted string, a number, a capitalised name or another content word of the question.
+Only spelling, sentence structure and rarity are used. The stems are not those of an index
+(`soundingline.pipelines.lexical`): they serve to compare a question with text that a tool showed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from soundingline.toolkit.errors import InputError, check_int
+
+WORD = re.compile(r"\d+(?:[.,]\d+)*(?![^\W_])|[^\W_]+(?:['’\-][^\W_]+)*")
+
+_STOP = """
+    a about above after again against all also although am among an and another any are as at be
+    because been before being below between both but by called can could did do does doing down
+    during each either else ever every few first following for from further get give given go had
+    has have having he her here hers him his how however i if in into is it its itself just known
+    last later least less like made many may me might more most much must my name named neither no
+    nor not now of off often on once one only onto or other others our out over own per same says
+    several shall she should since so some still such tell than that the their them then there
+    these they this those though through thus to together too two under until up upon us use used
+    very was we well were what when where whether which while who whom whose why will with within
+    without would yes yet you your
+"""
+STOP_WORDS = frozenset(_STOP.split())
+
+_SUFFIXES = ("ations", "ation", "ments", "ment", "ings", "ing", "ies", "ied", "ed", "es", "s", "e")
+_TO_Y = ("ies", "ied")
+
+
+def words(text: str) -> list[str]:
+    """The words and numbers of `text`, as written, in order."""
+    return WORD.findall(text)
+
+
+@lru_cache(maxsize=1 << 16)
+def stem(word: str) -> str:
+    """A crude stem, for comparison only: `Founded`, `founding` and `founds` agree with `found`.
+
+    At least four characters stay (`cities` and `city` are four), so that short words keep their
+    form.
+    """
+    word = word.lower().replace("’", "'").removesuffix("'s").rstrip("'")
+    for suffix in _SUFFIXES:
+        stay = word[: -len(suffix)] + ("y" if suffix in _TO_Y else "")
+        if word.endswith(suffix) and len(stay) >= 4:
+            word = stay
+            break
+    return word[:-1] if len(word) > 4 and word[-1] == word[-2] else word
+
+
+def is_content(word: str) -> bool:
+    """Whether the word says what a text is about: no stop word, and more than one character."""
+    return word.lower() not in STOP_WORDS and (len(word) > 1 or word.isdigit())
+
+
+class Rarity:
+    """How much a word tells, from 0 (nothing) to 1 (it is in one document alone).
+
+    With `document_frequency` (word as written -> number of documents with it) and `documents` (the
+    corpus's size) it is Lucene's idf divided by that of a word in one document; a word that no
+    document has tells nothing, since it can match nothing. Without them it is guessed from the
+    word's form: numbers and capitals tell more, and so does length.
+    """
+
+    def __init__(
+        self,
+        document_frequency: Callable[[str], int] | None = None,
+        documents: int | None = None,
+    ) -> None:
+        if (document_frequency is None) != (documents is None):
+            raise InputError(
+                "only one of document_frequency and documents was given",
+                valid="both or neither",
+                do="give both from the index, or leave both out",
+            )
+        if documents is not None:
+            check_int("documents", documents)
+        self._frequency = document_frequency
+        self._documents = documents or 0
+        self._most = self._idf(1) if documents else 1.0
+
+    def __call__(self, word: str) -> float:
+        if not is_content(word):
+            return 0.0
+        if self._frequency is None:
+            return self._by_form(word)
+        frequency = min(self._frequency(word), self._documents)
+        return self._idf(frequency) / self._most if frequency > 0 else 0.0
+
+    def _idf(self, frequency: int) -> float:
+        return math.log(1 + (self._documents - frequency + 0.5) / (frequency + 0.5))
+
+    @staticmethod
+    def _by_form(word: str) -> float:
+        marked = any(c.isdigit() for c in word) or word[0].isupper()
+        return min(1.0, (0.6 if marked else 0.2) + 0.05 * min(len(word), 8))
+
+
+QUOTED = re.compile(r"[\"“”«»]([^\"“”«»]{2,120})[\"“”«»]|(?<!\w)['‘]([^'‘’]{2,120})['’](?!\w)")
+# Runs of marks and of white space are tried from their beginning only.
+_CLAUSE = re.compile(
+    r"(?<![.;?!])[.;?!]+\s+|[;:]\s+|,\s+"
+    r"|(?<!\s)\s+(?=(?:and|but|that|which|who|whose|where|when|while)\s)"
+)
+
+
+class Clue(NamedTuple):
+    """One word of the question: as written, its stem, its kind (`quoted`, `number`, `name` or
+    `word`), its weight (0 to 1), and the numbers of the clauses that it stands in."""
+
+    text: str
+    stem: str
+    kind: str
+    weight: float
+    clauses: frozenset[int] = frozenset()
+
+
+class Query(NamedTuple):
+    """A query and one line that says why it is asked."""
+
+    text: str
+    reason: str
+
+
+# How much more a marked word counts than a plain one of the same rarity.
+_EMPHASIS = {"quoted": 1.3, "number": 1.2, "name": 1.3, "word": 1.0}
+
+
+def find_clues(question: str, rarity: Callable[[str], float]) -> list[Clue]:
+    """The clues of a question in its order, each stem once; words of weight 0 are left out."""
+    quoted = [match.span() for match in QUOTED.finditer(question)]
+    openings = [start for start, _ in quoted]
+    breaks = [match.end() for match in _CLAUSE.finditer(question)]
+    clues: dict[str, Clue] = {}
+    clauses: dict[str, set[int]] = {}
+    for match in WORD.finditer(question):
+        word, start = match.group(), match.start()
+        weight = rarity(word) if is_content(word) else 0.0
+        if weight <= 0:
+            continue
+        last = bisect_right(openings, start) - 1
+        kind = _kind(question, start, word, last >= 0 and start < quoted[last][1])
+        clue = Clue(word, stem(word), kind, min(1.0, weight * _EMPHASIS[kind]))
+        clues.setdefault(clue.stem, clue)
+        clauses.setdefault(clue.stem, set()).add(bisect_right(breaks, start))
+    return [clue._replace(clauses=frozenset(clauses[key])) for key, clue in clues.items()]
+
+
+def _kind(question: str, start: int, word: str, inside_quotes: bool) -> str:
+    if inside_quotes:
+        return "quoted"
+    if word[0].isdigit():
+        return "number"
+    if word[0].isupper() and not _opens_sentence(question, start):
+        return "name"
+    return "word"
+
+
+def _opens_sentence(text: str, position: int) -> bool:
+    """Whether a sentence or a quotation begins at `position`."""
+    end = position
+    while end > 0 and text[end - 1].isspace():
+        end -= 1
+    last = text[end - 1 : end]
+    return not last or last in '"“«' or (last in ".?!" and end < position)
+
+
+def weights(clues: Sequence[Clue]) -> dict[str, float]:
+    """Stem -> weight."""
+    return {clue.stem: clue.weight for clue in clues}
+
+
+def first_queries(clues: Sequence[Clue], *, limit: int, terms: int) -> list[Query]:
+    """At most `limit` different queries of at most `terms` words each: the whole question, its
+    names, numbers and quotations, each clause by itself (the most telling first), the rarest words.
+    """
+    marked = [clue for clue in clues if clue.kind != "word"]
+    rarest = heaviest(clues, min(4, terms))
+    choices = [
+        (heaviest(clues, terms), "All telling words of the question."),
+        (heaviest(marked, terms), "Its names, numbers and quotations alone."),
+        *((heaviest(clause, terms), "One clue of the question.") for clause in _clauses(clues)),
+        (rarest, "Its rarest words."),
+    ]
+    queries: dict[frozenset[str], Query] = {}
+    for chosen, reason in choices:
+        if chosen:
+            stems = frozenset(clue.stem for clue in chosen)
+            queries.setdefault(stems, Query(" ".join(clue.text for clue in chosen), reason))
+    return list(queries.values())[:limit]
+
+
+def _clauses(clues: Sequence[Clue]) -> list[list[Clue]]:
+    """Clauses with at least three clues, the heaviest first; a single clause is the question."""
+    clauses: dict[int, list[Clue]] = {}
+    for clue in clues:
+        for clause in sorted(clue.clauses):
+            clauses.setdefault(clause, []).append(clue)
+    if len(clauses) < 2:
+        return []
+    long = [clause for clause in clauses.values() if len(clause) >= 3]
+    return sorted(long, key=lambda clause: -sum(clue.weight for clue in clause))
+
+
+def heaviest(clues: Sequence[Clue], limit: int) -> list[Clue]:
+    """The `limit` clues of most weight, in the question's order."""
+    indexes = set(sorted(range(len(clues)), key=lambda i: (-clues[i].weight, i))[:limit])
+    return [clue for i, clue in enumerate(clues) if i in indexes]

@@ -1,0 +1,369 @@
+"""Plans of the navigator: what a round searches for, and plans by a language model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from soundingline.agents.base import Budget, Episode
+from soundingline.agents.conversation import within
+from soundingline.agents.literature.scores import CandidateScores
+from soundingline.agents.prompt import read_prompt
+from soundingline.toolkit.benchmarks.links import DIRECTIONS
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.errors import ContextOverflow, Refused, Truncated
+from soundingline.toolkit.llm.messages import ChatModel, SamplingParams, Turn, system, user
+from soundingline.toolkit.llm.prompts import json_values, spotlight
+from soundingline.toolkit.search.scoring import NOT, SATISFIED
+
+SEARCH, EXPAND, RESOLVE = OPERATORS = ("search", "expand", "resolve")
+MOST_REQUIREMENTS = 30  # that a call of `score` takes
+_LONGEST_REQUIREMENT = 300  # characters
+_LONGEST_QUERY = 2000  # characters
+
+FOLDER = Path(__file__).resolve().parent / "prompts"
+_PLACE = re.compile(r"\{(\w+)\}")
+# The sections of a prompt and the places that each must have.
+_SECTIONS: Mapping[str, set[str]] = {
+    "system": {"requirements", "queries", "operators"},
+    "question": {"question"},
+    "revise": {
+        *("question", "round", "rounds", "checklist", "queries", "shown", "coverage", "table"),
+    },
+    "again": set(),
+}
+_OPERATORS = {
+    "expand": '{"operator": "expand", "docids": [DOCID], "direction": "in", "out" or "both"}: '
+    "documents that refer to these, that these refer to, or both",
+    "resolve": '{"operator": "resolve", "findings": [TITLE_OR_URL_OR_IDENTIFIER]}: the documents '
+    "of the collection that these mean",
+}
+_BYTES_PER_TOKEN = 3
+_LONGEST_TITLE = 100
+
+
+@dataclass(frozen=True)
+class PlanQuery:
+    """The task of one librarian.
+
+    - `search`: search for `text`. `title_has` and `title_lacks` filter the hits that the interface
+      shows: the title must contain one of the words of the former and none of the latter.
+    - `expand`: the documents linked with `docids`, by `direction`.
+    - `resolve`: the documents that the lines of `text` (titles, urls, identifiers) mean; with a
+      `direction`, the documents linked with those instead.
+
+    `reason` is recorded.
+    """
+
+    operator: str = SEARCH
+    text: str = ""
+    docids: tuple[str, ...] = ()
+    direction: str = ""
+    title_has: tuple[str, ...] = ()
+    title_lacks: tuple[str, ...] = ()
+    reason: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """The query as JSON values, without empty ones."""
+        values = {name: value for name, value in vars(self).items() if value}
+        return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a round.
+
+    `checklist` are the requirements from this round on. `stop` says that no further round is
+    wanted; there are no queries then. `left_out` counts queries and requirements that were unusable
+    or too many. `by` is `rules` or `model`.
+    """
+
+    queries: tuple[PlanQuery, ...] = ()
+    checklist: tuple[str, ...] = ()
+    stop: bool = False
+    reason: str = ""
+    left_out: int = 0
+    by: str = "rules"
+
+
+class Planner(Protocol):
+    """Decides what a round does."""
+
+    async def plan(self, scores: CandidateScores, number: int) -> Plan:
+        """The plan of round `number`, from 1."""
+
+
+class PlanLimits(NamedTuple):
+    """The rounds of a question, the queries of a round, the requirements of a checklist, and the
+    rows of the table of documents that a model sees."""
+
+    rounds: int
+    queries: int
+    requirements: int
+    shown: int
+
+
+def normalize_requirement(requirement: str) -> str:
+    """A requirement on one line, cut after 300 characters."""
+    text = " ".join(requirement.split())
+    return text.encode("utf-8", "replace").decode("utf-8")[:_LONGEST_REQUIREMENT].strip()
+
+
+def normalize_checklist(requirements: Sequence[str], most: int) -> tuple[str, ...]:
+    """The first `most` different requirements that are not empty."""
+    return tuple(dict.fromkeys(filter(None, map(normalize_requirement, requirements))))[:most]
+
+
+def read_plan(text: str, known: Collection[str], *, queries: int, requirements: int) -> Plan | None:
+    """The plan in the last JSON object of a reply that has `queries`, a `checklist` or `stop`.
+
+    Args:
+        text: the reply.
+        known: docids that a query may name.
+        queries: the largest number of queries.
+        requirements: the largest number of requirements.
+
+    Returns:
+        The plan, or None if the reply has none.
+    """
+    stated: Mapping[str, Any] | None = None
+    for value in json_values(text):
+        if isinstance(value, dict) and {"queries", "checklist", "stop"} & set(value):
+            stated = value
+    if stated is None:
+        return None
+    listed = _texts(stated.get("checklist"))
+    checklist = normalize_checklist(listed, requirements)
+    rows = stated.get("queries")
+    rows = rows if isinstance(rows, list) else []
+    usable = [query for row in rows for query in _queries(row, known)]
+    stop = stated.get("stop") is True
+    chosen = () if stop else tuple(dict.fromkeys(usable))[:queries]
+    left_out = 0 if stop else max(0, len(rows) - len(chosen))
+    left_out += len(listed) - len(checklist)
+    reason = str(stated.get("reason") or "")[:_LONGEST_QUERY]
+    return Plan(chosen, checklist, stop, reason, left_out, by="model")
+
+
+def _queries(row: Any, known: Collection[str]) -> Iterator[PlanQuery]:
+    """The query of a row, if it is usable."""
+    if isinstance(row, str):
+        row = {"query": row}
+    if not isinstance(row, dict):
+        return
+    operator = str(row.get("operator") or SEARCH).strip().lower()
+    direction = str(row.get("direction") or "").strip().lower()
+    direction = direction if direction in DIRECTIONS else ""
+    lines = _texts(row.get("query") or row.get("findings") or "")
+    text = "\n".join(line for part in lines for line in part.splitlines() if line.strip())
+    text = text.encode("utf-8", "replace").decode("utf-8")[:_LONGEST_QUERY]
+    if operator == EXPAND:
+        docids = tuple(dict.fromkeys(d for d in _texts(row.get("docids")) if d in known))
+        if docids:
+            yield PlanQuery(EXPAND, docids=docids, direction=direction or "both")
+    elif operator == RESOLVE and text:
+        yield PlanQuery(RESOLVE, text, direction=direction)
+    elif operator == SEARCH and text:
+        yield PlanQuery(
+            SEARCH,
+            " ".join(text.split()),
+            title_has=tuple(_texts(row.get("title_has"))),
+            title_lacks=tuple(_texts(row.get("title_lacks"))),
+        )
+
+
+def _texts(value: Any) -> list[str]:
+    items = value if isinstance(value, list) else [value]
+    return [str(item) for item in items if isinstance(item, (str, int)) and str(item).strip()]
+
+
+class NavigatorPrompt:
+    """The sections of the navigator's prompt.
+
+    Args:
+        name: a prompt of the package, or the path of a `.txt` file with the same sections.
+
+    Raises:
+        InputError: if the file cannot be read, or if a section or a place is missing.
+    """
+
+    def __init__(self, name: str) -> None:
+        path, self.sections = read_prompt(name, FOLDER)
+        wrong = [
+            section
+            for section, places in _SECTIONS.items()
+            if section not in self.sections
+            or not places <= set(_PLACE.findall(self.sections[section]))
+        ]
+        if wrong or set(self.sections) - set(_SECTIONS):
+            raise InputError(
+                f"the navigator's prompt {path} is wrong in {', '.join(wrong) or 'its sections'}",
+                valid="; ".join(
+                    f"{section} with {' '.join(f'{{{place}}}' for place in sorted(places))}"
+                    for section, places in _SECTIONS.items()
+                ),
+            )
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all sections."""
+        return fingerprint(dict(self.sections))
+
+    def fill(self, section: str, parts: Mapping[str, str]) -> str:
+        """A section with its places filled in one pass. Other braces stay."""
+        return _PLACE.sub(lambda match: parts.get(match[1], match[0]), self.sections[section])
+
+
+class OutOfContext(Exception):
+    """No request fits the context window."""
+
+
+class ModelPlanner:
+    """Asks a language model for the plan of each round.
+
+    A request has the question, the plan so far and a table of the evidence, and never the
+    transcript, so that it does not grow with the rounds. A reply without a plan is followed by one
+    more request. After that the first round is planned by `fallback`, and a later one is the last.
+    The rows of the table are halved until the request fits the context window.
+
+    `plan` raises `OutOfTime` and `OutOfContext` if there is no reply, and what the model raises.
+    """
+
+    def __init__(
+        self,
+        episode: Episode,
+        model: ChatModel,
+        sampling: SamplingParams,
+        prompt: NavigatorPrompt,
+        limits: PlanLimits,
+        budget: Budget,
+        *,
+        fallback: Planner,
+        tools: Collection[str],
+    ) -> None:
+        self._episode, self._model, self._sampling = episode, model, sampling
+        self._prompt, self._limits, self._fallback = prompt, limits, fallback
+        longest = max(budget.answer_tokens, sampling.max_output_tokens or 0)
+        self._room = None if budget.context_window is None else budget.context_window - longest
+        self._seconds = budget.seconds
+        operators = "\n  ".join(text for name, text in _OPERATORS.items() if name in tools)
+        self._system = prompt.fill(
+            "system",
+            {
+                "requirements": str(limits.requirements),
+                "queries": str(limits.queries),
+                "operators": operators or "(there is no other operator)",
+            },
+        )
+
+    async def plan(self, scores: CandidateScores, number: int) -> Plan:
+        """See `Planner`."""
+        transcript = self._episode.messages
+        messages = [system(self._system), user(self._request(scores, number))]
+        if not transcript or transcript[0]["role"] != "system":
+            transcript[:] = [messages[0]]
+        transcript.append(messages[1])
+        for attempt in range(2):
+            if attempt:
+                messages.append(user(self._prompt.sections["again"]))
+                transcript.append(messages[-1])
+            turn = await self._reply(messages)
+            plan = read_plan(
+                turn.text,
+                set(scores.retrieval),
+                queries=self._limits.queries,
+                requirements=self._limits.requirements,
+            )
+            if plan is not None:
+                return plan
+            # APIs refuse a message without content.
+            messages.append({"role": "assistant", "content": turn.text.strip() or "(nothing)"})
+        self._episode.warnings.append(f"round {number}: the navigator gave no plan, twice")
+        if number == 1:
+            return await self._fallback.plan(scores, number)
+        return Plan(stop=True, reason="no plan")
+
+    async def _reply(self, messages: Sequence[Mapping[str, object]]) -> Turn:
+        left = None if self._seconds is None else self._seconds - self._episode.seconds
+        try:
+            turn = await within(self._model.respond(messages, (), self._sampling), left)
+        except ContextOverflow as error:
+            raise OutOfContext from error
+        except (Truncated, Refused) as error:
+            turn = error.turn or Turn()
+        message = turn.message()
+        counts = {"input": turn.usage.input, "output": turn.usage.output}
+        message["usage"] = {name: value for name, value in counts.items() if value is not None}
+        self._episode.messages.append(message)
+        return turn
+
+    def _request(self, scores: CandidateScores, number: int) -> str:
+        shown = self._limits.shown
+        while True:
+            if number == 1:
+                text = self._prompt.fill("question", {"question": self._episode.topic.text})
+            else:
+                text = self._revision(scores, number, shown)
+            size = len((self._system + text).encode("utf-8", "replace")) // _BYTES_PER_TOKEN
+            if self._room is None or size <= self._room:
+                return text
+            if number == 1 or shown <= 1:
+                raise OutOfContext
+            shown //= 2
+
+    def _revision(self, scores: CandidateScores, number: int, shown: int) -> str:
+        checklist = [f"{n}. {need}" for n, need in enumerate(scores.checklist, start=1)]
+        best = scores.best()[:shown]
+        queries = [
+            f"- {row['operator']}: {_query_text(row)} ({row['new']} new{_error(row)})"
+            for record in self._episode.rounds
+            for row in record["librarians"]
+        ]
+        table = "\n".join(_table_line(scores, docid) for docid in best)
+        nonce = fingerprint(table, number)
+        return self._prompt.fill(
+            "revise",
+            {
+                "question": self._episode.topic.text,
+                "round": str(number),
+                "rounds": str(self._limits.rounds),
+                "checklist": "\n".join(checklist) or "(empty)",
+                "queries": "\n".join(queries[-2 * self._limits.queries :]) or "(none)",
+                "shown": str(len(best)),
+                "coverage": "\n".join(_coverage(scores, best)) or "(nothing was scored)",
+                "table": spotlight("{table}", {"table": table or "(none)"}, nonce),
+            },
+        )
+
+
+def _coverage(scores: CandidateScores, best: Sequence[str]) -> Iterator[str]:
+    """A line for each requirement: how many of the best documents satisfy it."""
+    for number, need in enumerate(scores.checklist, start=1):
+        verdicts = [row.verdict for d in best if (row := scores.scores[d].get(need))]
+        satisfied, not_satisfied = verdicts.count(SATISFIED), verdicts.count(NOT)
+        undecided = len(best) - satisfied - not_satisfied
+        yield f"{number}. {satisfied} satisfied, {not_satisfied} not, {undecided} open"
+
+
+def _table_line(scores: CandidateScores, docid: str) -> str:
+    known = scores.scores[docid]
+    cells = [
+        f"{number} {known[need].verdict} {known[need].score:.2f}"
+        for number, need in enumerate(scores.checklist, start=1)
+        if need in known
+    ]
+    title = scores.titles.get(docid, "")[:_LONGEST_TITLE]
+    return f"{docid} | {title} | {scores.score(docid):.2f} | {'; '.join(cells)}"
+
+
+def _query_text(row: Mapping[str, Any]) -> str:
+    text = row.get("text") or " ".join(row.get("docids", ()))
+    return " ".join(text.split())[:200]
+
+
+def _error(row: Mapping[str, Any]) -> str:
+    return f", {row['error']}" if row.get("error") else ""

@@ -1,0 +1,219 @@
+"""The scores of one question's candidates, and the calibration of a scorer's probability."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from soundingline.toolkit.data import parent
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.search.scoring import DocumentScore, RequirementScore
+
+_FUSION = 60  # constant of reciprocal rank fusion
+METHODS = ("isotonic", "platt")
+
+
+class CandidateScores:
+    """Candidates of one question, their retrieval scores, and the score of each requirement.
+
+    A document's score is (the mean of its requirements' scores + its probability of relevance) / 2,
+    each from 0 to 1 (PaSaMaster, Du et al., 2026; the paper gives the sum, up to 2). If the scorer
+    returns no probability, the retrieval score divided by the largest takes its place. Retrieval
+    scores are reciprocal ranks (Cormack et al., SIGIR 2009), summed over all rankings.
+
+    Args:
+        calibrate: applied to the scorer's probability. None: the probability is used as it is.
+
+    Attributes:
+        checklist: the requirements of the current round.
+        scores: docid -> requirement -> score, also of requirements of earlier rounds.
+        overall: docid -> the scorer's probability and where it was read.
+        unscored: docid -> why a candidate has no scores.
+        retrieval: docid -> retrieval score.
+        titles: docid -> title, if one was shown.
+    """
+
+    def __init__(self, calibrate: Callable[[float], float] | None = None) -> None:
+        self.checklist: tuple[str, ...] = ()
+        self.scores: dict[str, dict[str, RequirementScore]] = {}
+        self.overall: dict[str, tuple[float, str]] = {}
+        self.unscored: dict[str, str] = {}
+        self.retrieval: dict[str, float] = {}
+        self.titles: dict[str, str] = {}
+        self._calibrate = calibrate
+
+    def add_ranking(self, ranking: Sequence[str]) -> None:
+        """Add a ranking of units to the retrieval scores of their documents."""
+        for rank, docid in enumerate(dict.fromkeys(map(parent, ranking)), start=1):
+            self.retrieval[docid] = self.retrieval.get(docid, 0.0) + 1 / (_FUSION + rank)
+
+    def add(self, docid: str, requirements: Sequence[str], judgement: DocumentScore) -> None:
+        """Add what a scorer returned for a candidate. A candidate with an error counts as unscored
+        until all its requirements are scored."""
+        rows = zip(requirements, judgement.requirements, strict=True)
+        known = self.scores.setdefault(docid, {})
+        known.update((need, row) for need, row in rows if row is not None)
+        if judgement.probability is not None:
+            self.overall[docid] = judgement.probability, judgement.origin
+        if judgement.complete:
+            self.unscored.pop(docid, None)
+        else:
+            self.unscored[docid] = judgement.error or "unscored"
+
+    def is_scored(self, docid: str) -> bool:
+        """Whether the document is ranked by its scores."""
+        return docid in self.scores and docid not in self.unscored
+
+    def missing(self, docid: str) -> tuple[str, ...]:
+        """Requirements of the checklist that have no score in the document."""
+        known = self.scores.get(docid, {})
+        return tuple(need for need in self.checklist if need not in known)
+
+    def by_retrieval(self) -> list[str]:
+        """All candidates by descending retrieval score."""
+        return sorted(self.retrieval, key=lambda docid: -self.retrieval[docid])
+
+    def best(self) -> list[str]:
+        """Scored documents by descending score; equal ones in the order of retrieval."""
+        scores = {
+            docid: self.score(docid) for docid in self.by_retrieval() if self.is_scored(docid)
+        }
+        return sorted(scores, key=lambda docid: -scores[docid])
+
+    def unscored_candidates(self) -> list[str]:
+        """Candidates without scores by descending retrieval score."""
+        return [docid for docid in self.by_retrieval() if not self.is_scored(docid)]
+
+    def ranked(self) -> list[str]:
+        """The scored documents, then the others."""
+        return self.best() + self.unscored_candidates()
+
+    def score(self, docid: str) -> float:
+        """The score of a scored document, 0 to 1. A requirement without a score counts 0."""
+        known = self.scores[docid]
+        rows = [known[need].score for need in self.checklist if need in known]
+        mean = sum(rows) / len(self.checklist) if self.checklist else 0.0
+        return (mean + self.probability(docid)) / 2
+
+    def probability(self, docid: str) -> float:
+        """The probability of relevance, calibrated if possible; without one, the retrieval score's
+        share of the largest."""
+        if docid in self.overall:
+            probability = self.overall[docid][0]
+            return self._calibrate(probability) if self._calibrate else probability
+        return self.retrieval[docid] / max(self.retrieval.values())
+
+    @property
+    def kind_of_probability(self) -> str:
+        """`calibrated`, `raw`, or empty if the scorer returned none."""
+        if not self.overall:
+            return ""
+        return "calibrated" if self._calibrate else "raw"
+
+    def table(self, docids: Sequence[str]) -> str:
+        """The scores of documents by requirement, in one line of text."""
+        rows = [f"{docid} ({', '.join(self._cells(docid))})" for docid in docids]
+        requirements = "; ".join(self.checklist)
+        return f"Requirements: {requirements}. Met by the best: {'; '.join(rows) or 'none'}."
+
+    def row(self, docid: str) -> dict[str, Any]:
+        """All that is known of a document as JSON values."""
+        probability, origin = self.overall.get(docid, (None, ""))
+        row: dict[str, Any] = {
+            "retrieval": self.retrieval.get(docid, 0.0),
+            "requirements": {n: s._asdict() for n, s in self.scores.get(docid, {}).items()},
+        }
+        if probability is not None:
+            row |= {"probability": probability, "origin": origin}
+            if self._calibrate:
+                row["calibrated"] = self._calibrate(probability)
+        if docid in self.unscored:
+            row["unscored"] = self.unscored[docid]
+        if self.is_scored(docid):
+            row["score"] = self.score(docid)
+        return row
+
+    def restore(
+        self,
+        rounds: Sequence[Mapping[str, Any]],
+        retrieval: Mapping[str, float],
+        titles: Mapping[str, str],
+    ) -> None:
+        """Continue behind rounds with these rows, with all retrieval scores and titles."""
+        self.retrieval = {docid: float(score) for docid, score in retrieval.items()}
+        self.titles = dict(titles)
+        for record in rounds:
+            self.checklist = tuple(record["checklist"])
+            for docid, row in record["documents"].items():
+                cells = row["requirements"].items()
+                self.scores[docid] = {need: RequirementScore(**cell) for need, cell in cells}
+                if "probability" in row:
+                    self.overall[docid] = row["probability"], row["origin"]
+                self.unscored.pop(docid, None)
+                if "unscored" in row:
+                    self.unscored[docid] = row["unscored"]
+
+    def _cells(self, docid: str) -> list[str]:
+        known = self.scores[docid]
+        return [f"{known[need].score:.2f}" if need in known else "?" for need in self.checklist]
+
+
+class Calibration:
+    """Maps a scorer's probability to the share of documents that met their question at it.
+
+    Args:
+        path: a file of `soundingline calibrate`.
+
+    Attributes:
+        scorer: the fingerprint of the scorer that the calibration was fitted for.
+
+    Raises:
+        InputError: if the file cannot be read.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._fitted: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+            self.method = str(self._fitted["method"])
+            self.scorer = str(self._fitted.get("scorer", ""))
+            if self.method == "isotonic":
+                self._x = [float(value) for value in self._fitted["x"]]
+                self._y = [float(value) for value in self._fitted["y"]]
+                if not self._x or len(self._x) != len(self._y) or sorted(self._x) != self._x:
+                    raise ValueError("x and y are no function")
+            elif self.method == "platt":
+                self._slope = float(self._fitted["slope"])
+                self._intercept = float(self._fitted["intercept"])
+            else:
+                raise ValueError(f"method {self.method!r}")
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            raise InputError(
+                f"cannot read the calibration {path}: {error!r}",
+                valid="a file of soundingline calibrate",
+                do="check agent.calibration, or set null",
+            ) from error
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the file's content."""
+        return fingerprint(self._fitted)
+
+    def __call__(self, probability: float) -> float:
+        """The calibrated probability, 0 to 1."""
+        if self.method == "isotonic":
+            value = float(np.interp(probability, self._x, self._y))
+        else:
+            value = 1 / (1 + math.exp(-(self._slope * logit(probability) + self._intercept)))
+        return min(max(value, 0.0), 1.0)
+
+
+def logit(probability: float) -> float:
+    """The logarithm of the odds, with the probability limited to a millionth from 0 and 1."""
+    bounded = min(max(probability, 1e-6), 1 - 1e-6)
+    return math.log(bounded / (1 - bounded))

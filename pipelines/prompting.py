@@ -1,0 +1,384 @@
+"""Prompts of stages: their templates, and the replies of a language model, each paid for once."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from soundingline.pipelines.cache import Claims, ResultCache, text_hash
+from soundingline.pipelines.counts import Counts, MadeOnce
+from soundingline.pipelines.stage import Stage, not_bound
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.blocking import BlockingModel, identity
+from soundingline.toolkit.llm.errors import (
+    ContextOverflow,
+    ModelError,
+    OutOfMoney,
+    Refused,
+    Truncated,
+)
+from soundingline.toolkit.llm.messages import SamplingParams, Token, Turn, Usage, user
+
+PROMPTS = Path(__file__).resolve().parent / "prompts"
+_PLACE = re.compile(r"\{(\w+)\}")
+# Errors that one prompt causes. All others (no server, a wrong setting, no money) would befall any
+# prompt, and are raised, so that no run silently becomes one without the stage.
+_OF_THE_PROMPT = (Refused, Truncated, ContextOverflow)
+# Settings that change no reply.
+_UNSAMPLED = ("timeout", "tool_choice")
+
+
+class PromptTemplate:
+    """A text with `{query}` and other placeholders, each of `places` at least once and no others.
+
+    Args:
+        path: A prompt file; None selects `default`.
+        default: A file of the package, relative to `pipelines/prompts`.
+        places: The names of the placeholders.
+
+    Raises:
+        InputError: For a file that cannot be read, and for other placeholders.
+    """
+
+    def __init__(self, path: str | None, default: str, places: tuple[str, ...]) -> None:
+        file = Path(path) if path else PROMPTS / default
+        try:
+            self.text = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"cannot read the prompt {file}: {error}",
+                valid="a text file, or null for our own prompt",
+            ) from error
+        present = set(_PLACE.findall(self.text))
+        if present != set(places):
+            raise InputError(
+                f"the prompt {file} has the places "
+                f"{', '.join(f'{{{name}}}' for name in sorted(present)) or 'none'}",
+                valid=" and ".join(f"{{{name}}}" for name in places),
+                do="write each of them once, and no other word in braces",
+            )
+
+    def filled(self, parts: Mapping[str, str]) -> str:
+        """The text with a part in each place. All are filled in one pass, because a part may
+        contain anything, also a placeholder."""
+        return _PLACE.sub(lambda match: parts[match[1]], self.text)
+
+
+def last_words(text: str, limit: int) -> str:
+    """The last `limit` words of a text, after `...` if it is longer: the end of a reasoning holds
+    its conclusions."""
+    starts = [match.start() for match in re.finditer(r"\S+", text)]
+    if len(starts) <= limit:
+        return text.strip()
+    return f"... {text[starts[-limit] :].strip()}"
+
+
+def json_answer(name: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling settings that request one JSON object of `properties` and nothing else (structured
+    output of chat completions: vLLM, OpenAI and others; other servers report an error)."""
+    schema = {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    described = {"name": name, "strict": True, "schema": schema}
+    return {"extra": {"response_format": {"type": "json_schema", "json_schema": described}}}
+
+
+class Reply(NamedTuple):
+    """The reply to a prompt, or the error instead.
+
+    Args:
+        text: The text; empty for an error.
+        retried: Whether it is that of a second request.
+        error: The code of the `ModelError`, or empty.
+        cached: Whether it cost no request now.
+        input_tokens, output_tokens: Of the request that it is from; None if the server did not
+            count them.
+        tokens: The tokens of the text with their log-probabilities, if these were requested.
+    """
+
+    text: str
+    retried: bool = False
+    error: str = ""
+    cached: bool = False
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    tokens: tuple[Token, ...] = ()
+
+    @property
+    def is_unmetered(self) -> bool:
+        """Whether the model replied and the tokens are unknown."""
+        return not self.error and None in (self.input_tokens, self.output_tokens)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CachedLLM:
+    """Replies of a language model to the prompts of a stage, cached on disk.
+
+    `of` and `of_stage` return a copy that is bound to a model and a folder. The cache is the file
+    `<folder>/<name>-<key>.sqlite`; the key hashes `parts`, the model and how it samples. A reply is
+    in the cache when its last byte has arrived. A prompt that several threads need at once is
+    requested once, and if there is a cache, also one that several processes need (`Claims`).
+
+    An empty reply, or one that is cut off by the output limit, is requested once more, with the
+    next seed if there is one. Errors are not cached, nor replies without the log-probabilities that
+    were requested. The process remembers a second reply that is empty or cut off, and one without
+    log-probabilities, if there is a cache: it is not paid for again before the next start.
+
+    Args:
+        name: The stage, for the name of the cache.
+        parts: What else changes a reply and is not in the prompt.
+        is_empty: Whether a reply has nothing that the stage can read.
+        counts: Receives `asked` prompts, `retried` ones, and `shared` ones that another thread or
+            process was requesting; `reply_input_tokens` and `reply_output_tokens` of all replies,
+            cached ones included, and `reply_unmetered` replies of unknown tokens.
+        settings: Fields of `SamplingParams` that replace those of the model; `extra` is added.
+        select_tokens: Selects the tokens of a reply that are stored. A reply without any of them is
+            cached as well.
+        caches_empty: Whether a second reply that is empty is cached. Without it the next start
+            requests it again, and one in the cache is ignored.
+        returns_unpaid: Whether a prompt that the budget of its question does not cover has the
+            error `out_of_money`. Without it that error is raised.
+        model: The model of a bound copy.
+        folder: The folder of its cache; None: no cache.
+    """
+
+    name: str
+    parts: Sequence[Any]
+    is_empty: Callable[[str], bool]
+    counts: Counts
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    select_tokens: Callable[[Sequence[Token]], Sequence[Token]] | None = None
+    caches_empty: bool = True
+    returns_unpaid: bool = False
+    model: BlockingModel | None = None
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        self._bound = MadeOnce()
+        if self.model is None:
+            return
+        self._model, self._key = self.model, self.key(self.model)
+        self._sampling = self._sampling_of(self.model)
+        file = self.folder / f"{self.name}-{self._key}.sqlite" if self.folder else None
+        self._cache = ResultCache(file)
+        # No attempt lasts longer. A process that waits longer for another one waits for a dead
+        # process, or for one that has to try again.
+        self._claims = Claims(self._cache.file, patience=self._sampling.timeout)
+        self._lock = threading.Lock()
+        self._in_flight: dict[str, Future[Reply]] = {}
+        self._until_next_start: dict[str, Reply] = {}  # by hash, because prompts are long
+
+    def key(self, model: BlockingModel | None) -> str:
+        """A hash of `parts`, the model and how it samples; of `parts` alone without a model."""
+        if model is None:
+            return fingerprint(*self.parts)
+        settings = self._sampling_of(model).as_dict()
+        sampled = {name: settings[name] for name in settings if name not in _UNSAMPLED}
+        return fingerprint(*self.parts, identity(model), sampled)
+
+    def of(self, model: BlockingModel, folder: Path | None) -> CachedLLM:
+        """The copy that is bound to `model` and caches replies in `folder` (None: nowhere)."""
+        return self._bound.get(
+            (id(model), folder), lambda: replace(self, model=model, folder=folder)
+        )
+
+    def of_stage(self, stage: Stage) -> CachedLLM:
+        """The copy for a stage: with its `model` and `cache`, or else those of its collection.
+        `InputError` if it has no model."""
+        model = model_of(stage)
+        if model is None:
+            raise not_bound(stage, "give it a model, or bind it to a collection that has one")
+        own: Path | None = getattr(stage, "cache", None)
+        return self.of(model, own or (stage.collection.caches if stage.collection else None))
+
+    @property
+    def lookups(self) -> Mapping[str, int]:
+        """Hits and misses of the caches of all bound copies; empty without a cache."""
+        total = Counter[str]()
+        for llm in self._bound.values() if self.model is None else [self]:
+            total.update(llm._cache.lookups if llm._cache.path else {})
+        return total
+
+    @property
+    def has_cached(self) -> bool:
+        """Whether the cache has any reply."""
+        return not self._cache.is_empty
+
+    def cached(self, prompts: Sequence[str]) -> list[str | None]:
+        """The text of each cached reply, None for a prompt without one; requests nothing."""
+        replies = self._from_cache(prompts)
+        return [replies[prompt].text if prompt in replies else None for prompt in prompts]
+
+    def replies(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
+        """The reply to each prompt. The values are the questions that pay for them."""
+        replies: dict[str, Reply] = {}
+        while left := [prompt for prompt in prompts if prompt not in replies]:
+            with self._lock:
+                others = {
+                    prompt: self._in_flight[prompt] for prompt in left if prompt in self._in_flight
+                }
+                mine = {prompt: prompts[prompt] for prompt in left if prompt not in others}
+                self._in_flight.update((prompt, Future()) for prompt in mine)
+            if mine:
+                replies |= self._for_all(mine)
+            for prompt, future in others.items():
+                # Another thread may have no reply for reasons of its own, such as the money of its
+                # question; this one requests it then.
+                try:
+                    replies[prompt] = future.result()._replace(cached=True)
+                except CancelledError:
+                    continue
+                self.counts.add(shared=1)
+        tokens = {
+            "reply_input_tokens": sum(reply.input_tokens or 0 for reply in replies.values()),
+            "reply_output_tokens": sum(reply.output_tokens or 0 for reply in replies.values()),
+            "reply_unmetered": sum(reply.is_unmetered for reply in replies.values()),
+        }
+        self.counts.add(**{name: number for name, number in tokens.items() if number})
+        return replies
+
+    def _for_all(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
+        """The replies to prompts that this thread requests, also for the threads that wait."""
+        replies: dict[str, Reply] = {}
+        try:
+            # Only now: another thread may have finished since this one looked.
+            replies = self._from_cache(list(prompts))
+            missing = [prompt for prompt in prompts if prompt not in replies]
+            with closing(self._claims.in_turn(missing)) as parts:
+                for claimed in parts:
+                    # Another process may have finished since this one looked.
+                    known = self._from_cache(claimed, counted=False)
+                    self.counts.add(shared=len(known))
+                    asked = {prompt: prompts[prompt] for prompt in claimed if prompt not in known}
+                    replies |= {**known, **self._from_model(asked)}
+        finally:
+            with self._lock:
+                futures = {prompt: self._in_flight.pop(prompt) for prompt in prompts}
+            for prompt, future in futures.items():
+                if prompt in replies:
+                    future.set_result(replies[prompt])
+                else:
+                    future.cancel()
+        return replies
+
+    def _from_cache(self, prompts: Sequence[str], *, counted: bool = True) -> dict[str, Reply]:
+        values = self._cache.get([(self._key, prompt) for prompt in prompts], counted=counted)
+        replies: dict[str, Reply] = {}
+        for prompt, value in zip(prompts, values, strict=True):
+            reply = None if value is None else _read_reply(value)
+            if reply is None or (not self.caches_empty and self.is_empty(reply.text)):
+                # The hash of a prompt, which holds a whole document, only if it is needed.
+                known = self._until_next_start
+                reply = known.get(text_hash(prompt)) if known else None
+            if reply is not None:
+                replies[prompt] = reply
+        return replies
+
+    def _from_model(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
+        if not prompts:
+            return {}
+        self.counts.add(asked=len(prompts))
+        replies = self._request(prompts, self._sampling, retried=False)
+        again = {
+            prompt: prompts[prompt] for prompt, reply in replies.items() if self._useless(reply)
+        }
+        if again:
+            self.counts.add(retried=len(again))
+            seed = self._sampling.seed
+            next_seed = replace(self._sampling, seed=None if seed is None else seed + 1)
+            replies |= self._request(again, next_seed, retried=True)
+        return replies
+
+    def _request(
+        self, prompts: Mapping[str, str], sampling: SamplingParams, *, retried: bool
+    ) -> dict[str, Reply]:
+        texts = list(prompts)
+
+        def arrived(position: int, turn: Turn) -> None:
+            # At once, so that nothing is paid for twice whatever becomes of the other prompts.
+            reply = self._reply(turn, retried)
+            if retried or not self._useless(reply):
+                self._store(texts[position], reply)
+
+        requests = [[user(prompt)] for prompt in texts]
+        turns = self._model.respond_many(
+            requests, list(prompts.values()), sampling, arrived=arrived
+        )
+        for turn in turns:
+            if isinstance(turn, ModelError) and not self._is_of_the_prompt(turn):
+                raise turn
+        replies = {
+            prompt: self._reply(turn, retried) for prompt, turn in zip(texts, turns, strict=True)
+        }
+        for prompt, reply in replies.items():
+            if retried and reply.error == Truncated.code and not self.caches_empty:
+                self._remember(prompt, reply)
+        return replies
+
+    def _is_of_the_prompt(self, error: ModelError) -> bool:
+        unpaid = isinstance(error, OutOfMoney) and error.scope == "question"
+        return isinstance(error, _OF_THE_PROMPT) or (self.returns_unpaid and unpaid)
+
+    def _useless(self, reply: Reply) -> bool:
+        """Whether a reply is worth a second request."""
+        return reply.error == Truncated.code or (not reply.error and self.is_empty(reply.text))
+
+    def _reply(self, turn: Turn | ModelError, retried: bool) -> Reply:
+        if isinstance(turn, ModelError):
+            return Reply("", retried, turn.code)
+        tokens = self.select_tokens(turn.tokens) if self.select_tokens else turn.tokens
+        usage = turn.usage
+        return Reply(turn.text, retried, "", False, usage.input, usage.output, tuple(tokens))
+
+    def _store(self, prompt: str, reply: Reply) -> None:
+        logprobs = self._sampling.logprobs is not None
+        without_tokens = logprobs and not (reply.tokens or self.select_tokens)
+        if without_tokens or (not self.caches_empty and self.is_empty(reply.text)):
+            # The next start may find a server that gives them, or a reply that can be read.
+            self._remember(prompt, reply)
+            return
+        usage = (reply.input_tokens, reply.output_tokens)
+        value: dict[str, Any] = {"text": reply.text, "retried": reply.retried, "tokens": usage}
+        if reply.tokens:
+            value["logprobs"] = reply.tokens
+        self._cache.put([((self._key, prompt), value)])
+        self._claims.release(prompt)
+
+    def _remember(self, prompt: str, reply: Reply) -> None:
+        if self._cache.path:
+            self._until_next_start[text_hash(prompt)] = reply._replace(cached=True)
+
+    def _sampling_of(self, model: BlockingModel) -> SamplingParams:
+        extra = {**model.settings.extra, **self.settings.get("extra", {})}
+        return replace(model.settings, **{**self.settings, "extra": extra})
+
+
+def model_of(stage: Any) -> BlockingModel | None:
+    """The language model of a stage: its own, or else that of its collection, if there is one."""
+    model: BlockingModel | None = getattr(stage, "model", None)
+    return model or (stage.collection.model if stage.collection else None)
+
+
+def _read_reply(value: Mapping[str, Any]) -> Reply:
+    """A reply as `CachedLLM` stores it."""
+    # `Usage` replaces impossible numbers by None.
+    usage = Usage(input=value["tokens"][0], output=value["tokens"][1])
+    return Reply(
+        value["text"],
+        value["retried"],
+        cached=True,
+        input_tokens=usage.input,
+        output_tokens=usage.output,
+        tokens=tuple(Token(*fields) for fields in value.get("logprobs", ())),
+    )
