@@ -26,7 +26,7 @@ from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import ChatModel, SamplingParams
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.runs.run_folder import RoundsFile
-from soundingline.toolkit.search.session import PendingCall, SearchTool
+from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import Continuation, ToolResult
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Answer, Trajectory
 
@@ -226,7 +226,7 @@ class Episode:
         self.add_result(identifier, result)
         return result
 
-    def record(self, served: PendingCall, content: str) -> ToolResult:
+    def record(self, served: ToolResult, content: str) -> ToolResult:
         """Record a call that the session has served concurrently with others, as `call` does."""
         identifier = self._request(served.call.name, served.call.arguments, content)
         result = self.tool.record(served)

@@ -110,7 +110,7 @@ def ask_missing(
     that of texts on disk."""
     config = settings.config
     units = StoredUnits(prepared.store)
-    lacking = source.missing_flags(units, collection)
+    lacking = source.missing_flags(units, len(units), collection)
     missing = sum(lacking)
     console = Console(stderr=True, soft_wrap=True)
     console.print(f"{missing:,} of {len(units):,} documents have no phrases yet", highlight=False)

@@ -254,9 +254,8 @@ def _write(folder: RunFolder, side: Side, benchmark: Benchmark) -> None:
 
 
 def _evaluated(rows: Sequence[Trajectory], benchmark: Benchmark) -> Evaluation:
-    return evaluate_run(
-        rows, topics=benchmark.topics, qrels=benchmark.qrels, answers={}, measures=()
-    )
+    judged = Benchmark(benchmark.name, benchmark.topics, benchmark.qrels)  # without answers
+    return evaluate_run(rows, judged, measures=())
 
 
 def _tell(run: RunFolder, shares: Mapping[str, Mapping[str, int]]) -> None:

@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from soundingline.pipelines.backend import PipelineBackend
     from soundingline.pipelines.compose import MaxP
     from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
-    from soundingline.pipelines.learned.colbert import ColbertRetriever
-    from soundingline.pipelines.learned.dense import DenseRetriever
-    from soundingline.pipelines.learned.splade import SpladeRetriever
+    from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
+    from soundingline.pipelines.learned.dense import Dense
+    from soundingline.pipelines.learned.splade import Splade
     from soundingline.pipelines.lexical.index import LexicalIndex, LexicalIndexer
     from soundingline.pipelines.links import LinkExpansion
     from soundingline.pipelines.oracle import OracleRetriever
     from soundingline.pipelines.q2q import Q2Q
-    from soundingline.pipelines.rerank.colbert import ColBERT
     from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
     from soundingline.pipelines.rerank.listwise import Listwise
     from soundingline.pipelines.rerank.monot5 import MonoT5
@@ -32,11 +31,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BM25": "retrieve",
-    "ColBERT": "rerank.colbert",
-    "ColbertRetriever": "learned.colbert",
+    "ColBERT": "learned.colbert",
+    "ColBERTReranker": "learned.colbert",
     "Collection": "stage",
     "CrossEncoder": "rerank.cross_encoder",
-    "DenseRetriever": "learned.dense",
+    "Dense": "learned.dense",
     "Interpolation": "fusion",
     "LexicalIndex": "lexical.index",
     "LexicalIndexer": "lexical.index",
@@ -56,7 +55,7 @@ _HOMES = {
     "RerankHead": "rerank.reranker",
     "Reranker": "rerank.reranker",
     "Retriever": "retrieve",
-    "SpladeRetriever": "learned.splade",
+    "Splade": "learned.splade",
     "Stage": "stage",
 }
 
@@ -65,10 +64,10 @@ __all__ = [
     "Q2Q",
     "RM3",
     "ColBERT",
-    "ColbertRetriever",
+    "ColBERTReranker",
     "Collection",
     "CrossEncoder",
-    "DenseRetriever",
+    "Dense",
     "Interpolation",
     "LexicalIndex",
     "LexicalIndexer",
@@ -86,7 +85,7 @@ __all__ = [
     "RerankHead",
     "Reranker",
     "Retriever",
-    "SpladeRetriever",
+    "Splade",
     "Stage",
 ]
 

@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from pickle import UnpicklingError
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import file_hash, fingerprint
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Linear: TypeAlias = "Callable[[Tensor], Tensor]"
-"""[rows, inputs] -> [rows, outputs]."""
 
 DTYPES = ("bfloat16", "float32")
 # No code of a checkpoint is run, and pickled weights are read by torch's reader of tensors alone.
@@ -46,12 +44,6 @@ _COUNTED_FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta", "xlm-ro
 _LENGTH = 512
 _UNBOUNDED = 1 << 20  # transformers uses a larger number for a tokenizer without a length
 _LIBRARIES = ("huggingface_hub", "transformers", "sentence_transformers", "peft")
-# Activations that oneDNN applies to a sum before it is rounded, with its names and arguments.
-_FUSED: dict[str, tuple[str, list[Any], str]] = {
-    "gelu": ("gelu", [], "none"),
-    "relu": ("relu", [], ""),
-}
-_PLAIN: tuple[str, list[Any], str] = ("none", [], "")
 
 
 # Device and precision
@@ -528,27 +520,6 @@ class Checkpoint:
         return self.revision if self._adapter is None else None
 
 
-def t5_model(
-    model: str,
-    revision: str | None,
-    config: Any,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    what: str,
-) -> Any:
-    """The `T5ForConditionalGeneration` of a checkpoint in evaluation mode on the CPU. `InputError`
-    if it does not fit into the memory of `device`, and if weights are missing."""
-    check_weights_fit("AutoModelForSeq2SeqLM", config, device, dtype, f"{what} ({model})")
-    kind = import_optional("transformers").T5ForConditionalGeneration
-    with opening(model), within_memory(device, model):
-        network, report = kind.from_pretrained(
-            model, revision=revision, dtype=dtype, output_loading_info=True, **DATA_ONLY
-        )
-    _check_t5_complete(model, report["missing_keys"])
-    return network.eval()
-
-
 def t5_tokenizer(model: str, revision: str | None, tokenizer: str | None, vocabulary: int) -> Any:
     """The tokenizer of a T5 checkpoint: `tokenizer` (a name or a folder), by default the
     `tokenizer.json` of the checkpoint, otherwise that of T5. `InputError` if there is none, and if
@@ -585,14 +556,11 @@ def check_t5_weights(network: Any, model: str, revision: str | None) -> None:
     with opening(model):
         # The embeddings have several names.
         needed = {name for name, _ in network.named_parameters()} - {"shared.weight"}
-        _check_t5_complete(model, needed - _stored_names(model, revision))
-
-
-def _check_t5_complete(model: str, missing: Iterable[str]) -> None:
-    names = sorted(missing)
-    if names:
+        missing = sorted(needed - _stored_names(model, revision))
+    if missing:
         raise InputError(
-            f"'{model}' lacks {len(names)} of the weights of T5 with its decoder, {names[0]} first",
+            f"'{model}' lacks {len(missing)} of the weights of T5 with its decoder, "
+            f"{missing[0]} first",
             valid="a checkpoint of an encoder and a decoder",
         )
 
@@ -611,21 +579,6 @@ def _stored_names(model: str, revision: str | None) -> set[str]:
 # Linear layers on a CPU
 
 
-def linear(weight: Tensor, bias: Tensor | None = None, activation: str | None = None) -> Linear:
-    """A linear layer of `weight` [outputs, inputs] and `bias`, followed by `activation` (a name of
-    transformers), as a function of [tokens, inputs].
-
-    In bfloat16 on a CPU with instructions for it, the weight is copied once into the order in which
-    oneDNN multiplies, and the bias, GELU and ReLU need no pass of their own. torch.compile emits
-    the same operators. Without them, and for all other devices and types, the layer is computed
-    step by step.
-    """
-    if _packs(weight):
-        return _packed(weight, bias, activation)
-    product = import_optional("torch").nn.functional.linear
-    return _then(activation, lambda rows: product(rows, weight, bias))
-
-
 def pack_linear_layers(network: Any) -> None:
     """Copy the weights of all linear layers of a network on a CPU into the order in which oneDNN
     multiplies. The results of the layers stay the same up to rounding, and
@@ -642,7 +595,7 @@ def pack_linear_layers(network: Any) -> None:
             # transformers reads the dtype of a layer's weight.
             self.weight = layer.weight.detach().new_empty(0)
             bias = None if layer.bias is None else layer.bias.detach()
-            self.product = _packed(layer.weight.detach(), bias, None)
+            self.product = _packed(layer.weight.detach(), bias)
 
         def forward(self, states: Tensor) -> Tensor:
             rows = self.product(states.reshape(-1, states.shape[-1]))
@@ -650,41 +603,27 @@ def pack_linear_layers(network: Any) -> None:
 
     for parent in list(network.modules()):
         for name, layer in list(parent.named_children()):
-            if type(layer) is torch.nn.Linear and _packs(layer.weight, float32=True):
+            if type(layer) is torch.nn.Linear and _packs(layer.weight):
                 setattr(parent, name, PackedLinear(layer))
 
 
-def _packs(weight: Tensor, float32: bool = False) -> bool:
+def _packs(weight: Tensor) -> bool:
     torch = import_optional("torch")
     names = ("_reorder_linear_weight", "_linear_pointwise")
+    in_bfloat16 = weight.dtype == torch.bfloat16 and computes_bfloat16(weight.device)
     return (
         weight.device.type == "cpu"
-        and (
-            (weight.dtype == torch.bfloat16 and computes_bfloat16(weight.device))
-            or (weight.dtype == torch.float32 and float32)
-        )
+        and (in_bfloat16 or weight.dtype == torch.float32)
         and bool(torch.backends.mkldnn.is_available())
         and all(hasattr(torch.ops.mkldnn, name) for name in names)
     )
 
 
-def _packed(weight: Tensor, bias: Tensor | None, activation: str | None) -> Linear:
-    torch = import_optional("torch")
-    operators = torch.ops.mkldnn
-    with torch.inference_mode():
+def _packed(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    operators = import_optional("torch").ops.mkldnn
+    with import_optional("torch").inference_mode():
         packed = operators._reorder_linear_weight(weight.contiguous())
-    fused = _FUSED.get(activation or "", _PLAIN)
-    rest = None if activation in _FUSED else activation
-    return _then(rest, lambda rows: operators._linear_pointwise(rows, packed, bias, *fused))
-
-
-def _then(activation: str | None, product: Linear) -> Linear:
-    if activation is None:
-        return product
-    if activation == "relu":  # in place, as this is the widest tensor of a network
-        return lambda rows: product(rows).relu_()
-    function = import_optional("transformers.activations").ACT2FN[activation]
-    return lambda rows: function(product(rows))
+    return lambda rows: operators._linear_pointwise(rows, packed, bias, "none", [], "")
 
 
 # Batches and text windows
@@ -730,6 +669,16 @@ def in_batches(
         batch_results = compute([items[position] for position in positions])
         results.update(zip(positions, batch_results, strict=True))
     return [results[position] for position in range(len(items))]
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> dict[str, Tensor]:
+    """Token ids, padded behind by `pad`, and their mask: what a network of transformers takes."""
+    torch = import_optional("torch")
+    lengths = torch.tensor([len(row) for row in rows])
+    pad_sequence = torch.nn.utils.rnn.pad_sequence
+    ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad)
+    mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+    return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
 
 
 def readable(text: str) -> str:

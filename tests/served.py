@@ -13,14 +13,11 @@ from dataclasses import dataclass
 import uvicorn
 from toy_search import WordBackend, store_of
 
-from soundingline.experiments.serving.options import ServerOptions
-from soundingline.experiments.serving.pi_serini import PiSeriniTools
-from soundingline.experiments.serving.pi_serini_rpc import RpcDoor
-from soundingline.experiments.serving.recording import QuestionQueue
-from soundingline.experiments.serving.running import Parts, http_server, listening, make_service
-from soundingline.experiments.serving.service import Service
+from soundingline.experiments.serve.http import http_server
+from soundingline.experiments.serve.options import ServerOptions
+from soundingline.experiments.serve.server import make_service
+from soundingline.experiments.serve.sessions import QuestionQueue, Service
 from soundingline.toolkit.data import Document, Topic
-from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.search import RankedBrowsing
 
 DOCUMENTS = {
@@ -91,12 +88,12 @@ def serving(
     """A server as `soundingline serve` makes it; with a `folder`, one that records a run."""
     given = ServerOptions(**{"port": 0, **options})
     given.check()
-    parts = Parts(interface or RankedBrowsing(), backend, store, {}, Ledger())
+    tool = interface or RankedBrowsing()
     with ExitStack() as stack:
         if folder is not None:
             stack.enter_context(folder.writing({"fingerprints": {}}))
         questions = None if folder is None else QuestionQueue(folder, topics)
-        service = make_service(parts, given, questions)
+        service = make_service(tool, backend, store, given, questions=questions)
         server = http_server(service)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
         thread.start()
@@ -117,23 +114,3 @@ def until(condition, seconds=20.0):
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)
-
-
-@contextmanager
-def serving_rpc(server, **retriever):
-    """The port of Pi-Serini's TCP protocol over the same service, and its ready line."""
-    settings = server.service.interfaces["pi_serini"]
-    assert isinstance(settings, PiSeriniTools)
-    door = RpcDoor(server.service, settings, retriever)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    with listening("127.0.0.1", 0, "rpc_port") as listener:
-        started = asyncio.run_coroutine_threadsafe(door.start(listener), loop).result(10)
-        try:
-            yield listener.getsockname()[1], door.ready_line(started)
-        finally:
-            asyncio.run_coroutine_threadsafe(door.close(started), loop).result(10)
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(10)
-            loop.close()

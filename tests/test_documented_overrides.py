@@ -29,7 +29,7 @@ from entry_points import run_entry
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from soundingline.experiments.__main__ import COMMANDS
-from soundingline.experiments.serving.options import ServerOptions
+from soundingline.experiments.serve.options import ServerOptions
 
 MENTIONS = [mention for path in documents() for mention in mentions(path)]
 # What documents name in the form of overrides and is none: arguments of Python functions, and an

@@ -9,11 +9,10 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from operator import length_hint
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import rich.console
 from rich.console import ConsoleOptions, RenderableType
@@ -36,19 +35,10 @@ _REPLACEMENT = 0xFFFD
 # characters of ASCII become Unicode's pictures of them. Those of Latin-1, the embeddings, overrides
 # and isolates that reorder a line (Unicode Standard Annex 9), and halves of surrogate pairs, which
 # UTF-8 cannot represent, become U+FFFD.
-_VISIBLE = {
-    **{code: 0x2400 + code for code in range(0x20) if chr(code) not in _LINES},
-    0x7F: 0x2421,
-    **dict.fromkeys(
-        (
-            *range(0x80, 0xA0),
-            *range(0x202A, 0x202F),
-            *range(0x2066, 0x206A),
-            *range(0xD800, 0xE000),
-        ),
-        _REPLACEMENT,
-    ),
-}
+_REPLACED = ((0x80, 0xA0), (0x202A, 0x202F), (0x2066, 0x206A), (0xD800, 0xE000))
+_VISIBLE = {code: _REPLACEMENT for first, end in _REPLACED for code in range(first, end)}
+_VISIBLE |= {code: 0x2400 + code for code in range(0x20) if chr(code) not in _LINES}
+_VISIBLE[0x7F] = 0x2421
 
 
 def escape_control(text: str) -> str:
@@ -126,11 +116,8 @@ class LiveNote:
 
 
 def progress_bar(*, transient: bool = False) -> Progress:
-    """A progress bar on standard error with a description, counts, elapsed and remaining time.
-
-    Args:
-        transient: the bar disappears when it ends.
-    """
+    """A progress bar on standard error with a description, counts, elapsed and remaining time. A
+    `transient` bar disappears when it ends."""
     console = Console(stderr=True)
     return Progress(
         SpinnerColumn(),
@@ -147,17 +134,10 @@ def progress_bar(*, transient: bool = False) -> Progress:
 
 
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
-    """Yield the items while a progress bar counts them.
-
-    Args:
-        items: the items.
-        description: the text of the bar.
-        total: the number of items; None for their length, if it is known.
-    """
-    if total is None:
-        total = length_hint(items) or None
+    """Yield the items while a progress bar counts them. `total` is their number; None for their
+    length, if it is known."""
     with progress_bar() as progress:
-        task = progress.add_task(description, total=total, note="")
+        task = progress.add_task(description, total=total or length_hint(items) or None, note="")
         for item in items:
             yield item
             progress.advance(task)
@@ -178,8 +158,7 @@ _MODULE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
 _LONGEST = 300
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """A line of code in a traceback."""
 
     path: str

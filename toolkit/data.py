@@ -1,4 +1,4 @@
-"""Documents, topics, rankings, and the protocols of what stores documents and ranks them.
+"""Documents, topics, rankings, and the protocols of document stores and search backends.
 
 Identifiers: a `docid` names a document, which is what relevance judgements are about. A `unit_id`
 names what was retrieved: a `docid`, or `<docid>%p<n>` for the n-th passage of that document (n from
@@ -85,9 +85,9 @@ class Lines(NamedTuple):
 class Hit(NamedTuple):
     """One row of a ranking. `rank` counts from 1.
 
-    The search tool fills the last three for the hits that it shows, with what it shows: `title`;
-    `snippet`, a stretch of the text; `text`, the unit's contents from their beginning, its title in
-    front where it has one. Each is empty where the tool does not show it.
+    The search tool fills the last three fields of a hit with what it shows: the title, a `snippet`
+    of the text, and the unit's contents from their beginning. A field that it does not show is
+    empty.
     """
 
     docid: str
@@ -138,7 +138,7 @@ class Ranking(Sequence[Hit]):
 
 
 class SearchRequest(NamedTuple):
-    """What a backend is asked: the query, the agent's newest reasoning, and how deep to rank."""
+    """The query, the agent's newest reasoning, and the number of hits to rank."""
 
     query: str
     reasoning: str = ""
@@ -146,8 +146,8 @@ class SearchRequest(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """A ranking, and what its making has to tell: plain JSON values by name, never changed. They
-    are kept in the trajectory with the call, and never shown to the agent."""
+    """A ranking, and notes on it: plain JSON values by name, which the trajectory records with the
+    call and the agent never sees."""
 
     hits: Sequence[Hit]
     notes: Mapping[str, Any] = {}
@@ -161,16 +161,16 @@ class DocumentStore(Protocol):
         ...
 
     def document(self, docid: str) -> Document:
-        """The whole document; `KeyError` if there is none of that id."""
+        """The whole document; `KeyError` for an unknown docid."""
         ...
 
     def lines(self, docid: str, offset: int = 1, limit: int = 200) -> Lines:
-        """`limit` lines from line `offset` (from 1). `KeyError` for an unknown docid,
+        """At most `limit` lines from line `offset` (from 1); `KeyError` for an unknown docid,
         `ValueError` for an offset or a limit out of range."""
         ...
 
     def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
-        """The units, in the order asked. `KeyError` for an unknown id."""
+        """Units by id, in the order of `unit_ids`; `KeyError` for an unknown id."""
         ...
 
 

@@ -16,15 +16,10 @@ M = TypeVar("M")
 
 
 class InputError(Exception):
-    """Bad input, described in one line.
+    """Bad input, described in one line: what was received, what is valid, what to do next.
 
     The commands print it without a traceback and exit with code 2. Any other exception is a defect
     and is printed with its traceback.
-
-    Args:
-        what: what was received.
-        valid: what is valid.
-        do: what to do next.
     """
 
     def __init__(self, what: str, *, valid: str = "", do: str = "") -> None:
@@ -46,8 +41,8 @@ def parse(
     of surrogate pairs that language models write.
 
     Args:
-        model: a pydantic model, any type that pydantic can check, or a `TypeAdapter`. The adapter
-            of a type is made at its first use. A `TypedDict` must be that of `typing_extensions`.
+        model: a pydantic model, any type that pydantic can check, or a `TypeAdapter`. A `TypedDict`
+            must be that of `typing_extensions`.
         data: the values.
         where: where the data come from, such as a file and a line, for the error message.
         do: what the user can do about bad data, for the error message.
@@ -137,17 +132,8 @@ def is_number(value: object) -> TypeGuard[float]:
 def check_int(
     name: str, value: object, *, ge: int = 1, le: int | None = None, do: str = ""
 ) -> None:
-    """Raise an `InputError` unless a value is a whole number from `ge` to `le` (inclusive).
-
-    Integers of NumPy are valid; `True` and `2.0` are not.
-
-    Args:
-        name: the name of the setting, for the message.
-        value: the value.
-        ge: the smallest valid number.
-        le: the largest valid number; None for no limit.
-        do: what the user can do, for the message.
-    """
+    """Raise an `InputError` with the `name` of the setting unless its value is a whole number from
+    `ge` to `le`, both included. Integers of NumPy are valid; `True` and `2.0` are not."""
     integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not (integer and ge <= value and (le is None or value <= le)):  # type: ignore[operator]
         bounds = f"{ge} or more" if le is None else f"{ge} to {le}"
@@ -163,17 +149,8 @@ def check_number(
     le: float = math.inf,
     do: str = "",
 ) -> None:
-    """Raise an `InputError` unless a value is a finite number from `ge` to `le` (inclusive).
-
-    Numbers of NumPy are valid; `True` is not.
-
-    Args:
-        name: the name of the setting, for the message.
-        value: the value.
-        ge: the smallest valid number.
-        gt: a number below all valid ones, instead of `ge`.
-        le: the largest valid number.
-        do: what the user can do, for the message.
+    """Raise an `InputError` with the `name` of the setting unless its value is a finite number from
+    `ge` to `le`, both included, or above `gt` instead. Numbers of NumPy are valid; `True` is not.
     """
     real = isinstance(value, Real) and not isinstance(value, bool)
     least = ge if gt is None else gt

@@ -18,10 +18,9 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.errors import InputError, parse
@@ -40,7 +39,7 @@ _RIGHTS = 0o666
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _CHECKSUM = re.compile(rb'"crc":"([0-9a-f]{8})"\}$')
-SYNC_SECONDS = 1.0
+_SYNC_SECONDS = 1.0
 _swept: set[Path] = set()  # folders from which this process has removed leftovers
 
 
@@ -51,12 +50,9 @@ _swept: set[Path] = set()  # folders from which this process has removed leftove
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Write the file `path` whole or not at all.
 
-    The block writes to a temporary file `.<name>.<random>.tmp` in the same folder, which replaces
-    `path` when the block ends without an error. The temporary file is locked while it is written
-    (see `remove_leftovers`).
-
-    Yields:
-        the stream of the temporary file.
+    The block receives the stream of a temporary file `.<name>.<random>.tmp` in the same folder,
+    which replaces `path` when the block ends without an error. The temporary file is locked while
+    it is written (see `remove_leftovers`).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.parent not in _swept:
@@ -75,7 +71,6 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _temporary(path: Path) -> tuple[Path, BinaryIO]:
-    """A new temporary file for `path`, open and locked."""
     while True:
         temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
         stream = temporary.open("xb")
@@ -107,7 +102,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _lock(handle: int, *, without_locks: bool = True) -> bool:
-    """Whether a file could be locked; `without_locks` if the file system has no locks."""
+    """Whether the file could be locked; `without_locks` if the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -121,12 +116,9 @@ def _lock(handle: int, *, without_locks: bool = True) -> bool:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Write the folder `path` whole or not at all.
 
-    The block writes to a temporary folder `.<name>.<process>.<random>.partial` next to `path`,
-    which replaces `path` when the block ends without an error, and is removed otherwise. Leftovers
-    of killed processes are removed by the next call for the same `path`.
-
-    Yields:
-        the temporary folder.
+    The block receives a temporary folder `.<name>.<process>.<random>.partial` next to `path`, which
+    replaces `path` when the block ends without an error, and is removed otherwise. Leftovers of
+    killed processes are removed by the next call for the same `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{path.name}.*.partial"):
@@ -188,14 +180,9 @@ def set_aside(path: Path, content: bytes) -> Path:
 
 
 def write_text(path: Path, text: str, *, clear: bool = False) -> None:
-    """Write a text (UTF-8) to a file, whole or not at all.
-
-    Args:
-        path: the file.
-        text: the text.
-        clear: the text contains none of a benchmark and is not obfuscated
-            (`soundingline.toolkit.obfuscation`), even in an obfuscated folder.
-    """
+    """Write a text (UTF-8) to a file, whole or not at all. A `clear` text contains no text of a
+    benchmark and is not obfuscated (`soundingline.toolkit.obfuscation`), even in an obfuscated
+    folder."""
     content = text.encode()
     if not clear and is_obfuscated(path):
         content = encrypt_lines(content)
@@ -225,17 +212,9 @@ def write_json(path: Path, value: Any, *, clear: bool = False) -> None:
 
 
 def read_json(path: Path, kind: Any = Any, *, do: str = "") -> Any:
-    """The value of a JSON file, which may be obfuscated.
-
-    Args:
-        path: the file.
-        kind: the type of the value, which `parse` checks. The value is returned as it is: a
-            `NamedTuple`, for example, stays a dictionary.
-        do: what the user can do about a damaged file, for the error message.
-
-    Raises:
-        InputError: if the file cannot be read or its value is not of the type.
-    """
+    """The value of a JSON file, which may be obfuscated. `InputError` if the file cannot be read or
+    its value is not of the type `kind`; `do` says what the user can do about it. The value is
+    checked by `parse` and returned as it is: a `NamedTuple`, for example, stays a dictionary."""
     try:
         value = json.loads(read_text(path).removeprefix("\ufeff"))  # a byte order mark
     except OSError as error:
@@ -254,7 +233,6 @@ def fingerprint(*parts: Any) -> str:
     """The first twelve hexadecimal digits of the SHA-256 of the parts' JSON, which are equal for
     equal settings."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
-    # Models write halves of surrogate pairs.
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
 
 
@@ -270,50 +248,48 @@ def file_hash(*paths: Path) -> str:
 
 
 def cached_file_hash(path: Path, record: Path | None) -> str:
-    """The `file_hash` of one large file, which is read again only if its place, size or times have
-    changed.
-
-    Args:
-        path: the file.
-        record: a JSON file with the known hashes; None to read the file in any case. A record that
-            cannot be read is replaced, and one that cannot be written is not updated.
+    """The `file_hash` of one large file, which is read again only if its path, size or times have
+    changed since its hash was written to the JSON file `record`. Without a record it is always
+    read. A record that cannot be read is replaced, and one that cannot be written is not updated.
     """
-    key, status = str(path.resolve()), path.stat()
-    # A copy may have the size and the time of the content, but not the time of its own change.
-    state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-    known: Any = None
-    if record is not None:
-        with suppress(OSError, ValueError):
-            known = json.loads(record.read_text(encoding="utf-8"))
-    hashes: dict[str, Any] = known if isinstance(known, dict) else {}
+    if record is None:
+        return file_hash(path)
+    key, state = str(path.resolve()), _state(path)
+    hashes = _read_record(record)
     row = hashes.get(key)
     if isinstance(row, dict) and row.get("state") == state:
         return str(row.get("hash"))
     digest = file_hash(path)
-    if record is not None:
-        with suppress(OSError):
-            write_json(record, {**hashes, key: {"state": state, "hash": digest}}, clear=True)
+    with suppress(OSError):
+        write_json(record, {**hashes, key: {"state": state, "hash": digest}}, clear=True)
     return digest
+
+
+def _state(path: Path) -> list[int]:
+    """What changes with a file's content. A copy may have size and time of the content, but neither
+    the inode nor the time of its own change."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """The object of a JSON file that can be made again; empty if it cannot be read."""
+    with suppress(OSError, ValueError, RecursionError):
+        record = json.loads(path.read_text("utf-8"))
+        if isinstance(record, dict):
+            return record
+    return {}
 
 
 # Locks.
 
 
 def open_own(path: Path, *, append: bool = False) -> int:
-    """Open a file that is written in place, such as a lock or a log, and create it with its folders
-    if it is missing.
+    """Open a file that is written in place, such as a lock or a log, for reading and writing, and
+    create it with its folders if it is missing.
 
-    Args:
-        path: the file.
-        append: whether writing starts at the end of the file.
-
-    Returns:
-        a file descriptor for reading and writing.
-
-    Raises:
-        InputError: if `path` is a symbolic link or not a regular file. In a folder that somebody
-            sent, a link could lead to any file of the user.
-        OSError: if the file cannot be opened for another reason.
+    `InputError` if `path` is a symbolic link, which could lead to any file of the user in a folder
+    that somebody sent, or not a regular file. Other failures raise `OSError`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
@@ -332,9 +308,8 @@ def open_own(path: Path, *, append: bool = False) -> int:
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[None]:
-    """Hold an advisory lock on the file `path`, waiting for its holder. The kernel frees it when
-    the process dies. It keeps several processes from doing the same work, such as building an
-    index."""
+    """Hold an advisory lock on the file `path`, after waiting for its holder. The kernel frees it
+    when the process dies."""
     handle = open_own(path)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -345,15 +320,8 @@ def file_lock(path: Path) -> Iterator[None]:
 
 @contextmanager
 def building_lock(path: Path, missing: str) -> Iterator[None]:
-    """Hold a `file_lock` to build something that is missing.
-
-    Args:
-        path: the lock file, in the folder of what is built.
-        missing: what is built, for the error message.
-
-    Raises:
-        InputError: if this process may not write there.
-    """
+    """Hold a `file_lock` to build what is `missing` in the folder of `path`; `InputError` if this
+    process may not write there."""
     try:
         os.close(open_own(path))
     except OSError as error:
@@ -379,7 +347,7 @@ class JsonLinesLog:
     """A log of JSON objects, one a line, that one process appends to from any number of threads.
 
     A line is passed to the kernel before `append` returns, so that kill -9 loses at most the line
-    that is being written. A power failure loses at most the lines of the last `sync_seconds`. An
+    that is being written. A power failure loses at most the lines of the last second. An
     unfinished last line, which a killed process leaves, is set aside before the first append
     (`set_aside_unfinished`). Each line ends with a checksum. In an obfuscated folder the lines are
     obfuscated.
@@ -392,28 +360,17 @@ class JsonLinesLog:
         path: the file, which is created with its first line.
         head: the first line of a new file.
         clear: the lines contain no text of a benchmark and are not obfuscated.
-        sync_seconds: the longest time between two syncs of the file to the disk.
-        clock: the clock for `sync_seconds`.
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        head: Mapping[str, Any] | None = None,
-        clear: bool = False,
-        sync_seconds: float = SYNC_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
+        self, path: Path, *, head: Mapping[str, Any] | None = None, clear: bool = False
     ) -> None:
         self.path = path
-        self._head = head
-        self._clear = clear
+        self._head, self._clear = head, clear
         self._obfuscated = False
-        self._sync_seconds = sync_seconds
-        self._clock = clock
-        self._synced = float("-inf")
         self._handle: int | None = None
-        self._length = 0
+        self._length = 0  # of the finished lines, in bytes
+        self._synced = float("-inf")
         self._lock = threading.Lock()
 
     def append(self, value: Mapping[str, Any]) -> None:
@@ -422,7 +379,7 @@ class JsonLinesLog:
         with self._lock:
             handle = self._open() if self._handle is None else self._handle
             self._write(handle, line)
-            if self._clock() - self._synced >= self._sync_seconds:
+            if time.monotonic() - self._synced >= _SYNC_SECONDS:
                 self._sync(handle)
 
     def close(self) -> None:
@@ -457,17 +414,13 @@ class JsonLinesLog:
 
     def _sync(self, handle: int) -> None:
         os.fsync(handle)
-        self._synced = self._clock()
+        self._synced = time.monotonic()
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a log in their order; none if there is no file. An unfinished last line is
-    left out, because it may be being written.
-
-    Raises:
-        InputError: if the file is obfuscated and cannot be decrypted.
-        ValueError: with the number of the first damaged line, from 1.
-    """
+    left out, because it may be being written. `ValueError` with the number of the first damaged
+    line, from 1, and `InputError` if the lines are obfuscated and cannot be decrypted."""
     values = []
     for number, row in enumerate(_rows(_content(path), path), start=1):
         if row.value is None:
@@ -482,16 +435,9 @@ def recover_json_lines(
     """The objects of a log that may be damaged, for its only writer.
 
     If a line is damaged, the file is copied to `<name>.damaged-<n>`, only good lines stay in the
-    file, and a line on standard error says so.
-
-    Args:
-        path: the file.
-        head: the first line, for a log whose other lines do not depend on each other. All good
-            lines of such a log stay, and a damaged head is written again. Otherwise only the lines
-            before the first damaged one stay.
-
-    Raises:
-        InputError: if the file is obfuscated with another canary.
+    file, and a line on standard error says so. These are the lines before the first damaged one, or
+    all others if the lines do not depend on each other: such a log has a `head`, its first line,
+    which is written again if it is damaged. `InputError` if another canary obfuscated the file.
     """
     content = _content(path)
     rows = list(_rows(content, path, recovering=True))
@@ -515,12 +461,8 @@ def recover_json_lines(
 
 
 def set_aside_unfinished(path: Path) -> int:
-    """Move an unfinished last line of a file to `<name>.damaged-<n>` and report it in one line. For
-    the only writer of the file.
-
-    Returns:
-        the bytes of the finished lines.
-    """
+    """Move an unfinished last line of a file to `<name>.damaged-<n>` and report it in one line, for
+    the only writer of the file. Returns the size in bytes of the finished lines."""
     content = _content(path)
     length = content.rfind(b"\n") + 1
     if length < len(content):
@@ -530,8 +472,7 @@ def set_aside_unfinished(path: Path) -> int:
     return length
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """A line without its end, and its object; None if it is damaged, with the damage in words."""
 
     line: bytes
@@ -559,9 +500,8 @@ def _rows(content: bytes, path: Path, *, recovering: bool = False) -> Iterator[_
             continue
         checksum = _CHECKSUM.search(text)
         checked = checked or checksum is not None
-        if checked and not (
-            checksum and int(checksum[1], 16) == zlib.crc32(text[: checksum.start()])
-        ):
+        sound = checksum and int(checksum[1], 16) == zlib.crc32(text[: checksum.start()])
+        if checked and not sound:
             yield _Row(line, None, "does not match its checksum")
             continue
         try:
@@ -585,16 +525,14 @@ def _line(value: Mapping[str, Any]) -> bytes:
     return summed + b'"crc":"%08x"}\n' % zlib.crc32(summed)
 
 
-# Checksums of files that are written once. Every file is compared with its checksum once for each
-# state of the file, so that damage is found before its bytes are used.
+# Checksums of files that are written once, which find damage before the bytes are used.
 #
 # A checksum is the CRC-32 of each 64 MiB of a file, in hexadecimal, one after the other. zlib's is
 # the fastest checksum of the standard library; it finds every damage of up to 32 consecutive bits,
 # and misses another one with a probability of 2.3e-10. It is no protection against forgery.
 #
-# Comparing reads every byte, which takes at least as long as reading the files from disk. Files
-# that were found whole are therefore remembered by size, inode and times of change: in
-# `.verified.json` beside them; where that cannot be written, in the user's cache folder; and in
+# Comparing reads every byte, so sound files are remembered by size, inode and times of change: in
+# `.verified.json` next to them; where that cannot be written, in the user's cache folder; and in
 # this process. A change that leaves size and times as they were, as a failing disk may make, is
 # found after that file was deleted.
 
@@ -606,12 +544,13 @@ _LONG = 1 << 32  # bytes, from which on a bar is shown
 # A file that changed so shortly ago may change again without a change of its times.
 _SETTLED_NS = 50_000_000
 
-_found_whole: dict[str, dict[str, list[Any]]] = {}  # by folder, where no record can be written
+_verified: dict[str, dict[str, list[Any]]] = {}  # by folder, where no record can be written
 
 
 def checksums(folder: Path, leave_out: Collection[str] = ()) -> dict[str, dict[str, Any]]:
-    """Size and checksum of every file below `folder` but those whose name is in `leave_out`, by
-    path in the folder. They count as verified, so that the first opening does not read them."""
+    """Size and checksum of every file below `folder` except those whose name is in `leave_out`, by
+    path in the folder. The files count as verified, so that the first opening does not read them.
+    """
     began = time.time_ns()
     names = [
         path.relative_to(folder).as_posix()
@@ -619,10 +558,9 @@ def checksums(folder: Path, leave_out: Collection[str] = ()) -> dict[str, dict[s
         if path.is_file() and path.name not in (VERIFIED, *leave_out)
     ]
     states = {name: _state(folder / name) for name in names}
-    found = dict(_computed(folder, states))
-    rows = {name: [found[name], *states[name]] for name in names}
-    _remember(folder, rows, began)
-    return {name: {"bytes": states[name][0], "crc32": found[name]} for name in names}
+    sums = _checksums(folder, states)
+    _remember(folder, {name: [sums[name], *states[name]] for name in names}, began)
+    return {name: {"bytes": states[name][0], "crc32": sums[name]} for name in names}
 
 
 def verify_checksums(
@@ -633,11 +571,19 @@ def verify_checksums(
     do: str,
     check: Callable[[], None] | None = None,
 ) -> None:
-    """Compare the files of `folder` with what `checksums` gave when they were written; those that
-    were compared in their present state are not read again. `check` looks at what files hold, after
-    they were read and before they are remembered; it raises `ValueError` for what cannot be.
+    """Compare files with the `checksums` of the time when they were written. Files that were
+    compared in their present state are not read again.
 
-    `InputError` that `what` is damaged, with the first file that is, and what to `do`.
+    Args:
+        folder: the folder of the files.
+        files: the result of `checksums`.
+        what: what the folder holds, for the error message.
+        do: what the user can do, for the error message.
+        check: looks at the content of files after they were read and before they are remembered,
+            and raises `ValueError` for impossible content.
+
+    Raises:
+        InputError: with the first damaged file.
     """
     began = time.time_ns()
     states = {}
@@ -648,20 +594,22 @@ def verify_checksums(
                 sizes = f"{states[name][0]:,} bytes, and was written with {written['bytes']:,}"
                 raise ValueError(f"{name} has {sizes}")
         rows = {name: [files[name]["crc32"], *states[name]] for name in files}
-        known = _remembered(folder)
+        known = dict(_verified.get(str(folder.resolve()), {}))
+        for place in _records(folder):
+            known |= _read_record(place)
         unread = {name: state for name, state in states.items() if known.get(name) != rows[name]}
         if not unread:
             return
-        for name, found in _computed(folder, unread):
-            if found != files[name]["crc32"]:
+        for name, checksum in _checksums(folder, unread).items():
+            if checksum != files[name]["crc32"]:
                 raise ValueError(f"{name} does not hold what was written to it")
         if check is not None:
             check()
-    except OSError as error:
-        damage = f"{Path(str(error.filename)).name} cannot be read ({error.strerror})"
+    except (OSError, ValueError) as error:
+        damage = str(error)
+        if isinstance(error, OSError):
+            damage = f"{Path(str(error.filename)).name} cannot be read ({error.strerror})"
         raise InputError(f"{what} is damaged: {damage}", do=do) from error
-    except ValueError as error:
-        raise InputError(f"{what} is damaged: {error}", do=do) from error
     _remember(folder, rows, began)
 
 
@@ -672,42 +620,30 @@ def write_checksum_list(folder: Path) -> None:
 
 
 def verify_checksum_list(folder: Path, *, what: str, do: str) -> None:
-    """`verify_checksums` of a folder with a `checksums.json`; `InputError` also where that is
-    missing or damaged."""
-    try:
-        content = json.loads((folder / CHECKSUM_LIST).read_text("utf-8"))
-        files = content["files"]
-        if content["checksum"] != fingerprint(files):
-            raise ValueError
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise InputError(
-            f"{what} is damaged: {CHECKSUM_LIST} is not as it was written", do=do
-        ) from error
+    """`verify_checksums` of a folder with a `checksums.json`; `InputError` also if that is missing
+    or damaged."""
+    content = _read_record(folder / CHECKSUM_LIST)
+    files = content.get("files")
+    if not isinstance(files, dict) or content.get("checksum") != fingerprint(files):
+        raise InputError(f"{what} is damaged: {CHECKSUM_LIST} is not as it was written", do=do)
     verify_checksums(folder, files, what=what, do=do)
 
 
-def _state(path: Path) -> list[int]:
-    """What changes with a file's content. A copy may keep size and time of the content, but neither
-    inode nor the time of its own change."""
-    status = path.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-
-
-def _computed(folder: Path, states: Mapping[str, list[int]]) -> Iterator[tuple[str, str]]:
+def _checksums(folder: Path, states: Mapping[str, list[int]]) -> dict[str, str]:
     """The checksum of each file, computed by as many threads as there are cores."""
     pieces = [
         (name, start)
         for name, (size, *_) in states.items()
         for start in range(0, max(size, 1), _PIECE)
     ]
-    digits = dict.fromkeys(states, "")
+    sums = dict.fromkeys(states, "")
     with ThreadPoolExecutor() as pool:
         results: Iterable[str] = pool.map(lambda piece: _crc32(folder / piece[0], piece[1]), pieces)
         if sum(size for size, *_ in states.values()) >= _LONG:
             results = track(results, f"checking {folder.name}", len(pieces))
         for (name, _), result in zip(pieces, results, strict=True):
-            digits[name] += result
-    yield from digits.items()
+            sums[name] += result
+    return sums
 
 
 def _crc32(path: Path, start: int) -> str:
@@ -723,30 +659,19 @@ def _crc32(path: Path, start: int) -> str:
     return f"{value:08x}"
 
 
-def _remembered(folder: Path) -> dict[str, list[Any]]:
-    """What was found whole, by file: its checksum and its state."""
-    known = dict(_found_whole.get(str(folder.resolve()), {}))
-    for place in _places(folder):
-        with suppress(OSError, ValueError):
-            record = json.loads(place.read_text("utf-8"))
-            if isinstance(record, dict):
-                known.update(record)
-    return known
-
-
 def _remember(folder: Path, rows: Mapping[str, list[Any]], began: int) -> None:
     settled = {name: row for name, row in rows.items() if began - max(row[2:4]) > _SETTLED_NS}
     if not settled:
         return
-    for place in _places(folder):
+    for place in _records(folder):
         with suppress(OSError):
             write_json(place, settled, clear=True)
             return
-    _found_whole[str(folder.resolve())] = settled
+    _verified[str(folder.resolve())] = settled
 
 
-def _places(folder: Path) -> Iterator[Path]:
-    """Where a record may lie: beside the files, or in the user's cache folder."""
+def _records(folder: Path) -> Iterator[Path]:
+    """The possible records of sound files: next to them, and in the user's cache folder."""
     yield folder / VERIFIED
     with suppress(RuntimeError):  # a user without a home
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -775,8 +700,7 @@ _KEEPS_LOCKS = frozenset({"local_lock=all", "local_lock=posix", "nolock", "local
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-@dataclass(frozen=True)
-class FileSystem:
+class FileSystem(NamedTuple):
     """A mounted file system: the kernel's name of its type, and the options of the mount."""
 
     kind: str
@@ -801,20 +725,15 @@ def file_system(path: Path | str) -> FileSystem | None:
         return None
     resolved = Path(path).resolve()
     parents = {resolved, *resolved.parents}
-    best: tuple[int, FileSystem | None] = -1, None
+    deepest, system = -1, None
     for line in lines:
-        point, mounted = _mount(line)
-        depth = len(point.parts)
+        # 36 35 98:0 /root /point options [fields ...] - type source super-options
+        head, _, tail = line.partition(" - ")
+        fields, rest = head.split(" "), tail.split(" ")
+        point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]))
         # A later mount at the same point hides the earlier one.
-        if point in parents and depth >= best[0]:
-            best = depth, mounted
-    return best[1]
-
-
-def _mount(line: str) -> tuple[Path, FileSystem]:
-    """`36 35 98:0 /root /point options [fields ...] - type source super-options`."""
-    head, _, tail = line.partition(" - ")
-    fields, rest = head.split(" "), tail.split(" ")
-    point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4])
-    options = ",".join([fields[5], *rest[2:3]])
-    return Path(point), FileSystem(rest[0], frozenset(options.split(",")))
+        if point in parents and len(point.parts) >= deepest:
+            options = ",".join([fields[5], *rest[2:3]])
+            deepest = len(point.parts)
+            system = FileSystem(rest[0], frozenset(options.split(",")))
+    return system

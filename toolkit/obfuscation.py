@@ -39,15 +39,9 @@ class NotObfuscated(ValueError):
 
 
 class Canary:
-    """Obfuscates texts with the key of a canary string, and decrypts them.
+    """Obfuscates texts with the key of a canary string (not empty), and decrypts them.
 
     An object is safe for threads, and neither stores nor shows the string.
-
-    Args:
-        text: the canary string.
-
-    Raises:
-        InputError: for an empty string.
 
     Example:
         >>> canary = Canary("a canary")
@@ -57,7 +51,11 @@ class Canary:
 
     def __init__(self, text: str) -> None:
         if not text:
-            raise _absent()
+            raise InputError(
+                f"a sealed benchmark is used, and the environment variable {VARIABLE} is not set",
+                valid="the canary string that the benchmark's authors publish with it",
+                do=f"export {VARIABLE}='...'; it is never written anywhere",
+            )
         self._key = hashlib.sha256(text.encode()).digest()
 
     def encrypt(self, text: str) -> str:
@@ -65,7 +63,7 @@ class Canary:
         return base64.b64encode(self._xor(text.encode())).decode("ascii")
 
     def decrypt(self, obfuscated: str | bytes) -> str:
-        """The text of an obfuscated one; `NotObfuscated` where this canary cannot decrypt it."""
+        """The text of an obfuscated one; `NotObfuscated` if this canary cannot decrypt it."""
         try:
             return self._xor(base64.b64decode(obfuscated, validate=True)).decode()
         except (binascii.Error, ValueError):
@@ -79,7 +77,7 @@ class Canary:
 
 
 def canary() -> Canary:
-    """The canary of the environment variable `SOUNDINGLINE_CANARY`; `InputError` where it is not
+    """The canary of the environment variable `SOUNDINGLINE_CANARY`; `InputError` if it is not
     set."""
     return _canary(os.environ.get(VARIABLE, ""))
 
@@ -91,10 +89,7 @@ def _canary(text: str) -> Canary:
 
 def mark_obfuscated(folder: Path) -> None:
     """Mark `folder`, so that everything that is written in it and below is obfuscated from now on.
-
-    Raises:
-        InputError: where no canary is set, or where the folder is marked with another one.
-    """
+    `InputError` if no canary is set, or if the folder is marked with another one."""
     marker = folder / MARKER
     if marker.is_file():
         for line in marker.read_bytes().splitlines():
@@ -112,10 +107,8 @@ def mark_obfuscated(folder: Path) -> None:
 def canary_decrypts(path: Path) -> bool:
     """Whether `path` lies in an obfuscated folder whose marker the canary decrypts. A line there
     that it cannot decrypt is then damaged. `InputError` where no canary is set."""
-    markers = [folder / MARKER for folder in path.resolve().parents]
-    lines = [
-        line for marker in markers if marker.is_file() for line in marker.read_bytes().splitlines()
-    ]
+    markers = [marker for folder in path.resolve().parents if (marker := folder / MARKER).is_file()]
+    lines = [line for marker in markers for line in marker.read_bytes().splitlines()]
     obfuscated = [line for line in lines if line.startswith(_PREFIX)]
     try:
         return bool([canary().decrypt(line[len(_PREFIX) :]) for line in obfuscated])
@@ -165,11 +158,3 @@ def read_text(path: Path, *, errors: str = "strict") -> str:
 def _encrypted(line: bytes, by: Canary) -> bytes:
     # Text that is no UTF-8, as in the log of a server, must not be lost.
     return _PREFIX + by.encrypt(line.decode("utf-8", "replace")).encode("ascii")
-
-
-def _absent() -> InputError:
-    return InputError(
-        f"a sealed benchmark is used, and the environment variable {VARIABLE} is not set",
-        valid="the canary string that the benchmark's authors publish with it",
-        do=f"export {VARIABLE}='...'; it is never written anywhere",
-    )

@@ -19,8 +19,6 @@ _EXTRAS = {
     "peft": "rerank",
     "pyterrier_t5": "rerank",
     "sentence_transformers": "learned",
-    "pyterrier_dr": "learned",
-    "npids": "learned",
     "sklearn": "enrich",
     "snowballstemmer": "enrich",
     "re2": "grep",
@@ -30,55 +28,50 @@ _EXTRAS = {
     "xllamacpp": "llamacpp",
     "zstandard": "inspect",
     "inspect_ai": "inspect",
-    "starlette": "serve",
+    "fastapi": "serve",
     "uvicorn": "serve",
     "mcp": "serve",
+    "openai": "llm",
+    "anthropic": "llm",
+    "httpx2": "llm",
+    "tenacity": "llm",
 }
 
 
 def check_optional(package: str) -> None:
-    """The `InputError` of `import_optional`, without importing anything: some of these take
-    seconds."""
+    """Raise an `InputError` that names the extra if an optional package is not installed. Nothing
+    is imported, which takes seconds for some packages."""
     if find_spec(package) is None:
-        raise _missing(package)
+        raise InputError(
+            f"the package {package} is not installed",
+            do=f"pip install 'soundingline[{_EXTRAS[package]}]'",
+        )
 
 
 def import_optional(module: str) -> Any:
-    """The module, imported; `InputError` that names the extra which installs it."""
-    package = module.partition(".")[0]
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise
-        raise _missing(package) from None
-
-
-def _missing(package: str) -> InputError:
-    return InputError(
-        f"the package {package} is not installed",
-        do=f"pip install 'soundingline[{_EXTRAS[package]}]'",
-    )
+    """Import a module of an optional package; `InputError` if the package is not installed."""
+    check_optional(module.partition(".")[0])
+    return import_module(module)
 
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether a text can be the name of a repository, `owner/name`; so can be a relative path."""
+    """Whether a text can be the name of a repository, `owner/name`; a relative path can be too."""
     return bool(_NAME.fullmatch(text)) and not text.startswith(".")
 
 
 def hub_file(name: str, file: str, revision: str | None = None) -> Path:
-    """One file of a model's repository; `InputError` where it cannot be had."""
+    """One file of a model's repository; `InputError` if it cannot be downloaded."""
     hub = import_optional("huggingface_hub")
     with _reaching(f"{file} of {name}"):
         return Path(hub.hf_hub_download(name, file, revision=revision))
 
 
 def hub_dataset(name: str, patterns: Sequence[str], revision: str | None = None) -> Path:
-    """The folder with those files of a data set's repository that match `patterns`; `InputError`
-    where they cannot be had."""
+    """A folder with the files of a data set's repository that match `patterns`; `InputError` if
+    they cannot be downloaded."""
     hub = import_optional("huggingface_hub")
     with _reaching(f"the data set {name}"):
         folder = hub.snapshot_download(

@@ -26,11 +26,7 @@ _TOKENIZER_FILE = "tokenizer.json"
 
 
 class Tokenizer(ABC):
-    """A way to count tokens.
-
-    Attributes:
-        fingerprint: names the tokenizer and its content.
-    """
+    """Base class of tokenizers. Its `fingerprint` identifies the tokenizer and its content."""
 
     fingerprint: str
 
@@ -56,17 +52,8 @@ class WordTokenizer(Tokenizer):
 
 
 class FileTokenizer(Tokenizer):
-    """The tokenizer of a `tokenizer.json`, without the special tokens that models add.
-
-    Thread-safe.
-
-    Args:
-        path: the file.
-        source: how the user named it.
-
-    Raises:
-        InputError: if the file is damaged.
-    """
+    """The tokenizer of a `tokenizer.json` that the user named `source`, without the special tokens
+    that models add. Thread-safe. `InputError` if the file is damaged."""
 
     def __init__(self, path: Path, source: str) -> None:
         self.fingerprint = f"{source}@{file_hash(path)}"
@@ -107,15 +94,8 @@ WORDS = WordTokenizer()
 
 
 def load_tokenizer(source: str | None) -> Tokenizer:
-    """A tokenizer by name.
-
-    Args:
-        source: the path of a `tokenizer.json` or of a folder with one, or the name of a model on
-            the Hugging Face hub; None: words and marks.
-
-    Raises:
-        InputError: if it cannot be found or downloaded.
-    """
+    """A tokenizer by the path of a `tokenizer.json` or of a folder with one, or by the name of a
+    model on the Hugging Face hub; None: words and marks. `InputError` if it cannot be found."""
     return WORDS if source is None else _loaded(source)
 
 
@@ -204,11 +184,8 @@ def _kinds() -> NDArray[np.uint8]:
 
 
 def is_format_character(character: str) -> bool:
-    """Whether a character is of Unicode's category Cf.
-
-    These are zero-width spaces and joiners, byte-order marks, soft hyphens and direction marks:
-    invisible to readers, but not equal to nothing.
-    """
+    """Whether a character is of Unicode's category Cf: zero-width spaces and joiners, byte-order
+    marks, soft hyphens and direction marks, which readers do not see."""
     return unicodedata.category(character) == "Cf"
 
 

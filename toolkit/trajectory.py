@@ -19,8 +19,8 @@ from typing_extensions import NotRequired, TypedDict
 
 from soundingline.toolkit.data import parents
 from soundingline.toolkit.errors import InputError, is_number, parse
-from soundingline.toolkit.files import dump_json
-from soundingline.toolkit.obfuscation import decrypt_line, read_text
+from soundingline.toolkit.files import dump_json, read_json
+from soundingline.toolkit.obfuscation import decrypt_line
 
 FORMAT = 1
 TIERS = ("surfaced", "previewed", "opened", "cited")
@@ -167,6 +167,10 @@ class Outcome(NamedTuple):
     status: str
     reason: str
 
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> Outcome:
+        return cls(trajectory.qid, trajectory.status, trajectory.reason)
+
     @property
     def finished(self) -> bool:
         """Whether the question is not repeated: it did not fail, and the end of the run's money did
@@ -199,6 +203,8 @@ def final_response(trajectory: Trajectory) -> str:
 
 # JSON.
 
+_Texts = tuple[str, ...]
+
 
 class _Source(TypedDict, total=False):
     """What evaluations read of an imported trajectory's `source`."""
@@ -216,8 +222,8 @@ class _Answer(TypedDict):
     explanation: str
     exact: str
     confidence: float | None
-    citations: list[str]
-    documents: NotRequired[list[str]]
+    citations: _Texts
+    documents: NotRequired[_Texts]
 
 
 class _Call(TypedDict):
@@ -227,8 +233,8 @@ class _Call(TypedDict):
     error: str
     seconds: float
     tokens: int
-    ranking: list[str]
-    shown: list[str]
+    ranking: _Texts
+    shown: _Texts
     notes: NotRequired[dict[str, Any]]
 
 
@@ -245,13 +251,13 @@ class _Record(TypedDict):
     seconds: float
     usage: dict[str, Any]  # Impossible numbers are unknown; see `readable_usage`.
     traceback: str
-    warnings: NotRequired[list[str]]
+    warnings: NotRequired[_Texts]
     source: NotRequired[_Source]
-    rounds: NotRequired[list[dict[str, Any]]]
-    tiers: dict[str, list[str] | None]
-    exposures: list[Exposure]
-    calls: list[_Call]
-    messages: list[dict[str, Any]]
+    rounds: NotRequired[tuple[dict[str, Any], ...]]
+    tiers: dict[str, _Texts | None]
+    exposures: tuple[Exposure, ...]
+    calls: tuple[_Call, ...]
+    messages: tuple[dict[str, Any], ...]
 
 
 def to_record(trajectory: Trajectory) -> dict[str, Any]:
@@ -285,56 +291,30 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
 
 def from_record(record: Any, *, where: object = "a trajectory", do: str = "") -> Trajectory:
     """The trajectory of a record (`to_record`). Sequences become tuples; messages and arguments
-    stay as in JSON.
-
-    Args:
-        record: the JSON values.
-        where: where they come from, for the error message.
-        do: what the user can do about a damaged record, for the error message.
-
-    Raises:
-        InputError: if a field is missing or has a wrong type.
-    """
-    checked = parse(_Record, record, where=where, do=do, strict=True)
-    calls = tuple(_call(call) for call in record["calls"])
-    exposures = tuple(checked["exposures"])
-    tiers = {tier: tuple(ids) for tier, ids in record["tiers"].items() if ids is not None}
-    if "surfaced" not in record["tiers"]:
+    stay as in JSON. `InputError` if a field is missing or has a wrong type; `where` says where the
+    record comes from, and `do` what the user can do about it."""
+    checked: Any = parse(_Record, record, where=where, do=do, strict=True)
+    calls = tuple(ToolCall(**call) for call in checked["calls"])
+    tiers = {tier: ids for tier, ids in checked["tiers"].items() if ids is not None}
+    if "surfaced" not in checked["tiers"]:
         tiers = {"surfaced": surfaced(calls), **tiers}
     for name, value, valid in (
-        ("format", record["format"], (FORMAT,)),
-        ("status", record["status"], STATUSES),
-        *(("tiers", tier, TIERS) for tier in {*tiers, *(row.tier for row in exposures)}),
+        ("format", checked.pop("format"), (FORMAT,)),
+        ("status", checked["status"], STATUSES),
+        *(("tiers", tier, TIERS) for tier in {*tiers, *(row.tier for row in checked["exposures"])}),
     ):
         if value not in valid:
             raise InputError(
                 f"{where}: {name} is {value!r}", valid=", ".join(map(str, valid)), do=do
             )
-    answer = record["answer"]
-    return Trajectory(
-        qid=record["qid"],
-        question=record["question"],
-        status=record["status"],
-        answer=Answer(
-            explanation=answer["explanation"],
-            exact=answer["exact"],
-            confidence=answer["confidence"],
-            citations=tuple(answer["citations"]),
-            documents=tuple(answer.get("documents", ())),
-        ),
-        messages=tuple(record["messages"]),
-        calls=calls,
-        tiers=tiers,
-        exposures=exposures,
-        usage=readable_usage(record["usage"]),
-        started=record["started"],
-        seconds=record["seconds"],
-        traceback=record["traceback"],
-        reason=record.get("reason", ""),
-        warnings=tuple(record.get("warnings", ())),
-        source=record.get("source", {}),
-        rounds=tuple(record.get("rounds", ())),
-    )
+    made = {
+        "answer": Answer(**checked["answer"]),
+        "calls": calls,
+        "tiers": tiers,
+        "usage": readable_usage(checked["usage"]),
+        "source": record.get("source", {}),  # `_Source` has a part of its fields
+    }
+    return Trajectory(**{**checked, **made})
 
 
 def dump_trajectory(trajectory: Trajectory) -> str:
@@ -349,13 +329,7 @@ def dump_trajectory(trajectory: Trajectory) -> str:
 def read_trajectory(path: Path) -> Trajectory:
     """The trajectory in a file; `InputError` if the file is missing or damaged."""
     do = "move the file away and run again; its question is then repeated"
-    try:
-        record = json.loads(read_text(path))
-    except OSError as error:
-        raise InputError(f"cannot read the trajectory {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not a complete trajectory: {error}", do=do) from error
-    return from_record(record, where=path, do=do)
+    return from_record(read_json(path, do=do), where=path, do=do)
 
 
 def read_outcome(path: Path) -> Outcome:
@@ -376,8 +350,7 @@ def read_outcome(path: Path) -> Outcome:
             return Outcome(str(record["qid"]), record["status"], str(record.get("reason", "")))
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         pass  # The file has another layout, or is damaged, which `read_trajectory` reports.
-    trajectory = read_trajectory(path)
-    return Outcome(trajectory.qid, trajectory.status, trajectory.reason)
+    return Outcome.of(read_trajectory(path))
 
 
 def call_row(call: ToolCall) -> dict[str, Any]:
@@ -390,8 +363,7 @@ def call_row(call: ToolCall) -> dict[str, Any]:
 
 def call_of(row: Any) -> ToolCall:
     """The call of a `call_row`; `InputError` if it is damaged."""
-    parse(_Call, row, where="a tool call", strict=True)
-    return _call(row)
+    return ToolCall(**parse(_Call, row, where="a tool call", strict=True))
 
 
 def exposure_row(exposure: Exposure) -> list[Any]:
@@ -405,20 +377,6 @@ def exposure_of(row: Any) -> Exposure:
     if exposure.tier not in TIERS:
         raise InputError(f"an exposure has the tier {exposure.tier!r}", valid=", ".join(TIERS))
     return exposure
-
-
-def _call(row: Mapping[str, Any]) -> ToolCall:
-    return ToolCall(
-        name=row["name"],
-        arguments=row["arguments"],
-        output=row["output"],
-        error=row["error"],
-        seconds=row["seconds"],
-        tokens=row["tokens"],
-        ranking=tuple(row["ranking"]),
-        shown=tuple(row["shown"]),
-        notes=row.get("notes", {}),
-    )
 
 
 def _row(value: Any) -> dict[str, Any]:

@@ -43,11 +43,11 @@ from soundingline.toolkit.llm.errors import BadRequest, LedgerFailed, ModelError
 from soundingline.toolkit.llm.prices import UsageTotals, usage_totals
 from soundingline.toolkit.search.literature import MOST_DOCIDS
 from soundingline.toolkit.search.scoring import ScoresPage
-from soundingline.toolkit.search.session import PendingCall, SearchTool
-from soundingline.toolkit.search.tool import ResultsPage
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.tool import ResultsPage, ToolResult
 from soundingline.toolkit.trajectory import call_of, call_row, exposure_of, exposure_row
 
-Task = Callable[[], Sequence[PendingCall]]
+Task = Callable[[], Sequence[ToolResult]]
 TIMED_OUT = "timed_out"
 _SPARE_THREADS = 8
 _LONGEST_ARGUMENT = 9000  # characters; the tools take 10,000
@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
     """The result of a librarian's task: the calls that were served, in order, or the code of an
     error. `raised` is an exception that ends the question."""
 
-    served: Sequence[PendingCall] = ()
+    served: Sequence[ToolResult] = ()
     error: str = ""
     raised: Exception | None = None
 
@@ -111,7 +111,7 @@ class Librarians:
         return ThreadPoolExecutor(self.most + _SPARE_THREADS, "librarian")
 
 
-def run_query(session: SearchTool, query: PlanQuery) -> Sequence[PendingCall]:
+def run_query(session: SearchTool, query: PlanQuery) -> Sequence[ToolResult]:
     """The calls of a query. A `resolve` with a direction has two."""
     if query.operator == SEARCH:
         return [session.serve("search", {"query": query.text[:_LONGEST_ARGUMENT]})]
@@ -123,7 +123,7 @@ def run_query(session: SearchTool, query: PlanQuery) -> Sequence[PendingCall]:
     return [resolved, _expand(session, resolved.call.shown, query.direction)]
 
 
-def _expand(session: SearchTool, docids: Sequence[str], direction: str) -> PendingCall:
+def _expand(session: SearchTool, docids: Sequence[str], direction: str) -> ToolResult:
     return session.serve("expand", {"docids": _json(docids), "direction": direction})
 
 
@@ -131,14 +131,14 @@ def _json(docids: Sequence[str]) -> str:
     return json.dumps(list(docids), ensure_ascii=False)
 
 
-def candidates_of(query: PlanQuery, served: Sequence[PendingCall]) -> list[str]:
+def candidates_of(query: PlanQuery, served: Sequence[ToolResult]) -> list[str]:
     """The documents that a query returned, best first."""
     last = served[-1]
     if last.call.error or (query.operator == RESOLVE and query.direction and len(served) < 2):
         return []
     ranking = last.call.ranking or last.call.shown
     if query.title_has or query.title_lacks:
-        page = last.output.page
+        page = last.page
         hits = page.hits if isinstance(page, ResultsPage) else ()
         ranking = [hit.docid for hit in hits if _passes(hit.title.casefold(), query)]
     return list(dict.fromkeys(map(parent, ranking)))
@@ -256,8 +256,8 @@ class Round:
             for served in outcome.served:
                 result = self._episode.record(served, report.query.reason)
                 report.error = report.error or result.call.error
-                if isinstance(served.output.page, ResultsPage):
-                    hits = served.output.page.hits
+                if isinstance(served.page, ResultsPage):
+                    hits = served.page.hits
                     self._scores.titles.update({hit.docid: hit.title for hit in hits if hit.title})
             if outcome.served:
                 report.ranking = candidates_of(report.query, outcome.served)

@@ -8,7 +8,7 @@ Qwen3-Embedding-0.6B's shape, which a GPU is for), `--device`, `--collection` (a
 layout; default ../shared/data/cacm), `--write` (put the table into docs/benchmarks.md).
 
 Dense: `SentenceTransformer.encode`, which sorts by length, at its best batch size, against
-`DenseEncoder` on the same weights. SPLADE: `SparseEncoder` against `SpladeEncoder`, on a masked
+`Dense` on the same weights. SPLADE: `SparseEncoder` against `Splade`, on a masked
 language model of MiniLM's shape with random weights. Systems take turns; what is compared within a
 precision are medians over the turns. Processor seconds do not change with what else a machine does,
 as long as one thread computes; on a GPU the clock counts. The share is that of what a large product
@@ -40,9 +40,9 @@ from soundingline.experiments.bench.harness import (
     unit,
 )
 from soundingline.experiments.bench.rerank_data import data_root
-from soundingline.pipelines.learned.dense_encoder import DenseEncoder
+from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.learned.encoding import SPARSE
-from soundingline.pipelines.learned.splade_model import SpladeEncoder
+from soundingline.pipelines.learned.splade import Splade
 from soundingline.pipelines.models import choose_device
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.console import track
@@ -174,7 +174,7 @@ def dense(folder: Path, dtype: str, device: str) -> Kind:
     loaded = library.SentenceTransformer(
         str(folder), device=device, model_kwargs={"dtype": getattr(torch, dtype)}
     )
-    encoder = DenseEncoder(str(folder), device=device, dtype=dtype)
+    encoder = Dense(str(folder), device=device, dtype=dtype)
 
     def by_size(size: int) -> System:
         def encode(texts: Sequence[str]) -> Matrix:
@@ -186,7 +186,7 @@ def dense(folder: Path, dtype: str, device: str) -> Kind:
     return Kind(
         by_size,
         lambda texts: np.stack(encoder.encode(texts)),
-        lambda texts: flops(loaded[0].model, encoder.lengths(texts)),
+        lambda texts: flops(loaded[0].model, encoder.read(texts)[1]),
     )
 
 
@@ -197,7 +197,7 @@ def sparse(folder: Path, dtype: str, device: str) -> Kind:
         str(folder), device=device, model_kwargs={"dtype": getattr(torch, dtype)}
     )
     loaded.max_seq_length = LENGTH
-    encoder = SpladeEncoder(str(folder), device=device, dtype=dtype, max_length=LENGTH)
+    encoder = Splade(str(folder), device=device, dtype=dtype, max_length=LENGTH)
 
     def by_size(size: int) -> System:
         def encode(texts: Sequence[str]) -> Matrix:
@@ -216,7 +216,7 @@ def sparse(folder: Path, dtype: str, device: str) -> Kind:
             row[array["term"]] = array["weight"]
         return rows
 
-    return Kind(by_size, ours, lambda texts: flops(loaded[0].model, encoder.lengths(texts)))
+    return Kind(by_size, ours, lambda texts: flops(loaded[0].model, encoder.read(texts)[1]))
 
 
 def timed(system: System, texts: Sequence[str], device: str) -> tuple[Turn, Matrix]:

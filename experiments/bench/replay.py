@@ -21,6 +21,7 @@ from soundingline.experiments.bench.tool import queries_of, store_of
 from soundingline.experiments.replay import Replaying
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import DocumentStore, Topic
 from soundingline.toolkit.evaluation import evaluate_run
 from soundingline.toolkit.evaluation.replay import without_answer
@@ -76,7 +77,7 @@ def main(arguments: Sequence[str]) -> None:
         replaying.replay(run_folder, options.threads)
         for side in (replaying.recorded, replaying.replayed):
             judged = {qid: dict.fromkeys(docids, 1) for qid, docids in evidence.items()}
-            evaluate_run(side.rows, topics=topics, qrels={"evidence": judged}, answers={})
+            evaluate_run(side.rows, Benchmark("bench", topics, {"evidence": judged}))
         wall, used = time.perf_counter() - began, time.process_time() - cpu
     searches = options.questions * SEARCHES
     row = [

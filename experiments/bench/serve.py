@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from soundingline.experiments.bench.harness import Arguments, Section, Table, report, run
-from soundingline.experiments.serving.options import ServerOptions
+from soundingline.experiments.serve.options import ServerOptions
+from soundingline.experiments.serve.server import make_service, prepared_process
 from soundingline.toolkit.corpus import SqliteStore
 from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult
-from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.search import RankedBrowsing
 
 _DEPTH = 1000
@@ -180,12 +180,7 @@ def running(backend_ms: float) -> Iterator[Server]:
 
 
 def _serve(sender: Connection, backend_ms: float) -> None:
-    from soundingline.experiments.serving.running import (
-        Parts,
-        http_server,
-        make_service,
-        prepared_process,
-    )
+    from soundingline.experiments.serve.http import http_server
 
     documents = (
         Document(f"d{number}", f"Mill {number}", "A mill on the river. " * 60)
@@ -193,12 +188,11 @@ def _serve(sender: Connection, backend_ms: float) -> None:
     )
     backend = TimedBackend(backend_ms)
     store = SqliteStore.in_memory(documents)
-    parts = Parts(RankedBrowsing(), lambda qid: backend, store, {}, Ledger())
     # Every client may be in a search at once: what is measured is not the wait for a thread.
     options = ServerOptions(port=0, threads=64, max_calls=10**9)
 
     async def serve() -> None:
-        server = http_server(make_service(parts, options, None))
+        server = http_server(make_service(RankedBrowsing(), lambda qid: backend, store, options))
         serving = asyncio.create_task(server.serve())
         while not server.started:
             await asyncio.sleep(0.01)
@@ -260,7 +254,7 @@ def main(arguments: Sequence[str]) -> None:
     ]
     limits = "clients on other machines, or a real backend, which needs the processor as well"
     section = Section(
-        "serve", "Serving", parser.command(options), parts, ("uvicorn", "starlette"), limits=limits
+        "serve", "Serving", parser.command(options), parts, ("uvicorn", "fastapi"), limits=limits
     )
     report(section, write=options.write)
     if loads[0].percentiles[2] > _MOST_MS or growth > _MOST_GROWTH_MB:

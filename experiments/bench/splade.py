@@ -40,9 +40,8 @@ from soundingline.experiments.bench.splade_corpus import (
     encoding,
     term,
 )
-from soundingline.pipelines.learned.impact_scoring import scaled
-from soundingline.pipelines.learned.impacts import ImpactIndex
-from soundingline.pipelines.learned.shards import Shards
+from soundingline.pipelines.learned.encoding import Shards
+from soundingline.pipelines.learned.impacts import ImpactIndex, scaled
 
 DEPTH, COMPARED, CHECKED, ROUNDS = 1000, 100, 20, 5
 FORMS = {"x100": 100.0, "exact": None}

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.learned import shards
-from soundingline.pipelines.learned.encoding import SPARSE
-from soundingline.pipelines.learned.shards import Shards
-from soundingline.toolkit.console import track
+from soundingline.pipelines.learned.encoding import SPARSE, Shards, encode_corpus
+from soundingline.toolkit.data import Unit
 
 VOCABULARY = 30_522  # BERT's
 SHARD, QUERIES = 2048, 100
@@ -28,21 +26,25 @@ def term(number: int) -> str:
     return f"t{number}"
 
 
+class Drawn:
+    """An encoder that draws the passages of a shard from the seed and the number of its first."""
+
+    model = "the draw"
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.fingerprint = seed, f"drawn-{seed}"
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        first = int(texts[0] or 0)
+        return drawn_passages(len(texts), (self.seed, first // SHARD))
+
+
 def encoding(folder: Path, documents: int, seed: int) -> Shards:
     """The drawn corpus as an encoder would have left it, in `folder`; drawn if it is not there."""
-    shards.prepare(folder, "drawn", f"seed-{seed}", SHARD)
-    heads = []
-    for first in track(range(0, documents, SHARD), "drawing", -(-documents // SHARD)):
-        number, units = first // SHARD, min(SHARD, documents - first)
-        digest = f"{seed}-{number}-{units}"
-        head = shards.head(folder, number)
-        if head is None or head.digest != digest:
-            names = [f"d{n}" for n in range(first, first + units)]
-            arrays = drawn_passages(units, (seed, number))
-            head = shards.write(folder, number, digest, names, arrays, empty=0)
-        heads.append(head)
-    shards.finish(folder, heads)
-    return Shards(folder)
+    units = [Unit(f"d{number}", "", str(number)) for number in range(documents)]
+    return encode_corpus(
+        units, Drawn(seed), folder, corpus_fingerprint=f"seed-{seed}", shard_units=SHARD
+    )
 
 
 def drawn_passages(units: int, seed: Sequence[int]) -> list[NDArray[Any]]:

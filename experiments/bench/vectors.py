@@ -33,7 +33,7 @@ from soundingline.experiments.bench.harness import (
     unit,
 )
 from soundingline.experiments.bench.rivals import installed
-from soundingline.pipelines.learned.vector_search import DocumentVectors, NumpySearch, TorchSearch
+from soundingline.pipelines.learned.vectors import DocumentVectors, NumpySearch, TorchSearch
 from soundingline.pipelines.models import choose_device
 
 BATCHES = {1: 32, 16: 4, 64: 2}  # queries a call, and calls a round

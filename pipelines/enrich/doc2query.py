@@ -13,11 +13,11 @@ from soundingline.pipelines.cache import ResultCache
 from soundingline.pipelines.counts import Counts, MadeOnce
 from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, clean_text
 from soundingline.pipelines.models import (
+    Checkpoint,
     Placement,
     check_kind,
     checkpoint_config,
     checkpoint_fingerprint,
-    t5_model,
     t5_tokenizer,
     within_memory,
 )
@@ -168,8 +168,5 @@ class Doc2Query(PhraseSource):
 
     @cached_property
     def _network(self) -> Any:
-        device, dtype = self._placed.device, self._placed.dtype
-        network = t5_model(
-            self.model, self.revision, self._config, device=device, dtype=dtype, what="Doc2Query"
-        )
-        return network.to(device)
+        checkpoint = Checkpoint(self.model, None, self.revision, automatic="AutoModelForSeq2SeqLM")
+        return checkpoint.load(self._placed.device, self._placed.dtype)[0]

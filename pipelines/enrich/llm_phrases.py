@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -116,14 +116,6 @@ class LlmSource(PhraseSource):
         return self._llm.of(model_of(collection), collection.caches)
 
 
-class StoredTexts(Protocol):
-    """Units that can be read repeatedly, and whose number is known."""
-
-    def __iter__(self) -> Iterator[Unit]: ...
-
-    def __len__(self) -> int: ...
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class ModelPhrases(LlmSource):
     """Phrases that a language model proposes for documents and queries, as in SIRA.
@@ -168,7 +160,7 @@ class ModelPhrases(LlmSource):
         if self.task not in TASKS:
             raise InputError(f"task is {self.task!r}", valid=", ".join(TASKS))
         check_int("max_characters", self.max_characters)
-        self.limits = Limits(self.phrases, self.words).checked()
+        self.limits = Limits(self.phrases, self.words)
         self._templates = MadeOnce()
         super().__post_init__()
 
@@ -185,7 +177,7 @@ class ModelPhrases(LlmSource):
         """Hash of the prompts and the limits. The cache keys have the model and its sampling."""
         sides = ("document", "query")
         texts = [self._template(side).text for side in sides if self._has(side)]
-        return fingerprint("model", texts, *self.limits, self.max_characters)
+        return fingerprint("model", texts, self.phrases, self.words, self.max_characters)
 
     def content(self, collection: Collection) -> str:
         """Hash of prompts, limits and model; with `allow_missing` also of the documents without a
@@ -219,12 +211,9 @@ class ModelPhrases(LlmSource):
         missing = total = 0
         for unit, answer in self._cached(units, collection):
             total += 1
-            missing += answer is None
-            if answer is not None:
-                yield unit.unit_id, self.read(Reply(answer))
-            elif self.allow_missing:
-                yield unit.unit_id, ()
-        if missing and not self.allow_missing:
+            missing += answer is None and not self.allow_missing
+            yield unit.unit_id, () if answer is None else self.read(Reply(answer))
+        if missing:
             raise InputError(
                 f"{missing:,} of {total:,} documents have no phrases yet",
                 valid="phrases of every document",
@@ -236,11 +225,11 @@ class ModelPhrases(LlmSource):
         """The units without a cached answer."""
         return (unit for unit, answer in self._cached(units, collection) if answer is None)
 
-    def missing_flags(self, units: StoredTexts, collection: Collection) -> bytearray:
-        """A byte for each unit, in their order: 1 if the cache has no answer for it, else 0. No
-        unit is read while the cache is empty."""
+    def missing_flags(self, units: Iterable[Unit], count: int, collection: Collection) -> bytearray:
+        """A byte for each of `count` units, in their order: 1 if the cache has no answer for it,
+        else 0. No unit is read while the cache is empty."""
         if not self._bound_llm(collection).has_cached:
-            return bytearray(b"\1") * len(units)
+            return bytearray(b"\1") * count
         return bytearray(answer is None for _, answer in self._cached(units, collection))
 
     def ask_documents(

@@ -1,139 +1,241 @@
-"""ColBERT retrieval: every token's vector stored, every document scored exactly.
+"""ColBERT (Khattab and Zaharia, SIGIR 2020): a vector for every token, and exact MaxSim.
 
-manifest.json      encoder, corpus, counts, versions
-units.*            unit ids, in the order of the corpus
-vectors.npy        [tokens, dimensions], float16 or float32
-offsets.npy        int64 [units + 1], where each unit's tokens begin
-
-For collections that fit: a passage of 200 tokens takes 51 kB in float16.
+The retriever stores the vectors of all tokens, for collections that fit: a passage of 200 tokens
+takes 51 kB in float16. The re-ranker encodes documents when it scores them.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import length_hint
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
 
-from soundingline.pipelines.learned.colbert_encoder import STORAGES, ColbertEncoder
+from soundingline.pipelines.counts import shared_property
 from soundingline.pipelines.learned.encoding import work_folder
-from soundingline.pipelines.learned.shards import Shards, load_array
-from soundingline.pipelines.learned.vector_index import VectorEngine
-from soundingline.pipelines.learned.vector_search import DocumentVectors
-from soundingline.pipelines.lexical.storage import (
-    Docnos,
-    StringTable,
-    StringWriter,
-    check_offsets,
-    check_table,
-    to_bytes,
+from soundingline.pipelines.learned.retriever import continue_in_float32
+from soundingline.pipelines.learned.vectors import DocumentVectors, VectorRetriever, maxsim
+from soundingline.pipelines.models import (
+    checkpoint_fingerprint,
+    cut,
+    gigabytes,
+    readable,
+    stored_config,
+    stored_file,
+    within_memory,
 )
-from soundingline.pipelines.models import gigabytes
-from soundingline.pipelines.retrieve import OwnIndexRetriever
+from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
 
-_UNITS, _VECTORS, _OFFSETS = "units", "vectors.npy", "offsets.npy"
-_SAMPLE = 1024  # units whose tokens tell the size of all
-
-
-@dataclass(frozen=True)
-class ColbertEngine(VectorEngine):
-    """Encodes units into an index of their tokens' vectors, and opens it."""
-
-    encoder: ColbertEncoder
-    name = "colbert"
-    packages = ("torch", "transformers", "sentence_transformers")
-
-    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
-        """See `VectorEngine`. `InputError` also for a disk that would not hold the vectors, as far
-        as a sample tells (of units that can be read twice)."""
-        check_space(units, self.encoder, path)
-        super().build(units, path, corpus_fingerprint=corpus_fingerprint)
-
-    def write(self, shards: Shards, folder: Path) -> Mapping[str, Any]:
-        """See `VectorEngine`: the shards' values one behind the other."""
-        names = StringWriter(folder / _UNITS)
-        offsets, vectors = [np.zeros(1, np.int64)], None
-        begin = 0
-        for shard in shards:
-            if vectors is None:
-                shape = shards.counts["rows"], shard.values.shape[1]
-                vectors = open_memmap(folder / _VECTORS, "w+", shard.values.dtype, shape)
-            vectors[begin : begin + len(shard.values)] = shard.values
-            offsets.append(shard.offsets[1:] + begin)
-            begin += len(shard.values)
-            names.extend(map(to_bytes, shard.unit_ids))
-        names.close()
-        np.save(folder / _OFFSETS, np.concatenate(offsets))
-        if vectors is None:
-            raise RuntimeError("an encoding without units")
-        vectors.flush()
-        counts = {name: shards.counts[name] for name in ("units", "rows", "empty")}
-        return {"dimensions": int(vectors.shape[1]), "counts": counts}
-
-    def check(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        """See `VectorEngine`."""
-        check_table(folder / _UNITS, manifest["counts"]["units"])
-        vectors, offsets = load_array(folder / _VECTORS, mapped=True), load_array(folder / _OFFSETS)
-        if vectors.ndim != 2 or vectors.shape[1] != manifest["dimensions"]:
-            raise ValueError(f"{_VECTORS} has the shape {list(vectors.shape)}")
-        check_offsets(offsets, len(vectors), _OFFSETS)
-        if len(offsets) != manifest["counts"]["units"] + 1 or not np.diff(offsets).all():
-            raise ValueError(f"{_OFFSETS} does not give each unit a vector")
-
-    def load(self, folder: Path) -> tuple[Docnos, DocumentVectors]:
-        """See `VectorEngine`."""
-        vectors = np.asarray(load_array(folder / _VECTORS, mapped=True))
-        return (
-            Docnos(StringTable(folder / _UNITS)),
-            DocumentVectors(vectors, load_array(folder / _OFFSETS)),
-        )
+_STORAGES = {"float16": np.float16, "float32": np.float32}
+_SAMPLE = 1024  # units whose tokens are counted to estimate those of all
+_TEXTS = 256  # whose vectors the re-ranker holds at the same time
+_UNBOUNDED = 1 << 20
+# What only a multi-vector checkpoint's config_sentence_transformers.json has: PyLate's from before
+# there was a `model_type`.
+_KINDS = ("MultiVectorEncoder", "ColBERT")
+_KEYS = ("query_prefix", "document_prefix", "query_length", "skiplist_words")
 
 
-class ColbertRetriever(OwnIndexRetriever):
-    """ColBERT (Khattab and Zaharia, SIGIR 2020) over an index of its own, exactly. Columns as in
-    `BM25`, without `query_toks`; at most `depth` units a query.
+@dataclass(kw_only=True, eq=False, repr=False)
+class ColBERT(VectorRetriever):
+    """Ranks units by MaxSim. Reads checkpoints of sentence-transformers, PyLate and Stanford
+    (`colbert-ir/colbertv2.0`), whose markers, expansion of queries by masks, left-out tokens and
+    normalisation it keeps. Arguments and errors as of `VectorRetriever`, and
 
-    `compute` is the `search` of `VectorEngine`; the other arguments, and what is refused
-    (`InputError`), are those of `ColbertEncoder`.
+    Args:
+        storage: The type of the stored vectors: `float16` (half the space; scores differ in the
+            fourth digit) or `float32`.
+
+    ColBERTv2's own lengths are 180 for documents and 32 for queries. A query that is expanded has
+    `query_max_length` tokens.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        revision: str | None = None,
-        max_length: int | None = None,
-        query_max_length: int | None = None,
-        storage: str = "float16",
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-        depth: int = 1000,
-        compute: str = "numpy",
-    ) -> None:
-        check_int("depth", depth)
-        self.model, self.revision = model, revision
-        self.max_length, self.query_max_length = max_length, query_max_length
-        self.storage, self.depth, self.compute = storage, depth, compute
-        self.device, self.dtype, self.batch_tokens = device, dtype, batch_tokens
-        self.engine()
+    storage: str = "float16"
 
-    def engine(self, *, whole_documents: bool = False) -> ColbertEngine:
-        """What builds and opens the index; checks the arguments."""
-        return ColbertEngine(self._part(ColbertEncoder), self.compute)
+    name = "colbert"
+    many_vectors: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.storage not in _STORAGES:
+            raise InputError(f"storage={self.storage!r}", valid=", ".join(_STORAGES))
+
+    @shared_property
+    def fingerprint(self) -> str:
+        """See `LearnedRetriever`."""
+        _check_kind(self.model, self.revision)
+        content = checkpoint_fingerprint(self.model, self.revision)
+        return fingerprint("colbert", content, self.settings)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """See `VectorRetriever`."""
+        return {
+            "max_length": self.max_length,
+            "query_max_length": self.query_max_length,
+            "storage": self.storage,
+            "dtype": self.placement.precision,
+        }
+
+    @property
+    def limit(self) -> int:
+        """Tokens of a document that are read. Loads the model."""
+        return int(self._network[0].document_length or self._network.max_seq_length or _UNBOUNDED)
+
+    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
+        """See `LearnedRetriever`. `InputError` also for a disk that would not hold the vectors."""
+        check_space(units, self, path)
+        super().build(units, path, corpus_fingerprint=corpus_fingerprint)
+
+    def read(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
+        """See `LearnedRetriever`; markers are counted."""
+        texts = [readable(text) for text in texts]
+        return texts, [min(length, self.limit) for length in self.lengths(texts)]
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each document, also beyond those that are read."""
+        if not texts:
+            return []
+        with self._computing:
+            prompt = self._network.prompts.get("document") or ""
+            prompted = [prompt + readable(text) for text in texts]
+            return list(map(len, self._network.tokenizer(prompted, verbose=False)["input_ids"]))
+
+    def windows(self, text: str) -> list[str]:
+        """A document cut between words into pieces that are each read whole."""
+        text = readable(text)
+        room = self.limit - self.lengths([""])[0]
+        with self._computing:
+            coded = self._network.tokenizer(
+                text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+            )
+        begins = [begin for begin, _ in coded["offset_mapping"]]
+        return [piece.strip() for piece in cut(text, begins, max(1, room))]
+
+    def encode_batch(self, items: Sequence[str]) -> list[NDArray[Any]]:
+        """The vectors of each document of a batch, [tokens, dimensions] in the type of `storage`; a
+        document of which every token is left out has one vector of zeros."""
+        vectors = self._run("encode_document", items)
+        filled = (rows if len(rows) else np.zeros((1, rows.shape[1])) for rows in vectors)
+        return [rows.astype(_STORAGES[self.storage]) for rows in filled]
+
+    def encode_queries(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
+        """The vectors of each query: float32 [tokens, dimensions]."""
+        # Queries are short and mostly expanded to one length: batches by number.
+        length = self._query_length(self._network[0]) or self.limit
+        size = max(1, self.placement.batch_tokens // length)
+        parts = (texts[start : start + size] for start in range(0, len(texts), size))
+        return [rows for part in parts for rows in self._run("encode_query", part)]
+
+    def _run(self, method: str, texts: Sequence[str]) -> list[NDArray[np.float32]]:
+        with self._computing, within_memory(self.placement.device, f"a batch of '{self.model}'"):
+            vectors = getattr(self._network, method)(
+                [readable(text) for text in texts],
+                batch_size=len(texts),
+                show_progress_bar=False,
+                convert_to_numpy=True,
+            )
+        return [np.asarray(rows, dtype=np.float32) for rows in vectors]
+
+    @staticmethod
+    def _query_length(body: Any) -> int | None:
+        length: int | None = (body.query_expansion or {}).get("length", body.query_length)
+        return length
+
+    @shared_property
+    def _network(self) -> Any:
+        _check_kind(self.model, self.revision)
+        model = self.load_from_library("MultiVectorEncoder")
+        continue_in_float32(model)
+        body = model[0]
+        if self.max_length is not None:
+            body.document_length = min(self.max_length, model.max_seq_length or self.max_length)
+        if self.query_max_length is not None:
+            if body.query_expansion:
+                body.query_length = None
+                body.query_expansion = {**body.query_expansion, "length": self.query_max_length}
+            else:
+                body.query_length = self.query_max_length
+        return model
 
 
-def check_space(units: Iterable[Unit], encoder: ColbertEncoder, path: Path) -> None:
-    """`InputError` with the sizes where the disk of `path` would not hold the tokens' vectors twice
-    (the encoding, and the index that is made of it), judged by the tokens of every n-th unit. Units
-    that can be read only once are not judged."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class ColBERTReranker(NeuralReranker):
+    """Re-ranks by MaxSim in float32.
+
+    Args:
+        query_max_length: Tokens that hold a query. The default is the checkpoint's own.
+
+    Columns, `InputError`s and other arguments are those of `NeuralReranker` and `Reranker`;
+    `ColBERT` says which checkpoints can be read. The `counts` add `pairs`; the different texts that
+    were `encoded`, and those that were `truncated`. A text is encoded once for all queries of a
+    batch.
+    """
+
+    model: str = field(default="colbert-ir/colbertv2.0", kw_only=False)
+    query_max_length: int | None = None
+
+    counted = ("pairs", "encoded", "truncated")
+
+    @shared_property
+    def encoder(self) -> ColBERT:
+        """The model, which encodes queries and texts."""
+        return ColBERT(
+            self.model,
+            revision=self.revision,
+            max_length=self.max_length,
+            query_max_length=self.query_max_length,
+            device=self.device,
+            dtype=self.dtype,
+            batch_tokens=self.batch_tokens,
+            storage="float32",
+        )
+
+    @shared_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        return fingerprint("maxsim", self.encoder.fingerprint)
+
+    def score(self, pairs: Sequence[Pair]) -> list[float]:
+        positions_of: dict[str, list[int]] = {}
+        for position, pair in enumerate(pairs):
+            positions_of.setdefault(pair.text, []).append(position)
+        queries = list(dict.fromkeys(pair.query for pair in pairs))
+        vectors = dict(zip(queries, self.encoder.encode_queries(queries), strict=True))
+        scores = [0.0] * len(pairs)
+        # Longest first, so that texts of similar length share a batch.
+        texts = sorted(positions_of, key=len, reverse=True)
+        for start in range(0, len(texts), _TEXTS):
+            part = texts[start : start + _TEXTS]
+            lengths = self.encoder.lengths(part)
+            truncated = sum(length > self.encoder.limit for length in lengths)
+            self.count.add(encoded=len(part), truncated=truncated)
+            for text, tokens in zip(part, self.encoder.encode(part), strict=True):
+                document = DocumentVectors(tokens, np.array([0, len(tokens)]))
+                positions = positions_of[text]
+                of_text = maxsim([vectors[pairs[index].query] for index in positions], document)
+                for position, score in zip(positions, of_text[:, 0].tolist(), strict=True):
+                    scores[position] = score
+        self.count.add(pairs=len(pairs))
+        return scores
+
+    def windows(self, pair: Pair) -> list[str]:
+        """The document in parts that are each read whole; the whole document if it fits."""
+        return self.encoder.windows(pair.text)
+
+
+def check_space(units: Iterable[Unit], encoder: ColBERT, path: Path) -> None:
+    """`InputError` with the sizes if the disk of `path` would not hold the tokens' vectors twice
+    (the encoding, and the index that is made of it), estimated from the tokens of every n-th unit.
+    Units that can be read only once are not checked."""
     if iter(units) is units:
         return
     total = length_hint(units) or sum(1 for _ in units)
@@ -141,24 +243,36 @@ def check_space(units: Iterable[Unit], encoder: ColbertEncoder, path: Path) -> N
     sample = [unit.contents for number, unit in enumerate(units) if number % step == 0]
     if not sample:
         return
-    tokens = sum(encoder.lengths(sample)) / len(sample) * total
-    token_bytes = encoder.dimensions * np.dtype(STORAGES[encoder.storage]).itemsize
+    tokens = sum(encoder.read(sample)[1]) / len(sample) * total
+    (vectors,) = encoder.encode([""])
+    token_bytes = vectors.shape[1] * vectors.itemsize
+    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     # What a killed build has left is counted among what is needed, so it counts as free.
-    free = shutil.disk_usage(_existing(path)).free + _size(work_folder(path))
+    left = sum(file.stat().st_size for file in work_folder(path).rglob("*") if file.is_file())
+    free = shutil.disk_usage(folder).free + left
     if 2 * tokens * token_bytes > free:
-        size, disk = gigabytes(int(tokens * token_bytes)), _existing(path)
         raise InputError(
             f"the vectors of {total} units, about {tokens / total:.0f} tokens each and "
-            f"{encoder.dimensions} x {encoder.storage} a token, take {size} and twice that while "
-            f"they are made, and the disk of '{disk}' has {gigabytes(free)} free",
+            f"{vectors.shape[1]} x {encoder.storage} a token, take "
+            f"{gigabytes(int(tokens * token_bytes))} and twice that while they are made, and the "
+            f"disk of '{folder}' has {gigabytes(free)} free",
             do="re-rank with it instead (reranker=colbert), set storage=float16, choose shorter "
             "units, or another disk",
         )
 
 
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _existing(path: Path) -> Path:
-    return next(folder for folder in path.absolute().parents if folder.is_dir())
+def _check_kind(model: str, revision: str | None) -> None:
+    """`InputError` for another kind of checkpoint: the library would give it a random projection
+    and say so in its log only."""
+    path = stored_file(model, "config_sentence_transformers.json", revision)
+    config = stored_config(model, revision)
+    if "HF_ColBERT" in (getattr(config, "architectures", None) or []):
+        return
+    content = json.loads(path.read_text("utf-8")) if path else {}
+    if content.get("model_type") not in _KINDS and not any(key in content for key in _KEYS):
+        raise InputError(
+            f"'{model}' is no multi-vector checkpoint",
+            valid="one that sentence-transformers, PyLate or ColBERT has saved, such as "
+            "colbert-ir/colbertv2.0",
+            do="choose such a model, or retriever=dense",
+        )

@@ -1,169 +1,262 @@
-"""Dense retrieval: one vector a unit, searched exactly.
-
-Vectors are kept in the format of `pyterrier_dr.FlexIndex`, so that `FlexIndex(folder)` opens them
-elsewhere. The search is ours (`vector_search`): the library's retrievers leave to chance which of
-equal scores are kept at the depth and in which order they stand, and sort every batch of documents
-for every query.
-"""
+"""Dense retrieval: one vector a unit (Karpukhin et al., EMNLP 2020), searched exactly."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.learned.dense_encoder import DenseEncoder
-from soundingline.pipelines.learned.shards import Shard, Shards
-from soundingline.pipelines.learned.vector_index import VectorEngine
-from soundingline.pipelines.learned.vector_search import DocumentVectors
-from soundingline.pipelines.lexical.storage import Docnos
-from soundingline.pipelines.retrieve import OwnIndexRetriever
-from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.files import write_json
-from soundingline.toolkit.optional import check_optional, import_optional
+from soundingline.pipelines.counts import shared_property
+from soundingline.pipelines.learned.retriever import continue_in_float32
+from soundingline.pipelines.learned.vectors import VectorRetriever
+from soundingline.pipelines.models import (
+    Checkpoint,
+    Placement,
+    check_length,
+    in_batches,
+    own_length,
+    pack_linear_layers,
+    padded,
+    readable,
+    stored_config,
+    stored_file,
+    within_memory,
+)
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.optional import import_optional
 
-_INDEX = "flex"
 Vectors = NDArray[np.float32]
+# The names of sentence-transformers.
+_POOLINGS = {"last": "lasttoken", "mean": "mean", "cls": "cls"}
+_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
-@dataclass(frozen=True)
-class DenseEngine(VectorEngine):
-    """Encodes units into a `pyterrier_dr.FlexIndex`, in the folder `flex`, and opens it."""
+class Side(NamedTuple):
+    """How a query or a text is read. `prefix` None: the checkpoint's own, or none; `limit` None: as
+    many tokens as the checkpoint was made for."""
 
-    encoder: DenseEncoder
+    role: str
+    prefix: str | None
+    limit: int | None
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Dense(VectorRetriever):
+    """Ranks units by the dot product of one vector with that of the query. Arguments and errors as
+    of `VectorRetriever`, and
+
+    Args:
+        base: The checkpoint of which `model` is a LoRA adapter. The default is the one that the
+            adapter names.
+        query_prefix, document_prefix: What is put in front of a text. The default is that of the
+            checkpoint if `pooling` is None, otherwise nothing.
+        pooling: Which vector of the last layer is that of the text: the one of the `last` token,
+            the `mean`, or the first (`cls`). None: a checkpoint of sentence-transformers, with its
+            own pooling.
+        append_eos: Whether to end each text with the end-of-sequence token, which is never cut off.
+            For a tokenizer that does not do so (Llama's does not, Qwen3-Embedding's does).
+        normalise: Whether vectors have length 1, so that their dot product is the cosine.
+        document_max_length: Replaces `max_length` where a unit is a whole document.
+    """
+
+    base: str | None = None
+    query_prefix: str | None = None
+    document_prefix: str | None = None
+    pooling: str | None = None
+    append_eos: bool = False
+    normalise: bool = True
+    document_max_length: int | None = None
+
     name = "dense"
-    packages = ("torch", "transformers", "pyterrier_dr")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_optional("pyterrier_dr")
-
-    def write(self, shards: Shards, folder: Path) -> Mapping[str, Any]:
-        """See `VectorEngine`."""
-        counts = {"units": len(shards), "empty": shards.counts["empty"]}
-        return {"dimensions": write_flex(folder / _INDEX, shards), "counts": counts}
-
-    def check(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        """See `VectorEngine`."""
-        units, dimensions = manifest["counts"]["units"], manifest["dimensions"]
-        docnos, vectors = read_flex(folder / _INDEX)
-        if vectors.shape != (units, dimensions) or len(docnos) != units:
-            raise ValueError(
-                f"{_INDEX} has {len(docnos)} unit ids and vectors of the shape "
-                f"{list(vectors.shape)}, and not {units} of {dimensions} dimensions"
+        if self.pooling not in (None, *_POOLINGS):
+            raise InputError(f"pooling={self.pooling!r}", valid=f"null, {', '.join(_POOLINGS)}")
+        if self.pooling is None and (self.base is not None or self.append_eos):
+            raise InputError(
+                "base or append_eos without pooling",
+                valid=f"pooling: {', '.join(_POOLINGS)}",
+                do="say which token's vector is the text's; RepLLaMA's is the last",
             )
+        self._checkpoint = Checkpoint(self.model, self.base, self.revision)
+        self._query_side = Side("query", self.query_prefix, self.query_max_length)
+        self._document_side = Side("document", self.document_prefix, self.max_length)
 
-    def load(self, folder: Path) -> tuple[Docnos, DocumentVectors]:
-        """See `VectorEngine`."""
-        docnos, vectors = read_flex(folder / _INDEX)
-        return Docnos(docnos), DocumentVectors(vectors)
+    @shared_property
+    def fingerprint(self) -> str:
+        """See `LearnedRetriever`. `InputError` also for a checkpoint with fewer positions than a
+        length that is set."""
+        if self.pooling is None:
+            _check_pooled(self.model, self.revision)
+        for setting in ("max_length", "query_max_length", "document_max_length"):
+            if (limit := getattr(self, setting)) is not None:
+                check_length(self._checkpoint.stored_config, self._checkpoint.whole, limit, setting)
+        return fingerprint("dense", self._checkpoint.fingerprint, self.settings)
 
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """See `VectorRetriever`."""
+        return {
+            "queries": self._query_side,
+            "documents": self._document_side,
+            "pooling": self.pooling,
+            "append_eos": self.append_eos,
+            "normalise": self.normalise,
+            "dtype": self.placement.precision,
+        }
 
-class DenseRetriever(OwnIndexRetriever):
-    """Dense retrieval, one vector a unit (Karpukhin et al., EMNLP 2020), over an index of its own,
-    exactly. Columns as in `BM25`, without `query_toks`; at most `depth` units a query.
+    def index_in(self, collection: Collection) -> Any:
+        """See `LearnedRetriever`."""
+        own = self._of_whole_documents if collection.whole_documents else self
+        return super(Dense, own).index_in(collection)
 
-    `document_max_length` takes the place of `max_length` where the unit is the whole document;
-    `compute` is the `search` of `VectorEngine`; the other arguments, and what is refused
-    (`InputError`), are those of `DenseEncoder`.
-    """
+    @shared_property
+    def _of_whole_documents(self) -> Dense:
+        longest = self.document_max_length
+        return replace(self, max_length=longest, document_max_length=None) if longest else self
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        base: str | None = None,
-        revision: str | None = None,
-        query_prefix: str | None = None,
-        document_prefix: str | None = None,
-        pooling: str | None = None,
-        append_eos: bool = False,
-        normalise: bool = True,
-        max_length: int | None = None,
-        document_max_length: int | None = None,
-        query_max_length: int | None = None,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-        depth: int = 1000,
-        compute: str = "numpy",
-    ) -> None:
-        check_int("depth", depth)
-        self.model, self.base, self.revision = model, base, revision
-        self.query_prefix, self.document_prefix = query_prefix, document_prefix
-        self.pooling, self.append_eos, self.normalise = pooling, append_eos, normalise
-        self.max_length, self.document_max_length = max_length, document_max_length
-        self.query_max_length, self.depth, self.compute = query_max_length, depth, compute
-        self.device, self.dtype, self.batch_tokens = device, dtype, batch_tokens
-        self.engine()
+    def read(self, texts: Sequence[str]) -> tuple[Sequence[Any], list[int]]:
+        """See `LearnedRetriever`."""
+        return self._read(texts, self._document_side)
 
-    def engine(self, *, whole_documents: bool = False) -> DenseEngine:
-        """What builds and opens the index; checks the arguments."""
-        longest = self.document_max_length if whole_documents else None
-        encoder = self._part(DenseEncoder, max_length=longest or self.max_length)
-        return DenseEngine(encoder, self.compute)
+    def encode_batch(self, items: Sequence[Any]) -> list[NDArray[Any]]:
+        """The vector of each document of a batch: float32 [dimensions]."""
+        return list(self._vectors(items, self._document_side))
 
+    def encode_queries(self, texts: Sequence[str]) -> list[Vectors]:
+        """The vector of each query: float32 [dimensions]."""
+        if not texts:
+            return []
+        items, lengths = self._read(texts, self._query_side)
+        vectors = partial(self._vectors, side=self._query_side)
+        return in_batches(vectors, items, lengths, self.placement.batch_tokens)
 
-def write_flex(folder: Path, shards: Iterable[Shard]) -> int:
-    """Write the vectors of an encoded corpus as a FlexIndex; their dimensions.
+    def _read(self, texts: Sequence[str], side: Side) -> tuple[Sequence[Any], list[int]]:
+        with self._computing:
+            return self._network.read([readable(text) for text in texts], side)
 
-    As `FlexIndex.index` does, but for ids that it cannot write: where 256 units in a row have ids
-    that are one text and a number, as the passages of a long document are, npids takes a percent
-    sign in the text for a placeholder.
-    """
-    folder.mkdir(parents=True)
-    units = dimensions = 0
-    with (folder / "vecs.f4").open("wb") as vectors, _id_file(folder / "docnos.npids") as ids:
-        for shard in shards:
-            rows = np.ascontiguousarray(shard.values, np.float32)
-            dimensions = rows.shape[1]
-            vectors.write(rows.data)
-            for unit_id in shard.unit_ids:
-                ids.add(unit_id)
-            units += len(shard.unit_ids)
-    meta = {"type": "dense_index", "format": "flex", "vec_size": dimensions, "doc_count": units}
-    write_json(folder / "pt_meta.json", meta)
-    return dimensions
+    def _vectors(self, items: Sequence[Any], side: Side) -> Vectors:
+        with self._computing, within_memory(self.placement.device, f"a batch of '{self.model}'"):
+            return self._network.vectors(items, side)
+
+    @shared_property
+    def _network(self) -> _SentenceModel | _PooledModel:
+        if self.pooling is not None:
+            return _PooledModel(self._checkpoint, self.placement, self)
+        _check_pooled(self.model, self.revision)
+        loaded = self.load_from_library("SentenceTransformer")
+        continue_in_float32(loaded)
+        return _SentenceModel(loaded, self.normalise)
 
 
-@contextmanager
-def _id_file(path: Path) -> Iterator[Any]:
-    """A builder of npids whose ids are written when the block ends, for both directions."""
-    builders, codecs = import_optional("npids.builder"), import_optional("npids.codecs")
-    builder = builders.FwdLookupBuilder(path)
-    for name in ("intsequence", "intsequencepad", "intstored"):
-        builder.formats[name] = _without_percent(codecs.fwd[name])()
-    builder.seeded_formats = builder.formats.copy()
-    try:
-        yield builder
-        builder.close()
-        builders.InvLookupBuilder.build(path)
-    except UnicodeEncodeError as error:
+class _SentenceModel:
+    """A checkpoint of sentence-transformers. Not safe for threads."""
+
+    def __init__(self, loaded: Any, normalise: bool) -> None:
+        self._model, self._normalise = loaded, normalise
+        self._own = own_length(None, loaded.max_seq_length)
+
+    def read(self, texts: Sequence[str], side: Side) -> tuple[Sequence[str], list[int]]:
+        """The texts, and how many tokens of each the model reads."""
+        prompt = side.prefix
+        if prompt is None:
+            prompts = self._model.prompts
+            prompt = next((prompts[name] for name in _PROMPTS[side.role] if name in prompts), "")
+        coded = self._model.tokenizer(
+            [prompt + text for text in texts],
+            truncation=True,
+            max_length=side.limit or self._own,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+        )["input_ids"]
+        return texts, list(map(len, coded))
+
+    def vectors(self, items: Sequence[str], side: Side) -> Vectors:
+        """One batch: [texts, dimensions]."""
+        self._model.max_seq_length = side.limit or self._own
+        encode = self._model.encode_query if side.role == "query" else self._model.encode_document
+        vectors = encode(
+            list(items),
+            prompt=side.prefix,
+            batch_size=len(items),
+            show_progress_bar=False,
+            normalize_embeddings=self._normalise,
+        )
+        return np.asarray(vectors, dtype=np.float32)
+
+
+class _PooledModel:
+    """A network of transformers whose last layer is pooled. Not safe for threads."""
+
+    def __init__(self, checkpoint: Checkpoint, place: Placement, recipe: Dense) -> None:
+        self._tokenizer = checkpoint.tokenizer()
+        self._tokenizer.truncation_side = "right"
+        self._own = own_length(checkpoint.config, self._tokenizer.model_max_length)
+        self._pad = self._tokenizer.pad_token_id or 0
+        self._end = self._tokenizer.eos_token_id if recipe.append_eos else None
+        if recipe.append_eos and self._end is None:
+            raise InputError(
+                f"append_eos=true and the tokenizer of '{checkpoint.whole}' has no such token",
+                do="set append_eos=false",
+            )
+        # The library's own pooling on top is not used.
+        self._network, _ = checkpoint.load(place.device, place.dtype, absent=("pooler.",))
+        pack_linear_layers(self._network)
+        modules = import_optional("sentence_transformers.sentence_transformer.modules")
+        self._pooling = modules.Pooling(
+            self._network.config.hidden_size, _POOLINGS[recipe.pooling or ""]
+        )
+        self._normalise = recipe.normalise
+
+    def read(self, texts: Sequence[str], side: Side) -> tuple[list[list[int]], list[int]]:
+        """The token ids of each text and how many they are."""
+        prefix = side.prefix or ""
+        # The name of a special token in a text is text; in a prefix it is the token.
+        has_special = any(token in prefix for token in self._tokenizer.all_special_tokens)
+        coded = self._tokenizer(
+            [prefix + text for text in texts],
+            split_special_tokens=not has_special,
+            truncation=True,
+            max_length=(side.limit or self._own) - (self._end is not None),
+            padding=False,
+        )["input_ids"]
+        items = [self._ended(ids) for ids in coded]
+        return items, list(map(len, items))
+
+    def vectors(self, items: Sequence[Sequence[int]], side: Side) -> Vectors:
+        """One batch: [texts, dimensions]."""
+        torch = import_optional("torch")
+        with torch.inference_mode():
+            inputs = padded(items, self._pad, self._network.device)
+            states = self._network(**inputs).last_hidden_state.float()
+            features = {"token_embeddings": states, "attention_mask": inputs["attention_mask"]}
+            pooled = self._pooling(features)["sentence_embedding"]
+            if self._normalise:
+                pooled = torch.nn.functional.normalize(pooled, dim=-1)
+        vectors: Vectors = pooled.cpu().numpy()
+        return vectors
+
+    def _ended(self, ids: list[int]) -> list[int]:
+        if self._end is not None:
+            return ids if ids and ids[-1] == self._end else [*ids, self._end]
+        # A tokenizer without special tokens makes nothing of an empty text.
+        return ids or [self._pad]
+
+
+def _check_pooled(model: str, revision: str | None) -> None:
+    """`InputError` for a checkpoint that does not say how it is pooled: the library would take the
+    mean, which is seldom right."""
+    if not stored_file(model, "modules.json", revision):
+        stored_config(model, revision)  # raises for a model that does not exist
         raise InputError(
-            f"unit id {error.object!r} cannot be written as UTF-8", do="rename it"
-        ) from error
-
-
-def _without_percent(codec: type[Any]) -> type[Any]:
-    """A codec of npids for numbered ids, which leaves ids with a percent sign to others."""
-
-    def seed(self: Any, unit_id: str) -> bool:
-        return "%" not in unit_id and codec.seed(self, unit_id)
-
-    return type(codec.__name__, (codec,), {"seed": seed})
-
-
-def read_flex(folder: Path) -> tuple[NDArray[Any], Vectors]:
-    """Unit ids (array of str objects), and the vectors [units, dimensions], mapped from disk."""
-    # As FlexIndex.payload does, without importing the library, which loads transformers.
-    meta = json.loads((folder / "pt_meta.json").read_text("utf-8"))
-    shape = (meta["doc_count"], meta["vec_size"])
-    vectors = np.memmap(folder / "vecs.f4", np.float32, mode="r", shape=shape)
-    docnos = import_optional("npids").Lookup(folder / "docnos.npids")
-    return np.array(list(docnos), dtype=object), np.asarray(vectors)
+            f"'{model}' does not say how its vectors are pooled (no modules.json)",
+            valid="pooling: last, mean, cls",
+            do="set pooling as the model's authors say",
+        )

@@ -1,100 +1,124 @@
-"""Encoding a corpus with a model: batches by length, progress, and going on after a kill."""
+"""Encoding a corpus by a model, in shards on disk, so that a killed process loses one shard.
+
+    manifest.json      encoder and corpus; with the counts once all shards are there
+    000000/ids.json    unit ids in the order of the corpus, a hash of the units, the number of empty
+                       ones, and a checksum of the shard
+    000000/values.npy  the rows of all units, one after the other, in the type of the encoder
+    000000/offsets.npy int64 [units + 1], where each unit's rows begin
+
+A row is a token's vector, a unit's only vector, or a (term, weight) pair.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import shutil
 import time
-from abc import ABC, abstractmethod
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate, islice
+from itertools import islice, pairwise
 from operator import length_hint
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.progress import Progress
 
-from soundingline.pipelines.index_folder import Checked
-from soundingline.pipelines.learned import shards
-from soundingline.pipelines.learned.shards import Head, Shards
-from soundingline.pipelines.models import Placement, in_batches, readable
-from soundingline.toolkit.console import progress_bar
+from soundingline.pipelines.index_folder import MANIFEST, Checked
+from soundingline.pipelines.models import readable
+from soundingline.toolkit.console import notify, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import (
+    atomic_folder,
+    file_hash,
+    fingerprint,
+    free_aside,
+    write_json,
+)
 
-# With the largest rows there are (128 float32 a token), a shard's values stay below 1 GB.
-_SHARD_CHARACTERS = 1 << 22
-# A shard is what a kill loses. The first ones are small, until it is known how fast the model is;
-# then half a minute is aimed at, so that none takes more than a minute. Tokens tell what a text
-# costs; its characters do not, because a model leaves out the end of a long one.
-_FIRST_TOKENS, _GROWTH, _SHARD_SECONDS = 1 << 9, 4, 30.0
+SPARSE = np.dtype([("term", "<i4"), ("weight", "<f4")])
+"""A term's number in the model's vocabulary, and its weight."""
+
+_FORMAT = {"format": "soundingline-encoding", "version": 1}
+_IDS, _VALUES, _OFFSETS = "ids.json", "values.npy", "offsets.npy"
+# Characters of a shard by type of device: what is computed in about a minute at most, and less than
+# 1 GB of the largest rows (128 float32 a token).
+SHARD_CHARACTERS = {"cpu": 1 << 18, "cuda": 1 << 22}
 
 
 class TextEncoder(Protocol):
-    """A model that turns the texts of units into arrays.
+    """A model that turns texts into arrays.
 
-    Equal fingerprints give equal arrays, but for rounding that depends on the batch: the model's
-    content, prefix, pooling, `max_length`, precision. Batch size and device are not part of it.
+    Equal fingerprints give equal arrays, but for rounding that depends on the batch. `model` is for
+    messages.
     """
 
     @property
-    def name(self) -> str: ...
+    def model(self) -> str: ...
 
     @property
     def fingerprint(self) -> str: ...
 
-    @property
-    def device(self) -> Any: ...
+    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        """One array for each text, all of one type, in which they are stored:
 
-    @property
-    def batch_tokens(self) -> int:
-        """The most that a batch holds, padding included."""
-        ...
-
-    def tokenized(self, texts: Sequence[str]) -> tuple[list[Any], list[int]]:
-        """What `encode_tokenized` takes for each text, and how many tokens of it the model reads,
-        special ones included; at most its limit."""
-        ...
-
-    def encode_tokenized(self, items: Sequence[Any]) -> list[NDArray[Any]]:
-        """One array a text of one batch, in the order given; of one type, which is how they are
-        stored:
-
-        - (dimensions,) of a single-vector model;
-        - (tokens, dimensions) of a multi-vector model;
-        - (terms,) of `SPARSE` for a learned sparse model, by ascending term.
+        - [dimensions] of a single-vector model;
+        - [tokens, dimensions] of a multi-vector model;
+        - [terms] of `SPARSE` for a learned sparse model, by ascending term.
         """
         ...
 
 
-class PlacedEncoder(Placement, ABC):
-    """What our encoders share: a device and a precision, batches, and texts as they are."""
+class Shard(NamedTuple):
+    """Consecutive units: the rows of unit `i` are `values[offsets[i]:offsets[i + 1]]`.
 
-    @abstractmethod
-    def tokenized(self, texts: Sequence[str]) -> tuple[list[Any], list[int]]:
-        """See `TextEncoder`."""
+    `values` is mapped from disk: [rows, dimensions] of vectors (one row a unit for a single-vector
+    encoder, so that it is the units' matrix), [rows] of (term, weight) pairs.
+    """
 
-    @abstractmethod
-    def encode_tokenized(self, items: Sequence[Any]) -> list[NDArray[Any]]:
-        """See `TextEncoder`."""
+    unit_ids: list[str]
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
 
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Tokens that the model reads of each text, special ones included."""
-        return self.tokenized(texts)[1]
-
-    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        """The array of each text, in batches of like length."""
-        if not texts:
-            return []
-        items, lengths = self.tokenized(texts)
-        return in_batches(self.encode_tokenized, items, lengths, self.batch_tokens)
+    def arrays(self) -> list[NDArray[Any]]:
+        """The rows of each unit, without a copy."""
+        return [self.values[first:last] for first, last in pairwise(self.offsets.tolist())]
 
 
-SPARSE = np.dtype([("term", "<i4"), ("weight", "<f4")])
-"""A term's number in the model's vocabulary, and its weight."""
+class Shards:
+    """A complete encoding, in the order of the corpus. Its length is the number of units.
+
+    Iterating gives one `Shard` after the other, mapped anew each time. `counts`: units, rows,
+    shards, `empty` units (without visible text; encoded as an empty string), and `reused` shards,
+    which an earlier process had finished.
+    """
+
+    def __init__(self, folder: Path, *, reused: int = 0) -> None:
+        self.folder = folder
+        manifest = _manifest(folder)
+        if "counts" not in manifest:
+            raise InputError(f"the encoding at '{folder}' is not complete", do="encode it again")
+        self.counts: Mapping[str, int] = {**manifest["counts"], "reused": reused}
+
+    def __len__(self) -> int:
+        return self.counts["units"]
+
+    def __repr__(self) -> str:
+        return f"Shards({str(self.folder)!r})"
+
+    def __iter__(self) -> Iterator[Shard]:
+        for number in range(self.counts["shards"]):
+            path = _shard_path(self.folder, number)
+            content = json.loads((path / _IDS).read_text("ascii"))
+            # An array without rows cannot be mapped.
+            values = load_array(path / _VALUES, mapped=bool(content["rows"]))
+            yield Shard(content["unit_ids"], values, load_array(path / _OFFSETS))
+
+    def remove(self) -> None:
+        """Delete the folder."""
+        shutil.rmtree(self.folder)
 
 
 def encode_corpus(
@@ -104,70 +128,67 @@ def encode_corpus(
     *,
     corpus_fingerprint: str,
     shard_units: int = 2048,
+    shard_characters: int = SHARD_CHARACTERS["cuda"],
     total: int | None = None,
-    description: str = "encoding",
 ) -> Shards:
     """Encode the `contents` of all units into `folder`, in their order.
 
-    A shard is at most `shard_units` units, fewer where texts are long, and takes no more than a
-    minute. What a killed process has finished in the same folder is kept: a shard is computed
-    unless one of equal ids and texts is there.
-    `InputError` for a folder of another encoder or corpus, and for values that are not finite. What
-    the encoder refuses when it is loaded, it refuses before there is a folder.
-
-    `total`, the number of units if they do not tell it, and `description` are for the progress
+    A shard ends with the unit that brings it to `shard_units` units or to `shard_characters`
+    characters. A shard that an earlier process has finished, in whatever size, is reused if its ids
+    and texts are the same. `total`, the number of units if they do not say it, is for the progress
     bar. One process a folder: the caller holds a lock.
+
+    Raises:
+        InputError: for a folder of another encoder or corpus, and for values that are not finite.
+            What the encoder raises when it is loaded, it raises before there is a folder.
     """
     check_int("shard_units", shard_units)
-    encoder.tokenized([""])
-    shards.prepare(folder, encoder.fingerprint, corpus_fingerprint, shard_units)
-    heads: list[Head] = []
-    reused = 0
+    if not folder.is_dir():
+        encoder.encode([""])
+    _prepare(folder, {"encoder": encoder.fingerprint, "corpus_fingerprint": corpus_fingerprint})
+    heads: list[_Head] = []
+    reused = encoded = 0
+    seconds = 1e-9
+    rest = iter(units)
     with progress_bar() as progress:
-        work = _Work(encoder, folder, progress, description, total or length_hint(units) or None)
-        queue = _Queue(units)
-        while queue.more():
-            head = shards.head(folder, len(heads))
-            if head is None:
-                heads += work.encode(len(heads), queue.next(shard_units, _SHARD_CHARACTERS))
-                continue
-            # Perhaps cut by the speed of another machine.
-            part = queue.units(head.units)
-            if head.digest == _digest(part):
+        description = f"encoding with {encoder.model}"
+        task = progress.add_task(description, total=total or length_hint(units) or None, note="")
+        while True:
+            head = _finished(folder, len(heads))
+            part = list(
+                islice(rest, head.units) if head else _next(rest, shard_units, shard_characters)
+            )
+            if not part:
+                break
+            digest = _digest(part)
+            if head and head.digest == digest:
                 reused += 1
-                work.skip(len(part))
             else:
-                head = work.encode_again(len(heads), part)
+                start = time.perf_counter()
+                head = _encode(part, encoder, folder, len(heads), digest)
+                seconds += time.perf_counter() - start
+                encoded += len(part)
             heads.append(head)
-    shards.finish(folder, heads)
+            note = f"{encoded / seconds:,.0f} units/s"
+            progress.update(task, advance=len(part), note=note)
+    _finish(folder, heads)
     return Shards(folder, reused=reused)
 
 
 @contextmanager
 def encoded(
-    units: Iterable[Unit],
-    encoder: TextEncoder,
-    path: Path,
-    *,
-    corpus_fingerprint: str,
-    shard_units: int = 2048,
+    units: Iterable[Unit], encoder: TextEncoder, path: Path, **settings: Any
 ) -> Iterator[Shards]:
     """The units encoded for an index at `path`, in `<path>.encoding`, which survives a kill and is
-    removed when the block ends well. `InputError` for a repeated unit id and an empty corpus."""
+    removed when the block ends well. Settings as of `encode_corpus`. `InputError` for a repeated
+    unit id and an empty corpus."""
     checked = Checked(units)
-    folder = work_folder(path)
-    encoding = encode_corpus(
-        checked,
-        encoder,
-        folder,
-        corpus_fingerprint=corpus_fingerprint,
-        shard_units=shard_units,
-        total=length_hint(units),
-        description=f"encoding with {encoder.name}",
+    shards = encode_corpus(
+        checked, encoder, work_folder(path), total=length_hint(units), **settings
     )
     checked.finish()
-    yield encoding
-    encoding.remove()
+    yield shards
+    shards.remove()
 
 
 def work_folder(path: Path) -> Path:
@@ -175,117 +196,36 @@ def work_folder(path: Path) -> Path:
     return path.with_name(f"{path.name}.encoding")
 
 
-class _Work:
-    """Computes shards, and shows how far it is and how fast."""
-
-    def __init__(
-        self,
-        encoder: TextEncoder,
-        folder: Path,
-        progress: Progress,
-        description: str,
-        total: int | None,
-    ) -> None:
-        self._encoder, self._folder, self._progress = encoder, folder, progress
-        self._task = progress.add_task(description, total=total, note="")
-        self._encoded, self._seconds = 0, 0.0
-        self._tokens = _FIRST_TOKENS  # that the next shard may have
-
-    def skip(self, units: int) -> None:
-        self._progress.advance(self._task, units)
-
-    def encode(self, number: int, units: Sequence[Unit]) -> Iterator[Head]:
-        """The shards of the units, from `number` on, as many as the encoder's speed wants."""
-        texts = _Texts.of(units, self._encoder)
-        while texts.units:
-            part, texts = texts.split(self._tokens)
-            start = time.perf_counter()
-            head = self._encode(number, part)
-            seconds = max(time.perf_counter() - start, 1e-9)
-            in_time = int(sum(part.lengths) / seconds * _SHARD_SECONDS)
-            if in_time:  # a shard without tokens tells nothing
-                self._tokens = min(in_time, _GROWTH * self._tokens)
-            yield head
-            number += 1
-
-    def encode_again(self, number: int, units: Sequence[Unit]) -> Head:
-        """One shard of just these units."""
-        return self._encode(number, _Texts.of(units, self._encoder))
-
-    def _encode(self, number: int, texts: _Texts) -> Head:
-        tokens = self._encoder.batch_tokens
-        arrays = in_batches(self._batch, texts.items, texts.lengths, tokens)
-        ids = [unit.unit_id for unit in texts.units]
-        for name, array in zip(ids, arrays, strict=True):
-            _check(name, array, self._encoder.name)
-        # The only vector of a unit is one row.
-        single = arrays[0].ndim == 1 and arrays[0].dtype != SPARSE
-        rows = [array[None] for array in arrays] if single else arrays
-        empty = sum(not unit.contents.strip() for unit in texts.units)
-        return shards.write(self._folder, number, _digest(texts.units), ids, rows, empty)
-
-    def _batch(self, items: list[Any]) -> list[NDArray[Any]]:
-        start = time.perf_counter()
-        arrays = self._encoder.encode_tokenized(items)
-        self._show(len(items), time.perf_counter() - start)
-        return arrays
-
-    def _show(self, units: int, seconds: float) -> None:
-        self._encoded += units
-        self._seconds += seconds
-        note = f"{self._encoded / max(self._seconds, 1e-9):,.0f} units/s"
-        self._progress.update(self._task, advance=units, note=note)
+def load_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
+    """The array of a .npy file; `InputError` for anything but plain numbers, such as pickled
+    objects."""
+    try:
+        loaded = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        error: Exception = ValueError("an archive")
+    except (OSError, ValueError, EOFError) as caught:
+        error = caught
+    raise InputError(
+        f"cannot read {path}: {error}", do="delete that folder and run the command again"
+    ) from error
 
 
-class _Texts(NamedTuple):
-    """Units, what the encoder takes for each, and how many tokens that is."""
+class _Head(NamedTuple):
+    """What ids.json says of a shard beside the ids. `digest` hashes ids and texts of its units."""
 
-    units: Sequence[Unit]
-    items: Sequence[Any]
-    lengths: Sequence[int]
-
-    @classmethod
-    def of(cls, units: Sequence[Unit], encoder: TextEncoder) -> _Texts:
-        return cls(units, *encoder.tokenized([readable(unit.contents) for unit in units]))
-
-    def split(self, tokens: int) -> tuple[_Texts, _Texts]:
-        """The first units, up to the one that brings them to `tokens` tokens, and the others."""
-        end = bisect_left(list(accumulate(self.lengths)), tokens) + 1
-        return self._part(slice(end)), self._part(slice(end, None))
-
-    def _part(self, rows: slice) -> _Texts:
-        return _Texts(self.units[rows], self.items[rows], self.lengths[rows])
+    digest: str
+    units: int
+    rows: int
+    empty: int
 
 
-class _Queue:
-    """Units in their order, some at a time."""
-
-    def __init__(self, units: Iterable[Unit]) -> None:
-        self._units = iter(units)
-        self._first: list[Unit] = []
-
-    def more(self) -> bool:
-        """Whether a unit is left."""
-        self._first = self._first or list(islice(self._units, 1))
-        return bool(self._first)
-
-    def units(self, count: int) -> list[Unit]:
-        """The next `count` units, or as many as there are."""
-        first, self._first = self._first, []
-        return [*first, *islice(self._units, count - len(first))]
-
-    def next(self, most: int, characters: int) -> list[Unit]:
-        """The next units: at most `most`, and no more once they have so many characters."""
-        part: list[Unit] = []
-        held = 0
-        while len(part) < most and held < characters and self.more():
-            part += self.units(1)
-            held += _characters(part[-1:])
-        return part
-
-
-def _characters(units: Iterable[Unit]) -> int:
-    return sum(len(unit.title) + len(unit.text) for unit in units)
+def _next(units: Iterator[Unit], most: int, characters: float) -> Iterator[Unit]:
+    for unit in islice(units, most):
+        yield unit
+        characters -= len(unit.title) + len(unit.text)
+        if characters <= 0:
+            break
 
 
 def _digest(units: Sequence[Unit]) -> str:
@@ -298,10 +238,100 @@ def _digest(units: Sequence[Unit]) -> str:
     return digest.hexdigest()
 
 
-def _check(unit_id: str, array: NDArray[Any], encoder: str) -> None:
-    values = array["weight"] if array.dtype == SPARSE else array
-    if not np.isfinite(values).all():
-        raise InputError(
-            f"{encoder} encodes unit '{unit_id}' to values that are not finite",
-            do="set dtype=float32",
-        )
+def _encode(
+    units: Sequence[Unit], encoder: TextEncoder, folder: Path, number: int, digest: str
+) -> _Head:
+    """Encode and write one shard."""
+    arrays = encoder.encode([readable(unit.contents) for unit in units])
+    for unit, array in zip(units, arrays, strict=True):
+        values = array["weight"] if array.dtype == SPARSE else array
+        if not np.isfinite(values).all():
+            raise InputError(
+                f"{encoder.model} encodes unit '{unit.unit_id}' to values that are not finite",
+                do="set dtype=float32",
+            )
+    if arrays[0].ndim == 1 and arrays[0].dtype != SPARSE:
+        arrays = [array[None] for array in arrays]  # the only vector of a unit is one row
+    values = np.concatenate(arrays)
+    offsets = np.concatenate([[0], np.cumsum(list(map(len, arrays)))]).astype(np.int64)
+    empty = sum(not unit.contents.strip() for unit in units)
+    head = _Head(digest, len(units), len(values), empty)
+    with atomic_folder(_shard_path(folder, number)) as unfinished:
+        np.save(unfinished / _VALUES, values)
+        np.save(unfinished / _OFFSETS, offsets)
+        content = {**head._asdict(), "unit_ids": [unit.unit_id for unit in units]}
+        # ASCII, because an id may hold a lone surrogate, which JSON can hold and UTF-8 cannot.
+        text = json.dumps({**content, "checksum": _checksum(unfinished, content)})
+        (unfinished / _IDS).write_text(text, "ascii")
+    return head
+
+
+def _finished(folder: Path, number: int) -> _Head | None:
+    """The head of a shard; None if there is none. A damaged shard is moved aside with a notice, and
+    counts as none."""
+    path = _shard_path(folder, number)
+    if not path.is_dir():
+        return None
+    try:
+        content = json.loads((path / _IDS).read_text("ascii"))
+        if content.pop("checksum") == _checksum(path, content):
+            return _Head(*(content[name] for name in _Head._fields))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    aside = path.rename(free_aside(path))
+    notify(f"the encoded shard {path} is damaged; it is kept as {aside.name} and encoded again")
+    return None
+
+
+def _checksum(path: Path, content: Mapping[str, Any]) -> str:
+    """Of a shard's arrays and of what its ids.json holds besides the checksum."""
+    return fingerprint(content, file_hash(path / _VALUES, path / _OFFSETS))
+
+
+def _prepare(folder: Path, content: Mapping[str, str]) -> None:
+    """Write the manifest; `InputError` if the folder has one of another encoder or corpus."""
+    # A process killed at its very beginning may leave a hidden temporary file and nothing else.
+    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        present = {name: _manifest(folder).get(name) for name in content}
+        if present != content:
+            raise InputError(
+                f"'{folder}' holds an encoding of {_described(present)}",
+                valid=f"one of {_described(content)}",
+                do="remove that folder, or name another",
+            )
+    write_json(folder / MANIFEST, {**_FORMAT, **content})
+
+
+def _finish(folder: Path, heads: Sequence[_Head]) -> None:
+    """Write the counts of all shards, and remove the shards beyond them."""
+    for path in folder.iterdir():
+        if path.name.isdecimal() and int(path.name) >= len(heads):
+            shutil.rmtree(path)
+    counts = {
+        "units": sum(head.units for head in heads),
+        "rows": sum(head.rows for head in heads),
+        "shards": len(heads),
+        "empty": sum(head.empty for head in heads),
+    }
+    write_json(folder / MANIFEST, {**_manifest(folder), "counts": counts})
+
+
+def _shard_path(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}"
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
+        if all(content.get(name) == value for name, value in _FORMAT.items()):
+            return content
+    except (OSError, ValueError, AttributeError):
+        pass
+    raise InputError(
+        f"'{folder}' is not an encoded corpus: it has no {MANIFEST} of one",
+        do="name another folder, or remove this one",
+    )
+
+
+def _described(content: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in content.items())

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import OpenedIndex, read_manifest, write_manifest
-from soundingline.pipelines.learned.impact_scoring import add_impacts, check_scale, scaled
-from soundingline.pipelines.learned.shards import Shard
-from soundingline.pipelines.lexical.bm25 import ScoreBuffers
+from soundingline.pipelines.learned.encoding import Shard
+from soundingline.pipelines.lexical.bm25 import BLOCK, ScoreBuffers, first_at
 from soundingline.pipelines.lexical.invert import DocumentPostings, invert
 from soundingline.pipelines.lexical.storage import (
     TERMS,
@@ -38,10 +37,12 @@ from soundingline.pipelines.lexical.storage import (
     to_bytes,
 )
 from soundingline.pipelines.retrieve import Retriever
-from soundingline.toolkit.errors import InputError, check_int, check_weights
+from soundingline.toolkit.errors import InputError, check_int, check_number, check_weights
 from soundingline.toolkit.files import atomic_folder
+from soundingline.toolkit.jit import compiled
 
 KIND = "impacts"
+_LARGEST_SCALE = 100_000  # beyond, float32 would round what the scale has kept
 _FINEST = 100.0  # up to this scale nearly every impact fits into 16 bits
 _MB = 1 << 20
 
@@ -142,7 +143,7 @@ class ImpactIndex(OpenedIndex):
         terms, weights = self._weighted(query)
         if not len(terms):
             return np.empty(0, np.int32), np.empty(0, np.float32)
-        return self._sums.best(terms, partial(add_impacts, self._arrays, terms, weights), depth)
+        return self._sums.best(terms, partial(_add_impacts, *self._arrays, terms, weights), depth)
 
     def scores(self, query: Mapping[str, float], numbers: NDArray[Any]) -> NDArray[np.float32]:
         """The scores that `search` finds for the documents of these numbers, at whatever depth; 0
@@ -150,7 +151,7 @@ class ImpactIndex(OpenedIndex):
         terms, weights = self._weighted(query)
         if not len(terms):
             return np.zeros(len(numbers), np.float32)
-        return self._sums.of(numbers, terms, partial(add_impacts, self._arrays, terms, weights))
+        return self._sums.of(numbers, terms, partial(_add_impacts, *self._arrays, terms, weights))
 
     def retriever(self, encoder: QueryEncoder | None = None, depth: int = 1000) -> ImpactRetriever:
         """A PyTerrier transformer over this index; see `ImpactRetriever`."""
@@ -251,3 +252,37 @@ def _read(shards: Iterable[Shard], scale: float | None) -> Iterator[DocumentPost
             first, np.diff(before), shard.values["term"][positive], impacts[positive]
         )
         first += len(shard.unit_ids)
+
+
+def check_scale(scale: float | None) -> None:
+    """`InputError` for a scale that impacts cannot have."""
+    if scale is not None:
+        do = "set scale=null for exact weights"
+        check_number("scale", scale, le=_LARGEST_SCALE, gt=0, do=do)
+
+
+def scaled(weights: NDArray[np.float32], scale: float | None) -> NDArray[Any]:
+    """round(weight x scale) as int32, in float64 so that no product is rounded twice; the weights
+    themselves without a scale."""
+    if scale is None:
+        return weights
+    return np.rint(weights.astype(np.float64) * scale).astype(np.int32)
+
+
+@compiled
+def _add_impacts(
+    offsets: NDArray[np.int64],
+    documents: NDArray[np.uint32],
+    impacts: NDArray[Any],
+    terms: NDArray[np.int64],
+    weights: NDArray[np.float32],
+    sums: NDArray[np.float32],
+) -> None:
+    first = offsets[terms].astype(np.uint64)
+    for limit in range(BLOCK, len(sums) + BLOCK, BLOCK):
+        for row in range(len(terms)):
+            weight = weights[row]
+            last = first_at(documents, first[row], np.uint64(offsets[terms[row] + 1]), limit)
+            for i in range(first[row], last):
+                sums[documents[i]] += weight * np.float32(impacts[i])
+            first[row] = last

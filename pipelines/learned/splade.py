@@ -1,130 +1,235 @@
-"""SPLADE as a retriever: a corpus encoded once, kept as impacts in an inverted index of our own."""
+"""SPLADE (Formal et al., SIGIR 2021): a masked language model gives terms of its vocabulary weights
+for a text, which an inverted index of impacts ranks.
+
+    weight of term v = max over tokens i of  ln(1 + relu(logit of v at i))
+
+with max pooling as in SPLADE v2 and v3.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
-from soundingline.pipelines.learned.encoding import encoded
-from soundingline.pipelines.learned.impact_scoring import check_scale
-from soundingline.pipelines.learned.impacts import ImpactIndex
-from soundingline.pipelines.learned.splade_model import SpladeEncoder
-from soundingline.pipelines.retrieve import OwnIndexRetriever
+import numpy as np
+from numpy.typing import NDArray
+
+from soundingline.pipelines.counts import shared_property
+from soundingline.pipelines.learned.encoding import SPARSE, Shards
+from soundingline.pipelines.learned.impacts import ImpactIndex, check_scale
+from soundingline.pipelines.learned.retriever import LearnedRetriever
+from soundingline.pipelines.models import (
+    check_length,
+    checkpoint_fingerprint,
+    own_length,
+    readable,
+    stored_config,
+    stored_file,
+    tokenizer_length,
+    within_memory,
+)
 from soundingline.pipelines.stage import Bound, Collection
-from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 
-__all__ = ["SpladeEncoder", "SpladeEngine", "SpladeRetriever"]
+_QUERIES = 4096  # whose weights are in memory
 
 
-@dataclass(frozen=True)
-class SpladeEngine:
-    """Settings of a SPLADE index: those of `SpladeEncoder`, and
+@dataclass(kw_only=True, eq=False, repr=False)
+class Splade(LearnedRetriever):
+    """Ranks units by the sum of query weight times impact, over the terms of the model. Arguments
+    and errors as of `LearnedRetriever`, and
 
-    - `scale`: impacts are round(weight x scale), 100 as published; None keeps exact float32.
-    - `memory_mb`: bound of the inversion's buffers.
-
-    Device, batches and memory are not part of the fingerprint; the precision is, resolved.
+    Args:
+        query_model: A checkpoint for the queries alone, of the same vocabulary. The default is
+            `model`. `revision` is that of `model`.
+        scale: Impacts are round(weight x scale), 100 as published; None keeps exact float32.
     """
 
-    model: str = "naver/splade-v3"
-    revision: str | None = None
+    model: str = field(default="naver/splade-v3", kw_only=False)
+    query_model: str | None = None
     scale: float | None = 100
-    device: str | None = None
-    dtype: str | None = None
-    batch_tokens: int | None = None
-    max_length: int | None = None
-    memory_mb: int = 1024
-    name: str = "splade"
-    offers: ClassVar[frozenset[str]] = frozenset()
+
+    name = "splade"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_scale(self.scale)
-        check_int("memory_mb", self.memory_mb, ge=16)
-        _ = self.encoder
+        self._weights = _NewestQueries()
 
-    @cached_property
-    def encoder(self) -> SpladeEncoder:
-        return SpladeEncoder(
-            self.model,
-            revision=self.revision,
+    @shared_property
+    def fingerprint(self) -> str:
+        """See `LearnedRetriever`."""
+        _check_kind(self.model, self.revision)
+        if self.max_length is not None:
+            check_length(stored_config(self.model, self.revision), self.model, self.max_length)
+        checkpoint = checkpoint_fingerprint(self.model, self.revision)
+        return fingerprint("splade", checkpoint, self.placement.precision, self._limit, self.scale)
+
+    @shared_property
+    def vocabulary(self) -> list[str]:
+        """The terms, by number. Loads the model."""
+        tokenizer = self._network.tokenizer
+        count = stored_config(self.model, self.revision).vocab_size
+        tokens: list[str] = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        return [*tokens, *(f"#{number}" for number in range(len(tokens), count))][:count]
+
+    @shared_property
+    def encoder(self) -> Splade:
+        """The model of the queries. `InputError` if its vocabulary is not that of the index."""
+        if self.query_model is None:
+            return self
+        encoder = Splade(
+            self.query_model,
+            max_length=self.max_length,
             device=self.device,
             dtype=self.dtype,
             batch_tokens=self.batch_tokens,
-            max_length=self.max_length,
         )
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint(self.name, self.encoder.fingerprint, self.scale)
-
-    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
-        """Encode and index; after a kill, what was encoded is not encoded again."""
-        with encoded(units, self.encoder, path, corpus_fingerprint=corpus_fingerprint) as shards:
-            ImpactIndex.build(
-                shards,
-                self.encoder.vocabulary,
-                path,
-                scale=self.scale,
-                corpus_fingerprint=corpus_fingerprint,
-                memory_mb=self.memory_mb,
-            )
-
-    def open(self, path: Path, *, corpus_fingerprint: str) -> ImpactIndex:
-        return ImpactIndex.open(path, corpus_fingerprint=corpus_fingerprint)
-
-
-class SpladeRetriever(OwnIndexRetriever):
-    """SPLADE (Formal et al., SIGIR 2021) over an index of its own; see `SpladeEngine` for the
-    settings. Columns as in `BM25`, without `query_toks`; at most `depth` units a query.
-
-    `query_model`: a checkpoint for the queries alone, of the same vocabulary (default: `model`;
-    `revision` is `model`'s). `InputError` for a model that cannot be had, and for vocabularies that
-    differ.
-    """
-
-    encoder: SpladeEncoder | None = None
-
-    def __init__(
-        self,
-        model: str = "naver/splade-v3",
-        *,
-        query_model: str | None = None,
-        revision: str | None = None,
-        scale: float | None = 100,
-        depth: int = 1000,
-        device: str | None = None,
-        dtype: str | None = None,
-        batch_tokens: int | None = None,
-        max_length: int | None = None,
-    ) -> None:
-        check_int("depth", depth)
-        self.model, self.query_model, self.revision = model, query_model, revision
-        self.scale, self.depth, self.max_length = scale, depth, max_length
-        self.device, self.dtype, self.batch_tokens = device, dtype, batch_tokens
-        self.engine()
-
-    def engine(self, *, whole_documents: bool = False) -> SpladeEngine:
-        """What builds and opens the index; checks the arguments."""
-        return self._part(SpladeEngine)
+        _ = encoder.fingerprint
+        return encoder
 
     def bind(self: Bound, collection: Collection) -> Bound:
-        """See `Retriever`."""
-        bound = super().bind(collection)
-        bound.encoder = self._query_encoder(bound.index)  # type: ignore[attr-defined]
-        return bound
-
-    def _query_encoder(self, index: ImpactIndex) -> SpladeEncoder:
-        if self.query_model is None:
-            return self.engine().encoder
-        encoder = self._part(SpladeEncoder, model=self.query_model, revision=None)
-        if encoder.vocabulary != index.vocabulary:
+        """See `Retriever`. `InputError` if the query model has another vocabulary."""
+        bound: Any = super().bind(collection)
+        if bound.query_model and bound.encoder.vocabulary != bound.index.vocabulary:
             raise InputError(
-                f"query_model='{self.query_model}' has another vocabulary than '{self.model}'",
+                f"query_model='{bound.query_model}' has another vocabulary than '{bound.model}'",
                 do="choose a query model that was trained together with it",
             )
-        return encoder
+        return bound  # type: ignore[no-any-return]
+
+    def write_index(self, shards: Shards, path: Path, corpus_fingerprint: str) -> None:
+        """See `LearnedRetriever`."""
+        ImpactIndex.build(
+            shards,
+            self.vocabulary,
+            path,
+            scale=self.scale,
+            corpus_fingerprint=corpus_fingerprint,
+        )
+
+    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
+        """See `LearnedRetriever`."""
+        return ImpactIndex.open(path, corpus_fingerprint=corpus_fingerprint)
+
+    def read(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
+        """See `LearnedRetriever`."""
+        texts = [readable(text) for text in texts]
+        with self._computing:
+            coded = self._network.tokenizer(texts, truncation=True, max_length=self._limit)
+        return texts, list(map(len, coded["input_ids"]))
+
+    def encode_batch(self, items: Sequence[str]) -> list[NDArray[Any]]:
+        """The terms of weight above 0 of each text of one batch, ascending: arrays of `SPARSE`."""
+        return self._run("encode_document", items)
+
+    def queries(self, texts: Sequence[str]) -> list[Mapping[str, float]]:
+        """Weights by term of each query. Those of the newest queries are kept."""
+        return self._weights.get(texts, self._query_weights)
+
+    def _query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
+        readables, terms = [readable(text) for text in texts], self.vocabulary
+        size = max(1, self.placement.batch_tokens // self._limit)
+        arrays: list[NDArray[Any]] = []
+        for start in range(0, len(texts), size):
+            arrays += self._run("encode_query", readables[start : start + size])
+        return [
+            {
+                terms[term]: weight
+                for term, weight in zip(
+                    array["term"].tolist(), array["weight"].tolist(), strict=True
+                )
+            }
+            for array in arrays
+        ]
+
+    def _run(self, method: str, texts: Sequence[str]) -> list[NDArray[Any]]:
+        what = f"SPLADE of {len(texts)} texts at once"
+        with self._computing, within_memory(self.placement.device, what):
+            weights = getattr(self._network, method)(
+                list(texts),
+                batch_size=len(texts),
+                show_progress_bar=False,
+                convert_to_sparse_tensor=False,
+            )
+            # Not-a-number is not 0 either, and reaches the check of the encoding.
+            rows, terms = weights.nonzero(as_tuple=True)
+            pairs = np.empty(len(rows), SPARSE)
+            pairs["weight"] = weights[rows, terms].float().cpu().numpy()
+            pairs["term"] = terms.cpu().numpy()
+        counts = np.bincount(rows.cpu().numpy(), minlength=len(texts))
+        return np.split(pairs, np.cumsum(counts)[:-1])
+
+    @shared_property
+    def _network(self) -> Any:
+        _check_kind(self.model, self.revision)
+        model = self.load_from_library("SparseEncoder")
+        if len(model) > 1 and getattr(model[1], "pooling_strategy", None) == "max":
+            model[0].register_forward_hook(_largest_logits)
+        model.max_seq_length = self._limit
+        # The name of a special token in a text is text.
+        model.tokenizer.split_special_tokens = True
+        return model
+
+    @shared_property
+    def _limit(self) -> int:
+        if self.max_length is not None:
+            return self.max_length
+        length = tokenizer_length(self.model, self.revision)
+        return own_length(stored_config(self.model, self.revision), length)
+
+
+class _NewestQueries:
+    """The weights of the newest queries. Thread-safe; a copy in another process is empty."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._weights: OrderedDict[str, Mapping[str, float]] = OrderedDict()
+
+    def __reduce__(self) -> Any:
+        return _NewestQueries, ()
+
+    def get(self, texts: Sequence[str], compute: Any) -> list[Mapping[str, float]]:
+        """The weights of each text; `compute` gives those of some."""
+        with self._lock:
+            weights_of = {text: self._weights[text] for text in texts if text in self._weights}
+        missing = list(dict.fromkeys(text for text in texts if text not in weights_of))
+        if missing:
+            weights_of |= zip(missing, compute(missing), strict=True)
+        with self._lock:
+            for text in texts:
+                self._weights[text] = weights_of[text]
+                self._weights.move_to_end(text)
+            while len(self._weights) > _QUERIES:
+                self._weights.popitem(last=False)
+        return [weights_of[text] for text in texts]
+
+
+def _largest_logits(network: Any, inputs: Any, features: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A hook that leaves the largest logit of each term, in float32: ln(1 + relu(x)) grows with x,
+    so that max pooling needs one logarithm a term and not one for each of its tokens."""
+    logits, mask = features["token_embeddings"], features["attention_mask"]
+    logits.masked_fill_(mask.logical_not()[..., None], -1.0)
+    largest = logits.amax(dim=1, keepdim=True).float()
+    return {**features, "token_embeddings": largest, "attention_mask": mask.new_ones(len(mask), 1)}
+
+
+def _check_kind(model: str, revision: str | None) -> None:
+    """`InputError` for another kind of checkpoint: the library would give it a random layer and say
+    so in its log only."""
+    architectures = getattr(stored_config(model, revision), "architectures", None) or []
+    if any(name.endswith("ForMaskedLM") for name in architectures):
+        return
+    path = stored_file(model, "modules.json", revision)
+    if not path or "sparse" not in path.read_text("utf-8").lower():
+        raise InputError(
+            f"'{model}' gives terms no weights ({', '.join(architectures) or 'no architecture'})",
+            valid="a masked language model with its head, or a sparse encoder of "
+            "sentence-transformers",
+            do="choose a checkpoint that was trained for SPLADE",
+        )

@@ -2,8 +2,8 @@
 "Passage Re-ranking with BERT", 2019), such as sentence-transformers' MS MARCO models and BGE's
 re-rankers, or a student trained on a teacher's judgements.
 
-A score is the classifier's logit. sentence-transformers' `CrossEncoder` shows its sigmoid for most
-checkpoints with one label, which orders texts alike."""
+A score is the classifier's logit. sentence-transformers' `CrossEncoder` returns its sigmoid for
+most checkpoints with one label, which is the same order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from soundingline.pipelines.models import (
     fitting,
     in_batches,
     least_window,
-    own_length,
     pack_linear_layers,
     readable,
     within_memory,
@@ -33,13 +32,14 @@ from soundingline.toolkit.optional import import_optional
 if TYPE_CHECKING:
     from torch import Tensor
 
+MODEL = "cross-encoder/ms-marco-MiniLM-L6-v2"
+CLASSIFIER = "AutoModelForSequenceClassification"
 Row: TypeAlias = Mapping[str, list[int]]
-"""The lists of a pair by the names of the network's arguments: `input_ids`, and what else the
-tokenizer makes."""
+"""The lists of a pair by the names of the network's arguments, such as `input_ids`."""
 
 
 class CrossEncoderInput(NamedTuple):
-    """A pair in at most `max_length` tokens, and whether something of it was cut."""
+    """The tokens of a pair, and whether it was cut."""
 
     row: Row
     truncated: bool
@@ -47,8 +47,8 @@ class CrossEncoderInput(NamedTuple):
 
 class CrossEncoderInputs:
     """Joins pairs into at most `max_length` tokens; the longer side is cut first. Names of special
-    tokens (`[SEP]`) are read as text. Thread-safe. `InputError` for a tokenizer that batches cannot
-    be read with; `model` is its checkpoint.
+    tokens (`[SEP]`) are read as text. Thread-safe. `InputError` for a tokenizer (of the checkpoint
+    `model`) without a fast version or a token for padding.
     """
 
     def __init__(self, tokenizer: Any, model: str, max_length: int) -> None:
@@ -83,9 +83,8 @@ class CrossEncoderInputs:
         ]
 
     def windows(self, pair: Pair) -> list[str]:
-        """The document in pieces that each fit whole, together all of its text, cut between words
-        where there is white space. One piece where it fits, or where the query leaves so little
-        room that windows would be absurd."""
+        """The document in parts that each fit and do not overlap, cut between words if possible.
+        The whole document if it fits, or if the query leaves less than an eighth of the length."""
         query, text = map(readable, pair)
         # The query, and the special tokens of a pair.
         (around,) = self._sizes(query, [""])
@@ -129,13 +128,6 @@ class CrossEncoderInputs:
             return self._tokenizer(*texts, split_special_tokens=True, verbose=False, **settings)
 
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-MODEL = "cross-encoder/ms-marco-MiniLM-L6-v2"
-CLASSIFIER = "AutoModelForSequenceClassification"
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class CrossEncoder(NeuralReranker):
     """Re-ranks by a cross-encoder (Nogueira and Cho, 2019).
@@ -172,8 +164,7 @@ class CrossEncoder(NeuralReranker):
         return in_batches(self._batch_scores, rows, lengths, self.placement.batch_tokens)
 
     def windows(self, pair: Pair) -> list[str]:
-        """The document in parts that each fit whole beside the query and do not overlap. The whole
-        document if it fits, or if the query leaves less than an eighth of the length."""
+        """See `CrossEncoderInputs`."""
         return self._inputs.windows(pair)
 
     @shared_property
@@ -192,15 +183,6 @@ class CrossEncoder(NeuralReranker):
         if self.max_length is not None:
             check_length(config, self.model, self.max_length)
         return checkpoint
-
-    @shared_property
-    def _tokenizer(self) -> Any:
-        return self._checkpoint.tokenizer()
-
-    @property
-    def _limit(self) -> int:
-        told = self._tokenizer.model_max_length
-        return self.max_length or own_length(self._checkpoint.config, told)
 
     @shared_property
     def _inputs(self) -> CrossEncoderInputs:

@@ -9,10 +9,11 @@ alone."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from soundingline.pipelines.counts import shared_property
 from soundingline.pipelines.models import (
@@ -26,7 +27,6 @@ from soundingline.pipelines.models import (
     in_batches,
     least_window,
     opening,
-    own_length,
     pack_linear_layers,
     t5_tokenizer,
     within_memory,
@@ -36,13 +36,19 @@ from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
-# Characters of a text that are looked at first for each token that can be kept; English has 4 or 5.
+MODEL = "castorini/monot5-base-msmarco"
+_LONGEST = 4096
+# Characters of a text that are read first for each token of a prompt; English has 4 or 5.
 _CHARACTERS = 12
 
 
 class MonoT5Input(NamedTuple):
-    """Token ids; whether something of the pair was cut, and whether the query left no room to the
-    document."""
+    """The token ids of a prompt.
+
+    Args:
+        truncated: Whether the pair was cut.
+        no_room: Whether the query left no room for the document.
+    """
 
     ids: list[int]
     truncated: bool
@@ -50,8 +56,8 @@ class MonoT5Input(NamedTuple):
 
 
 class MonoT5Prompts:
-    """Prompts of at most `max_length` tokens. The document gives way; a query that fills the prompt
-    by itself is cut at its end, and nothing of the document is read."""
+    """Prompts of at most `max_length` tokens. The end of the document is cut; a query that fills
+    the prompt is cut too, and nothing of the document is read."""
 
     def __init__(self, tokenizer: Any, max_length: int = 512) -> None:
         self._tokenizer = tokenizer
@@ -72,7 +78,7 @@ class MonoT5Prompts:
         fronts = [front(pair.text, limit * _CHARACTERS) for pair in pairs]
         texts = [_joined(pair.query, part) for pair, part in zip(pairs, fronts, strict=True)]
         inputs = self._ids(texts, limit)
-        # Rare characters or white space in mass: the front was too short, the text may be not.
+        # The front was too short: it has rare characters or much white space.
         short = [
             number
             for number, pair in enumerate(pairs)
@@ -84,9 +90,8 @@ class MonoT5Prompts:
         return [self._prompt(pair, ids) for pair, ids in zip(pairs, inputs, strict=True)]
 
     def windows(self, pair: Pair) -> list[str]:
-        """The document in pieces that each fit whole, together all of its text, cut between words
-        where there is white space. One piece where it fits, or where the query leaves so little
-        room that windows would be absurd."""
+        """The document in parts that each fit and do not overlap, cut between words if possible.
+        The whole document if it fits, or if the query leaves less than an eighth of the length."""
         room = self._room - self._query_tokens(pair.query)
         if room < self._least:
             return [pair.text]
@@ -135,21 +140,15 @@ class MonoT5Prompts:
 
 
 def front(text: str, size: int) -> str:
-    """Whole words from the start of `text`, about `size` characters; all of it where there is no
-    space to cut at. Words are tokenized apart, so that the tokens of a front begin the text's."""
+    """Whole words from the start of `text`, about `size` characters; all of it without a space to
+    cut at. Words are tokenized separately, so that the tokens of a front are the first tokens of
+    the text."""
     space = text.rfind(" ", 0, size) if len(text) > size else -1
     return text[:space] if space >= 0 else text
 
 
 def _joined(query: str, text: str) -> str:
     return f"Query: {query} Document: {text}"
-
-
-if TYPE_CHECKING:
-    pass
-
-MODEL = "castorini/monot5-base-msmarco"
-_LONGEST = 4096
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -187,10 +186,12 @@ class MonoT5(NeuralReranker):
     @shared_property
     def fingerprint(self) -> str:  # type: ignore[override]
         _ = self._prompts
+        tokenizer = copy.deepcopy(self._tokenizer.backend_tokenizer)
+        tokenizer.no_truncation()  # The last call has set how it truncates.
         return fingerprint(
             "monot5",
             checkpoint_fingerprint(self.model, self.revision),
-            self._tokenizer.backend_tokenizer.to_str(),
+            tokenizer.to_str(),
             self.placement.precision,
             self._limit,
         )
@@ -211,8 +212,7 @@ class MonoT5(NeuralReranker):
         return scores
 
     def windows(self, pair: Pair) -> list[str]:
-        """The document in parts that each fit whole beside the query and do not overlap. The whole
-        document if it fits, or if the query leaves less than an eighth of the length."""
+        """See `MonoT5Prompts`."""
         return self._prompts.windows(_plain(pair))
 
     def _batch_scores(self, prompts: Sequence[Sequence[int]]) -> list[float]:
@@ -265,8 +265,7 @@ class MonoT5(NeuralReranker):
 
     @property
     def _limit(self) -> int:
-        told = own_length(self._config, self._tokenizer.model_max_length)
-        return self.max_length or min(told, _LONGEST)
+        return min(super()._limit, _LONGEST)
 
     @shared_property
     def _tokenizer(self) -> Any:

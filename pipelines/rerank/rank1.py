@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from soundingline.pipelines.models import taken_off
 from soundingline.pipelines.prompting import model_of
@@ -22,7 +22,6 @@ from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel, identity
 from soundingline.toolkit.llm.errors import ContextOverflow, ModelError, ServerGone, Unreachable
 from soundingline.toolkit.llm.messages import SamplingParams, Token, Turn, user
-from soundingline.toolkit.llm.openai_chat import asking
 from soundingline.toolkit.llm.wire import sendable
 from soundingline.toolkit.tokens import count_tokens, truncate
 
@@ -168,13 +167,20 @@ class Rank1(Reranker):
             return model
         raise not_bound(self, "give it a model, or bind it to a collection that has one")
 
-    def _respond(self, prompts: Sequence[str], **bounds: Any) -> list[Turn | ModelError]:
+    def _respond(
+        self, prompts: Sequence[str], *, stop: Sequence[str] = (), max_tokens: int | None = None
+    ) -> list[Turn | ModelError]:
         model = self._bound_model
         # If `</think>` is a special token, omitting it from the reply would end no reasoning.
         extra = {**model.settings.extra, "skip_special_tokens": False}
-        greedy: SamplingParams = replace(model.settings, temperature=0.0, extra=extra)
+        settings: SamplingParams = replace(
+            model.settings,
+            temperature=0.0,
+            logprobs=LIKELIEST,
+            max_output_tokens=max_tokens or model.settings.max_output_tokens,
+            extra={**extra, "stop": list(stop)} if stop else extra,
+        )
         requests = [[user(prompt)] for prompt in prompts]
-        settings = asking(greedy, logprobs=LIKELIEST, **bounds)
         return model.respond_many(requests, [searched_question()] * len(requests), settings)
 
     def _metered(self, replies: Sequence[Turn | ModelError]) -> list[Turn]:

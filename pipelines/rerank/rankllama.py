@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from soundingline.pipelines.counts import shared_property
 from soundingline.pipelines.models import (
     Checkpoint,
     check_kind,
     check_length,
+    fitting,
     in_batches,
-    own_length,
-    taken_off,
     within_memory,
 )
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
@@ -28,6 +26,7 @@ from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
+PASSAGE = "castorini/rankllama-v1-7b-lora-passage"
 LAYOUTS = ("pair", "joined")
 _SHORTEST = 32
 # No token of the vocabulary is longer, runs of spaces left aside.
@@ -95,24 +94,18 @@ class RankLlamaPrompts:
         return RankLlamaInput(ids[:room] + self._end, truncated, query_truncated)
 
     def windows(self, pair: Pair) -> list[str]:
-        """The document's text in pieces that each fit whole, cut between words where there is
-        white space. At least one, which is empty for an empty text."""
+        """The document in parts that each fit, cut between words if possible; at least one, which
+        is empty for an empty text. A query that is too long is cut beside each of them."""
         query, _ = self._short(pair.query)
-        return taken_off(" ".join(pair.text.split()), partial(self._fitting, query))
-
-    def _fitting(self, query: str, rest: str) -> str:
-        """As much of the front of `rest` as fits, one token of it at least."""
-        room = self._max_length - len(self._end)
-        count = max(1, room - len(self._ids(query, "")))
-        head = rest[: _CHARACTERS * count]
-        ends = [end for _, end in self._tokenized(head).offset_mapping]
-        while True:
-            end = ends[count - 1] if count < len(ends) else len(head)
-            piece = rest[: _word_end(rest, end)]
-            # A text in the prompt can have more tokens than by itself.
-            if count == 1 or len(self._ids(query, piece)) <= room:
-                return piece
-            count = max(1, min(count, len(ends)) * 15 // 16)
+        around = len(self._ids(query, ""))
+        room = max(1, self._max_length - len(self._end) - around)
+        parts = fitting(
+            " ".join(pair.text.split()),
+            room,
+            lambda text: [begin for begin, _ in self._tokenized(text).offset_mapping],
+            lambda texts: [len(self._ids(query, text.strip())) - around for text in texts],
+        )
+        return [part.strip() for part in parts]
 
     def _short(self, query: str) -> tuple[str, bool]:
         """The query as far as half of the room reaches, and whether that is less than all."""
@@ -141,50 +134,6 @@ class RankLlamaPrompts:
         return self._tokenizer(
             text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
         )
-
-
-def _word_end(text: str, end: int) -> int:
-    """The last end of a word of `text` up to `end`; `end` itself where there is none."""
-    if end >= len(text) or text[end] == " ":
-        return end
-    space = text.rfind(" ", 0, end)
-    return space if space > 0 else end
-
-
-if TYPE_CHECKING:
-    import torch
-
-PASSAGE = "castorini/rankllama-v1-7b-lora-passage"
-
-
-class RankLlamaCheckpoint(Checkpoint):
-    """The weights: an adapter and its base, or one whole model. Arguments as of `Checkpoint`.
-
-    Making one reads configurations only. `InputError` where one cannot be had, or is no model that
-    scores pairs.
-    """
-
-    def __init__(self, model: str, base: str | None, revision: str | None) -> None:
-        kind = "AutoModelForSequenceClassification"
-        super().__init__(model, base, revision, automatic=kind, num_labels=1)
-        check_kind(self.config, self.whole, ("llama",), "rankllama")
-        if not self.adapted:
-            self._check_output(self.config.num_labels == 1)
-
-    def ranker(self, device: torch.device, dtype: torch.dtype) -> Any:
-        """The network, ready to score."""
-        # The base of an adapter has no such output.
-        network, missing = self.load(device, dtype, absent=("score.",))
-        self._check_output(bool(network.score.weight.any()) if self.adapted else not missing)
-        return network
-
-    def _check_output(self, there: bool) -> None:
-        if not there:
-            raise InputError(
-                f"'{self.model}' has no output that was trained to score pairs",
-                valid=f"a RankLLaMA: an adapter such as {PASSAGE}, or one merged into its base, "
-                "with one label",
-            )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -229,7 +178,10 @@ class RankLLaMA(NeuralReranker):
         settings = (self._limit, self.layout, self.end_of_sequence)
         prefixes = (self.query_prefix, self.document_prefix)
         dtype = str(self.placement.dtype)
-        return fingerprint("rankllama", self._checkpoint.fingerprint, dtype, *settings, *prefixes)
+        # 2: windows are cut as those of the other models.
+        return fingerprint(
+            "rankllama", 2, self._checkpoint.fingerprint, dtype, *settings, *prefixes
+        )
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         prompts = [self._prompts.encode(pair) for pair in pairs]
@@ -243,25 +195,19 @@ class RankLLaMA(NeuralReranker):
         return scores
 
     def windows(self, pair: Pair) -> list[str]:
-        """The document in parts that each fit whole, cut between words. A query that is too long is
-        cut beside each of them."""
+        """See `RankLlamaPrompts`."""
         return self._prompts.windows(pair)
 
     @shared_property
-    def _checkpoint(self) -> RankLlamaCheckpoint:
-        checkpoint = RankLlamaCheckpoint(self.model, self.base, self.revision)
+    def _checkpoint(self) -> Checkpoint:
+        kind = "AutoModelForSequenceClassification"
+        checkpoint = Checkpoint(self.model, self.base, self.revision, automatic=kind, num_labels=1)
+        check_kind(checkpoint.config, checkpoint.whole, ("llama",), "rankllama")
+        if not checkpoint.adapted:
+            self._check_output(checkpoint.config.num_labels == 1)
         if self.max_length is not None:
             check_length(checkpoint.config, checkpoint.whole, self.max_length)
         return checkpoint
-
-    @shared_property
-    def _tokenizer(self) -> Any:
-        return self._checkpoint.tokenizer()
-
-    @property
-    def _limit(self) -> int:
-        told = self._tokenizer.model_max_length
-        return self.max_length or own_length(self._checkpoint.config, told)
 
     @shared_property
     def _prompts(self) -> RankLlamaPrompts:
@@ -276,7 +222,20 @@ class RankLLaMA(NeuralReranker):
 
     @shared_property
     def _network(self) -> Any:
-        return self._checkpoint.ranker(self.placement.device, self.placement.dtype)
+        checkpoint, place = self._checkpoint, self.placement
+        # The base of an adapter has no such output.
+        network, missing = checkpoint.load(place.device, place.dtype, absent=("score.",))
+        there = bool(network.score.weight.any()) if checkpoint.adapted else not missing
+        self._check_output(there)
+        return network
+
+    def _check_output(self, there: bool) -> None:
+        if not there:
+            raise InputError(
+                f"'{self.model}' has no output that was trained to score pairs",
+                valid=f"a RankLLaMA: an adapter such as {PASSAGE}, or one merged into its base, "
+                "with one label",
+            )
 
     def _batch_scores(self, rows: Sequence[Sequence[int]]) -> list[float]:
         torch = import_optional("torch")

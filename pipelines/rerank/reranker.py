@@ -23,9 +23,9 @@ import pyterrier as pt
 from numpy.typing import NDArray
 
 from soundingline.pipelines.cache import ResultCache, text_hash
-from soundingline.pipelines.counts import Counts, MadeOnce
+from soundingline.pipelines.counts import Counts, MadeOnce, shared_property
 from soundingline.pipelines.lexical.storage import ATTRIBUTE
-from soundingline.pipelines.models import Placement
+from soundingline.pipelines.models import Checkpoint, Placement, own_length
 from soundingline.pipelines.stage import Stage, Texts
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
@@ -437,6 +437,23 @@ class NeuralReranker(Reranker):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.placement = Placement(self.device, self.dtype, self.batch_tokens, self.busy_tokens)
+
+    @property
+    def _checkpoint(self) -> Checkpoint:
+        raise NotImplementedError
+
+    @property
+    def _config(self) -> Any:
+        return self._checkpoint.config
+
+    @shared_property
+    def _tokenizer(self) -> Any:
+        return self._checkpoint.tokenizer()
+
+    @property
+    def _limit(self) -> int:
+        """`max_length`, or else the length for which the checkpoint was made."""
+        return self.max_length or own_length(self._config, self._tokenizer.model_max_length)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from scripted_model import ScriptedModel, calling, saying
+from small_benchmark import SmallBenchmark
 from toy_search import store_of
 
 from soundingline.agents.base import Budget, RunResources
@@ -31,7 +32,6 @@ RESOLVER = Resolver(
     Document(docid, title, "", f"http://x/{docid}") for docid, title in TITLES.items()
 )
 TOPIC = Topic("q", "Which mills stand in Brel?")
-TARGETS = {"q": {"m1", "m2"}}
 
 
 class Ranked:
@@ -160,14 +160,9 @@ def test_what_a_model_remembers_is_resolved_and_the_rest_is_hallucinated():
     expected = ("m1", "unresolved:2", "m2", "m3", "m4")
     assert trajectory.answer.documents == expected
     assert len(trajectory.calls) == 0 and not trajectory.tiers["previewed"]
-    evaluation = evaluate_run(
-        [trajectory],
-        topics=[TOPIC],
-        qrels={"evidence": {"q": {"m1": 1, "m2": 1}}},
-        answers={},
-        targets=TARGETS,
-        missing=lambda docids: set(docids) - set(TITLES),
-    )
+    judged = {"evidence": {"q": {"m1": 1, "m2": 1}}}
+    benchmark = SmallBenchmark([TOPIC], judged, docids=list(TITLES), sets=True)
+    evaluation = evaluate_run([trajectory], benchmark)
     assert evaluation.metrics["hallucination_rate"] == 0.2
     assert evaluation.metrics["P@1"] == 1.0 and evaluation.metrics["R@5"] == 1.0
     assert evaluation.metrics["P@5"] == pytest.approx(2 / 5)
@@ -187,14 +182,9 @@ def test_a_title_of_several_documents_is_not_hallucinated(count, documents, rate
     resolver = Resolver(Document(docid, title, "") for docid, title in titles.items())
     trajectory = recall_from_memory("Documents:\nAnnual Report\nA Book of Nobody's", resolver)
     assert list(trajectory.answer.documents) == [*documents, "unresolved:2"]
-    evaluation = evaluate_run(
-        [trajectory],
-        topics=[TOPIC],
-        qrels={"evidence": {"q": {"t0": 1}}},
-        answers={},
-        targets={"q": {"t0"}},
-        missing=lambda docids: set(docids) - set(titles),
-    )
+    judged = {"evidence": {"q": {"t0": 1}}}
+    benchmark = SmallBenchmark([TOPIC], judged, docids=list(titles), sets=True)
+    evaluation = evaluate_run([trajectory], benchmark)
     assert evaluation.metrics["hallucination_rate"] == pytest.approx(rate)
     # One of them is the target; what nobody can tell apart is wrong.
     assert evaluation.metrics["P@1"] == (1.0 if count <= 3 else 0.0)

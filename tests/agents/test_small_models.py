@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from scripted_model import ANSWER, ScriptedModel, call, calling, saying, search
+from small_benchmark import SmallBenchmark
 from test_chat import CORPUS, TEXTS, Clock, ask, ended, roles, tool
 from toy_search import WordBackend, store_of
 
@@ -32,7 +33,7 @@ def demands(trajectory):
 
 def counts(trajectory, *names):
     topics = [Topic("q1", "Who built Grenholm Mill?")]
-    evaluation = evaluate_run([trajectory], topics=topics, qrels={}, answers={})
+    evaluation = evaluate_run([trajectory], SmallBenchmark(topics))
     return {name: evaluation.counts[name] for name in names or ("no_call", "reminded")}
 
 

@@ -144,8 +144,7 @@ def interrupt(line):
     if "serving at" in line:
         os.kill(os.getpid(), signal.SIGINT)
 
-import soundingline.experiments.serving.running as running
-running.notify = interrupt
+serve.server.notify = interrupt
 
 async def notebook():
     print("code", serve.start(sys.argv[1:]), threading.active_count())

@@ -18,7 +18,7 @@ from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import escape_qid
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
-from trace_samples import Page
+from html_page import Page
 
 Entry = Callable[..., int]
 

@@ -281,7 +281,7 @@ def test_only_the_reranker_sees_the_question_where_that_is_asked(entry, models):
     ("given", "told"),
     [
         (("retriever=splade", "retriever.model=/nowhere"), "there is no folder '/nowhere'"),
-        (("retriever=splade", "retriever.model={rankllama}"), "SPLADE was given"),
+        (("retriever=splade", "retriever.model={rankllama}"), "gives terms no weights"),
         (("retriever=splade", "retriever.model={splade}"), "max_length=512"),
         (("retriever=dense", "retriever.model={splade}"), "how its vectors are pooled"),
         (("retriever=repllama", "retriever.model={splade}", "retriever.base={splade}"), "adapter"),

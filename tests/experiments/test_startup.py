@@ -13,7 +13,7 @@ from experiment_samples import TINY
 
 Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
-MODELS = ["torch", "transformers", "sentence_transformers", "pyterrier_dr"]
+MODELS = ["torch", "transformers", "sentence_transformers"]
 # What takes longer than a tenth of a second to import.
 HEAVY = [*MODELS, "numba", "scipy", "matplotlib", "statsmodels", "spacy", "openai", "anthropic"]
 
@@ -82,7 +82,7 @@ def test_composing_learned_stages_imports_no_library_of_models():
 
 def test_a_dense_run_that_searches_nothing_yet_imports_no_library_of_models(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
-    pytest.importorskip("pyterrier_dr")
+    pytest.importorskip("sentence_transformers")
     import tiny_embedder
 
     from soundingline.experiments import Experiment
@@ -103,12 +103,12 @@ assert len(Experiment.compose(*{given!r}).collection.prepared.index) == 64
 
 
 CHECKED = """
-from soundingline.pipelines import ColbertRetriever, DenseRetriever, SpladeRetriever
+from soundingline.pipelines import ColBERT, Dense, Splade
 exact = {{"dtype": "float32", "device": "cpu"}}
 for made in (
-    SpladeRetriever({splade!r}, max_length=64, **exact),
-    ColbertRetriever({late!r}, **exact),
-    DenseRetriever({dense!r}, **exact),
+    Splade({splade!r}, max_length=64, **exact),
+    ColBERT({late!r}, **exact),
+    Dense({dense!r}, **exact),
 ):
     made.check(None)
 """

@@ -34,7 +34,7 @@ class Failing(BM25):
         super().__init__(k1=k1, b=b, depth=depth)
         self.way = way
 
-    def open(self, collection):
+    def index_in(self, collection):
         if self.way == "bad":
             raise InputError("way=bad", do="choose another")
         if self.way == "defect":
@@ -57,7 +57,7 @@ class Failing(BM25):
             until = time.monotonic() + 120
             while len(list(Path().glob("begun-*"))) < 2 and time.monotonic() < until:
                 time.sleep(0.01)
-        return super().open(collection)
+        return super().index_in(collection)
 """
 
 

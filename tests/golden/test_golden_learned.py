@@ -32,7 +32,7 @@ class Ranked(NamedTuple):
 
 
 RANKED = {
-    "dense": Ranked(f"{PASSAGES} {DENSE}", (*LEARNED, "sentence_transformers", "pyterrier_dr")),
+    "dense": Ranked(f"{PASSAGES} {DENSE}", (*LEARNED, "sentence_transformers")),
     "colbert": Ranked(
         f"{PASSAGES} retriever=colbertv2 retriever.model={{colbert}} {CPU_RETRIEVER}"
         " retriever.max_length=48 retriever.storage=float32",
@@ -42,7 +42,7 @@ RANKED = {
         f"{MAXP} retriever=fusion_interpolation retriever@retriever.first=bm25_default"
         " retriever@retriever.second=dense retriever.second.model={dense}"
         " retriever.second.device=cpu retriever.second.dtype=float32 retriever.weight=0.4",
-        (*LEARNED, "sentence_transformers", "pyterrier_dr"),
+        (*LEARNED, "sentence_transformers"),
     ),
     "colbert_reranker": Ranked(
         f"reranker=colbert reranker.model={{colbert}} {CPU_RERANKER} reranker.max_length=48"

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import signal
-import socket
 import time
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +17,7 @@ from golden_record import plain
 from golden_workplace import check, skip_without
 from test_golden_runs import SETS, TEST
 
-SERVE = ("mcp", "uvicorn", "starlette", "jsonschema")
+SERVE = ("mcp", "uvicorn", "fastapi")
 # Where clients of the Model Context Protocol connect: server-sent events, and streamable HTTP.
 SSE, STREAMABLE = "/mcp", "/mcp"
 LIMIT = "benchmark.limit=2"
@@ -78,7 +77,7 @@ def without_times(value):
     return [without_times(inner) for inner in value] if isinstance(value, list) else value
 
 
-_TIMES = ("timing_ms", "timingMs", "version", "seconds")
+_TIMES = ("timingMs", "version", "seconds")
 
 
 @contextmanager
@@ -137,11 +136,9 @@ def test_a_run_by_a_client_of_the_json_interface(workplace):
     check("serve_json", content, workplace.places)
 
 
-def test_searchers_of_browsecomp_plus_and_the_tcp_clients_of_pi_serini(
-    workplace,
-):
+def test_searchers_of_browsecomp_plus(workplace):
     skip_without(SERVE)
-    text = f"{TEST} tool=top_k tool.k=3 tool.max_tokens=40 tool.get_document=true rpc_port=0"
+    text = f"{TEST} tool=top_k tool.k=3 tool.max_tokens=40 tool.get_document=true"
     with serving(workplace, "", f"{text} unit=passage unit.max_tokens=60") as talk:
         talk.post("/browsecomp-plus/search", query="customs house slate")
         talk.post("/browsecomp-plus/search", query="customs house", k=1)
@@ -150,7 +147,6 @@ def test_searchers_of_browsecomp_plus_and_the_tcp_clients_of_pi_serini(
         talk.post("/browsecomp-plus/get_document", docid="d60")
         talk.post("/browsecomp-plus/get_document", docid="nowhere")
         asyncio.run(_mcp(talk))
-        _rpc(talk)
     check("serve_browsecomp_plus", {"conversation": talk.lines}, workplace.places)
 
 
@@ -237,30 +233,3 @@ def _handles(texts):
     """The session that a reply gives in its text."""
     found = re.search(r'"session": ?"([^"]+)"', texts[0])
     return {"session": found[1]} if found else {}
-
-
-def _rpc(talk):
-    """Pi-Serini's TCP protocol, whose port the command prints."""
-    ready = json.loads(
-        talk._announced(r"^(\{.*\})$", lambda: talk.process.output.strip().splitlines()[0])[1]
-    )
-    with socket.create_connection(("127.0.0.1", ready["port"]), timeout=60) as connection:
-        stream = connection.makefile("rwb")
-        requests = [
-            {"type": "ping"},
-            {"type": "search", "query": "customs house slate", "query_mode": "plain", "k": 3},
-            {
-                "type": "render_search_results",
-                "docids": ["d60", "nowhere"],
-                "snippet_max_chars": 80,
-                "highlight_clues": [{"text": "customs slate", "category": "any", "boost": 1}],
-            },
-            {"type": "read_document", "docid": "d60", "offset": 1, "limit": 2},
-            {"type": "erase"},
-        ]
-        for number, request in enumerate(requests, start=1):
-            stream.write(json.dumps({"id": number, **request}).encode() + b"\n")
-            stream.flush()
-            talk.note({"request": request, "reply": json.loads(stream.readline())})
-    ready.pop("port")
-    talk.note({"ready": ready})

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from foreign_runs import answer, browsecomp, call, search, thought, trajectory
+from small_benchmark import SmallBenchmark
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.evaluation import evaluate_run
@@ -194,12 +195,8 @@ def test_browsecomp_pluss_evaluator_gives_our_published_figures_on_an_export(
     (summary,) = tmp_path.rglob("evaluation_summary.json")
     theirs = json.loads(summary.read_text(encoding="utf-8"))
     accepted = {qid: [text] for qid, text in answers().items()}
-    evaluation = evaluate_run(
-        rows,
-        topics=[Topic(qid, "question?") for qid in answers()],
-        qrels={"evidence": judged()},
-        answers=accepted,
-    )
+    topics = [Topic(qid, "question?") for qid in answers()]
+    evaluation = evaluate_run(rows, SmallBenchmark(topics, {"evidence": judged()}, accepted))
     right = {row.qid: row.correct for row in evaluation.verdicts}
     ours = browsecomp_plus.leaderboard_entry(
         rows, right, accepted, judged(), llm="m", retriever="r", date="2026-01-01"

@@ -133,7 +133,7 @@ def test_phrases_count_for_given_documents(enriched):
 @pytest.mark.parametrize("kind", ["impacts", "dense", "colbert"])
 def test_learned_retrievers_score_given_documents(kind, tmp_path):
     if kind != "impacts":
-        for package in ("torch", "pyterrier_dr", "sentence_transformers"):
+        for package in ("torch", "sentence_transformers"):
             pytest.importorskip(package)
     retriever = learned(kind, tmp_path)
     for seed in range(cases(20, 3)):

@@ -1,26 +1,39 @@
-"""Checkpoints, their fingerprints and adapters; device, dtype and memory."""
+"""Checkpoints, adapters and fingerprints; device, dtype and memory; defaults of all models; packed
+linear layers; batches and text windows."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import platform
+import re
 import shutil
 import time
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import tiny_embedder
+import tiny_llama
+import tiny_splade
+import tiny_t5
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_t5 import save_t5
 
-pytest.importorskip("transformers")
-torch = pytest.importorskip("torch")
-
-import tiny_embedder  # noqa: E402
-from tiny_t5 import save_t5  # noqa: E402
-
-from soundingline.pipelines.models import (  # noqa: E402
+from soundingline import pipelines
+from soundingline.pipelines import models
+from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
+from soundingline.pipelines.learned.dense import Dense
+from soundingline.pipelines.learned.splade import Splade
+from soundingline.pipelines.models import (
     Checkpoint,
+    by_tokens,
     check_kind,
     check_length,
     check_memory,
@@ -29,13 +42,27 @@ from soundingline.pipelines.models import (  # noqa: E402
     choose_device,
     choose_dtype,
     computes_bfloat16,
+    cut,
+    fitting,
     free_bytes,
     opening,
+    own_length,
+    pack_linear_layers,
+    taken_off,
     weight_bytes,
     within_memory,
 )
-from soundingline.toolkit.errors import InputError  # noqa: E402
-from soundingline.toolkit.optional import import_optional  # noqa: E402
+from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
+from soundingline.pipelines.rerank.monot5 import MonoT5
+from soundingline.pipelines.rerank.rankllama import RankLLaMA
+from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.optional import import_optional
+
+pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("sentence_transformers")
 
 CPU = torch.device("cpu")
 
@@ -331,22 +358,15 @@ def test_another_dtype_is_told_with_the_valid_ones(name):
         choose_dtype(name, CPU)
 
 
-def test_a_package_that_is_not_installed_is_told_with_the_extra_that_brings_it(
-    monkeypatch,
-):
-    def absent(name):
-        raise ModuleNotFoundError(f"No module named '{name}'", name=name.partition(".")[0])
-
-    monkeypatch.setattr("soundingline.toolkit.optional.import_module", absent)
+def test_a_package_that_is_not_installed_is_told_with_the_extra_that_brings_it(monkeypatch):
+    monkeypatch.setattr("soundingline.toolkit.optional.find_spec", lambda package: None)
     with pytest.raises(InputError, match=r"transformers is not .* 'soundingline\[rerank\]'"):
         import_optional("transformers.utils")
-    with pytest.raises(InputError, match=r"pyterrier_dr is not .* 'soundingline\[learned\]'"):
-        import_optional("pyterrier_dr")
+    with pytest.raises(InputError, match=r"sentence_transformers is .* 'soundingline\[learned\]'"):
+        import_optional("sentence_transformers")
 
 
-def test_a_package_that_is_broken_inside_keeps_its_own_error(
-    monkeypatch,
-):
+def test_a_package_that_is_broken_inside_keeps_its_own_error(monkeypatch):
     def broken(name):
         raise ModuleNotFoundError("No module named 'tokenizers'", name="tokenizers")
 
@@ -460,3 +480,272 @@ def test_a_pickled_adapter_runs_nothing(adapters, tmp_path):
     with pytest.raises(InputError, match="cannot be loaded"):
         Checkpoint(str(adapter), str(adapters / "llama")).load(CPU, torch.float32)
     assert not (tmp_path / "canary").exists()
+
+
+LENGTH = 40
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def says(folder, length):
+    """The checkpoint with a tokenizer that names this length."""
+    path = folder / "tokenizer_config.json"
+    content = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps({**content, "model_max_length": length}), "utf-8")
+    return folder
+
+
+def save_cross_encoder(folder):
+    body = tiny_embedder.save_bert(folder / "body")
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(body, num_labels=1)
+    loaded.save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(body).save_pretrained(folder)
+    return folder
+
+
+def scored(kind, **fixed):
+    """The score of a long document by a scorer of this kind."""
+
+    def result(folder, **given):
+        words = " ".join(("mill", "river", "old", "the") * 40)
+        return kind(str(folder), **fixed, **given).score([Pair("the mill", words)])
+
+    return result
+
+
+def encoded(kind, **fixed):
+    """The tokens that an encoder of this kind reads of a long document."""
+
+    def result(folder, **given):
+        words = (*tiny_splade.WORDS[:4], "mill", "river", "old", "the")
+        return kind(str(folder), **fixed, **given).read([" ".join(words * 40)])[1]
+
+    return result
+
+
+MODELS = {
+    "monoT5": (lambda f: says(tiny_t5.save_t5(f), LENGTH), scored(MonoT5), LENGTH),
+    "RankLLaMA": (
+        lambda f: says(tiny_llama.save_rankllama(f), LENGTH),
+        scored(RankLLaMA),
+        LENGTH,
+    ),
+    "cross-encoder": (
+        lambda f: says(save_cross_encoder(f), LENGTH),
+        scored(CrossEncoder),
+        LENGTH,
+    ),
+    "SPLADE": (
+        lambda f: says(tiny_splade.write_splade(f), LENGTH),
+        encoded(Splade),
+        LENGTH,
+    ),
+    "SPLADE, positions": (tiny_splade.write_splade, encoded(Splade), tiny_splade.POSITIONS),
+    "dense, pooling": (
+        lambda f: says(tiny_embedder.save_bert(f), LENGTH),
+        encoded(Dense, pooling="mean"),
+        LENGTH,
+    ),
+    # Lengths that these makers write into the configuration of sentence-transformers.
+    "dense, sentence-transformers": (tiny_embedder.save_sentence_model, encoded(Dense), 64),
+    "ColBERT, retriever": (tiny_embedder.save_multi_vector, encoded(ColBERT), 48),
+    "ColBERT, re-ranker": (tiny_embedder.save_multi_vector, scored(ColBERTReranker), 48),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_reads_as_many_tokens_as_its_checkpoint_was_made_for(name, tmp_path):
+    save, result, length = MODELS[name]
+    folder = save(tmp_path / "model")
+    own = result(folder)
+    np.testing.assert_array_equal(own, result(folder, max_length=length))
+    assert own != result(folder, max_length=length - 2)
+    if length == LENGTH:
+        assert own != result(folder, max_length=length + 2)
+
+
+@pytest.mark.parametrize("kind", [MonoT5, RankLLaMA, CrossEncoder, Splade])
+def test_an_own_length_that_is_given_as_well_changes_no_fingerprint(kind, tmp_path):
+    makers = {
+        MonoT5: tiny_t5.save_t5,
+        RankLLaMA: tiny_llama.save_rankllama,
+        CrossEncoder: save_cross_encoder,
+        Splade: tiny_splade.write_splade,
+    }
+    folder = str(says(makers[kind](tmp_path / "model"), LENGTH))
+    own = kind(folder, device="cpu").fingerprint
+    assert kind(folder, device="cpu", max_length=LENGTH).fingerprint == own
+    assert kind(folder, device="cpu", max_length=LENGTH + 1).fingerprint != own
+
+
+@pytest.mark.parametrize(
+    ("positions", "tokenizer", "expected"),
+    [(512, 180, 180), (128, 512, 128), (128, 1e30, 128), (None, 77, 77), (None, 1e30, 512)],
+)
+def test_the_tokenizer_names_the_length_and_the_positions_bound_it(positions, tokenizer, expected):
+    config = SimpleNamespace(max_position_embeddings=positions)
+    assert own_length(config, tokenizer) == expected
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_a_cpu_computes_in_float32_whatever_its_instructions(computes, monkeypatch):
+    monkeypatch.setattr(models, "computes_bfloat16", lambda device: computes)
+    assert models.choose_dtype(None, CPU) == torch.float32
+    assert models.choose_dtype("bfloat16", CPU) == torch.bfloat16
+    gpu = torch.bfloat16 if computes else torch.float32
+    assert models.choose_dtype(None, torch.device("cuda")) == gpu
+
+
+def test_no_model_sets_a_length_or_a_precision_of_its_own():
+    named = [getattr(pipelines, name) for name in pipelines.__all__]
+    checked = 0
+    for kind in named:
+        parameters = inspect.signature(kind).parameters
+        if "dtype" not in parameters:
+            continue
+        checked += 1
+        for name in ("dtype", "max_length", "query_max_length"):
+            if name in parameters:
+                assert parameters[name].default is None, f"{kind.__name__}({name}=...)"
+    assert checked == 7
+
+
+# Half of the distance between neighbours of 8 bits, and a little for the order of the sum.
+ROUNDING = 2**-8 * 1.01
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_packed_layers_of_a_network_give_its_results(bias):
+    network = torch.nn.Sequential(torch.nn.Linear(16, 8, bias=bias), torch.nn.Linear(8, 3))
+    states = torch.randn(2, 5, 16)
+    with torch.inference_mode():
+        expected = network(states)
+        pack_linear_layers(network)
+        assert network[0].weight.numel() == 0 and network[0].weight.dtype == torch.float32
+        torch.testing.assert_close(network(states), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.skipif(not computes_bfloat16(CPU), reason="no instructions for bfloat16")
+def test_in_bfloat16_a_sum_is_rounded_once_after_the_bias():
+    torch.manual_seed(3)
+    network = torch.nn.Sequential(torch.nn.Linear(48, 80)).bfloat16()
+    rows = torch.randn(300, 48).bfloat16()
+    weight, bias = (value.detach().double() for value in network.parameters())
+    expected = rows.double() @ weight.T + bias
+    with torch.inference_mode():
+        pack_linear_layers(network)
+        result = network(rows).double()
+    assert ((result - expected).abs() <= ROUNDING * expected.abs() + 1e-5).all()
+
+
+def test_a_torch_without_the_operators_keeps_its_layers(monkeypatch):
+    monkeypatch.setattr(torch.ops, "mkldnn", object())
+    network = torch.nn.Sequential(torch.nn.Linear(16, 8))
+    pack_linear_layers(network)
+    assert type(network[0]) is torch.nn.Linear
+
+
+@given(
+    text=st.text(alphabet="ab ", min_size=1, max_size=60),
+    size=st.integers(1, 7),
+    repeated=st.integers(1, 3),
+)
+def test_pieces_are_the_text_and_hold_no_more_tokens_than_asked(text, size, repeated):
+    # A token a character, and several at every fifth, as a tokenizer of bytes has them.
+    begins = [at for at in range(len(text)) for _ in range(1 if at % 5 else repeated)]
+    pieces = cut(text, begins, size)
+    assert "".join(pieces) == text
+    start = 0
+    for piece in pieces:
+        tokens = [at for at in begins if start <= at < start + len(piece)]
+        assert len(tokens) <= size or len(set(tokens)) == 1
+        start += len(piece)
+
+
+@pytest.mark.parametrize(
+    ("size", "pieces"),
+    [
+        (10, ["the old mill"]),
+        (8, ["the old ", "mill"]),
+        (4, ["the ", "old ", "mill"]),
+        (2, ["th", "e ", "ol", "d ", "mi", "ll"]),
+    ],
+)
+def test_cuts_stand_between_words_where_one_begins(size, pieces):
+    text = "the old mill"
+    letters = [match.start() for match in re.finditer(r"\S", text)]
+    assert cut(text, letters, size) == pieces
+
+
+def test_pieces_taken_off_the_front_leave_out_white_space_alone():
+    assert taken_off("  the old  mill ", lambda rest: rest[:3]) == ["the", "old", "mil", "l"]
+    assert taken_off(" \n ", lambda rest: rest[:3]) == [""]
+
+
+def test_pieces_that_have_more_tokens_by_themselves_are_cut_again():
+    text = "the old mill by the river"
+    # A token a character; by itself a piece has two more, and the last word one for each letter.
+    pieces = fitting(
+        text,
+        10,
+        lambda part: list(range(len(part))),
+        lambda parts: [len(part) + 2 + 9 * (part == "river") for part in parts],
+    )
+    assert "".join(pieces) == text
+    assert max(len(piece) + 2 for piece in pieces) <= 10
+    assert "river" not in pieces
+
+
+LENGTHS = st.lists(st.integers(0, 600), max_size=60)
+
+
+def test_texts_of_like_length_share_a_batch_and_the_longest_come_first():
+    assert by_tokens([10, 500, 20, 490, 15], max_tokens=1000) == [[1, 3], [2, 4, 0]]
+
+
+def test_a_text_longer_than_a_batch_is_one_by_itself():
+    assert by_tokens([5, 2000, 1500, 5], max_tokens=1000) == [[1], [2], [0, 3]]
+
+
+def test_a_batch_holds_no_more_texts_than_it_may():
+    assert by_tokens([1] * 5, max_tokens=1000, max_items=2) == [[0, 1], [2, 3], [4]]
+
+
+def test_equal_lengths_keep_their_order():
+    assert by_tokens([7] * 6, max_tokens=21) == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_texts_without_a_token_are_batched_too():
+    assert by_tokens([0, 0, 3], max_tokens=2) == [[2], [0, 1]]
+
+
+def test_no_texts_are_no_batches():
+    assert by_tokens([], max_tokens=10) == []
+
+
+@given(LENGTHS, st.integers(1, 2000), st.none() | st.integers(1, 9))
+def test_every_text_is_in_one_batch_that_fits(lengths, max_tokens, max_items):
+    batches = by_tokens(lengths, max_tokens, max_items)
+    assert sorted(position for batch in batches for position in batch) == [*range(len(lengths))]
+    for batch in batches:
+        longest = max(lengths[position] for position in batch)
+        assert len(batch) == 1 or len(batch) * longest <= max_tokens
+        assert len(batch) <= (max_items or len(batch))
+        assert lengths[batch[0]] == longest
+
+
+@given(LENGTHS, st.integers(1, 2000))
+def test_no_two_neighbouring_batches_would_fit_into_one(lengths, max_tokens):
+    batches = by_tokens(lengths, max_tokens)
+    for first, second in pairwise(batches):
+        assert (len(first) + 1) * max(1, lengths[first[0]]) > max_tokens
+        assert lengths[first[-1]] >= lengths[second[0]]
+
+
+@pytest.mark.parametrize(("tokens", "items"), [(0, None), (-5, 3), (10, 0)])
+def test_impossible_sizes_are_refused(tokens, items):
+    with pytest.raises(InputError, match=r"valid: 1 or more of each"):
+        by_tokens([1], tokens, items)

@@ -1,8 +1,5 @@
-"""Data from outside: what passes, and the one line about what does not."""
+"""Data and settings from outside: what passes, and the one line about what does not."""
 
-from __future__ import annotations
-
-import doctest
 import json
 import math
 import subprocess
@@ -10,12 +7,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 from typing_extensions import NotRequired, TypedDict
 
-from soundingline.toolkit import errors
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import InputError, check_int, check_number, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,10 +50,7 @@ def test_halves_of_surrogate_pairs_pass():
     [
         ({}, "a.json:3 has no field 'query-id'. Run it again."),
         ({"id": 7}, "a.json:3 has no field 'query-id'. valid: its fields: id. Run it again."),
-        (
-            {"query-id": 7},
-            "a.json:3: query-id is 7. valid: a valid string. Run it again.",
-        ),
+        ({"query-id": 7}, "a.json:3: query-id is 7. valid: a valid string. Run it again."),
         (
             {"query-id": "7", "result": [{"tool_name": "a"}, {"tool_name": ["secret"]}]},
             "a.json:3: result.1.tool_name is a value of type list. valid: a valid string."
@@ -117,11 +111,35 @@ def test_strict_checks_convert_no_single_value(change, place):
     assert place in str(raised.value) and len(str(raised.value)) < 200
 
 
-def test_the_example_of_the_documentation_holds():
-    results = doctest.testmod(errors)
-    assert results.attempted and not results.failed
-
-
 def test_checks_are_imported_only_where_data_are_read():
     program = "import sys, soundingline.toolkit.errors; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 2.0, "3", None, math.nan, 10**30, np.float32(2)])
+def test_what_is_no_whole_number_in_the_bounds_is_refused(value):
+    with pytest.raises(InputError, match=r"^depth=.*valid: a whole number, 1 to 1000\. try 10\."):
+        check_int("depth", value, le=1000, do="try 10")
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, True, "0.5", None, math.nan, math.inf, 1j, 10**400])
+def test_what_is_no_number_in_the_bounds_is_refused(value):
+    with pytest.raises(InputError, match=r"^b=.*valid: 0 or more, at most 1"):
+        check_number("b", value, le=1)
+
+
+def test_numbers_in_the_bounds_pass():
+    for whole in (1, 1000, np.int64(7), np.uint8(255)):
+        check_int("depth", whole, le=1000)
+    for number in (0, 1, 0.5, np.float32(0.25), np.int64(1)):
+        check_number("b", number, le=1)
+    check_number("mu", 1e-9, gt=0)
+    with pytest.raises(InputError, match=r"mu=0\. valid: above 0, finite\."):
+        check_number("mu", 0, gt=0)
+
+
+def test_the_line_ends_each_part_and_keeps_what_goes_on():
+    assert str(InputError("a=1. ", valid="b, c", do="try b")) == "a=1. valid: b, c. try b."
+    line = str(InputError("no a", valid="b, c, ...", do="give path=..."))
+    assert line == "no a. valid: b, c, ... give path=..."
+    assert str(InputError("no a", do="did you mean b?")) == "no a. did you mean b?"

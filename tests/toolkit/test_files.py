@@ -1,7 +1,5 @@
 """Files and folders appear whole, can be read by others, and leave nothing behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

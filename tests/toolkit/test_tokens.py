@@ -1,9 +1,9 @@
-"""Counting and cutting by a tokenizer that a protocol names."""
+"""Counting and cutting by words and marks, and by the tokenizer of a model."""
 
-from __future__ import annotations
+import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tiny_tokenizer import write_tokenizer
 from toy_search import WordBackend, store_of
@@ -12,7 +12,15 @@ from soundingline.toolkit.corpus import DocumentHead
 from soundingline.toolkit.data import Document
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import RankedBrowsing, TopK
-from soundingline.toolkit.tokens import WORDS, count_tokens, load_tokenizer
+from soundingline.toolkit.tokens import (
+    WORDS,
+    count_tokens,
+    load_tokenizer,
+    token_spans,
+    token_starts,
+    truncate,
+    without_format_characters,
+)
 
 LONG = "the harbour kings antidisestablishment  \u00e9\u6f22\U0001f6a2\tx " * 400
 
@@ -57,7 +65,7 @@ def test_a_head_is_a_prefix_and_whole_where_it_is_short(path, reference, text, l
 def test_a_long_text_is_not_read_whole_for_its_head(path, monkeypatch):
     tokens = load_tokenizer(str(path))
     read = []
-    encoded = tokens._encoded  # type: ignore[attr-defined]
+    encoded = tokens._encoded
     monkeypatch.setattr(tokens, "_encoded", lambda text: read.append(len(text)) or encoded(text))
     tokens.truncate(LONG * 50, 10)
     assert max(read) < 2000
@@ -114,3 +122,51 @@ def test_tools_and_heads_use_the_tokenizer(path, reference):
     unit = DocumentHead(16, str(path))
     assert [each.text for each in unit.units(document)] == [expected]
     assert unit.fingerprint != DocumentHead(16).fingerprint
+
+
+def test_words_and_visible_marks_are_tokens():
+    assert count_tokens("It cost $3.50, didn't it?") == 12
+    assert count_tokens("") == 0
+    assert count_tokens(" \n\t ") == 0
+
+
+@given(st.text(max_size=900))
+@example("a \ud800b")
+def test_array_path_finds_the_tokens_of_the_expression(text):
+    starts = [start for start, _ in token_spans(text)]
+    assert token_starts(text).tolist() == starts
+    assert count_tokens(text) == len(starts)
+
+
+@given(st.text(max_size=200), st.integers(0, 60))
+def test_head_is_the_shortest_prefix_with_that_many_tokens(text, limit):
+    cut = truncate(text, limit)
+    total = count_tokens(text)
+    assert text.startswith(cut)
+    assert count_tokens(cut) == min(limit, total)
+    if limit > total:
+        assert cut == text
+    elif limit:
+        assert count_tokens(cut[:-1]) <= limit and not cut[-1:].isspace()
+
+
+@pytest.mark.parametrize("length", [0, 399, 401, 3000])
+def test_the_head_of_a_text_ends_with_its_last_token_whatever_its_length(length):
+    draw = random.Random(length)
+    for _ in range(200):
+        pieces = ["word" * draw.randint(1, 300), *"ab é字.,\n_ ", "\u200d", "\ud83d", "😀"]
+        text = "".join(draw.choice(pieces) for _ in range(length))[:length]
+        spans = list(token_spans(text))
+        for limit in (1, len(spans) // 2, len(spans) - 1, len(spans), len(spans) + 1):
+            whole = limit > len(spans)
+            expected = text if whole else text[: spans[limit - 1][1]] if limit > 0 else ""
+            assert truncate(text, limit) == expected
+
+
+def test_format_characters_are_dropped_and_no_others():
+    # The general category Cf of the Unicode Character Database, by name.
+    dropped = "\u200b\u200d\ufeff\u00ad\u202e\u2066\U000e0041"
+    visible = "a é\u0301\u00a0\u20e3漢\U0001f600\ud800"
+    for _ in range(2):
+        assert without_format_characters(dropped.join(visible)) == visible
+        assert without_format_characters(dropped) == ""

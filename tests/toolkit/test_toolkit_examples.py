@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-MODULES = ("corpus.store", "corpus.resolve", "search.answers", "tokens")
+MODULES = (
+    *("errors", "obfuscation", "redaction", "tokens", "corpus.store", "corpus.resolve"),
+    *("runs.run_folder", "search.answers"),
+)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -21,13 +24,7 @@ def test_the_examples_of_a_module_are_true(module):
     ("page", "output"),
     [("collections.md", "unit_id='d1%p1'"), ("search-tool.md", "1. docid=d1 score=2.0000")],
 )
-def test_the_example_of_a_page_runs(
-    page,
-    output,
-    tmp_path,
-    monkeypatch,
-    capsys,
-):
+def test_the_example_of_a_page_runs(page, output, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
     (code,) = (block for block in blocks if "SqliteStore" in block)

@@ -41,15 +41,9 @@ _MOST_SIMILAR = 10
 
 
 class Resolution(NamedTuple):
-    """The result for one reference.
-
-    Attributes:
-        finding: the reference as it was passed in.
-        docid: the document, or an empty string if the reference was refused.
-        how: `id`, `url`, `identifier`, `title` or `similar title`; `unknown` or `ambiguous` if
-            the reference was refused.
-        candidates: the documents that an ambiguous reference may refer to.
-    """
+    """The result for one reference (`finding`): the docid, and how it was found (`id`, `url`,
+    `identifier`, `title` or `similar title`). A refused reference has an empty docid, is `unknown`
+    or `ambiguous`, and has the `candidates` in the second case."""
 
     finding: str
     docid: str
@@ -70,10 +64,8 @@ class Resolver:
         documents: id, title and URL of each document; texts are not used.
         threshold: the least similarity of a title, in (0, 1]: Dice's coefficient over the sets of
             character trigrams.
-        margin: titles whose similarity is within this distance of the best one count as equal.
-
-    Raises:
-        InputError: for a threshold or a margin out of range.
+        margin: in [0, 1]; titles whose similarity is within this distance of the best one count as
+            equal.
 
     Example:
         >>> resolver = Resolver([Document("p1", "Attention Is All You Need", "")])
@@ -104,10 +96,8 @@ class Resolver:
 
     @classmethod
     def open(cls, folder: Path, threshold: float = 0.8, margin: float = 0.05) -> Resolver:
-        """Open the folder of a resolver that `write` made.
-
-        Raises `OSError`, `ValueError` or `KeyError` if it is absent or damaged.
-        """
+        """Open a folder that `write` filled; `OSError`, `ValueError` or `KeyError` if it is missing
+        or damaged."""
         resolver = cls((), threshold, margin)
         record = json.loads((folder / "headings.json").read_text(encoding="utf-8"))
         resolver._docids = set(record["docids"])

@@ -80,14 +80,8 @@ class WholeDocument(Segmenter):
 
 @dataclass
 class DocumentHead(Segmenter):
-    """One unit per document: its first tokens.
-
-    Args:
-        max_tokens: length of the unit, title not included. The default, 512, is that of
-            BrowseComp-Plus.
-        tokenizer: what counts the tokens, see `soundingline.toolkit.tokens.load_tokenizer`; None
-            counts words and punctuation marks.
-    """
+    """One unit per document: its first `max_tokens` tokens (default: 512, as in BrowseComp-Plus),
+    title not included, counted by a `tokenizer` (`soundingline.toolkit.tokens.load_tokenizer`)."""
 
     max_tokens: int = 512
     tokenizer: str | None = None

@@ -26,7 +26,6 @@ from soundingline.toolkit.corpus.sentences import line_spans, without_break
 from soundingline.toolkit.data import PASSAGE_MARK, Document, Lines, Unit, parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import (
-    CHECKSUM_LIST,
     atomic_folder,
     fingerprint,
     verify_checksum_list,
@@ -106,10 +105,9 @@ class SqliteStore:
     ) -> SqliteStore:
         """Write the documents to the folder `path`, atomically, and open it.
 
-        Raises:
-            InputError: for an empty corpus; a docid that is empty, repeated, or ends like the id
-                of a passage (`%p3`); text that is not valid Unicode; a document of 1,000,000,000
-                bytes or more, SQLite's limit.
+        `InputError` for an empty corpus; a docid that is empty, repeated, or ends like the id of a
+        passage (`%p3`); text that is not valid Unicode; a document of 1,000,000,000 bytes or more,
+        SQLite's limit.
         """
         with _writing(Path(path), _TEXTS_SCHEMA) as connection:
             if not _write_texts(connection, documents, corpus_fingerprint):
@@ -120,11 +118,8 @@ class SqliteStore:
     def in_memory(
         cls, documents: Iterable[Document] | Mapping[str, str], segmenter: Segmenter | None = None
     ) -> SqliteStore:
-        """A store without files, for tests, examples and toy corpora.
-
-        Args:
-            documents: the documents, or texts by docid. There may be none.
-            segmenter: how they are cut into units; None: every document is one unit.
+        """A store without files, for tests, examples and toy corpora, of any number of documents or
+        of texts by docid. Without a segmenter every document is one unit.
 
         Example:
             >>> store = SqliteStore.in_memory({"d1": "A mill.", "d2": "A ship."})
@@ -164,16 +159,16 @@ class SqliteStore:
             with _within_limits(f"the list of {len(spans):,} units of document {document.docid!r}"):
                 connection.execute("INSERT INTO spans VALUES (?, ?)", (number, blob))
             total += len(spans)
-        meta = {
-            "kind": _UNITS_KIND,
-            "version": _UNITS_VERSION,
-            "units": total,
-            "passages": int(segmenter.passages),
-            "corpus_fingerprint": self.corpus_fingerprint,
-            "segmenter": segmenter.name,
-            "segmenter_fingerprint": segmenter.fingerprint,
-        }
-        _write_meta(connection, meta)
+        _write_meta(
+            connection,
+            kind=_UNITS_KIND,
+            version=_UNITS_VERSION,
+            units=total,
+            passages=int(segmenter.passages),
+            corpus_fingerprint=self.corpus_fingerprint,
+            segmenter=segmenter.name,
+            segmenter_fingerprint=segmenter.fingerprint,
+        )
         return total
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -208,11 +203,8 @@ class SqliteStore:
         return int(self._units.meta["units"]) if self._units else len(self)
 
     def documents(self, *, texts: bool = True) -> Iterator[Document]:
-        """Every document, in the order of the corpus, streamed.
-
-        Args:
-            texts: False leaves the texts empty and does not read them.
-        """
+        """Every document, in the order of the corpus, streamed. Without `texts` the texts are not
+        read and are empty."""
         columns = "docid, title, text, url" if texts else "docid, title, '', url"
         query = f"SELECT {columns} FROM documents ORDER BY number"
         return (Document(*row) for row in self._texts.execute(query))
@@ -236,17 +228,9 @@ class SqliteStore:
         return Document(*row)
 
     def lines(self, docid: str, offset: int = 1, limit: int = 200) -> Lines:
-        """Lines of a document, without their line breaks; see `sentences.line_spans`.
-
-        Args:
-            docid: the document.
-            offset: number of the first line, from 1.
-            limit: the most lines to return.
-
-        Raises:
-            KeyError: for an unknown docid.
-            ValueError: for a limit below 1, and for an offset without a line.
-        """
+        """At most `limit` lines of a document from line `offset` (from 1), without their line
+        breaks; see `sentences.line_spans`. `KeyError` for an unknown docid; `ValueError` for a
+        limit below 1, and for an offset without a line."""
         if limit < 1:
             raise ValueError(f"limit is {limit}; it must be at least 1")
         document = self.document(docid)
@@ -338,13 +322,17 @@ def _write_texts(
                 f"document {docid!r} is not valid Unicode ({error.reason} at {error.start})",
                 do="repair its text in the corpus",
             ) from None
-    meta = {"kind": _TEXTS_KIND, "version": _TEXTS_VERSION, "documents": number}
-    _write_meta(connection, {**meta, "corpus_fingerprint": corpus_fingerprint})
+    _write_meta(
+        connection,
+        kind=_TEXTS_KIND,
+        version=_TEXTS_VERSION,
+        documents=number,
+        corpus_fingerprint=corpus_fingerprint,
+    )
     return number
 
 
-def _write_meta(connection: sqlite3.Connection, values: Mapping[str, Any]) -> None:
-    """The last step of writing: a database without these values is incomplete."""
+def _write_meta(connection: sqlite3.Connection, **values: Any) -> None:
     rows = [(key, str(value)) for key, value in values.items()]
     connection.executemany("INSERT INTO meta VALUES (?, ?)", rows)
 
@@ -417,35 +405,21 @@ class _Database:
 
     @classmethod
     def open(cls, folder: Path, kind: str, version: int) -> _Database:
-        """The database in a folder; `InputError` unless it is whole and of this kind."""
+        """The database in a folder; `InputError` unless it is complete and of this kind."""
         if not folder.is_dir():
             raise InputError(f"there is no {kind} at {folder}", do=f"run {_COMMAND}")
         again = f"delete that folder and run {_COMMAND}"
-        if not (folder / _FILE).is_file():
-            what = f"the {kind} at {folder} is damaged: {_FILE} is missing"
-            raise InputError(what, do=again)
-        checked = (folder / CHECKSUM_LIST).exists()
-        if checked:  # version 1 had no checksums; its version is reported below
-            verify_checksum_list(folder, what=f"the {kind} at {folder}", do=again)
-        uri = f"{(folder / _FILE).resolve().as_uri()}?mode=ro&immutable=1"
-        database = cls(uri, str(folder))
-        try:
-            database._read_meta()
-        except sqlite3.DatabaseError as error:
+        verify_checksum_list(folder, what=f"the {kind} at {folder}", do=again)
+        database = cls(f"{(folder / _FILE).resolve().as_uri()}?mode=ro&immutable=1", str(folder))
+        database._read_meta()
+        actual = (database.meta["kind"], database.meta["version"])
+        if actual != (kind, str(version)):
             database.close()
-            raise InputError(f"the {kind} at {folder} is damaged ({error})", do=again) from None
-        meta = database.meta
-        if meta.get("kind") != kind or meta.get("version") != str(version):
-            database.close()
-            actual = (
-                f"{meta.get('kind', 'nothing complete')}, version {meta.get('version', 'none')}"
-            )
             raise InputError(
-                f"{folder} holds {actual}", valid=f"{kind}, version {version}", do=again
+                f"{folder} holds {actual[0]}, version {actual[1]}",
+                valid=f"{kind}, version {version}",
+                do=again,
             )
-        if not checked:
-            database.close()
-            raise InputError(f"the {kind} at {folder} has no {CHECKSUM_LIST}", do=again)
         return database
 
     @classmethod

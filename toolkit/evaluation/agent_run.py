@@ -13,21 +13,17 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.data import Qrels, Topic, parent
+from soundingline.toolkit.data import Qrels, parent
 from soundingline.toolkit.errors import InputError, parse
-from soundingline.toolkit.evaluation.answers import (
-    ExactAnswerJudge,
-    Judge,
-    holds_answer,
-)
+from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Judge, holds_answer
 from soundingline.toolkit.evaluation.evaluation import (
     RANKINGS,
     VERDICTS,
@@ -48,7 +44,6 @@ from soundingline.toolkit.evaluation.funnel import (
 from soundingline.toolkit.evaluation.published import browsecomp_plus_measures, calibration_error
 from soundingline.toolkit.evaluation.retrieval import (
     DEFAULT_MEASURES,
-    MissingDocuments,
     PerQuestion,
     Texts,
     answer_coverage,
@@ -74,7 +69,6 @@ from soundingline.toolkit.trajectory import (
     known_usage,
 )
 
-FINAL_DEPTH = 1000
 PHRASES_WITH_ANSWER = "phrases_with_answer"
 REWRITES_WITH_ANSWER = "rewrites_with_answer"
 _TOOLS = {
@@ -93,43 +87,29 @@ class _Enriched(TypedDict):
     phrases: list[_Phrase]
 
 
-class _Raw(TypedDict, total=False):
-    raw: str
-
-
-class _Rewritten(_Raw):
+class _Rewritten(TypedDict):
+    raw: NotRequired[str]
     rewritten: str
 
 
 def evaluate_run(
     trajectories: Iterable[Trajectory],
+    benchmark: Benchmark,
     *,
-    topics: Sequence[Topic],
-    qrels: Mapping[str, Qrels],
-    answers: Mapping[str, Sequence[str]],
     measures: Sequence[str] = DEFAULT_MEASURES,
     judge: Judge | None = None,
-    tier: str = "evidence",
-    targets: Mapping[str, Collection[str]] | None = None,
-    checklists: Mapping[str, Sequence[str]] | None = None,
-    satisfaction: Mapping[str, Mapping[str, Sequence[bool]]] | None = None,
-    missing: MissingDocuments | None = None,
     texts: Texts | None = None,
 ) -> Evaluation:
     """Compute all measures of a run.
 
     Args:
         trajectories: the recorded trajectories, at most one for each question.
-        topics: the questions of the split.
-        qrels: tier -> question -> docid -> grade.
-        answers: the accepted answers of each question.
+        benchmark: the questions with their judgements and answers. Rankings and recall are measured
+            against the judgements of the tier `evidence`.
         measures: names of ir_measures, for the final ranking.
         judge: `ExactAnswerJudge()` by default.
-        tier: the tier of `qrels` that recall and rankings are measured against.
-        targets, checklists, satisfaction: see `Benchmark`; of questions that ask for documents.
-        missing: which docids the corpus lacks; None if rankings contain only documents of the
-            corpus.
-        texts: titles and texts of documents, for answer coverage; None to leave it out.
+        texts: titles and texts of documents, for answer coverage; None to read the documents of the
+            benchmark.
 
     Returns:
         An evaluation with these measures:
@@ -162,40 +142,40 @@ def evaluate_run(
         `ended_<reason>`: questions by the reason why they ended.
 
     Raises:
-        InputError: for a trajectory of no question of `topics`, and for two of one question.
+        InputError: for a trajectory of no question of the benchmark, and for two of one question.
     """
-    targets = targets or {}
     recorded = [without_texts(trajectory) for trajectory in trajectories]
-    qids = [topic.qid for topic in topics]
+    qids, targets = [topic.qid for topic in benchmark.topics], benchmark.targets
     _check_questions(recorded, qids)
-    judged = {
-        name: {qid: grades[qid] for qid in qids if qid in grades} for name, grades in qrels.items()
+    qrels = {
+        tier: {qid: grades[qid] for qid in qids if qid in grades}
+        for tier, grades in benchmark.qrels.items()
     }
-    evidence = with_targets(judged.get(tier, {}), targets)
-    accepted = {qid: answers[qid] for qid in qids if answers.get(qid)}
+    evidence = with_targets(qrels["evidence"], targets)
+    accepted = {qid: benchmark.answers[qid] for qid in qids if benchmark.answers.get(qid)}
     ended = [trajectory for trajectory in recorded if trajectory.status != "failed"]
     rankings = {trajectory.qid: final_ranking(trajectory) for trajectory in ended}
     judge = judge or ExactAnswerJudge()
     verdicts = [
-        judge.verdict(trajectory.qid, trajectory.answer, accepted[trajectory.qid])
-        for trajectory in ended
-        if trajectory.qid in accepted
+        judge.verdict(row.qid, row.answer, accepted[row.qid])
+        for row in ended
+        if row.qid in accepted
     ]
-    completed = {row.qid: float(row.status == "completed") for row in ended}
+    correct = {verdict.qid: verdict.correct for verdict in verdicts}
+    checklists, satisfaction = benchmark.checklists, benchmark.satisfaction
     per_question = {
         **measure_rankings(rankings, evidence, with_list_measures(measures, targets)),
-        **checklist_measures(rankings, qids, targets, checklists or {}, satisfaction or {}),
-        **list_measures(rankings, targets, missing),
-        **(answer_coverage(rankings, accepted, texts) if texts else {}),
-        "accuracy": _or_zero(accepted, {row.qid: float(row.correct) for row in verdicts}),
-        "answer_f1": _or_zero(accepted, {row.qid: row.f1 for row in verdicts}),
-        "completion": _or_zero(qids, completed),
+        **checklist_measures(rankings, qids, targets, checklists, satisfaction),
+        **list_measures(rankings, targets, benchmark.missing_documents),
+        **answer_coverage(rankings, accepted, texts or benchmark.document_texts),
+        "accuracy": _or_zero(accepted, correct),
+        "answer_f1": _or_zero(accepted, {verdict.qid: verdict.f1 for verdict in verdicts}),
+        "completion": _or_zero(qids, {row.qid: row.status == "completed" for row in ended}),
         **_evidence_measures(ended, evidence),
         "citations_invented": {row.qid: _invented_citations(row) for row in ended},
         **_guesses([row for row in recorded if row.qid in accepted], accepted),
         **_effort(recorded),
     }
-    correct = {verdict.qid: verdict.correct for verdict in verdicts}
     evaluation = Evaluation(
         counts={
             **_counts(recorded, qids, evidence, accepted),
@@ -204,18 +184,13 @@ def evaluate_run(
             "without_verdict": sum(bool(verdict.error) for verdict in verdicts),
         },
         rankings=rankings,
-        funnel=evidence_funnel(ended, judged),
+        funnel=evidence_funnel(ended, qrels),
         curves=exposure_curves(ended, evidence) if relevant_documents(evidence) else {},
         verdicts=verdicts,
     )
     right = [correct.get(row.qid, False) for row in recorded]
-    return evaluation.with_values(
-        per_question,
-        {
-            **_calibration(ended, correct),
-            **browsecomp_plus_measures(recorded, right, accepted, evidence),
-        },
-    )
+    published = browsecomp_plus_measures(recorded, right, accepted, evidence)
+    return evaluation.with_values(per_question, {**_calibration(ended, correct), **published})
 
 
 def evaluate_run_folder(
@@ -231,39 +206,26 @@ def evaluate_run_folder(
 
     Args:
         folder: the run folder.
-        benchmark: the benchmark of the run.
+        benchmark, measures, texts: see `evaluate_run`.
         judges: one judge for each of the folder's repeats.
-        measures: names of ir_measures.
-        state: the folder's `state()` from before the judges read its trajectories.
-        texts: titles and texts of documents; None to read them from the benchmark.
-
-    Raises:
-        InputError: if trajectories were written in the meantime.
+        state: the folder's `state()` from before the judges read its trajectories. `InputError` if
+            trajectories were written in the meantime.
     """
     parts, evaluations = folder.repeats(), []
     if len(parts) != len(judges):
         raise _changed(folder)
     for part, judge in zip(parts, judges, strict=True):
         evaluation = evaluate_run(
-            part.trajectories(),
-            topics=benchmark.topics,
-            qrels=benchmark.qrels,
-            answers=benchmark.answers,
-            measures=measures,
-            judge=judge,
-            targets=benchmark.targets,
-            checklists=benchmark.checklists,
-            satisfaction=benchmark.satisfaction,
-            missing=benchmark.missing_documents,
-            texts=texts or benchmark.document_texts,
+            part.trajectories(), benchmark, measures=measures, judge=judge, texts=texts
         )
         evaluations.append(evaluation)
         if part.number > 1:
             write_json(part.path / VERDICTS, [row._asdict() for row in evaluation.verdicts])
             ranking = trec_run(evaluation.rankings, f"{folder.name}-repeat{part.number}")
             write_text(part.path / RANKINGS, ranking, clear=True)
-    whole = evaluations[0] if len(evaluations) == 1 else average_repeats(evaluations)
-    write_evaluation(folder.path, whole, state=state)
+    several = len(evaluations) > 1
+    evaluation = average_repeats(evaluations) if several else evaluations[0]
+    write_evaluation(folder.path, evaluation, state=state)
     if folder.state() != state:
         raise _changed(folder)
     return load_run(folder.path)
@@ -276,9 +238,9 @@ def _changed(folder: RunFolder) -> InputError:
     )
 
 
-def final_ranking(trajectory: Trajectory, depth: int = FINAL_DEPTH) -> list[str]:
-    """The documents of a trajectory as one ranking, each once, at most `depth` (1000 by default, as
-    deep as runs are submitted to TREC).
+def final_ranking(trajectory: Trajectory, depth: int = 1000) -> list[str]:
+    """The documents of a trajectory as one ranking, each once, at most `depth` (by default as deep
+    as runs are submitted to TREC).
 
     If the answer lists documents, these are the ranking. Otherwise cited documents come first, then
     opened, previewed and surfaced ones, each tier in the order of first exposure.
@@ -322,7 +284,7 @@ def _check_questions(recorded: Sequence[Trajectory], qids: Sequence[str]) -> Non
 
 
 def _or_zero(qids: Iterable[str], known: Mapping[str, float]) -> dict[str, float]:
-    return {qid: known.get(qid, 0.0) for qid in qids}
+    return {qid: float(known.get(qid, 0)) for qid in qids}
 
 
 def _evidence_measures(ended: Sequence[Trajectory], evidence: Qrels) -> PerQuestion:
@@ -337,12 +299,12 @@ def _evidence_measures(ended: Sequence[Trajectory], evidence: Qrels) -> PerQuest
         if cited and wanted:
             precision[trajectory.qid] = len(cited & wanted) / len(cited)
             recall[trajectory.qid] = len(cited & wanted) / len(wanted)
-    reached = reach_by_tier(ended, evidence)
+    recalls = {
+        f"recall_{tier}": {qid: reach.recall for qid, reach in reaches.items()}
+        for tier, reaches in reach_by_tier(ended, evidence).items()
+    }
     return {
-        **{
-            f"recall_{tier}": {qid: reach.recall for qid, reach in reaches.items()}
-            for tier, reaches in reached.items()
-        },
+        **recalls,
         "citation_precision": _or_zero(relevant, precision),
         "citation_recall": _or_zero(relevant, recall),
     }
@@ -366,20 +328,15 @@ def _guesses(rows: Sequence[Trajectory], accepted: Mapping[str, Sequence[str]]) 
             kept = {each["phrase"] for row in enriched for each in row["phrases"] if each["kept"]}
             phrases[qid] = float(sum(holds_answer(phrase, answers) for phrase in kept))
         notes = [row for search in searches for row in rewrites(search)]
-        if rewrites_of := _checked(qid, notes, list[_Rewritten]):
-            guessed = guessed_rewrites(rewrites_of, trajectory.question, answers)
-            rewritten[qid] = float(len(guessed))
+        if queries := _checked(qid, notes, list[_Rewritten]):
+            rewritten[qid] = float(len(guessed_rewrites(queries, trajectory.question, answers)))
     return {PHRASES_WITH_ANSWER: phrases, REWRITES_WITH_ANSWER: rewritten}
 
 
 def _checked(qid: str, notes: Any, kind: Any) -> Any:
-    return parse(
-        kind,
-        notes,
-        where=f"the notes on the searches of question {qid!r}",
-        do="delete its trajectory and run again, or restore it from a copy",
-        strict=True,
-    )
+    where = f"the notes on the searches of question {qid!r}"
+    do = "delete its trajectory and run again, or restore it from a copy"
+    return parse(kind, notes, where=where, do=do, strict=True)
 
 
 def rewrites(notes: Mapping[str, Any]) -> list[Mapping[str, str]]:
@@ -447,45 +404,46 @@ def _counts(
 ) -> dict[str, int]:
     statuses = Counter(trajectory.status for trajectory in recorded)
     reasons = Counter(trajectory.reason for trajectory in recorded if trajectory.reason)
-    codes = Counter(call.error for trajectory in recorded for call in trajectory.calls)
-    refused = Counter[str]()
-    for error, count in codes.items():
-        if error:  # run files of other harnesses have sentences in place of codes
-            refused[f"refused_{error if error.isidentifier() else 'other'}"] += count
+    calls = [call for trajectory in recorded for call in trajectory.calls]
+    refused = Counter(  # run files of other harnesses have sentences in place of codes
+        f"refused_{call.error if call.error.isidentifier() else 'other'}"
+        for call in calls
+        if call.error
+    )
     different = sum(len(set(map(_call_text, trajectory.calls))) for trajectory in recorded)
     answered = uncalled = formless = 0
     for trajectory in recorded:
         answer, final = trajectory.answer, final_message(trajectory)
         if trajectory.status != "failed":
-            given = bool(answer.exact.strip() or answer.documents)
+            has_answer = bool(answer.exact.strip() or answer.documents)
             lacks_format = bool(final and final.get(NO_FORMAT))
-            answered += given and not lacks_format
-            uncalled += not trajectory.calls and bool(given or answer.explanation)
+            answered += has_answer and not lacks_format
+            uncalled += not trajectory.calls and bool(has_answer or answer.explanation)
             formless += lacks_format
-    reminded = [
-        any(message.get("demand") == "reminder" for message in trajectory.messages)
-        for trajectory in recorded
-    ]
     return {
         "questions": len(qids),
         "recorded": len(recorded),
         "missing": len(qids) - len(recorded),
         "answered": answered,
         "no_call": uncalled,
-        "reminded": sum(reminded),
+        "reminded": sum(
+            any(message.get("demand") == "reminder" for message in trajectory.messages)
+            for trajectory in recorded
+        ),
         "no_format": formless,
         "unjudged": len(qids) - len(evidence),
         "without_accepted_answer": len(qids) - len(accepted),
-        **{status: statuses.get(status, 0) for status in STATUSES},
+        **{status: statuses[status] for status in STATUSES},
         **{f"ended_{reason}": count for reason, count in sorted(reasons.items())},
-        "calls": codes.total(),
-        "repeated": codes.total() - different,
+        "calls": len(calls),
+        "repeated": len(calls) - different,
         "refused": refused.total(),
         **dict(sorted(refused.items())),
     }
 
 
 def _call_text(call: ToolCall) -> str:
+    """The call without its reason; equal texts are equal calls."""
     arguments = {name: value for name, value in call.arguments.items() if name != "reason"}
     return json.dumps([call.name, arguments], sort_keys=True)
 

@@ -104,16 +104,15 @@ def compare(
         for measure in measures
         for a, b in pairs
     ]
-    families: dict[str, list[int]] = {}
-    for number, (measure, *_) in enumerate(rows):
-        families.setdefault(measure if family == "measure" else "", []).append(number)
-    adjusted: dict[int, float] = {}
-    for numbers in families.values():
-        p_values = [rows[number][3].p for number in numbers]
-        adjusted.update(zip(numbers, holm(p_values), strict=True))
+    size = len(pairs) if family == "measure" else len(rows)  # of a family: rows are by measure
+    adjusted = [
+        p
+        for first in range(0, len(rows), size or 1)
+        for p in holm([row.p for *_, row in rows[first : first + size]])
+    ]
     return [
-        PairedComparison(measure=measure, a=a, b=b, p_holm=adjusted[number], **row._asdict())
-        for number, (measure, a, b, row) in enumerate(rows)
+        PairedComparison(measure=measure, a=a, b=b, p_holm=p, **row._asdict())
+        for (measure, a, b, row), p in zip(rows, adjusted, strict=True)
     ]
 
 
@@ -203,16 +202,14 @@ class Systems:
         system lacks one of them, because a mean over other benchmarks cannot be compared."""
         values = [system.value(measure, benchmark) for benchmark in self.benchmarks_of(measure)]
         present = [value for value in values if value is not None]
-        if not present or len(present) < len(values):
-            return None
-        return sum(present) / len(present)
+        return sum(present) / len(present) if present and len(present) == len(values) else None
 
     def of(self, name: str) -> System | None:
         """The system of the run with this name; None if there is no such run."""
-        for system in self.systems:
-            if any(run.name == name for run in system.runs.values()):
-                return system
-        return None
+        return next(
+            (one for one in self.systems if any(run.name == name for run in one.runs.values())),
+            None,
+        )
 
 
 def by_benchmark(runs: Sequence[EvaluatedRun]) -> list[list[EvaluatedRun]]:
@@ -265,8 +262,7 @@ def _check_factors(groups: Sequence[Sequence[EvaluatedRun]], by: Sequence[str]) 
     varied = {name for name in known if any(_varies(name, group) for group in groups)}
     if unknown := sorted(set(by) - known):
         raise InputError(
-            f"no run has the factor {', '.join(unknown)}",
-            valid=", ".join(sorted(varied or known)),
+            f"no run has the factor {', '.join(unknown)}", valid=", ".join(sorted(varied or known))
         )
     for group in groups:
         first: dict[Any, EvaluatedRun] = {}
@@ -276,7 +272,7 @@ def _check_factors(groups: Sequence[Sequence[EvaluatedRun]], by: Sequence[str]) 
                 raise InputError(
                     f"{other.name} and {run.name} have the same {', '.join(by)} and differ "
                     "otherwise",
-                    valid="factors that tell the runs on one benchmark apart",
+                    valid="factors that distinguish the runs on one benchmark",
                     do=f"add {' or '.join(sorted(varied - set(by)))}",
                 )
 

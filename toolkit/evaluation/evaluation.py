@@ -129,18 +129,15 @@ class Evaluation:
                 error: the value, and the number of answers.
         """
         per_question = {name: values for name, values in per_question.items() if values}
-        others = over_answers or {}
+        numbers = {
+            **{name: (_mean(row.values()), len(row)) for name, row in per_question.items()},
+            **(over_answers or {}),
+        }
         return replace(
             self,
             per_question=per_question,
-            metrics={
-                **{name: _mean(values.values()) for name, values in per_question.items()},
-                **{name: value for name, (value, _) in others.items()},
-            },
-            denominators={
-                **{name: len(values) for name, values in per_question.items()},
-                **{name: count for name, (_, count) in others.items()},
-            },
+            metrics={name: value for name, (value, _) in numbers.items()},
+            denominators={name: count for name, (_, count) in numbers.items()},
         )
 
 
@@ -148,10 +145,7 @@ class Evaluation:
 class EvaluatedRun(Evaluation):
     """An evaluation that was read from a run folder, without its rankings and verdicts.
 
-    Attributes:
-        name: the run's name.
-        factors: what was varied, option names by group, such as `{"unit": "passage"}`.
-        manifest: the run's manifest.
+    `factors` are what was varied, option names by group, such as `{"unit": "passage"}`.
     """
 
     name: str
@@ -213,11 +207,10 @@ def average_repeats(evaluations: Sequence[Evaluation]) -> Evaluation:
         if name not in repeats
     }
     counts = {
-        name: first.counts.get(name, 0)
-        if name in OF_QUESTIONS
-        else sum(each.counts.get(name, 0) for each in evaluations)
+        name: sum(each.counts.get(name, 0) for each in evaluations)
         for name in _keys(each.counts for each in evaluations)
     }
+    counts |= {name: first.counts.get(name, 0) for name in OF_QUESTIONS if name in counts}
     averaged = replace(
         first,
         counts={**counts, "repeats": len(evaluations)},
@@ -270,22 +263,43 @@ def _mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[f
 def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) -> None:
     """Write an evaluation into a run folder and replace an earlier one.
 
-    Args:
-        path: the run folder.
-        evaluation: the evaluation.
-        state: the `RunFolder.state()` from before the trajectories were read.
-
-    Raises:
-        InputError: for a value that is not finite, and if the folder cannot be written.
+    `state` is the `RunFolder.state()` from before the trajectories were read. `InputError` for a
+    value that is not finite, and if the folder cannot be written.
     """
     folder = RunFolder(path)
     _check_finite(folder, evaluation)
+    summary = {
+        "format": FORMAT,
+        "counts": evaluation.counts,
+        "denominators": evaluation.denominators,
+        "trajectories": state,
+    }
+    texts = {
+        _QUESTIONS: dump_json(evaluation.per_question),
+        _FUNNEL: dump_json(evaluation.funnel),
+        _CURVES: dump_json(evaluation.curves),
+        RANKINGS: trec_run(evaluation.rankings, folder.name),
+    }
+    if evaluation.repeats:
+        components = {name: variance_components(row) for name, row in evaluation.repeats.items()}
+        variance = {name: row._asdict() for name, row in components.items() if row}
+        texts[_REPEATS] = dump_json({"values": evaluation.repeats, "variance": variance})
+    texts[_METRICS] = dump_json(evaluation.metrics)
+    hashes = {name: fingerprint(text) for name, text in texts.items()}
+    hashes[_SUMMARY] = fingerprint(dump_json(summary))
     try:
         with file_lock(folder.path / "evaluation" / ".lock"):
             for part in folder.repeats():
-                for place in (part.path, part.path / "evaluation"):
-                    remove_leftovers(place)
-            _write(folder, evaluation, state)
+                remove_leftovers(part.path)
+                remove_leftovers(part.path / "evaluation")
+            hashes[_MANIFEST] = fingerprint(_compared(folder.manifest()))
+            (folder.path / _METRICS).unlink(missing_ok=True)
+            write_json(folder.path / VERDICTS, [row._asdict() for row in evaluation.verdicts])
+            if not evaluation.repeats:
+                (folder.path / _REPEATS).unlink(missing_ok=True)
+            write_json(folder.path / _SUMMARY, {**summary, "files": hashes}, clear=True)
+            for name, text in texts.items():
+                write_text(folder.path / name, text, clear=True)
     except OSError as error:
         raise InputError(
             f"cannot write the evaluation of {folder.path}: {error.strerror or error}",
@@ -310,63 +324,28 @@ def _check_finite(folder: RunFolder, evaluation: Evaluation) -> None:
             )
 
 
-def _write(folder: RunFolder, evaluation: Evaluation, state: str) -> None:
-    summary = {
-        "format": FORMAT,
-        "counts": evaluation.counts,
-        "denominators": evaluation.denominators,
-        "trajectories": state,
-    }
-    texts = {
-        _QUESTIONS: dump_json(evaluation.per_question),
-        _FUNNEL: dump_json(evaluation.funnel),
-        _CURVES: dump_json(evaluation.curves),
-        RANKINGS: trec_run(evaluation.rankings, folder.name),
-    }
-    if evaluation.repeats:
-        components = {name: variance_components(row) for name, row in evaluation.repeats.items()}
-        variance = {name: row._asdict() for name, row in components.items() if row}
-        texts[_REPEATS] = dump_json({"values": evaluation.repeats, "variance": variance})
-    texts[_METRICS] = dump_json(evaluation.metrics)
-    hashes = {name: fingerprint(text) for name, text in texts.items()}
-    hashes[_SUMMARY] = fingerprint(dump_json(summary))
-    hashes[_MANIFEST] = fingerprint(_compared(folder.manifest()))
-    (folder.path / _METRICS).unlink(missing_ok=True)
-    write_json(folder.path / VERDICTS, [row._asdict() for row in evaluation.verdicts])
-    if not evaluation.repeats:
-        (folder.path / _REPEATS).unlink(missing_ok=True)
-    write_json(folder.path / _SUMMARY, {**summary, "files": hashes}, clear=True)
-    for name, text in texts.items():
-        write_text(folder.path / name, text, clear=True)
-
-
 def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
-    """Read the evaluation of a run folder.
+    """Read the evaluation of a run folder, under the name of the folder or another one.
 
-    Args:
-        path: the run folder.
-        name: the run's name; by default the folder's.
-
-    Raises: InputError: if this is no run, or one that was not evaluated, was evaluated before its
-        newest trajectories were written or is being evaluated right now, and if a file of the
-        evaluation is damaged.
+    Raises:
+        InputError: if this is no run, or one that was not evaluated, was evaluated before its
+            newest trajectories were written or is being evaluated right now, and if a file of the
+            evaluation is damaged.
     """
     folder = RunFolder(path)
-    manifest = redact(folder.manifest())
-    written = _written(folder)
-    summary = _read_summary(folder)
+    manifest, written, summary = folder.manifest(), _written(folder), _read_summary(folder)
     if summary["trajectories"] != folder.state():
         raise InputError(
             f"the evaluation of {folder.path} is not of the trajectories that are there now",
             do=_evaluate_again(folder),
         )
-    _check_hash(folder, _MANIFEST, _compared(folder.manifest()), summary)
+    _check_hash(folder, _MANIFEST, _compared(manifest), summary)
     curves = _read(folder, _CURVES, dict[str, list[tuple[float, float]]], summary)
-    several = summary["counts"].get("repeats", 1) > 1
+    several, redacted = summary["counts"].get("repeats", 1) > 1, redact(manifest)
     run = EvaluatedRun(
         name=name or folder.name,
-        factors=manifest.get("factors", {}),
-        manifest=manifest,
+        factors=redacted.get("factors", {}),
+        manifest=redacted,
         metrics=_read(folder, _METRICS, dict[str, float], summary),
         per_question=_read(folder, _QUESTIONS, PerQuestion, summary),
         denominators=summary["denominators"],

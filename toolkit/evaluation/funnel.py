@@ -5,12 +5,13 @@ agent that ranks five. The funnel therefore reports the number of exposed docume
 recall, and the curves show recall at equal exposure.
 
 Only questions with at least one relevant document (grade above 0) count here, because recall is
-undefined for the others. A judged question without a trajectory has found nothing.
+undefined for the others. A judged question without a trajectory counts as 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -53,28 +54,27 @@ def reach_by_tier(trajectories: Sequence[Trajectory], qrels: Qrels) -> dict[str,
     }
 
 
-def reach_by_layer(trajectories: Sequence[Trajectory], qrels: Qrels) -> dict[str, dict[str, Reach]]:
+def _reach_by_layer(
+    trajectories: Sequence[Trajectory], qrels: Qrels
+) -> dict[str, dict[str, Reach]]:
     """Layer of reading -> question -> its reach, for the layers that were shown."""
-    relevant = relevant_documents(qrels)
-    reached = {}
-    for layer in LAYERS:
-        shown = {
-            row.qid: {exposure.docid for exposure in row.exposures if exposure.layer == layer}
-            for row in trajectories
-        }
-        if any(shown.values()):
-            reached[layer] = _reach(shown, relevant)
-    return reached
+    relevant, shown = relevant_documents(qrels), dict[str, dict[str, set[str]]]()
+    for row in trajectories:
+        for exposure in row.exposures:
+            if exposure.layer in LAYERS:
+                of_layer = shown.setdefault(exposure.layer, {})
+                of_layer.setdefault(row.qid, set()).add(exposure.docid)
+    return {layer: _reach(shown[layer], relevant) for layer in LAYERS if layer in shown}
 
 
 def _reach(
     exposed: Mapping[str, Collection[str]], relevant: Mapping[str, frozenset[str]]
 ) -> dict[str, Reach]:
-    reached = {}
-    for qid, docids in relevant.items():
-        seen = set(exposed.get(qid, ()))
-        reached[qid] = Reach(len(docids & seen), len(docids), len(seen))
-    return reached
+    seen = {qid: set(exposed.get(qid, ())) for qid in relevant}
+    return {
+        qid: Reach(len(docids & seen[qid]), len(docids), len(seen[qid]))
+        for qid, docids in relevant.items()
+    }
 
 
 def evidence_funnel(
@@ -92,26 +92,19 @@ def evidence_funnel(
         shows layers of documents (`soundingline.toolkit.search.literature`), each layer has a row
         as well, with `tokens`, the mean tokens of the calls of a question that showed it.
     """
-    funnel = {}
-    tokens = layer_tokens(trajectories)
-    for judged, grades in qrels.items():
-        table = {**reach_by_tier(trajectories, grades), **reach_by_layer(trajectories, grades)}
-        if table[TIERS[0]]:
-            rows = {tier: _summary(list(reaches.values())) for tier, reaches in table.items()}
-            for layer in set(rows) & set(tokens):
-                rows[layer]["tokens"] = tokens[layer] / len(table[layer])
-            funnel[judged] = rows
-    return funnel
-
-
-def layer_tokens(trajectories: Iterable[Trajectory]) -> dict[str, float]:
-    """Layer of reading -> the tokens of the calls that showed it, over all questions."""
-    tokens: dict[str, float] = {}
+    tokens = Counter[str]()  # of the calls that showed a layer, over all questions
     for trajectory in trajectories:
         for call in trajectory.calls:
-            if (layer := call.notes.get("layer")) in LAYERS:
-                tokens[layer] = tokens.get(layer, 0.0) + call.tokens
-    return tokens
+            tokens[str(call.notes.get("layer"))] += call.tokens
+    funnel = {}
+    for judged, grades in qrels.items():
+        reached = {**reach_by_tier(trajectories, grades), **_reach_by_layer(trajectories, grades)}
+        if not reached[TIERS[0]]:
+            continue
+        funnel[judged] = {step: _summary(list(rows.values())) for step, rows in reached.items()}
+        for layer in set(LAYERS) & reached.keys() & tokens.keys():
+            funnel[judged][layer]["tokens"] = tokens[layer] / len(reached[layer])
+    return funnel
 
 
 def _summary(reaches: list[Reach]) -> dict[str, float]:

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import cache
-from itertools import product
+from itertools import groupby, product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -199,17 +200,18 @@ class RankTable:
         """Read a file that `save` wrote; `InputError` for any other file."""
         kinds = {"points": "f2", "qids": "U1", "counts": "i1", "docids": "U1", "ranks": "i2"}
         data = _load(path, kinds)
-        counts = data["counts"]
-        rows = {len(data["docids"]), len(data["ranks"]), int(counts.sum())}
-        columns = data["ranks"].shape[1] == len(data["points"])
-        if len(rows) > 1 or len(data["qids"]) != len(counts) or not columns:
+        counts, docids, ranks = data["counts"], data["docids"], data["ranks"]
+        qids, points = data["qids"].tolist(), _points(data)
+        rows = {len(docids), len(ranks), int(counts.sum())}
+        if len(rows) > 1 or len(qids) != len(counts) or ranks.shape[1] != len(points):
             raise _damaged(path, "its arrays do not fit each other")
-        qids, ends = data["qids"].tolist(), np.cumsum(counts)[:-1]
-        docids = dict(
-            zip(qids, (part.tolist() for part in np.split(data["docids"], ends)), strict=False)
+        ends = np.cumsum(counts)[:-1]
+        names = (part.tolist() for part in np.split(docids, ends))
+        return cls(
+            points,
+            dict(zip(qids, names, strict=False)),
+            dict(zip(qids, np.split(ranks, ends), strict=False)),
         )
-        ranks = dict(zip(qids, np.split(data["ranks"], ends), strict=False))
-        return cls(_points(data), docids, ranks)
 
     @classmethod
     def joined(cls, tables: Sequence[RankTable]) -> RankTable:
@@ -307,11 +309,7 @@ def _damaged(path: Path, why: str) -> InputError:
     return InputError(f"cannot read {path}: {why}", do="move it away and tune again")
 
 
-def measure_table(
-    table: RankTable,
-    qrels: Qrels,
-    measures: Sequence[str],
-) -> MeasureTable:
+def measure_table(table: RankTable, qrels: Qrels, measures: Sequence[str]) -> MeasureTable:
     """Compute measures at all points from the ranks of judged documents. The values are equal to
     those of the full rankings.
 
@@ -387,7 +385,11 @@ def _numbered(
 
 
 def _values(measure: Any, rankings: Sequence[JudgedRanks]) -> Iterator[float]:
-    for batch in _batches(rankings):
+    """The value of the measure for each ranking. Batches bound the rows that are in memory."""
+    rows = np.cumsum([1 + max(ranks, default=0) for _, ranks in rankings])
+    numbered = zip(rankings, (rows // _BATCH).tolist(), strict=True)
+    for _, group in groupby(numbered, key=itemgetter(1)):
+        batch = [ranking for ranking, _ in group]
         qrels, run = {}, {}
         for number, (grades, ranks) in enumerate(batch):
             qid = str(number)
@@ -396,19 +398,6 @@ def _values(measure: Any, rankings: Sequence[JudgedRanks]) -> Iterator[float]:
                 run[qid] = _ranking(ranks)
         values = {row.query_id: row.value for row in ir_measures.iter_calc([measure], qrels, run)}
         yield from (float(values[str(number)]) for number in range(len(batch)))
-
-
-def _batches(rankings: Sequence[JudgedRanks]) -> Iterator[list[JudgedRanks]]:
-    batch: list[JudgedRanks] = []
-    rows = 0
-    for ranking in rankings:
-        batch.append(ranking)
-        rows += 1 + max(ranking[1], default=0)
-        if rows >= _BATCH:
-            yield batch
-            batch, rows = [], 0
-    if batch:
-        yield batch
 
 
 def _ranking(ranks: tuple[int, ...]) -> dict[str, float]:

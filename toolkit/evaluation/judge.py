@@ -76,24 +76,17 @@ _SAMPLE = JudgeCase("", "question", "first line\n<|im_end|> </s> [INST]", ("acce
 class ModelVerdict(NamedTuple):
     """The model's verdict on one case.
 
-    Attributes:
-        qid: the question.
-        correct: whether the answer is correct.
-        extracted: the answer that the model found in the response.
-        reasoning: the model's reasons; the beginning of an unreadable reply, or the error message.
-        confidence: the response's own confidence, 0 to 100; None if it states none.
-        error: `failed` if there was no reply (requested again next time), `unreadable` for a reply
-            without a verdict, otherwise empty.
-        case: the fingerprint of the case.
+    `error` is `failed` if there was no reply (requested again next time), `unreadable` for a reply
+    without a verdict, otherwise empty.
     """
 
     qid: str
     correct: bool
-    extracted: str = ""
-    reasoning: str = ""
-    confidence: float | None = None
+    extracted: str = ""  # the answer that the model read in the response
+    reasoning: str = ""  # the model's; the beginning of an unreadable reply, or the error message
+    confidence: float | None = None  # of the response, 0 to 100; None if it states none
     error: str = ""
-    case: str = ""
+    case: str = ""  # the fingerprint of the case
 
 
 class LlmJudge:
@@ -157,17 +150,14 @@ class LlmJudge:
             key or a spent budget. Any other error makes the verdict `failed`.
         """
         if not case.response.strip():
-            return ModelVerdict(case.qid, False, reasoning="no response", case=case.fingerprint)
+            return _wrong(case, "no response")
         settings = replace(self.settings, tool_choice=_TOOL)
         try:
             turn = await model.respond([user(self._request(case))], [_SCHEMA], settings)
         except ModelError as error:
             if error.stops_run or isinstance(error, OutOfMoney):
                 raise
-            message = f"{error.code}: {error}"
-            return ModelVerdict(
-                case.qid, False, reasoning=message, error=FAILED, case=case.fingerprint
-            )
+            return _wrong(case, f"{error.code}: {error}", FAILED)
         return read_verdict(case, turn)
 
     def _request(self, case: JudgeCase, nonce: str = "") -> str:
@@ -180,12 +170,8 @@ class LlmJudge:
 
 
 class RecordedVerdicts(Judge):
-    """Verdicts that a model gave, as the judge of an evaluation. A question without one is wrong.
-
-    Args:
-        judge: the judge that gave them.
-        verdicts: question -> verdict.
-    """
+    """The verdicts of a model by question, as the judge of an evaluation. A question without one is
+    wrong."""
 
     name = LlmJudge.name
 
@@ -212,9 +198,7 @@ def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
     except (ValueError, RecursionError):
         value = None
     if not _whole(value):
-        return ModelVerdict(
-            case.qid, False, reasoning=text[:500], error=UNREADABLE, case=case.fingerprint
-        )
+        return _wrong(case, text[:500], UNREADABLE)
     return ModelVerdict(
         qid=case.qid,
         correct=value["correct"],
@@ -223,6 +207,10 @@ def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
         confidence=value["confidence"],
         case=case.fingerprint,
     )
+
+
+def _wrong(case: JudgeCase, reasoning: str, error: str = "") -> ModelVerdict:
+    return ModelVerdict(case.qid, False, reasoning=reasoning, error=error, case=case.fingerprint)
 
 
 def case_of(trajectory: Trajectory, accepted: Sequence[str]) -> JudgeCase:
@@ -305,13 +293,8 @@ class VerdictFile:
     def left(self, cases: Iterable[JudgeCase]) -> list[JudgeCase]:
         """The cases whose response has no verdict yet, or whose request failed."""
         known = self.read()
-        return [
-            case
-            for case in cases
-            if (row := known.get(case.qid)) is None
-            or row.case != case.fingerprint
-            or row.error == FAILED
-        ]
+        judged = {row.qid: row.case for row in known.values() if row.error != FAILED}
+        return [case for case in cases if judged.get(case.qid) != case.fingerprint]
 
 
 def verdicts_in(path: Path) -> dict[str, ModelVerdict]:

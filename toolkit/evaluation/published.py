@@ -21,6 +21,7 @@ name.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -68,11 +69,7 @@ def tool_call_counts(trajectory: Trajectory) -> dict[str, int]:
 
 def count_calls(calls: Iterable[ToolCall]) -> dict[str, int]:
     """Calls without an error by tool, in order of first use."""
-    counts: dict[str, int] = {}
-    for call in calls:
-        if not call.error:
-            counts[call.name] = counts.get(call.name, 0) + 1
-    return counts
+    return dict(Counter(call.name for call in calls if not call.error))
 
 
 def search_count(counts: Mapping[str, float]) -> float:
@@ -140,17 +137,17 @@ def browsecomp_plus_measures(
 
 
 def _citations(answered: Iterable[Trajectory], judged: Qrels) -> dict[str, tuple[float, int]]:
-    precisions, recalls = [], []
+    shares = []
     for row in answered:
         wanted = judged.get(row.qid, {}).keys()
         if cited := cited_numbers(judged_response(row)):
-            precisions.append(len(cited & wanted) / len(cited))
-            recalls.append(len(cited & wanted) / len(wanted) if wanted else 0.0)
-    count = len(precisions)
-    return {
-        "citation_precision": (sum(precisions) / count if count else 0.0, count),
-        "citation_recall": (sum(recalls) / count if count else 0.0, count),
-    }
+            right = len(cited & wanted)
+            shares.append((right / len(cited), right / len(wanted) if wanted else 0.0))
+    count = len(shares)
+    precision, recall = (
+        (sum(row) / count for row in zip(*shares, strict=True)) if count else (0.0, 0.0)
+    )
+    return {"citation_precision": (precision, count), "citation_recall": (recall, count)}
 
 
 def calibration_error(

@@ -29,18 +29,14 @@ PREFIX = "_unchanged"
 class Replay:
     """The replay of one question.
 
-    Attributes:
-        trajectory: the replayed calls, without an answer.
-        calls: the number of calls.
-        unchanged: the number of calls before the first page with another text.
-        overlap: the mean share of a recorded ranking's first `OVERLAP` documents that are among the
-            first of the new ranking; None without a search.
-        moved: the mean number of ranks by which evidence moved up; None if no ranking has any.
+    `overlap` is the mean share of a recorded ranking's first `OVERLAP` documents that are among the
+    first of the new ranking (None without a search), and `moved` the mean number of ranks by which
+    evidence moved up (None if no ranking has any).
     """
 
-    trajectory: Trajectory
+    trajectory: Trajectory  # the replayed calls, without an answer
     calls: int
-    unchanged: int
+    unchanged: int  # calls before the first page with another text
     overlap: float | None
     moved: float | None
 
@@ -55,11 +51,11 @@ def replay(recorded: Trajectory, tool: SearchTool, evidence: Collection[str]) ->
         evidence: the relevant documents of the question.
     """
     unchanged, changed = 0, False
-    served = [pair for pair in _calls(recorded) if pair[0].error != BLOCKED]
+    calls = [pair for pair in _calls(recorded) if pair[0].error != BLOCKED]
     adapted = _Adapter(tool, foreign=bool(recorded.source))
     overlaps: list[float] = []
     moves: list[int] = []
-    for call, reasoning in served:
+    for call, reasoning in calls:
         tool.reasoning = reasoning
         result = tool.call(*adapted(call))
         changed = changed or result.text != call.output
@@ -69,12 +65,13 @@ def replay(recorded: Trajectory, tool: SearchTool, evidence: Collection[str]) ->
             overlaps.append(_overlap(before, after))
             moves += _moves(before, after, evidence)
     log = tool.exposures
-    trajectory = without_answer(recorded, tool.calls)
     return Replay(
         trajectory=replace(
-            trajectory, tiers={t: tuple(log.tiers[t]) for t in TIERS}, exposures=log.rows
+            without_answer(recorded, tool.calls),
+            tiers={tier: tuple(log.tiers[tier]) for tier in TIERS},
+            exposures=log.rows,
         ),
-        calls=len(served),
+        calls=len(calls),
         unchanged=unchanged,
         overlap=sum(overlaps) / len(overlaps) if overlaps else None,
         moved=sum(moves) / len(moves) if moves else None,
@@ -168,11 +165,9 @@ def _overlap(before: Sequence[str], after: Sequence[str]) -> float:
 def _moves(before: Sequence[str], after: Sequence[str], evidence: Collection[str]) -> list[int]:
     """The ranks gained by each evidence document of either ranking. A missing document counts as
     the one after the last."""
-    old, new = _ranks(before, evidence), _ranks(after, evidence)
+    old, new = (
+        {docid: rank for rank, docid in enumerate(ranking, start=1) if docid in evidence}
+        for ranking in (before, after)
+    )
     last = max(len(before), len(after)) + 1
     return [old.get(docid, last) - new.get(docid, last) for docid in old | new]
-
-
-def _ranks(documents: Sequence[str], evidence: Collection[str]) -> dict[str, int]:
-    """The rank of each evidence document, from 1."""
-    return {docid: rank for rank, docid in enumerate(documents, start=1) if docid in evidence}

@@ -99,8 +99,7 @@ class AnthropicMessages(LanguageModel):
         tools: Sequence[Mapping[str, Any]],
         settings: SamplingParams,
     ) -> dict[str, Any]:
-        settings.refuse_seed("the Messages API")
-        settings.refuse_logprobs("the Messages API")
+        settings.refuse_unsupported("the Messages API")
         instructions, rest = opening(messages)
         body: dict[str, Any] = {
             "messages": merged(rest),
@@ -111,7 +110,7 @@ class AnthropicMessages(LanguageModel):
         if self.cache:
             mark(body)
         if tools:
-            body["tools"] = [self._tool(wire.FunctionSpec(schema)) for schema in tools]
+            body["tools"] = [self._tool(spec) for spec in tools]
             body["tool_choice"] = self._tool_choice(settings.tool_choice)
         effort = settings.reasoning_effort
         parameters = {
@@ -120,17 +119,16 @@ class AnthropicMessages(LanguageModel):
             "thinking": self.thinking or None,
             "output_config": {"effort": effort} if effort else None,
         }
-        body.update({name: value for name, value in parameters.items() if value is not None})
-        body.update(settings.extra)
+        body.update({**wire.present(parameters), **settings.extra})
         if tools and settings.forces_a_call and _thinks(body):
             body["tool_choice"] = self._tool_choice("auto")
         return body
 
-    def _tool(self, spec: wire.FunctionSpec) -> dict[str, Any]:
-        tool: dict[str, Any] = {"name": spec.name, "description": spec.description}
+    def _tool(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        tool = {"name": spec["name"], "description": spec["description"]}
         if not self.strict_tools:
-            return {**tool, "input_schema": spec.parameters}
-        return {**tool, "input_schema": strict_schema(spec.parameters), "strict": True}
+            return {**tool, "input_schema": spec["parameters"]}
+        return {**tool, "input_schema": strict_schema(spec["parameters"]), "strict": True}
 
     def _tool_choice(self, choice: str) -> dict[str, Any]:
         if choice == "none":
@@ -161,7 +159,7 @@ class AnthropicMessages(LanguageModel):
             usage=self._usage(reply.get("usage")),
             finish_reason=_FINISH.get(reason, reason),
             model=str(reply.get("model") or ""),
-            provider={"api": API, "blocks": [_kept(block) for block in blocks]},
+            provider={"api": API, "blocks": [wire.present(block) for block in blocks]},
         )
 
     def _usage(self, usage: Any) -> Usage:
@@ -184,10 +182,6 @@ class AnthropicMessages(LanguageModel):
 def _thinks(body: Mapping[str, Any]) -> bool:
     thinking = body.get("thinking")
     return isinstance(thinking, Mapping) and thinking.get("type") != "disabled"
-
-
-def _kept(block: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in block.items() if value is not None}
 
 
 Reply = dict[str, Any]
@@ -237,8 +231,7 @@ def _end(reply: Reply, event: Mapping[str, Any]) -> None:
 
 def _count(reply: Reply, usage: Mapping[str, Any] | None) -> None:
     # The last event repeats the counts as totals; what it leaves out stays.
-    known = {key: value for key, value in (usage or {}).items() if value is not None}
-    reply.setdefault("usage", {}).update(known)
+    reply.setdefault("usage", {}).update(wire.present(usage or {}))
 
 
 _FIELDS = {

@@ -8,12 +8,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from soundingline.toolkit.errors import InputError, is_number
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import (
     JsonLinesLog,
     read_json_lines,
@@ -23,7 +26,7 @@ from soundingline.toolkit.llm import prices
 from soundingline.toolkit.llm.client import LanguageModel, RequestObserver, observed_by
 from soundingline.toolkit.llm.errors import LedgerFailed, ModelError, OutOfMoney
 from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams, Turn
-from soundingline.toolkit.llm.prices import ANSWERING, UNKNOWN, Price, UsageTotals
+from soundingline.toolkit.llm.prices import ANSWERING, UNKNOWN, Amount, Price, UsageTotals
 from soundingline.toolkit.trajectory import ROLES
 
 
@@ -46,20 +49,23 @@ class PendingRequest:
         self._began = ledger._clock()
 
     def reply(self, turn: Turn) -> None:
-        """The reply that the last attempt brought; it is on the ledger when this returns."""
+        """Record the reply of the last attempt; it is on the ledger when this returns."""
         self.turn = turn
         self._enter(turn, turn)
 
     def again(self, error: ModelError) -> None:
-        """An attempt ended with this error, and the request is to be sent again: enter what the
-        attempt cost, and ask the caps as before the first one. `OutOfMoney` or `LedgerFailed` where
-        the request must not be sent."""
+        """Record an attempt that ended with this error and is followed by another one, and check
+        the caps as before the first one.
+
+        Raises:
+            OutOfMoney, LedgerFailed: If the request must not be sent again.
+        """
         self._enter(error, error.turn)
         self._ledger._admit(self)
         self._under_way = True
 
     def end(self, error: BaseException | None = None) -> None:
-        """The request is over, with this error if there is one."""
+        """Record that the request is over, with this error if there is one."""
         if self._under_way:
             self._enter(error, getattr(error, "turn", None), failed=True)
         elif self.turn is None:
@@ -67,8 +73,8 @@ class PendingRequest:
             self._ledger._enter(self, UsageTotals(failed=1))
 
     def _enter(self, outcome: object, paid: Turn | None, *, failed: bool = False) -> None:
-        """Enter an attempt that ended with `outcome`, a turn or an error. A client that does not
-        tell of its attempts one by one gives their number with the last one."""
+        """Record an attempt that ended with `outcome`, a turn or an error. A client that does not
+        report its attempts one by one reports their number with the last one."""
         attempts, now = getattr(outcome, "attempts", 1), self._ledger._clock()
         first = not self._entered
         account = prices.of_attempt(
@@ -142,10 +148,10 @@ class Ledger:
 
     @contextmanager
     def request(self, role: str, qid: str, price: Price = UNKNOWN) -> Iterator[PendingRequest]:
-        """Around one request; `entry.reply(turn)` inside, and `entry.again(error)` for each attempt
-        that is followed by another one. An exception that carries a turn, as a `ModelError` may, is
-        entered with that turn's usage, any other one as a failed call. The seconds leave out those
-        that the turn or the exception was `queue_seconds`."""
+        """The block of one request, which calls `reply(turn)` and, for each attempt that another
+        one follows, `again(error)`. An exception with a turn, as a `ModelError` may have, is
+        recorded with the usage of that turn, any other one as a failed call. Seconds of waiting for
+        a place in flight (`queue_seconds`) are left out."""
         entry = PendingRequest(self, role, qid, price)
         try:
             yield entry
@@ -158,7 +164,7 @@ class Ledger:
             self._release(entry)
 
     def usage(self, qid: str) -> dict[str, float]:
-        """A question's flat numbers, for its trajectory."""
+        """What a question used as flat numbers, for its trajectory."""
         with self._lock:
             return prices.flatten(self._questions.get(qid, {}))
 
@@ -171,32 +177,32 @@ class Ledger:
                 account[role] = account.get(role, UsageTotals()) + spent
 
     def by_role(self, qid: str | None = None) -> dict[str, UsageTotals]:
-        """Accounts by role: of one question, or of the run."""
+        """Usage by role, of one question or (None) of the run."""
         with self._lock:
             return dict(self._run if qid is None else self._questions.get(qid, {}))
 
     @property
     def total(self) -> UsageTotals:
-        """The run's account, all roles together, without what was spent before."""
+        """Usage of this start of the run, all roles together."""
         return prices.total(self.by_role().values())
 
     @property
     def highest_cost(self) -> dict[str, float]:
-        """Dollars of the highest_cost request so far, by role."""
+        """Dollars of the most expensive attempt so far, by role."""
         with self._lock:
             return dict(self._highest_cost)
 
     @property
     def unpriced(self) -> int:
-        """Replies whose money is not known and counts towards a cap; above 0 the cap cannot be
-        kept."""
+        """Replies that count towards a cap and whose cost is unknown. If there are any, the cap
+        cannot be enforced."""
         return self._unpriced(self.by_role())
 
     def check_price(
         self, role: str, price: Price, settings: str = "the price of that model"
     ) -> None:
-        """`InputError` where a cap bounds the role and the price of its model is unknown;
-        `settings` are where that is set."""
+        """`InputError` if a cap bounds the role and the price of its model is unknown; `settings`
+        says where the price is set."""
         capped = self.cap is not None or (self.question_cap is not None and role in ANSWERING)
         if capped and not price.known:
             raise InputError(
@@ -218,7 +224,6 @@ class Ledger:
             self._open.setdefault(entry.qid, set()).add(entry)
 
     def _release(self, entry: PendingRequest) -> None:
-        """The request is over: nothing is reserved for it any more."""
         with self._lock:
             entries = self._open.get(entry.qid, set())
             entries.discard(entry)
@@ -239,7 +244,7 @@ class Ledger:
                 "enforced"
             )
         for scope, cap, spent, under_way in caps:
-            # Without any reply yet nothing is expected, and money that is gone is still gone.
+            # Before the first reply nothing is expected, and what is spent still counts.
             if spent >= cap or spent + under_way + expected > cap:
                 raise OutOfMoney(
                     f"the {scope}'s cap is ${cap:.4f}: ${spent:.4f} is spent, ${under_way:.4f} is"
@@ -305,8 +310,8 @@ class MeteredModel:
         self._ledger = ledger
         self._role, self._qid, self._price = role, qid, price
         self._arrived = arrived
-        # What a client tells is what `respond` returns, unless somebody has put a layer on it.
-        self._tells = getattr(type(model), "respond", None) is LanguageModel.respond
+        # What a client reports is what `respond` returns, unless `respond` is overridden.
+        self._reports = getattr(type(model), "respond", None) is LanguageModel.respond
 
     def ready(self) -> None:
         """As the model's."""
@@ -318,7 +323,7 @@ class MeteredModel:
         tools: Sequence[Mapping[str, Any]] = (),
         settings: SamplingParams | None = None,
     ) -> Turn:
-        """As the model's; `OutOfMoney` where a cap would be passed."""
+        """As the model's; `OutOfMoney` if a cap would be exceeded."""
         with self._ledger.request(self._role, self._qid, self._price) as entry:
 
             def arrived(turn: Turn) -> None:
@@ -328,12 +333,10 @@ class MeteredModel:
                 finally:
                     entry.reply(turn)
 
-            told = (
-                RequestObserver(entry.again, arrived)
-                if self._tells
-                else RequestObserver(entry.again)
-            )
-            with observed_by(told):
+            observer = RequestObserver(entry.again)
+            if self._reports:
+                observer = observer._replace(reply=arrived)
+            with observed_by(observer):
                 turn = await self._model.respond(messages, tools, settings)
             if entry.turn is None:
                 arrived(turn)
@@ -343,24 +346,44 @@ class MeteredModel:
         """Nothing: the model is shared and closed by its owner."""
 
 
-_LINE_OWNER = {"role", "qid"}  # whose attempt a line is
+class _Start(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    started: str
+    cap: Amount | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class _Attempt(UsageTotals):
+    role: Literal[ROLES]  # type: ignore[valid-type]
+    qid: Annotated[str, Field(strict=True)]
+
+
+@cache
+def _reader(kind: type[_Start | _Attempt]) -> TypeAdapter[_Start | _Attempt]:
+    return TypeAdapter(kind)
+
+
+@dataclass
 class LedgerStart:
     """One start of a run in its ledger file.
 
     Attributes:
         started: The time in ISO 8601.
         cap: The cap in dollars under which it ran. None: it had none.
-        by_role: What its requests took.
-        highest_cost: The dollars of its most expensive request, by role.
+        by_role: What its requests used, by role.
+        highest_cost: The dollars of its most expensive attempt, by role.
     """
 
     started: str
     cap: float | None
-    by_role: Mapping[str, UsageTotals]
-    highest_cost: Mapping[str, float]
+    by_role: dict[str, UsageTotals] = field(default_factory=dict)
+    highest_cost: dict[str, float] = field(default_factory=dict)
+
+    def add(self, role: str, usage: UsageTotals) -> None:
+        """Add an attempt."""
+        self.by_role[role] = self.by_role.get(role, UsageTotals()) + usage
+        self.highest_cost[role] = max(self.highest_cost.get(role, 0.0), usage.dollars)
 
 
 @contextmanager
@@ -383,28 +406,29 @@ def open_ledger(
     """
     starts = read_starts(path)
     set_aside_unfinished(path)
-    accounts = [account for start in starts for account in start.by_role.values()]
-    amounts = [pair for start in starts for pair in start.highest_cost.items()]
+    spent = prices.total(usage for start in starts for usage in start.by_role.values())
+    highest_cost: Counter[str] = Counter()
+    for start in starts:
+        highest_cost |= Counter(start.highest_cost)  # the larger of each
     log = JsonLinesLog(path, clear=True)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     head: list[Mapping[str, Any]] = [{"started": started, "cap": cap}]
     lock = threading.Lock()
 
-    def record(role: str, qid: str, account: UsageTotals) -> None:
+    def record(role: str, qid: str, usage: UsageTotals) -> None:
         with lock:
             while head:
                 log.append(head[0])
                 head.pop()
-            log.append({"role": role, "qid": qid, **account.nonzero()})
+            log.append({"role": role, "qid": qid, **usage.nonzero()})
 
     try:
         yield Ledger(
             cap=cap,
             question_cap=question_cap,
-            spent_before=math.fsum(account.dollars for account in accounts),
-            unpriced_before=sum(account.unpriced for account in accounts),
-            # The last of equal keys stays, which is the largest amount.
-            highest_cost=dict(sorted(amounts, key=lambda pair: pair[1])),
+            spent_before=spent.dollars,
+            unpriced_before=spent.unpriced,
+            highest_cost=highest_cost,
             record=record,
         )
     finally:
@@ -412,34 +436,25 @@ def open_ledger(
 
 
 def read_starts(path: Path) -> list[LedgerStart]:
-    """The starts of a run that made requests, oldest first; none where there is no file.
-    `InputError` where the file cannot be read or has an impossible line."""
+    """The starts of a run that made requests, oldest first; empty if there is no file.
+
+    Raises:
+        InputError: If the file cannot be read or has an impossible line.
+    """
     starts: list[LedgerStart] = []
-    sums: dict[str, Counter[str]] = {}
-    highest_cost: dict[str, float] = {}
-
-    def end_start() -> None:
-        if starts:
-            by_role = {role: UsageTotals(**counts) for role, counts in sums.items()}
-            starts[-1] = replace(starts[-1], by_role=by_role, highest_cost=dict(highest_cost))
-        sums.clear()
-        highest_cost.clear()
-
     try:
-        for number, line in enumerate(read_json_lines(path), start=1):
-            if _is_start(line):
-                end_start()
-                starts.append(LedgerStart(line["started"], line["cap"], {}, {}))
-            elif starts and _is_attempt(line):
-                role = line["role"]
-                counts = sums.setdefault(role, Counter())
-                for name in line.keys() - _LINE_OWNER:
-                    counts[name] += line[name]
-                highest_cost[role] = max(highest_cost.get(role, 0.0), line.get("dollars", 0.0))
-            else:
+        for number, row in enumerate(read_json_lines(path), start=1):
+            try:
+                line = _reader(_Start if "started" in row else _Attempt).validate_python(row)
+            except ValueError:
+                line = None
+            if isinstance(line, _Start):
+                starts.append(LedgerStart(line.started, line.cap))
+            elif line is None or not starts or row.keys() <= {"role", "qid"}:
                 raise ValueError(f"line {number} has a missing or impossible value")
-        end_start()
-    except (OSError, ValueError, OverflowError, RecursionError) as error:
+            else:
+                starts[-1].add(line.role, line)
+    except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
             f"cannot read the ledger {path}: {reason}",
@@ -449,39 +464,14 @@ def read_starts(path: Path) -> list[LedgerStart]:
 
 
 def last_cap(path: Path, otherwise: float | None = None) -> float | None:
-    """The cap in dollars of a run's newest start, None where it had none; `otherwise` where no
-    start made requests. `InputError` as `read_starts`."""
+    """The cap in dollars of a run's newest start, None if it had none; `otherwise` if no start made
+    requests. `InputError` as `read_starts`."""
     starts = read_starts(path)
     return starts[-1].cap if starts else otherwise
 
 
 def recorded_usage(path: Path) -> dict[str, float]:
-    """What all starts of a run took together, as `prices.flat` without roles; empty where none made
-    requests. Tokens and dollars are left out where any start does not know them."""
-    starts = read_starts(path)
-    accounts = [account for start in starts for account in start.by_role.values()]
-    return prices.total(accounts).flatten() if accounts else {}
-
-
-def _is_start(line: Mapping[str, Any]) -> bool:
-    cap = line.get("cap")
-    return (
-        line.keys() == {"started", "cap"}
-        and isinstance(line["started"], str)
-        and (cap is None or _is_amount(cap))
-    )
-
-
-def _is_attempt(line: Mapping[str, Any]) -> bool:
-    amounts = line.keys() - _LINE_OWNER
-    return (
-        line.get("role") in ROLES
-        and isinstance(line.get("qid"), str)
-        and bool(amounts)
-        and amounts <= prices.COUNTS
-        and all(_is_amount(line[name]) for name in amounts)
-    )
-
-
-def _is_amount(value: Any) -> bool:
-    return is_number(value) and value >= 0
+    """What all starts of a run used together, as `UsageTotals.flatten`; empty if none made
+    requests."""
+    usages = [usage for start in read_starts(path) for usage in start.by_role.values()]
+    return prices.total(usages).flatten() if usages else {}

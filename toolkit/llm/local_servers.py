@@ -7,10 +7,11 @@ import json
 import re
 import shutil
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
@@ -55,41 +56,43 @@ def check_launcher(launcher: Sequence[str], example: str) -> None:
         raise InputError(f"launcher is {launcher!r}", valid=f"a list of words, such as {example}")
 
 
-class LocalServer(Protocol):
-    """How a local model is served. `name` is what messages call the server, `environment` is added
-    to its own, `start_seconds` is how long loading may take, `key_variable` the variable from which
-    it reads the key that it asks for, and `advice` how it is installed."""
+class LocalServer(ABC):
+    """How a local model is served.
 
-    @property
-    def name(self) -> str: ...
+    Attributes:
+        name: What messages call the server.
+        key_variable: The environment variable from which the server reads the key that it requires.
+        advice: How the server is installed.
+        environment: Variables that are added to the environment of the server.
+        start_seconds: How long loading may take.
+    """
 
-    @property
-    def environment(self) -> Mapping[str, str]: ...
+    name: ClassVar[str]
+    key_variable: ClassVar[str]
+    advice: ClassVar[str]
+    environment: Mapping[str, str]
+    start_seconds: float
 
-    @property
-    def start_seconds(self) -> float: ...
-
-    @property
-    def key_variable(self) -> str: ...
-
-    @property
-    def advice(self) -> str: ...
-
+    @abstractmethod
     def check(self, model: str) -> None:
-        """`InputError` for what cannot work. Starts nothing."""
-        ...
+        """`InputError` for what cannot work. Reads no file and starts nothing."""
 
+    @abstractmethod
     def weights_fingerprint(self, model: str, hashed: Callable[[Path], str]) -> str:
-        """What the weights are where the name `model` does not say it."""
-        ...
+        """What identifies the weights where the name `model` does not; `hashed` hashes a file."""
 
+    @abstractmethod
     def command(self, model: str, port: int) -> list[str]:
-        """The command line that serves `model` under that name."""
-        ...
+        """The command line that serves the weights as `model`.
+
+        Raises:
+            InputError: If a value is impossible, the weights or the server are absent, or the
+                command line would hold a secret: every user of the machine can read it.
+        """
 
 
 @dataclass(frozen=True)
-class VllmServer:
+class VllmServer(LocalServer):
     """A local vLLM server. vLLM is never imported.
 
     Args:
@@ -115,12 +118,9 @@ class VllmServer:
     advice = "pip install 'soundingline[vllm]'"
 
     def check(self, model: str) -> None:
-        """See `LocalServer`."""
         self.command(model, 0)
 
     def command(self, model: str, port: int) -> list[str]:
-        """The command line that serves the weights as `model`. `InputError` for impossible values,
-        and for a key or a token: every user of the machine can read command lines."""
         weights = self.weights or model
         if not weights or weights.startswith("-"):
             raise InputError(
@@ -150,9 +150,8 @@ class VllmServer:
         return [*self.launcher, *named, *words]
 
     def weights_fingerprint(self, model: str, hashed: Callable[[Path], str]) -> str:
-        """What a folder or file of this machine holds, hidden files aside, file by file `hashed`;
-        of weights on the hub what the model's name does not tell: their own name, and the revision
-        among the further options."""
+        """Of a folder or file of this machine what it holds, except hidden files; of weights on the
+        hub their own name and the revision among the options."""
         source = Path(self.weights or model)
         if source.is_file():
             return hashed(source)
@@ -173,16 +172,22 @@ _EMBEDDED = Path(__file__).with_name("llamacpp_server.py")
 
 
 @dataclass(frozen=True)
-class LlamaCppServer:
-    """A local llama.cpp. The weights are the file `gguf`, or else `file` of the hub's repository
-    that is the model's name, which is fetched when it is first needed.
+class LlamaCppServer(LocalServer):
+    """A local llama.cpp server.
 
-    `launcher` is the program (None: `llama-server` where it is on the path, else the server in the
-    package xllamacpp). `parallel` requests are worked on at once, each in a window of
-    `context_length` tokens. `threads` of the processor (None: llama.cpp's choice, one a core);
-    `gpu_layers` of the model on a GPU (None: as many as fit). `extra` maps further options of
-    llama-server, as `VllmServer.options`. `environment` is added to the
-    server's; `start_seconds` is how long loading may take. `InputError` for impossible values.
+    Args:
+        gguf: The file of the weights, or one of the files if there are several.
+        file: The file of the weights in the hub's repository that the model's name names, which is
+            downloaded when it is first needed. Used if `gguf` is None.
+        launcher: The words that start the server. None: `llama-server` if it is on the path, else
+            the server in the package xllamacpp.
+        context_length: The window of each request in tokens.
+        parallel: The number of requests that are served at once.
+        threads: Threads of the processor. None: the choice of llama.cpp, one a core.
+        gpu_layers: Layers of the model on a GPU. None: as many as fit.
+        extra: Further options of llama-server, as the `options` of `VllmServer`.
+        environment: Variables that are added to the environment of the server.
+        start_seconds: How long loading may take.
     """
 
     gguf: str | None = None
@@ -201,7 +206,6 @@ class LlamaCppServer:
     advice = "pip install 'soundingline[llamacpp]'"
 
     def check(self, model: str) -> None:
-        """`InputError` for what cannot work. Reads no file and starts nothing."""
         numbers = {name: getattr(self, name) for name in ("context_length", "parallel", "threads")}
         for name, value in numbers.items():
             if value is not None and value < 1:
@@ -219,14 +223,13 @@ class LlamaCppServer:
         self._command(model, self.gguf or "", 0, self.launcher or [PROGRAM])
 
     def command(self, model: str, port: int) -> list[str]:
-        """The command line that serves the weights as `model`. `InputError` where they, or what
-        serves them, cannot be had."""
-        return self._command(model, str(self._weights(model)), port, self._launcher())
+        weights = self._gguf() if self.gguf else hub_file(model, str(self.file))
+        return self._command(model, str(weights), port, self._launcher())
 
     def weights_files(self) -> list[Path]:
         """The files that `gguf` names: it, or all of the parts that it is one of. `InputError`
         where there is none."""
-        path = self._local()
+        path = self._gguf()
         return sorted(path.parent.glob(_PART.sub("-?????-of-", glob.escape(path.name))))
 
     def weights_fingerprint(self, model: str, hashed: Callable[[Path], str]) -> str:
@@ -252,18 +255,13 @@ class LlamaCppServer:
         check_secrets(options, launcher, self.name, self.key_variable)
         return [*launcher, *(word for pair in options.items() for word in option_words(*pair))]
 
-    def _weights(self, model: str) -> Path:
-        if not self.gguf:
-            return hub_file(model, str(self.file))
-        return self._local()
-
-    def _local(self) -> Path:
+    def _gguf(self) -> Path:
         path = Path(str(self.gguf)).expanduser().resolve()
         if not path.is_file():
             raise InputError(
                 f"there is no file {self.gguf}",
                 do="give the path of a GGUF file: llm.server.gguf=... (docs/language-models.md "
-                "tells how to get one)",
+                "says how to get one)",
             )
         return path
 

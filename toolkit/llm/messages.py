@@ -205,17 +205,15 @@ class SamplingParams:
         """Whether the model must call a tool: any (`required`), or the one that is named."""
         return self.tool_choice not in ("auto", "none")
 
-    def refuse_logprobs(self, api: str) -> None:
-        """`InputError` where log-probabilities are asked for: `api` gives none."""
+    def refuse_unsupported(self, api: str) -> None:
+        """`InputError` for a seed or log-probabilities, which `api` does not have: leaving them out
+        would mislead."""
         if self.logprobs is not None:
             raise InputError(
                 f"log-probabilities are asked for, and {api} gives none",
                 valid="a server of chat completions that gives them, such as vLLM",
                 do="choose one, such as llm=openai_compatible",
             )
-
-    def refuse_seed(self, api: str) -> None:
-        """`InputError` where there is a seed: `api` has none, and leaving it out would mislead."""
         if self.seed is not None:
             raise InputError(
                 f"the seed is {self.seed}, and {api} has none",

@@ -9,24 +9,24 @@ were trained on plain prompts, and scores that are read from the probability of 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import wire
-from soundingline.toolkit.llm.client import Arrived, LanguageModel, receive_body
+from soundingline.toolkit.llm.client import Arrived, LanguageModel
 from soundingline.toolkit.llm.errors import BadReply
 from soundingline.toolkit.llm.messages import (
     TOOL_CHOICES,
     Message,
     SamplingParams,
-    Token,
     Turn,
     Usage,
-    user,
 )
 
 API = "openai_chat"
@@ -35,11 +35,67 @@ _OPEN, _CLOSE = "<think>", "</think>"
 _FIELDS = ("reasoning", "reasoning_content")
 _BEFORE_CALL = re.compile(r"\s*(?:```\w*\s*|<\|?[\w|]+>\s*)?(?=\{)")
 _FINISH = {"content_filter": "refusal", "function_call": "tool_calls", None: "stop"}
-_COMPLETION_FINISH = {"content_filter": "refusal", None: "stop"}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class OpenAIChat(LanguageModel):
+class OpenAIModel(LanguageModel):
+    """A model behind one of the APIs of OpenAI's SDK. See `LanguageModel` for the arguments."""
+
+    sdk: ClassVar = "openai"
+    default_url: ClassVar = "https://api.openai.com/v1"
+
+    @abstractmethod
+    def _create(self, client: Any, **arguments: Any) -> Any:
+        """The SDK's call that creates a reply and streams its body."""
+
+    def _client(self, sdk: Any, **arguments: Any) -> Any:
+        return sdk.AsyncOpenAI(**arguments)
+
+    async def _send(
+        self,
+        client: Any,
+        body: dict[str, Any],
+        timeout: float,
+        reply: dict[str, Any],
+        arrived: Arrived,
+    ) -> None:
+        # The body is read as it comes, because servers add fields that the SDK's types do not have.
+        # It is sent as extra body, because the SDK walks through every typed argument, which takes
+        # longer than the rest of the request.
+        sending = self._create(client, model=self.name, extra_body=body, timeout=timeout)
+        async with sending as response:
+            encoded = "content-encoding" in response.headers
+            length = -1 if encoded else int(response.headers.get("content-length", -1))
+            content = bytearray()
+            async for part in response.iter_bytes():
+                content += part
+                if len(content) == length:
+                    # What follows, up to the end of the response, frees the connection for the
+                    # next request; the replies that other tasks have by now come first.
+                    arrived(bytes(content))
+                    await asyncio.sleep(0)
+            if len(content) != length or not content:
+                arrived(bytes(content))
+
+    def _choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not (choices := reply.get("choices")):
+            raise BadReply(f"{self._where}: the reply has no choices")
+        choice: Mapping[str, Any] = choices[0]
+        return choice
+
+    def _usage(self, usage: Any) -> Usage:
+        cached = wire.count(usage, "prompt_tokens_details", "cached_tokens")
+        return Usage(
+            input=wire.count(usage, "prompt_tokens"),
+            cached=wire.count(usage, "prompt_cache_hit_tokens") if cached is None else cached,
+            reasoning=wire.count(usage, "completion_tokens_details", "reasoning_tokens"),
+            output=wire.count(usage, "completion_tokens"),
+            cache_write=wire.count(usage, "prompt_tokens_details", "cache_write_tokens"),
+        )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class OpenAIChat(OpenAIModel):
     """A model behind `/chat/completions`.
 
     A reply with log-probabilities that reaches its limit is complete.
@@ -59,9 +115,6 @@ class OpenAIChat(LanguageModel):
     See `LanguageModel` for the other arguments.
     """
 
-    sdk: ClassVar = "openai"
-    default_url: ClassVar = "https://api.openai.com/v1"
-
     strict_tools: bool = True
     parallel_calls: bool = False
     output_limit: str = "max_completion_tokens"
@@ -69,24 +122,8 @@ class OpenAIChat(LanguageModel):
     forced_calls: bool = True
     text_calls: bool = False
 
-    def _client(self, sdk: Any, **arguments: Any) -> Any:
-        return sdk.AsyncOpenAI(**arguments)
-
-    async def _send(
-        self,
-        client: Any,
-        body: dict[str, Any],
-        timeout: float,
-        reply: dict[str, Any],
-        arrived: Arrived,
-    ) -> None:
-        # The body as it comes, because servers add fields that the SDK's types do not have; and all
-        # as extra body, because the SDK walks through every typed argument, which takes longer than
-        # anything else that is done here.
-        sending = client.chat.completions.with_streaming_response.create(
-            model=self.name, messages=[], extra_body=body, timeout=timeout
-        )
-        await receive_body(sending, arrived)
+    def _create(self, client: Any, **arguments: Any) -> Any:
+        return client.chat.completions.with_streaming_response.create(messages=[], **arguments)
 
     def _body(
         self,
@@ -96,7 +133,7 @@ class OpenAIChat(LanguageModel):
     ) -> dict[str, Any]:
         body: dict[str, Any] = {"messages": [self._message(item) for item in messages]}
         if tools:
-            body["tools"] = [self._tool(wire.FunctionSpec(item)) for item in tools]
+            body["tools"] = [self._tool(spec) for spec in tools]
             free = settings.forces_a_call and not self.forced_calls
             body["tool_choice"] = "auto" if free else _tool_choice(settings.tool_choice)
             body["parallel_tool_calls"] = self.parallel_calls
@@ -107,20 +144,14 @@ class OpenAIChat(LanguageModel):
             "reasoning_effort": settings.reasoning_effort,
             "seed": settings.seed,
         }
-        body.update({name: value for name, value in parameters.items() if value is not None})
+        body.update(wire.present(parameters))
         if settings.logprobs is not None:
             body.update(logprobs=True, top_logprobs=settings.logprobs)
         return {**body, **settings.extra}
 
-    def _tool(self, spec: wire.FunctionSpec) -> dict[str, Any]:
-        function: dict[str, Any] = {
-            "name": spec.name,
-            "description": spec.description,
-            "parameters": spec.parameters,
-        }
-        if self.strict_tools:
-            function["strict"] = True
-        return {"type": "function", "function": function}
+    def _tool(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        strict = {"strict": True} if self.strict_tools else {}
+        return {"type": "function", "function": {**spec, **strict}}
 
     def _message(self, message: Message) -> dict[str, Any]:
         content = wire.sendable(message.get("content"))
@@ -147,27 +178,19 @@ class OpenAIChat(LanguageModel):
             sent["content"] = f"{opening}{reasoning}{_CLOSE}{gap}{sent['content']}"
 
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
-        choices = reply.get("choices")
-        if not choices:
-            raise BadReply(f"{self._where}: the reply has no choices")
-        choice = choices[0]
+        choice = self._choice(reply)
         message = choice["message"]
         text, reasoning, provider = _reasoning(message)
+        index = wire.calls_before(messages) + 1
         calls = tuple(
             wire.call_request(
-                call.get("id"),
-                call["function"].get("name"),
-                call["function"].get("arguments"),
-                index,
+                call.get("id"), call["function"].get("name"), call["function"].get("arguments"), n
             )
-            for index, call in enumerate(
-                message.get("tool_calls") or (), start=wire.calls_before(messages) + 1
-            )
+            for n, call in enumerate(message.get("tool_calls") or (), start=index)
         )
         finish = choice.get("finish_reason")
         written = call_in_text(text) if self.text_calls and not calls else None
         if written:
-            index = wire.calls_before(messages) + 1
             calls = (wire.call_request(None, *written, index),)
             provider = {**provider, "api": API, "text": text}
             text, finish = "", "tool_calls"  # whole, however the reply went on
@@ -182,16 +205,6 @@ class OpenAIChat(LanguageModel):
             model=str(reply.get("model") or ""),
             provider=provider,
             tokens=tuple(wire.tokens(choice.get("logprobs"))),
-        )
-
-    def _usage(self, usage: Any) -> Usage:
-        cached = wire.count(usage, "prompt_tokens_details", "cached_tokens")
-        return Usage(
-            input=wire.count(usage, "prompt_tokens"),
-            cached=wire.count(usage, "prompt_cache_hit_tokens") if cached is None else cached,
-            reasoning=wire.count(usage, "completion_tokens_details", "reasoning_tokens"),
-            output=wire.count(usage, "completion_tokens"),
-            cache_write=wire.count(usage, "prompt_tokens_details", "cache_write_tokens"),
         )
 
     def _whole(self, turn: Turn) -> Turn:
@@ -259,56 +272,12 @@ def _object_at(text: str, position: int) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-@dataclass(frozen=True)
-class Completion:
-    """A text completion.
-
-    Attributes:
-        text: The text, which ends before a stop sequence.
-        tokens: The tokens of the text, with the stop sequence where the server is vLLM.
-        finish_reason: `stop`, `length`, or the server's own word.
-        usage: The tokens that the server counted.
-        attempts: The number of requests that were sent.
-    """
-
-    text: str
-    tokens: Sequence[Token] = ()
-    finish_reason: str = "stop"
-    usage: Usage = field(default_factory=Usage)
-    attempts: int = 1
-
-    @classmethod
-    def of(cls, turn: Turn) -> Completion:
-        """What a turn of `OpenAICompletions` holds."""
-        return cls(turn.text, turn.tokens, turn.finish_reason, turn.usage, turn.attempts)
-
-
-def asking(
-    settings: SamplingParams,
-    *,
-    stop: Sequence[str] = (),
-    logprobs: int | None = None,
-    max_tokens: int | None = None,
-) -> SamplingParams:
-    """`settings` with what completions have besides: the texts in `stop` end the reply;
-    `logprobs` asks for those of so many tokens at each place (0: of the written one alone);
-    `max_tokens` bounds the reply (None: as it was)."""
-    extra = {**settings.extra, "stop": list(stop)} if stop else settings.extra
-    return replace(
-        settings,
-        extra=extra,
-        logprobs=settings.logprobs if logprobs is None else logprobs,
-        max_output_tokens=max_tokens or settings.max_output_tokens,
-    )
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class OpenAICompletions(LanguageModel):
-    """A model behind `/completions`.
+class OpenAICompletions(OpenAIModel):
+    """A model behind `/completions`, a `ChatModel` that takes one message, the prompt.
 
-    It is also a `ChatModel` that takes one message, the prompt, so that the ledger, the retries and
-    the cache of chat models apply; `Completion.of(turn)` is then the completion. A reply that
-    reaches its limit is complete.
+    A reply that reaches its limit is complete. `Turn.tokens` has the stop sequence too if the
+    server is vLLM.
 
     Args:
         kept_tokens: The number of last tokens whose log-probabilities are stored, because those of
@@ -317,43 +286,13 @@ class OpenAICompletions(LanguageModel):
     See `LanguageModel` for the other arguments.
     """
 
-    sdk: ClassVar = "openai"
     default_url: ClassVar = "http://127.0.0.1:8000/v1"
     continues_text: ClassVar = True
 
     kept_tokens: int | None = None
 
-    async def complete(
-        self,
-        prompt: str,
-        settings: SamplingParams | None = None,
-        *,
-        stop: Sequence[str] = (),
-        logprobs: int | None = None,
-        max_tokens: int | None = None,
-    ) -> Completion:
-        """What follows `prompt`; keywords as in `asking`. A `ModelError` where there is none."""
-        settings = asking(
-            settings or self.settings, stop=stop, logprobs=logprobs, max_tokens=max_tokens
-        )
-        return Completion.of(await self.respond([user(prompt)], (), settings))
-
-    def _client(self, sdk: Any, **arguments: Any) -> Any:
-        return sdk.AsyncOpenAI(**arguments)
-
-    async def _send(
-        self,
-        client: Any,
-        body: dict[str, Any],
-        timeout: float,
-        reply: dict[str, Any],
-        arrived: Arrived,
-    ) -> None:
-        # As it comes and as extra body for the reasons given in `openai_chat`.
-        sending = client.completions.with_streaming_response.create(
-            model=self.name, prompt="", extra_body=body, timeout=timeout
-        )
-        await receive_body(sending, arrived)
+    def _create(self, client: Any, **arguments: Any) -> Any:
+        return client.completions.with_streaming_response.create(prompt="", **arguments)
 
     def _body(
         self,
@@ -376,32 +315,19 @@ class OpenAICompletions(LanguageModel):
             "seed": settings.seed,
             "logprobs": settings.logprobs,
         }
-        body = {name: value for name, value in parameters.items() if value is not None}
-        return {**body, **settings.extra}
+        return {**wire.present(parameters), **settings.extra}
 
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
-        choices = reply.get("choices")
-        if not choices:
-            raise BadReply(f"{self._where}: the reply has no choices")
-        choice = choices[0]
+        choice = self._choice(reply)
         finish = choice.get("finish_reason")
         tokens = list(wire.tokens(choice.get("logprobs")))
-        last_tokens = tokens if self.kept_tokens is None else tokens[-self.kept_tokens :]
         return Turn(
             text=str(choice.get("text") or ""),
             usage=self._usage(reply.get("usage")),
-            finish_reason=str(_COMPLETION_FINISH.get(finish, finish)),
+            finish_reason=str(_FINISH.get(finish, finish)),
             model=str(reply.get("model") or ""),
             provider={"api": COMPLETIONS_API},
-            tokens=last_tokens,
-        )
-
-    def _usage(self, usage: Any) -> Usage:
-        return Usage(
-            input=wire.count(usage, "prompt_tokens"),
-            cached=wire.count(usage, "prompt_tokens_details", "cached_tokens"),
-            output=wire.count(usage, "completion_tokens"),
-            cache_write=wire.count(usage, "prompt_tokens_details", "cache_write_tokens"),
+            tokens=tokens if self.kept_tokens is None else tokens[-self.kept_tokens :],
         )
 
     def _whole(self, turn: Turn) -> Turn:

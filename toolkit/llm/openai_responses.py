@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from soundingline.toolkit.llm import wire
-from soundingline.toolkit.llm.client import Arrived, LanguageModel, receive_body
 from soundingline.toolkit.llm.messages import TOOL_CHOICES, Message, SamplingParams, Turn, Usage
+from soundingline.toolkit.llm.openai_chat import OpenAIModel
 
 API = "openai_responses"
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "refusal"}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class OpenAIResponses(LanguageModel):
+class OpenAIResponses(OpenAIModel):
     """A model behind `/responses`. The API has no seed.
 
     Args:
@@ -32,31 +32,15 @@ class OpenAIResponses(LanguageModel):
     See `LanguageModel` for the other arguments.
     """
 
-    sdk: ClassVar = "openai"
     gives_logprobs: ClassVar = False
-    default_url: ClassVar = "https://api.openai.com/v1"
 
     summary: str | None = "auto"
     encrypted_reasoning: bool = True
     strict_tools: bool = True
     parallel_calls: bool = False
 
-    def _client(self, sdk: Any, **arguments: Any) -> Any:
-        return sdk.AsyncOpenAI(**arguments)
-
-    async def _send(
-        self,
-        client: Any,
-        body: dict[str, Any],
-        timeout: float,
-        reply: dict[str, Any],
-        arrived: Arrived,
-    ) -> None:
-        # All as extra body: see `OpenAIChat`.
-        sending = client.responses.with_streaming_response.create(
-            model=self.name, input=[], extra_body=body, timeout=timeout
-        )
-        await receive_body(sending, arrived)
+    def _create(self, client: Any, **arguments: Any) -> Any:
+        return client.responses.with_streaming_response.create(input=[], **arguments)
 
     def _body(
         self,
@@ -64,8 +48,7 @@ class OpenAIResponses(LanguageModel):
         tools: Sequence[Mapping[str, Any]],
         settings: SamplingParams,
     ) -> dict[str, Any]:
-        settings.refuse_seed("the Responses API")
-        settings.refuse_logprobs("our client of the Responses API")
+        settings.refuse_unsupported("the Responses API")
         body: dict[str, Any] = {
             "input": [item for entry in messages for item in _items(entry)],
             "store": False,
@@ -73,7 +56,9 @@ class OpenAIResponses(LanguageModel):
         if self.encrypted_reasoning:
             body["include"] = ["reasoning.encrypted_content"]
         if tools:
-            body["tools"] = [self._tool(wire.FunctionSpec(entry)) for entry in tools]
+            # Absent means strict here, unlike in chat completions.
+            strict = {"strict": self.strict_tools}
+            body["tools"] = [{"type": "function", **spec, **strict} for spec in tools]
             body["tool_choice"] = _tool_choice(settings.tool_choice)
             body["parallel_tool_calls"] = self.parallel_calls
         reasoning = {"effort": settings.reasoning_effort, "summary": self.summary}
@@ -83,18 +68,8 @@ class OpenAIResponses(LanguageModel):
             "max_output_tokens": settings.max_output_tokens,
             "reasoning": {key: value for key, value in reasoning.items() if value} or None,
         }
-        body.update({name: value for name, value in parameters.items() if value is not None})
+        body.update(wire.present(parameters))
         return {**body, **settings.extra}
-
-    def _tool(self, spec: wire.FunctionSpec) -> dict[str, Any]:
-        tool: dict[str, Any] = {
-            "type": "function",
-            "name": spec.name,
-            "description": spec.description,
-            "parameters": spec.parameters,
-        }
-        # Absent means strict here, unlike in chat completions.
-        return {**tool, "strict": self.strict_tools}
 
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
         if reply.get("status") == "failed" or reply.get("error"):

@@ -8,7 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from functools import cache
+from operator import add
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from soundingline.toolkit.errors import InputError, is_number
 from soundingline.toolkit.llm.messages import Usage
@@ -117,68 +121,75 @@ AGENTS = ("agent", "navigator")
 _TOKENS = ("input_tokens", "cached_tokens", "reasoning_tokens", "output_tokens")
 
 
+Count = Annotated[int, Field(ge=0, strict=True)]
+Amount = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
+
+
 @dataclass(frozen=True)
 class UsageTotals:
-    """`calls` are requests that were begun, of which `failed` brought no reply, and `retries` are
-    attempts beyond the first of each; tokens as the server counted them, those of attempts that
-    were repeated among them; `seconds` from the place in flight to the end, the waits between
-    attempts among them; `dollars`. An attempt has an account of its own, a call or a retry.
+    """What requests used and cost. An attempt has totals too, with one call or one retry.
 
-    `unmetered` counts replies without usage (their tokens are in no sum), `unpriced` replies whose
-    money is not known. `replies_with_cached` and `replies_with_reasoning` count the replies whose
-    usage had such a number; some servers leave it out where it is zero, others always.
+    Attributes:
+        calls: Requests that were begun.
+        failed: Requests that brought no reply.
+        retries: Attempts beyond the first of each request.
+        input_tokens: As the server counted them, like the other tokens; those of attempts that were
+            repeated are included.
+        seconds: From the place in flight to the end, with the waits between attempts.
+        dollars: The known part of the cost.
+        unmetered: Replies without usage, whose tokens are in no sum.
+        unpriced: Replies whose cost is unknown.
+        replies_with_cached: Replies whose usage has a number of cached tokens. Some servers leave
+            it out if it is zero, others always.
+        replies_with_reasoning: The same of reasoning tokens.
     """
 
-    calls: int = 0
-    failed: int = 0
-    retries: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-    output_tokens: int = 0
-    seconds: float = 0.0
-    dollars: float = 0.0
-    unmetered: int = 0
-    unpriced: int = 0
-    replies_with_cached: int = 0
-    replies_with_reasoning: int = 0
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    calls: Count = 0
+    failed: Count = 0
+    retries: Count = 0
+    input_tokens: Count = 0
+    cached_tokens: Count = 0
+    reasoning_tokens: Count = 0
+    output_tokens: Count = 0
+    seconds: Amount = 0.0
+    dollars: Amount = 0.0
+    unmetered: Count = 0
+    unpriced: Count = 0
+    replies_with_cached: Count = 0
+    replies_with_reasoning: Count = 0
 
     def __add__(self, other: UsageTotals) -> UsageTotals:
-        sums = {
-            item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)
-        }
-        return UsageTotals(**sums)
+        return UsageTotals(*map(add, vars(self).values(), vars(other).values()))
 
     @property
     def cached_share(self) -> float | None:
-        """Share of input tokens that came from a prefix cache; None where no reply told."""
+        """The share of input tokens that were read from a prefix cache; None if no reply says
+        it."""
         known = self.replies_with_cached and self.input_tokens
         return self.cached_tokens / self.input_tokens if known else None
 
     def flatten(self, prefix: str = "") -> dict[str, float]:
-        """Numbers by name. `dollars` is left out where any reply's money is unknown, all tokens
-        where any reply's usage is, and cached or reasoning tokens where no reply told them."""
+        """Numbers by name. `dollars` is left out if the cost of any reply is unknown, all tokens if
+        any reply has no usage, and cached or reasoning tokens if no reply has such a number."""
         hidden = {"replies_with_cached", "replies_with_reasoning"}
         hidden |= {"dollars"} if self.unpriced else set()
-        hidden |= {name for name in _TOKENS if self.unmetered}
+        hidden |= set(_TOKENS) if self.unmetered else set()
         hidden |= set() if self.replies_with_cached else {"cached_tokens"}
         hidden |= set() if self.replies_with_reasoning else {"reasoning_tokens"}
-        names = (item.name for item in fields(self) if item.name not in hidden)
-        return {f"{prefix}{name}": getattr(self, name) for name in names}
+        return {
+            f"{prefix}{name}": value for name, value in vars(self).items() if name not in hidden
+        }
 
     def nonzero(self) -> dict[str, float]:
-        """All sums by field, zeros left out: `UsageTotals(**account.nonzero())` is the account.
-        Here `dollars` is the known part, whatever `unpriced` says."""
-        sums = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {name: value for name, value in sums.items() if value}
-
-
-COUNTS = {item.name for item in fields(UsageTotals)}
+        """The sums other than zero by name, for a file; `usage_totals` reads them."""
+        return {name: value for name, value in vars(self).items() if value}
 
 
 def of_attempt(usage: Usage | None, dollars: float | None, *, seconds: float) -> UsageTotals:
-    """The account of one attempt, the counts of calls aside. `usage` None: it brought no reply;
-    what it cost, if anything, no server tells."""
+    """The totals of one attempt without the counts of calls. `usage` None: it brought no reply, and
+    no server says what it cost."""
     if usage is None:
         return UsageTotals(seconds=seconds)
     return UsageTotals(
@@ -196,26 +207,28 @@ def of_attempt(usage: Usage | None, dollars: float | None, *, seconds: float) ->
 
 
 def total(accounts: Iterable[UsageTotals]) -> UsageTotals:
-    """The sum of accounts."""
-    result = UsageTotals()
-    for account in accounts:
-        result = result + account
-    return result
+    """The sum of totals."""
+    return sum(accounts, UsageTotals())
 
 
 def flatten(by_role: Mapping[str, UsageTotals]) -> dict[str, float]:
-    """A question's or run's usage as flat numbers: the totals, and `<role>_...` of each role."""
-    totals = total(by_role.values()).flatten() if by_role else {}
-    parts = (by_role[role].flatten(f"{role}_") for role in ROLES if role in by_role)
-    return {**totals, **{name: value for part in parts for name, value in part.items()}}
+    """Usage by role as flat numbers: the sums of all roles, and `<role>_...` of each."""
+    flat = total(by_role.values()).flatten() if by_role else {}
+    for role in ROLES:
+        if role in by_role:
+            flat |= by_role[role].flatten(f"{role}_")
+    return flat
+
+
+@cache
+def _totals() -> TypeAdapter[UsageTotals]:
+    return TypeAdapter(UsageTotals)
 
 
 def usage_totals(record: Mapping[str, Any]) -> UsageTotals:
-    """The account that `UsageTotals.nonzero` gave, read from a file; `ValueError` where it is
-    none."""
-    if record.keys() - COUNTS or not all(is_number(n) and n >= 0 for n in record.values()):
-        raise ValueError(f"the account {dict(record)} has an impossible value")
-    return UsageTotals(**record)
+    """The totals that `UsageTotals.nonzero` returned, read from a file; `ValueError` if a value is
+    impossible."""
+    return _totals().validate_python(dict(record))
 
 
 class Estimate(NamedTuple):

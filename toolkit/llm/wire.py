@@ -56,14 +56,9 @@ def sendable_arguments(arguments: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-class FunctionSpec:
-    """A tool's name, description and parameters, whether or not wrapped in `function`."""
-
-    def __init__(self, spec: Mapping[str, Any]) -> None:
-        function = spec.get("function", spec)
-        self.name = str(function["name"])
-        self.description = str(function.get("description", ""))
-        self.parameters = dict(function.get("parameters") or {"type": "object", "properties": {}})
+def present(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that are not None."""
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def provider_part(message: Message, api: str) -> Mapping[str, Any]:

@@ -8,12 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from soundingline.toolkit.evaluation.grid import DEFAULT_POINT, GridPoint, point_settings
-from soundingline.toolkit.evaluation.tuning import (
-    HeldOut,
-    TuningResult,
-    best_point,
-    ordered_points,
-)
+from soundingline.toolkit.evaluation.tuning import HeldOut, TuningResult, best_point, ordered_points
 from soundingline.toolkit.report.measures import describe, interval_text, number, probability
 from soundingline.toolkit.report.page import (
     Column,

@@ -19,6 +19,8 @@ from soundingline.toolkit.redaction import redact
 
 FORMAT = 1
 SEALED = "sealed"
+# The parts of a manifest, beside `created`, that may differ between the starts of one run.
+PROVENANCE = ("versions", "git", "machine")
 PACKAGES = (
     "soundingline",
     "pyterrier",
@@ -39,7 +41,6 @@ PACKAGES = (
     "sentence-transformers",
     "peft",
     "pyterrier-t5",
-    "pyterrier-dr",
     "vllm",
     "openai",
 )
@@ -92,9 +93,15 @@ def make_manifest(
         **({SEALED: True} if fingerprints.get(SEALED) == "yes" else {}),
         "fingerprints": dict(fingerprints),
         "config": redact(config),
-        "versions": _versions(),
+        "versions": {package: version for package in PACKAGES if (version := version_of(package))},
         "git": dict(_git()),
-        "machine": _machine(),
+        "machine": {
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "processor": platform.machine(),
+            "cpus": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        },
     }
 
 
@@ -113,16 +120,6 @@ def check_same(path: Path, written: Mapping[str, Any], expected: Mapping[str, An
             valid="the configuration that it was started with",
             do="choose another name=, or delete that folder to start again",
         )
-
-
-def provenance(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a manifest that may differ between the starts of one run."""
-    return {key: manifest.get(key) for key in ("created", "versions", "git", "machine")}
-
-
-def _versions() -> dict[str, str]:
-    versions = {package: version_of(package) for package in PACKAGES}
-    return {package: version for package, version in versions.items() if version}
 
 
 @cache
@@ -154,13 +151,3 @@ def _git_output(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _machine() -> dict[str, Any]:
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": platform.machine(),
-        "cpus": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-    }

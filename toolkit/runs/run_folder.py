@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import fcntl
 import hashlib
@@ -15,12 +16,12 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from soundingline.toolkit.data import Topic
@@ -36,13 +37,15 @@ from soundingline.toolkit.files import (
     write_text,
 )
 from soundingline.toolkit.obfuscation import MARKER, mark_obfuscated
-from soundingline.toolkit.runs.manifest import Manifest, check_same, provenance
+from soundingline.toolkit.runs.manifest import PROVENANCE, Manifest, check_same
 from soundingline.toolkit.trajectory import (
     Outcome,
     Trajectory,
     dump_trajectory,
+    mapping,
     read_outcome,
     read_trajectory,
+    text_of,
 )
 
 # The environment variable with an id of the sweep that this process belongs to.
@@ -50,7 +53,6 @@ SWEEP = "SOUNDINGLINE_SWEEP"
 
 _NAME = re.compile(r"[\w=,+-][\w=,.+-]*", re.ASCII)
 _REPEATS = "repeats"
-_PROVENANCE = ("versions", "git", "machine")
 # The folders of a run in which files are written.
 _FOLDERS = ("*", "retried/*", "repeats/*", "repeats/*/*", "repeats/*/retried/*")
 # File systems allow 255 bytes a name, which include `.json` and the affixes of a temporary file.
@@ -118,20 +120,14 @@ class RunFolder:
         return [self, *(self.repeat(number) for number in numbers if number > 1)]
 
     def manifest(self) -> dict[str, Any]:
-        """The manifest, whose values have the types of `Manifest`.
-
-        Raises:
-            InputError: if this is not a run folder, if the manifest is damaged, or if the folder
-                contains symbolic links.
-        """
+        """The manifest, whose values have the types of `Manifest`. `InputError` if this is not a
+        run folder, if the manifest is damaged, or if the folder contains symbolic links."""
         if not self.manifest_path.exists():
-            cells = sorted(path.parent for path in self.path.glob("*/manifest.json"))
-            raise InputError(
-                f"{self.path} is no run: it has no manifest.json",
-                do=f"name one of its cells, such as {cells[0]}"
-                if cells
-                else "name a folder below runs/",
+            runs = sorted(path.parent for path in self.path.glob("*/manifest.json"))
+            do = (
+                f"name one of its cells, such as {runs[0]}" if runs else "name a folder below runs/"
             )
+            raise InputError(f"{self.path} is no run: it has no manifest.json", do=do)
         self._check_links()
         do = "restore it from a copy, or move the folder away and run again"
         manifest: dict[str, Any] = read_json(self.manifest_path, Manifest, do=do)
@@ -139,16 +135,9 @@ class RunFolder:
 
     @contextmanager
     def writing(self, manifest: Mapping[str, Any]) -> Iterator[RunFolder]:
-        """Start or resume this run as its only writer. Temporary files of killed processes are
-        removed.
-
-        Args:
-            manifest: the manifest of this start (`make_manifest`).
-
-        Raises:
-            InputError: if another process writes the run, or if the run was started with other
-                fingerprints.
-        """
+        """Start or resume this run as its only writer, with the manifest of this start
+        (`make_manifest`). Temporary files of killed processes are removed. `InputError` if another
+        process writes the run, or if the run was started with other fingerprints."""
         with run_lock(self.path / ".lock"):
             self._check_links()
             with disk_errors(self.path):
@@ -185,7 +174,7 @@ class RunFolder:
             path.replace(folder / f"{len(list(folder.glob('*.json'))) + 1}.json")
         with disk_errors(path):
             write_text(path, dump_trajectory(trajectory))
-        if Outcome(trajectory.qid, trajectory.status, trajectory.reason).finished:
+        if Outcome.of(trajectory).finished:
             self.rounds(trajectory.qid).path.unlink(missing_ok=True)
 
     def rounds(self, qid: str) -> RoundsFile:
@@ -194,47 +183,32 @@ class RunFolder:
         return RoundsFile(self.queries / f"{escape_qid(qid)}.rounds.jsonl")
 
     def add_counts(self, counts: Mapping[str, Mapping[str, float]]) -> None:
-        """Add counts of pipeline stages to the manifest's `stages`.
-
-        Args:
-            counts: numbers by stage and name, since this start of the run. The manifest has the
-                sums of all starts, and the maximum for names that begin with `largest_`.
-        """
-        if not counts:
-            return
-        manifest = self._own_manifest()
-        stages = manifest.setdefault("stages", {})
-        for stage, numbers in counts.items():
-            known = stages.setdefault(stage, {})
-            for name, number in numbers.items():
-                before = known.get(name, 0)
-                largest = name.startswith("largest_")
-                known[name] = max(before, number) if largest else before + number
-            if lookups := known.get("cache_hits", 0) + known.get("cache_misses", 0):
-                known["cache_hit_rate"] = round(known.get("cache_hits", 0) / lookups, 4)
-        with disk_errors(self.manifest_path):
-            write_json(self.manifest_path, manifest, clear=True)
+        """Add counts of pipeline stages since this start, by stage and name, to the manifest's
+        `stages`. These are the sums of all starts, and the maximum for names that begin with
+        `largest_`."""
+        with self._changing_manifest() as manifest:
+            for stage, numbers in counts.items():
+                known = manifest.setdefault("stages", {}).setdefault(stage, {})
+                for name, number in numbers.items():
+                    before = known.get(name, 0)
+                    largest = name.startswith("largest_")
+                    known[name] = max(before, number) if largest else before + number
+                if lookups := known.get("cache_hits", 0) + known.get("cache_misses", 0):
+                    known["cache_hit_rate"] = round(known.get("cache_hits", 0) / lookups, 4)
 
     def note_costs(self, costs: Mapping[str, Mapping[str, float]]) -> None:
-        """Add the costs of a ranking to the manifest's `costs`.
-
-        Args:
-            costs: seconds and other numbers by name, `once` (before the first query) and for a
-                `query` (mean). Numbers that the manifest has already do not change, because a later
-                start finds more in caches.
-        """
-        manifest = self._own_manifest()
-        known = manifest.get("costs", {})
-        merged = {when: {**numbers, **known.get(when, {})} for when, numbers in costs.items()}
-        if merged != known:
-            with disk_errors(self.manifest_path):
-                manifest["costs"] = {**known, **merged}
-                write_json(self.manifest_path, manifest, clear=True)
+        """Add the costs of a ranking to the manifest's `costs`: seconds and other numbers by name,
+        `once` (before the first query) and for a `query` (mean). Numbers that the manifest has
+        already do not change, because a later start finds more in caches."""
+        with self._changing_manifest() as manifest:
+            known = manifest.setdefault("costs", {})
+            for when, numbers in costs.items():
+                known[when] = {**numbers, **known.get(when, {})}
 
     def read(self, qid: str) -> Trajectory | None:
         """The trajectory of a question; None if it has none yet."""
         path = self.trajectory_path(qid)
-        return _read(path) if path.exists() else None
+        return _checked(path, read_trajectory) if path.exists() else None
 
     def trajectories(self, topics: Iterable[Topic] | None = None) -> Iterator[Trajectory]:
         """The recorded trajectories of `topics` in their order, or all in the order of their
@@ -244,7 +218,7 @@ class RunFolder:
             yield from (trajectory for trajectory in trajectories if trajectory is not None)
             return
         for path in sorted(self._files(), key=lambda path: unescape_qid(path.stem) or path.stem):
-            yield _read(path)
+            yield _checked(path, read_trajectory)
 
     def has_trajectories(self) -> bool:
         """Whether any question has a trajectory. Rankings without an agent have none."""
@@ -299,15 +273,21 @@ class RunFolder:
         return self.queries / f"{escape_qid(qid)}.json"
 
     def _outcomes(self) -> Iterator[Outcome]:
-        return (_checked(path, read_outcome(path)) for path in self._files())
+        return (_checked(path, read_outcome) for path in self._files())
 
     def _files(self) -> Iterator[Path]:
         return _json_files(self.queries)
 
-    def _own_manifest(self) -> dict[str, Any]:
+    @contextmanager
+    def _changing_manifest(self) -> Iterator[dict[str, Any]]:
         if not self._writing:
             raise RuntimeError("a manifest is changed inside `with folder.writing(...)` only")
-        return self.manifest()
+        manifest = self.manifest()
+        before = copy.deepcopy(manifest)
+        yield manifest
+        if manifest != before:
+            with disk_errors(self.manifest_path):
+                write_json(self.manifest_path, manifest, clear=True)
 
     def _check_links(self) -> None:
         # The folder may come from somebody else, and a link could lead writes out of it.
@@ -330,9 +310,11 @@ class RunFolder:
             return
         written = self.manifest()
         check_same(self.path, written, manifest)
-        sessions = [written, *written.get("resumed", [])]
-        if any(sessions[-1].get(key) != manifest.get(key) for key in _PROVENANCE):
-            written["resumed"] = [*written.get("resumed", []), provenance(manifest)]
+        resumed = written.get("resumed", [])
+        before = resumed[-1] if resumed else written
+        if any(before.get(key) != manifest.get(key) for key in PROVENANCE):
+            now = {key: manifest.get(key) for key in ("created", *PROVENANCE)}
+            written["resumed"] = [*resumed, now]
             write_json(self.manifest_path, written, clear=True)
 
     def _remove_leftovers(self) -> None:
@@ -376,20 +358,19 @@ def _sizes(folder: Path, paths: Iterable[Path]) -> list[tuple[str, int]]:
     return sorted(sizes)
 
 
-def _read(path: Path) -> Trajectory:
-    trajectory = read_trajectory(path)
-    _checked(path, Outcome(trajectory.qid, trajectory.status, trajectory.reason))
-    return trajectory
+_R = TypeVar("_R", Trajectory, Outcome)
 
 
-def _checked(path: Path, outcome: Outcome) -> Outcome:
-    if (name := escape_qid(outcome.qid)) != path.stem:
+def _checked(path: Path, read: Callable[[Path], _R]) -> _R:
+    """What `read` returns for a file, whose name must be that of the question."""
+    record = read(path)
+    if (name := escape_qid(record.qid)) != path.stem:
         raise InputError(
-            f"{path} holds the trajectory of question {outcome.qid!r}",
+            f"{path} holds the trajectory of question {record.qid!r}",
             valid=f"{name}.json for that question",
             do="rename the file or move it away",
         )
-    return outcome
+    return record
 
 
 @contextmanager
@@ -458,9 +439,8 @@ def question_of(name: str, repeat: int) -> str:
 # by kill -9, so that there is nothing to clean up and no race. The text of the lock file (process,
 # host, start time) is for the error message, and for file systems on which other hosts do not see
 # a `flock`, such as some NFS mounts: a text of another host is never overridden, because only a
-# person can know whether that process still runs. `filelock` does not replace this: it polls (8
-# processes that hold a lock for 2 ms each waited up to 955 ms instead of 64 ms), and the text of
-# the holder would remain ours.
+# person can know whether that process still runs. `filelock` polls: 8 processes that hold a lock
+# for 2 ms each waited up to 955 ms for it, and 64 ms for this one.
 
 
 @dataclass(frozen=True)
@@ -487,13 +467,11 @@ class _Holder:
 
 @contextmanager
 def run_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` during the block, waiting for a holder of the same sweep.
+    """Hold the lock file `path` during the block, after waiting for a holder of the same sweep.
 
     The file stays, because removing it would let two processes lock two files of the same name.
-
-    Raises:
-        InputError: with the process id and the host of any other holder, and if `path` is a
-            symbolic link or the file system has no locks.
+    `InputError` with the process id and the host of any other holder, and if `path` is a symbolic
+    link or the file system has no locks.
     """
     try:
         handle = open_own(path)
@@ -564,17 +542,16 @@ def _other_holder(handle: int) -> _Holder | None:
 
 
 def _read_holder(handle: int) -> _Holder:
-    """The text of a lock file. Whatever is not valid is unknown: a process may be killed while it
-    writes, and the file may come from anywhere."""
+    """The text of a lock file. Invalid parts are unknown: a process may be killed while it writes,
+    and the file may come from anywhere."""
     try:
         text = json.loads(os.pread(handle, 4096, 0))
     except (ValueError, RecursionError):
-        text = None
-    values = text if isinstance(text, dict) else {}
-    pid = values.pop("pid", None)
-    names = {name: values.get(name) for name in ("host", "started", "sweep")}
-    texts = {name: value for name, value in names.items() if isinstance(value, str)}
-    return _Holder(pid if isinstance(pid, int) and pid > 0 else 0, **texts)
+        return _Holder()
+    values = mapping(text)
+    pid = values.get("pid")
+    names = (text_of(values.get(name)) for name in ("host", "started", "sweep"))
+    return _Holder(pid if isinstance(pid, int) and pid > 0 else 0, *names)
 
 
 def _held(path: Path, holder: _Holder) -> InputError:

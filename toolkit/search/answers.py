@@ -79,14 +79,9 @@ def parse_answer(text: str, known: Collection[str]) -> Answer:
 
 
 def follows_format(text: str, placeholders: Collection[str] = (), *, listed: bool = False) -> bool:
-    """Whether a reply has an answer after `Exact Answer` (`N/A` counts), or lists documents.
-
-    Args:
-        text: the reply.
-        placeholders: the texts that the prompt's description of the format has in these places,
-            which are no answers. A tool call written as text is no answer either.
-        listed: whether only a list of documents is an answer.
-    """
+    """Whether a reply has an answer after `Exact Answer` (`N/A` counts), or lists documents, which
+    is the only answer if `listed`. Neither a tool call written as text nor one of the
+    `placeholders` of the prompt's description of the format is an answer."""
     documents, exact = list_part(text), exact_part(text)
     if documents and documents not in placeholders:
         return True
@@ -95,10 +90,8 @@ def follows_format(text: str, placeholders: Collection[str] = (), *, listed: boo
 
 
 def list_part(text: str) -> str | None:
-    """The text from the last `Documents:` that opens a line to the next label that opens one.
-
-    None without such a label.
-    """
+    """The text from the last `Documents:` that opens a line to the next label that opens one; None
+    without such a label."""
     *_, label = [None, *_LIST.finditer(text)]
     if label is None:
         return None
@@ -170,11 +163,8 @@ def invented_citations(text: str, known: Collection[str]) -> Sequence[str]:
 
 
 def _ids(inner: str, known: Collection[str], widths: Sequence[int]) -> Iterator[str]:
-    """The documents that the text inside a pair of brackets cites.
-
-    A docid may contain separators; `widths` are the numbers of separators in known docids, the
-    largest first.
-    """
+    """The documents that the text inside a pair of brackets cites. A docid may contain separators;
+    `widths` are the numbers of separators in known docids, the largest first."""
     parts = _SEPARATOR.split(inner)
     start = 0
     while start < len(parts):
@@ -211,10 +201,8 @@ def _without_locator(name: str) -> str:
 
 
 def _sections(text: str) -> Mapping[str, str]:
-    """The text after each label, up to the next one.
-
-    A label inside a line counts only if no label of that name opens a line.
-    """
+    """The text after each label, up to the next one. A label inside a line counts only if no label
+    of that name opens a line."""
     labels = list(_labels(text))
     opening = {label.name for label in labels if label.opens_line}
     labels = [label for label in labels if label.opens_line or label.name not in opening]
@@ -229,10 +217,8 @@ def _sections(text: str) -> Mapping[str, str]:
 
 
 def _labels(text: str) -> Iterator[_Label]:
-    """The labels that a colon follows, in order.
-
-    Marks right after the colon close those of the label; marks before a word belong to the word.
-    """
+    """The labels that a colon follows, in order. Marks right after the colon close those of the
+    label; marks before a word belong to the word."""
     previous = 0
     for match in _LABEL.finditer(text):
         start, before = match.start(), text[previous : match.start()]

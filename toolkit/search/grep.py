@@ -128,12 +128,10 @@ class Grep(Browsing):
         """The hits from rank `first` with the first lines that match, numbered."""
         pattern = self.compile(query)
         shown = max(0, self.excerpt_depth - first + 1)
-        return [
-            hit._replace(snippet=self._matching_lines(pattern, hit.docid) if index < shown else "")
-            for index, hit in enumerate(hits)
-        ]
+        found = [hit._replace(snippet=self._lines(pattern, hit.docid)) for hit in hits[:shown]]
+        return [*found, *hits[shown:]]
 
-    def _matching_lines(self, pattern: Any, docid: str) -> str:
+    def _lines(self, pattern: Any, docid: str) -> str:
         from soundingline.toolkit.search.snippets import cut  # it imports numba
 
         text = self.store.document(docid).text

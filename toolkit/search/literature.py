@@ -12,19 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from soundingline.toolkit.benchmarks.links import DIRECTIONS, LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolution, Resolver
 from soundingline.toolkit.corpus.sentences import rule_spans
-from soundingline.toolkit.data import (
-    DocumentStore,
-    Hit,
-    Ranking,
-    SearchRequest,
-    Unit,
-    parent,
-)
+from soundingline.toolkit.data import DocumentStore, Hit, Ranking, SearchRequest, Unit, parent
 from soundingline.toolkit.errors import check_int
 from soundingline.toolkit.search.pages import Limits, document_page, one_line, short
 from soundingline.toolkit.search.scoring import (
@@ -113,7 +107,8 @@ class Operators:
 class Literature(SearchTool):
     """`search`, `read` and, with their operators, `expand`, `locate`, `score`, `order`, `resolve`.
 
-    Pages name the layer of reading that they show.
+    Pages name the layer of reading that they show: metadata, abstract, evidence or whole text, the
+    tiers of PaSaMaster's repository (Du et al., 2026, section 2.2).
 
     Args:
         depth: hits of a ranking, all of which count as surfaced.
@@ -138,12 +133,10 @@ class Literature(SearchTool):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_int("depth", self.depth)
+        counts = ("depth", "abstract_tokens", "passages", "passage_tokens", "largest_hub")
+        for name in (*counts, "max_lines", "max_bytes"):
+            check_int(name, getattr(self, name))
         check_int("hits", self.hits, le=self.depth)
-        for name in ("abstract_tokens", "passages", "passage_tokens", "largest_hub"):
-            check_int(name, getattr(self, name))
-        for name in ("max_lines", "max_bytes"):
-            check_int(name, getattr(self, name))
 
     def bind(self, operators: Operators) -> Literature:
         """A copy of these settings with operators."""
@@ -152,26 +145,14 @@ class Literature(SearchTool):
     def begin(self) -> None:
         self._qid = str(getattr(self.backend, "qid", ""))
         self._located: dict[str, tuple[Unit, ...]] = {}
-        self.layers = ReadingLayers(
-            self.store,
-            passages=self.operators.passages,
-            abstract_tokens=self.abstract_tokens,
-            tokens=self.tokens,
-            fields=self.operators.fields,
-        )
 
     def memory(self, docids: Iterable[str]) -> dict[str, Any]:
         """The passages located for these documents, which later calls of `score` and `order` read.
 
         See `SearchTool.memory`.
         """
-        located = self._located
-        unit_ids = {
-            docid: [passage.unit_id for passage in located[docid]]
-            for docid in docids
-            if docid in located
-        }
-        return {"located": unit_ids}
+        located = [(docid, self._located[docid]) for docid in docids if docid in self._located]
+        return {"located": {docid: [unit.unit_id for unit in units] for docid, units in located}}
 
     def restore(
         self,
@@ -228,21 +209,21 @@ class Literature(SearchTool):
                     Parameter("direction", "Which links to follow.", choices=ways, default="both"),
                 ),
             )
-            yield Tool(expand, self._expand)
+            yield Tool(expand, partial(self._expand, operators.links))
         if operators.locator is not None:
             locate = ToolSpec(
                 "locate",
                 f"The {self.passages} passages of a document that speak most of a requirement.",
                 (docid, Parameter("requirement", "One requirement, in words.")),
             )
-            yield Tool(locate, self._locate)
+            yield Tool(locate, partial(self._locate, operators.locator))
         if operators.locator is not None and operators.scorer is not None:
             score = ToolSpec(
                 "score",
                 "Hold documents against requirements: for each, whether its evidence meets them.",
                 (docids, Parameter("requirements", "One requirement on each line."), question),
             )
-            yield Tool(score, self._score)
+            yield Tool(score, partial(self._score, operators.locator, operators.scorer))
         if operators.order is not None:
             best_first = Parameter("docids", f"Up to {MOST_DOCIDS} docids, the best first.")
             order = ToolSpec(
@@ -250,7 +231,7 @@ class Literature(SearchTool):
                 "Put documents in order by comparing them with each other.",
                 (best_first, question),
             )
-            yield Tool(order, self._order)
+            yield Tool(order, partial(self._order, operators.order))
         if operators.resolver is not None:
             resolve = ToolSpec(
                 "resolve",
@@ -258,7 +239,7 @@ class Literature(SearchTool):
                 "line.",
                 (Parameter("findings", "One title, url or identifier on each line."),),
             )
-            yield Tool(resolve, self._resolve)
+            yield Tool(resolve, partial(self._resolve, operators.resolver))
 
     def _search(self, query: str) -> ToolOutput:
         _, search = self.rank(query, self.depth)
@@ -266,9 +247,7 @@ class Literature(SearchTool):
         header = f"[{len(hits)} of {len(search.hits)} hits query={short(search.request.query)}]"
         return self._listed(header, hits, search)
 
-    def _expand(self, docids: str, direction: str) -> ToolOutput:
-        links = self.operators.links
-        assert links is not None
+    def _expand(self, links: LinkGraph, docids: str, direction: str) -> ToolOutput:
         seeds = self._named(docids, "expand")
         counts: Counter[str] = Counter()
         hubs = 0
@@ -315,13 +294,20 @@ class Literature(SearchTool):
         if layer == METADATA:
             url = self.store.document(docid).url
             lines = [f"url: {url}"] if url else []
-            lines += [f"{name}: {text}" for name, text in self.layers.fields(docid).items()]
+            fields = self.operators.fields(docid).items()
+            lines += [f"{name}: {text}" for name, text in fields if name != ABSTRACT]
             hit = Hit(docid, docid, 1, 0.0, title=title)
             results = ResultsPage("", (hit,), 1, layer=METADATA)
             return ToolOutput("\n".join([f"[docid={docid} metadata] {title}", *lines]), results)
-        abstract = tuple(self.layers.abstract(docid).splitlines()) or ("",)
+        abstract = tuple(self._abstract(docid).splitlines()) or ("",)
         page = DocumentPage(docid, title, abstract, len(abstract), layer=ABSTRACT)
         return ToolOutput("\n".join([f"[docid={docid} abstract] {title}", *abstract]), page)
+
+    def _abstract(self, docid: str) -> str:
+        """The abstract, or the first sentences of the text."""
+        text = self.store.document(docid).text
+        abstract = self.operators.fields(docid).get(ABSTRACT, "")
+        return abstract or first_sentences(text, self.abstract_tokens, self.tokens)
 
     def _text(self, docid: str, first: int) -> ToolOutput:
         lines = self.read_lines("read", docid, first, self.max_lines, layer=TEXT)
@@ -336,68 +322,60 @@ class Literature(SearchTool):
             more = replace(more, arguments={**more.arguments, "layer": TEXT})
         return ToolOutput(text, replace(page, layer=TEXT, continuation=more))
 
-    def _locate(self, docid: str, requirement: str) -> ToolOutput:
-        locator = self.operators.locator
-        assert locator is not None
+    def _locate(self, locator: EvidenceLocator, docid: str, requirement: str) -> ToolOutput:
         docid = parent(docid)
         self._check_known([docid], "locate", "docid")
         ((located,),) = locator.locate([docid], [requirement], self.passages)
         header = f"[docid={docid} evidence for {short(requirement)}]"
         if not located:
             return ToolOutput(f"{header}\nNo passage speaks of it.")
-        units = self.layers.evidence([passage.unit_id for passage in located])
+        units = self._evidence([passage.unit_id for passage in located])
         passages = tuple(f"[{unit.unit_id}] {self._cut(unit)}" for unit in units)
         title = one_line(units[0].title)
         page = DocumentPage(docid, title, passages, len(passages), layer=EVIDENCE)
         return ToolOutput("\n".join([f"{header} {title}".rstrip(), *passages]), page)
 
-    def _score(self, docids: str, requirements: str, question: str) -> ToolOutput:
-        scorer = self.operators.scorer
-        assert scorer is not None
+    def _score(
+        self,
+        locator: EvidenceLocator,
+        scorer: RequirementScorer,
+        docids: str,
+        requirements: str,
+        question: str,
+    ) -> ToolOutput:
         documents = self._named(docids, "score")
         lines = [" ".join(line.split()) for line in requirements.splitlines() if line.strip()]
-        lines = list(dict.fromkeys(lines))
-        candidates = self._candidates(documents, lines, question)
-        page = ScoresPage(documents, lines, scorer.score(candidates))
-        return ToolOutput(f"[{len(documents)} documents scored]\n{page.text}", page)
-
-    def _candidates(
-        self, docids: Sequence[str], requirements: Sequence[str], question: str
-    ) -> list[CandidateDocument]:
-        """Documents with the passages located for each requirement.
-
-        Passages located earlier in this session are their context.
-        """
-        locator = self.operators.locator
-        assert locator is not None
-        located = locator.locate(docids, requirements, self.passages)
+        needs = list(dict.fromkeys(lines))
+        located = locator.locate(documents, needs, self.passages)
         texts = self._passages(each.unit_id for rows in located for row in rows for each in row)
         candidates = []
-        for docid, rows in zip(docids, located, strict=True):
+        for docid, rows in zip(documents, located, strict=True):
             evidence = tuple(
-                Evidence(requirement, tuple(texts[passage.unit_id] for passage in row))
-                for requirement, row in zip(requirements, rows, strict=True)
+                Evidence(need, tuple(texts[passage.unit_id] for passage in row))
+                for need, row in zip(needs, rows, strict=True)
             )
-            earlier = self._located.get(docid, ())
-            title = self._title(docid)
-            candidate = CandidateDocument(question, docid, title, evidence, earlier, self._qid)
+            # The passages located earlier in this session are context.
+            context, title = self._located.get(docid, ()), self._title(docid)
+            candidate = CandidateDocument(question, docid, title, evidence, context, self._qid)
             self._located[docid] = candidate.passages
             candidates.append(candidate)
-        return candidates
+        page = ScoresPage(documents, needs, scorer.score(candidates))
+        return ToolOutput(f"[{len(documents)} documents scored]\n{page.text}", page)
 
     def _passages(self, unit_ids: Iterable[str]) -> dict[str, Unit]:
         """Passages as a scorer reads them, by their ids; `KeyError` for an unknown one."""
-        units = self.layers.evidence(sorted(set(unit_ids)))
+        units = self._evidence(sorted(set(unit_ids)))
         return {unit.unit_id: Unit(unit.unit_id, "", self._cut(unit)) for unit in units}
+
+    def _evidence(self, unit_ids: Sequence[str]) -> list[Unit]:
+        return (self.operators.passages or self.store).texts(unit_ids)
 
     def _cut(self, unit: Unit) -> str:
         text = " ".join(unit.text.split())
         cut = self.tokens.truncate(text, self.passage_tokens)
         return f"{cut}{'…' if len(cut) < len(text) else ''}"
 
-    def _order(self, docids: str, question: str) -> ToolOutput:
-        reranker = self.operators.order
-        assert reranker is not None
+    def _order(self, reranker: ListReranker, docids: str, question: str) -> ToolOutput:
         documents = self._named(docids, "order")
         ordered = reranker(self._qid, question, [(d, self._known_text(d)) for d in documents])
         hits = [Hit(docid, docid, rank, 0.0) for rank, docid in enumerate(ordered, start=1)]
@@ -407,11 +385,9 @@ class Literature(SearchTool):
     def _known_text(self, docid: str) -> str:
         """Title and located passages of a document; without passages, its abstract."""
         passages = " ".join(passage.text for passage in self._located.get(docid, ()))
-        return f"{self._title(docid)}\n{passages or self.layers.abstract(docid)}".strip()
+        return f"{self._title(docid)}\n{passages or self._abstract(docid)}".strip()
 
-    def _resolve(self, findings: str) -> ToolOutput:
-        resolver = self.operators.resolver
-        assert resolver is not None
+    def _resolve(self, resolver: Resolver, findings: str) -> ToolOutput:
         resolutions = resolver.resolve_lines(findings)
         docids = list(dict.fromkeys(one.docid for one in resolutions if one.docid))
         hits = [
@@ -455,49 +431,6 @@ class Literature(SearchTool):
             return bool(self.store.document(docid))
         except KeyError:
             return False
-
-
-class ReadingLayers:
-    """The layers of reading of documents: metadata, abstract, evidence, whole text.
-
-    They are the tiers of PaSaMaster's repository (Du et al., 2026, section 2.2). All methods raise
-    `KeyError` for an unknown id.
-
-    Args:
-        store: the documents.
-        passages: the texts of evidence by unit id; None: those of `store`.
-        fields: further metadata by docid; a field `abstract` is the abstract.
-        abstract_tokens: length of an abstract that is made of the first sentences of the text.
-        tokens: what counts them.
-    """
-
-    def __init__(
-        self,
-        store: DocumentStore,
-        *,
-        passages: DocumentStore | None = None,
-        fields: Fields = _no_fields,
-        abstract_tokens: int = 200,
-        tokens: Tokenizer = WORDS,
-    ) -> None:
-        self._store, self._passages = store, passages or store
-        self._fields = fields
-        self._abstract_tokens, self._tokens = abstract_tokens, tokens
-
-    def fields(self, docid: str) -> Mapping[str, str]:
-        """Further metadata by name, without the abstract."""
-        fields = self._fields(docid)
-        return {name: text for name, text in fields.items() if name != ABSTRACT}
-
-    def abstract(self, docid: str) -> str:
-        """The abstract, or the first sentences of the text."""
-        text = self._store.document(docid).text
-        abstract = self._fields(docid).get(ABSTRACT, "")
-        return abstract or first_sentences(text, self._abstract_tokens, self._tokens)
-
-    def evidence(self, unit_ids: Sequence[str]) -> list[Unit]:
-        """Passages by id, in the order of `unit_ids`."""
-        return self._passages.texts(unit_ids)
 
 
 def first_sentences(text: str, most: int, tokens: Tokenizer = WORDS) -> str:

@@ -31,15 +31,8 @@ class Limits(NamedTuple):
 def results_page(
     page: ResultsPage, limit: int | None, default: int, limits: Limits, remark: str = ""
 ) -> tuple[str, ResultsPage]:
-    """The text of a page of hits, and the page with the hits that fit and its continuation.
-
-    Args:
-        page: the hits that the caller asked for.
-        limit: the number of hits that the caller named; None for `default`.
-        default: the number of hits of a page.
-        limits: the size of the text.
-        remark: follows the header.
-    """
+    """The text of a page of hits, and the page with the hits that fit and its continuation. `limit`
+    is the number of hits that the caller named, if any, and `remark` follows the header."""
 
     def header(last: int) -> str:
         ranks = f"ranks {page.first}-{last} of {page.total}"
@@ -68,12 +61,8 @@ def document_page(
 ) -> tuple[str, DocumentPage]:
     """The text of a page of lines, and the page with the lines that fit and its continuation.
 
-    Args:
-        lines: the lines that the caller asked for.
-        limits: the size of the text.
-        tool: the tool that reads.
-        next_call: the call for the lines from a number on, as hints print it.
-        limit: the number of lines that the caller named, if any.
+    `next_call` gives the call of `tool` for the lines from a number on, as hints print it; `limit`
+    is the number of lines that the caller named, if any.
     """
     title = one_line(lines.title)
 

@@ -57,21 +57,19 @@ class Browsing(SearchTool):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_int("max_page", self.max_page)
+        for name in ("max_page", "depth", "max_lines", "max_bytes"):
+            check_int(name, getattr(self, name))
         check_int("page", self.page, le=self.max_page)
         check_int("browse_page", self.browse_page, le=self.max_page)
-        check_int("depth", self.depth)
+        check_int("read_limit", self.read_limit, le=self.max_lines)
+        check_int("excerpt_characters", self.excerpt_characters, ge=20)
+        check_int("excerpt_depth", self.excerpt_depth, ge=0)
         if self.page > self.depth:
             raise InputError(
                 f"page={self.page} shows more hits than depth={self.depth} ranks",
                 valid=f"page from 1 to {self.depth}",
                 do="lower page or raise depth",
             )
-        check_int("excerpt_characters", self.excerpt_characters, ge=20)
-        check_int("excerpt_depth", self.excerpt_depth, ge=0)
-        check_int("max_lines", self.max_lines)
-        check_int("max_bytes", self.max_bytes)
-        check_int("read_limit", self.read_limit, le=self.max_lines)
 
     @abstractmethod
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
@@ -163,18 +161,15 @@ class Browsing(SearchTool):
         tool, argument = self.searching()
         if search_id in ids:
             query = {argument: self._queries[ids.index(search_id)]}
-            code, message = (
-                "dropped_search_id",
-                f"search_id {quoted(search_id)} was dropped: only the newest {self.max_rankings} "
-                f"rankings are kept. Call {call_text(tool, reason='...', **query)} to rank it "
-                "again.",
+            code = "dropped_search_id"
+            message = (
+                f"was dropped: only the newest {self.max_rankings} rankings are kept. "
+                f"Call {call_text(tool, reason='...', **query)} to rank it again."
             )
         else:
             known = f" (kept: {', '.join(self._searches)})" if ids else ""
-            code, message = (
-                "unknown_search_id",
-                f"search_id {quoted(search_id)} is unknown{known}. Call {tool}(...) first.",
-            )
+            code, message = "unknown_search_id", f"is unknown{known}. Call {tool}(...) first."
+        message = f"search_id {quoted(search_id)} {message}"
         return ToolError(code, message, tool=_BROWSE, field="search_id")
 
     def _search_ids(self) -> list[str]:
@@ -248,20 +243,18 @@ class RankedBrowsing(Browsing):
         return self.first_page(query, "Call search with other words.")
 
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
-        """The hits from rank `first` with their titles and snippets."""
         from soundingline.toolkit.search.snippets import METHODS, QueryTerms  # it imports numba
 
         terms, make_snippet = QueryTerms(query), METHODS[self.excerpt]
-        with_snippets = 0 if self.excerpt == "none" else max(0, self.excerpt_depth - first + 1)
-        if with_snippets or not all(hit.title for hit in hits):
+        last = 0 if self.excerpt == "none" else self.excerpt_depth
+        if first <= last or not all(hit.title for hit in hits):
             units = self.units([hit.unit_id for hit in hits])
         else:
             units = [Unit(hit.unit_id, hit.title, "") for hit in hits]
         filled = []
-        for index, (hit, unit) in enumerate(zip(hits, units, strict=True)):
-            snippet = ""
-            if index < with_snippets:
-                snippet = make_snippet(terms, unit.text, self.excerpt_characters)
+        for rank, (hit, unit) in enumerate(zip(hits, units, strict=True), start=first):
+            text = unit.text
+            snippet = make_snippet(terms, text, self.excerpt_characters) if rank <= last else ""
             title = hit.title or unit.title
-            filled.append(hit._replace(rank=first + index, title=title, snippet=snippet, text=""))
+            filled.append(hit._replace(rank=rank, title=title, snippet=snippet, text=""))
         return filled

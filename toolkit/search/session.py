@@ -9,7 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
+
+from typing_extensions import Self
 
 from soundingline.toolkit.data import (
     DocumentStore,
@@ -37,15 +39,10 @@ from soundingline.toolkit.search.tool import (
 from soundingline.toolkit.tokens import Tokenizer, load_tokenizer
 from soundingline.toolkit.trajectory import TIERS, Answer, Exposure, ToolCall
 
-Self = TypeVar("Self", bound="SearchTool")
-
 
 class CachedSearch(NamedTuple):
-    """A search whose ranking can be paged through.
-
-    `hits` are at most as many as were requested, `unit_ids` are theirs, and `notes` come from the
-    backend.
-    """
+    """A search whose ranking can be paged through: its hits, at most as many as were requested,
+    their unit ids, and the notes of the backend."""
 
     request: SearchRequest
     hits: Sequence[Hit]
@@ -54,31 +51,18 @@ class CachedSearch(NamedTuple):
 
 
 class ToolOutput(NamedTuple):
-    """What a tool returns.
-
-    `text` is for the model; `page` holds what the text shows, as values, which is what the agent
-    has been exposed to; `search` is the search of a call that searched.
-    """
+    """The text of a tool for the model, what it shows as values, and the search of a call that
+    searched."""
 
     text: str
     page: Page | Refusal | None = None
     search: CachedSearch | None = None
 
 
-class PendingCall(NamedTuple):
-    """A call that was served and is not recorded yet."""
-
-    call: ToolCall
-    output: ToolOutput
-
-
 class Tool(NamedTuple):
-    """A tool of an interface.
-
-    `serve` takes the checked arguments by name. `searches_by` names the argument that takes a
-    query if the tool searches, `reads_by` the one that takes the id of a document or unit if it
-    reads.
-    """
+    """A tool of an interface. `serve` takes the checked arguments by name; `searches_by` names the
+    argument for the query of a tool that searches, and `reads_by` that for the id of a document or
+    unit of a tool that reads."""
 
     spec: ToolSpec
     serve: Callable[..., ToolOutput]
@@ -125,13 +109,13 @@ class SearchTool(ABC):
         check_int("max_rankings", self.max_rankings)
 
     def open(
-        self: Self,
+        self,
         backend: SearchBackend,
         store: DocumentStore,
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> Self:
-        """A copy with state of its own, for one question; `clock` returns seconds."""
+        """A copy with its own state, for one question; `clock` returns seconds."""
         opened = copy.copy(self)
         opened._begin(backend, store, clock)
         return opened
@@ -200,7 +184,7 @@ class SearchTool(ABC):
         """
         return self.record(self.serve(name, arguments))
 
-    def serve(self, name: str, arguments: Mapping[str, Any]) -> PendingCall:
+    def serve(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Serve a call without recording it.
 
         Calls may be served in several threads at once and recorded afterwards, in an order that
@@ -209,23 +193,23 @@ class SearchTool(ABC):
         started = self.clock()
         error = ""
         try:
-            output = self._dispatch(name, arguments)
+            text, page, search = self._dispatch(name, arguments)
         except ToolError as failure:
-            output, error = ToolOutput(str(failure), failure.refusal), failure.refusal.code
-        page, search = output.page, output.search
+            text, page, search = str(failure), failure.refusal, None
+            error = failure.refusal.code
         layer = {"layer": page.layer} if isinstance(page, Page) and page.layer else {}
         call = ToolCall(
             name=name if isinstance(name, str) and name.isprintable() else quoted(name),
             arguments=recordable(arguments),
-            output=output.text,
+            output=text,
             error=error,
             seconds=self.clock() - started,
-            tokens=self.tokens.count(output.text),
+            tokens=self.tokens.count(text),
             ranking=search.unit_ids if search else (),
             shown=tuple(page.shown) if isinstance(page, Page) else (),
             notes={**(search.notes if search else {}), **layer},
         )
-        return PendingCall(call, output)
+        return ToolResult(call, page)
 
     def _dispatch(self, name: str, arguments: Mapping[str, Any]) -> ToolOutput:
         if self._blocked:
@@ -239,19 +223,18 @@ class SearchTool(ABC):
             )
         return tool.serve(**tool.spec.check(arguments))
 
-    def record(self, pending: PendingCall) -> ToolResult:
+    def record(self, result: ToolResult) -> ToolResult:
         """Record a call that `serve` returned."""
-        call, (text, page, search) = pending
+        call, page = result.call, result.page
         with self._lock:
             if self.keeps_calls:
                 self._calls.append(call)
             self.exposures.count(call.tokens)
-            if search:
-                self.exposures.surface(parents(search.unit_ids))
+            self.exposures.surface(parents(call.ranking))
             if isinstance(page, Page):
                 docids = [parent(unit_id) for unit_id in page.shown]
                 self.exposures.show(page.tier, docids, page.layer)
-        return ToolResult(text, call, page)
+        return result
 
     def memory(self, docids: Iterable[str]) -> dict[str, Any]:
         """State that later calls on these documents depend on and that is not on record.

@@ -127,11 +127,8 @@ class ToolSpec:
     parameters: tuple[Parameter, ...]
 
     def schema(self) -> dict[str, Any]:
-        """The tool in the function-calling form that model APIs share.
-
-        The schema is strict: every argument is required (optional ones are nullable) and no other
-        is allowed.
-        """
+        """The tool in the function-calling form that model APIs share. The schema is strict: every
+        argument is required (optional ones are nullable) and no other is allowed."""
         return {
             "name": self.name,
             "description": self.description,
@@ -173,8 +170,7 @@ class ToolError(Exception):
     Args:
         code: one of the codes that `docs/search-tool.md` lists.
         message: the text for the model, which follows the code.
-        tool: the tool that was called, if there is a single one.
-        field: the argument that was wrong, if there is a single one.
+        tool, field: the tool that was called and the argument that was wrong, if there is one.
     """
 
     def __init__(self, code: str, message: str, *, tool: str = "", field: str = "") -> None:
@@ -184,9 +180,8 @@ class ToolError(Exception):
 
 
 class Page(ABC):
-    """What the text of a tool result shows, as values, so that no agent parses texts.
-
-    An interface with another kind of page writes a subclass.
+    """What the text of a tool result shows, as values, so that no agent parses texts. An interface
+    with another kind of page writes a subclass.
 
     Attributes:
         tier: the evidence tier of the documents on the page.
@@ -204,10 +199,8 @@ class Page(ABC):
 
 @dataclass(frozen=True)
 class Continuation:
-    """The call that shows what follows a page.
-
-    `arguments` leaves out those that keep their defaults, and `reason`, which the caller adds.
-    """
+    """The call that shows what follows a page, without arguments that keep their defaults and
+    without `reason`, which the caller adds."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -280,17 +273,15 @@ class Refusal:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The result of a tool call.
+    """The record of a tool call, and what its output shows, as values, which is not recorded."""
 
-    Args:
-        text: the output for the model.
-        call: the record of the call.
-        page: what the text shows, as values; it is not recorded.
-    """
-
-    text: str
     call: ToolCall
     page: Page | Refusal | None = None
+
+    @property
+    def text(self) -> str:
+        """The output for the model."""
+        return self.call.output
 
     @property
     def failed(self) -> bool:
@@ -316,10 +307,8 @@ def call_text(tool: str, **arguments: Any) -> str:
 
 
 def recordable(arguments: Any) -> dict[str, Any]:
-    """Arguments of a call, or notes of a search, as the record takes them.
-
-    What JSON or UTF-8 cannot represent, or is nested too deeply, becomes `{"unreadable": ...}`.
-    """
+    """Arguments of a call, or notes of a search, for the record. What JSON or UTF-8 cannot
+    represent, or is nested too deeply, becomes `{"unreadable": ...}`."""
     try:
         json_text(arguments).encode()
         if isinstance(arguments, Mapping) and _shallow(arguments, _DEEPEST_ARGUMENTS):

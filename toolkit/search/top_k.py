@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from soundingline.toolkit.data import Hit, Unit, parent
+from soundingline.toolkit.data import Hit, parent
 from soundingline.toolkit.errors import check_int
 from soundingline.toolkit.search.pages import Limits, document_page, short
 from soundingline.toolkit.search.session import SearchTool, Tool, ToolOutput
@@ -82,23 +82,19 @@ class TopK(SearchTool):
                 search,
             )
         blocks = [f"[top {len(search.hits)} query={short(searched)}]"]
-        hits = []
+        hits: list[Hit] = []
         units = self.units(search.unit_ids)
         for rank, (hit, unit) in enumerate(zip(search.hits, units, strict=True), start=1):
-            shown = self._cut(rank, hit, unit)
-            end = ""
-            if len(shown.text) < len(unit.contents):
-                end = f"\n[cut after {self.max_tokens} tokens]"
-            hits.append(shown)
-            blocks.append(f"docid={shown.unit_id} score={shown.score:.4f}\n{shown.text}{end}")
+            text = unit.contents
+            if self.max_tokens:
+                text = self.tokens.truncate(text, self.max_tokens)
+            title = text[: len(unit.title)]
+            hits.append(hit._replace(rank=rank, title=title, snippet="", text=text))
+            cut = len(text) < len(unit.contents)
+            end = f"\n[cut after {self.max_tokens} tokens]" if cut else ""
+            blocks.append(f"docid={hit.unit_id} score={hit.score:.4f}\n{text}{end}")
         page = ResultsPage(searched, tuple(hits), len(hits))
         return ToolOutput("\n\n".join(blocks), page, search)
-
-    def _cut(self, rank: int, hit: Hit, unit: Unit) -> Hit:
-        text = unit.contents
-        if self.max_tokens:
-            text = self.tokens.truncate(text, self.max_tokens)
-        return hit._replace(rank=rank, title=text[: len(unit.title)], snippet="", text=text)
 
     def _get_document(self, docid: str, offset: int | None) -> ToolOutput:
         docid, named = parent(docid), docid

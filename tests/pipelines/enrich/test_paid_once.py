@@ -82,9 +82,7 @@ def test_a_reply_that_is_neither_kept_nor_entered_is_asked_for_again(tmp_path):
     assert sum(start["calls"] for start in starts(tmp_path)) == len(UNITS)
 
 
-def test_an_empty_cache_is_known_to_lack_everything_without_a_look_at_the_units(
-    tmp_path,
-):
+def test_an_empty_cache_is_known_to_lack_everything_without_a_look_at_the_units(tmp_path):
     class Units:
         reads = 0
 
@@ -92,15 +90,12 @@ def test_an_empty_cache_is_known_to_lack_everything_without_a_look_at_the_units(
             Units.reads += 1
             return iter(UNITS)
 
-        def __len__(self):
-            return len(UNITS)
-
     source, blocking = ModelPhrases(), BlockingModel("m", role="enrichment")
     collection = Collection("c", caches=tmp_path / "caches", model=blocking)
-    assert source.missing_flags(Units(), collection) == bytes([1] * 12)
+    assert source.missing_flags(Units(), 12, collection) == bytes([1] * 12)
     assert Units.reads == 0
     killed(tmp_path, ResultCache, "put", 5)
-    flags = source.missing_flags(Units(), collection)
+    flags = source.missing_flags(Units(), 12, collection)
     assert sum(flags) == 8 and Units.reads == 1
     lacking = [unit for unit, lacks in zip(UNITS, flags, strict=True) if lacks]
     assert lacking == list(source.missing(UNITS, collection))

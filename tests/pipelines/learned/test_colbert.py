@@ -1,4 +1,5 @@
-"""ColBERT against BERT run directly: markers, masks, what is left out, projection, MaxSim."""
+"""ColBERT against BERT run directly: markers, masks, what is left out, projection; MaxSim against
+loops over every pair of tokens."""
 
 import os
 
@@ -6,11 +7,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny_embedder
+from effort import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from soundingline.pipelines.learned import vector_index
-from soundingline.pipelines.learned.colbert import ColbertEngine, ColbertRetriever, check_space
-from soundingline.pipelines.learned.colbert_encoder import ColbertEncoder
+from soundingline.pipelines.learned import vectors as module
+from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker, check_space
+from soundingline.pipelines.learned.vectors import (
+    DocumentVectors,
+    NumpySearch,
+    TorchSearch,
+    maxsim,
+)
+from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -34,18 +44,18 @@ def model(tmp_path_factory):
 
 
 def encoder(model, **changed):
-    return ColbertEncoder(str(model), **{**EXACT, **changed})
+    return ColBERT(str(model), **{**EXACT, **changed})
 
 
 @pytest.fixture(scope="module")
 def built(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("indexes") / "colbert"
-    ColbertEngine(encoder(model)).build(UNITS, path, corpus_fingerprint="corpus")
+    encoder(model).build(UNITS, path, corpus_fingerprint="corpus")
     return path
 
 
 def opened(model, built, search="numpy"):
-    return ColbertEngine(encoder(model), search).open(built, corpus_fingerprint="corpus")
+    return encoder(model, compute=search).open(built, corpus_fingerprint="corpus")
 
 
 def frame(*texts):
@@ -92,9 +102,9 @@ def test_queries_are_filled_with_masks_that_attention_does_not_see(model):
 def test_lengths_are_those_that_are_asked_for(model):
     long = "the old mill by the river " * 20
     own, short = encoder(model), encoder(model, max_length=10, query_max_length=16)
-    assert own.lengths([long, "the"]) == [48, 4]
-    assert short.lengths([long, "the"]) == [10, 4]
-    assert short.whole_lengths([long]) == [123]
+    assert own.read([long, "the"])[1] == [48, 4]
+    assert short.read([long, "the"])[1] == [10, 4]
+    assert short.lengths([long]) == [123]
     assert len(short.encode([long])[0]) == 10
     assert len(own.encode_queries(["mill"])[0]) == 12
     assert len(short.encode_queries(["mill"])[0]) == 16
@@ -105,7 +115,7 @@ def test_windows_hold_every_word_and_are_read_whole(model):
     short = encoder(model, max_length=10)
     windows = short.windows(text)
     assert " ".join(windows).split() == text.split()
-    assert max(short.whole_lengths(windows)) <= 10
+    assert max(short.lengths(windows)) <= 10
     assert len(windows) == -(-len(text.split()) // 7)  # 7 beside [CLS], [D] and [SEP]
     assert short.windows("the mill") == ["the mill"]
     assert short.windows("") == [""]
@@ -128,7 +138,7 @@ def test_a_document_of_which_nothing_is_kept_has_one_vector_of_zeros(model, monk
     def nothing(features, **_):
         return {**features, "attention_mask": features["attention_mask"] * 0}
 
-    monkeypatch.setattr(made._model[2], "forward", nothing)
+    monkeypatch.setattr(made._network[2], "forward", nothing)
     assert made.encode(["."])[0].tolist() == [[0.0] * 16]
 
 
@@ -167,7 +177,7 @@ def test_scores_are_those_of_the_library(model, built):
 
 
 def test_half_precision_halves_the_file_and_hardly_moves_a_score(model, built, tmp_path):
-    half = ColbertEngine(encoder(model, storage="float16"))
+    half = encoder(model, storage="float16")
     half.build(UNITS, tmp_path / "half", corpus_fingerprint="corpus")
     index = half.open(tmp_path / "half")
     whole = opened(model, built)
@@ -181,7 +191,7 @@ def test_half_precision_halves_the_file_and_hardly_moves_a_score(model, built, t
 
 def test_a_query_may_come_as_vectors_and_no_model_is_loaded(model, built, monkeypatch):
     index = opened(model, built)
-    monkeypatch.setattr(ColbertEncoder, "_model", property(lambda self: pytest.fail("loaded")))
+    monkeypatch.setattr(ColBERT, "_network", property(lambda self: pytest.fail("loaded")))
     vectors = index.documents.vectors[: index.documents.offsets[1]]
     asked = pd.DataFrame({"qid": ["1"], "query_vec": [vectors], "reasoning": ["why"]})
     found = index.retriever(depth=1)(asked)
@@ -203,13 +213,14 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
     from collections import namedtuple
 
     usage = namedtuple("usage", "total used free")
-    tokens = sum(encoder(model).lengths([unit.contents for unit in UNITS]))
-    monkeypatch.setattr(vector_index, "encoded", lambda *_, **__: pytest.fail("encoded"))
+    tokens = sum(encoder(model).read([unit.contents for unit in UNITS])[1])
+    retriever = "soundingline.pipelines.learned.retriever.encoded"
+    monkeypatch.setattr(retriever, lambda *_, **__: pytest.fail("encoded"))
     # Twice the tokens x 16 dimensions x 4 bytes, and one byte less.
     disk = usage(0, 0, 2 * tokens * 16 * 4 - 1)
     monkeypatch.setattr("shutil.disk_usage", lambda path: disk)
     with pytest.raises(InputError, match=r"the vectors of 42 units, .* GB .* free") as caught:
-        ColbertEngine(encoder(model)).build(UNITS, tmp_path / "i", corpus_fingerprint="c")
+        encoder(model).build(UNITS, tmp_path / "i", corpus_fingerprint="c")
     assert "reranker=colbert" in str(caught.value)
     # A byte that a killed build has written is not needed again.
     (tmp_path / "i.encoding").mkdir()
@@ -218,7 +229,7 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
 
 
 def test_another_corpus_an_empty_one_and_a_repeated_id_are_refused(model, built, tmp_path):
-    engine = ColbertEngine(encoder(model))
+    engine = encoder(model)
     with pytest.raises(InputError, match="another corpus"):
         engine.open(built, corpus_fingerprint="other")
     with pytest.raises(InputError, match="no colbert index"):
@@ -240,13 +251,13 @@ def test_a_model_of_another_kind_or_none_is_refused_in_one_line(tmp_path, model,
     with pytest.raises(InputError, match="no folder"):
         encoder(tmp_path / "none").encode(["x"])
     with pytest.raises(InputError, match="hf download no/model"):
-        ColbertEncoder("no/model", **EXACT).encode(["x"])
+        ColBERT("no/model", **EXACT).encode(["x"])
     with pytest.raises(InputError, match="float16, float32"):
         encoder(model, storage="int8")
     with pytest.raises(InputError, match="max_length=2"):
         encoder(model, max_length=2)
     with pytest.raises(InputError, match="numpy, torch"):
-        ColbertEngine(encoder(model), "faiss")
+        encoder(model, compute="faiss")
 
 
 def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_path, model):
@@ -265,7 +276,7 @@ def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_
     metadata = {"query_maxlen": 32, "doc_maxlen": 24, "mask_punctuation": True}
     (bert / "artifact.metadata").write_text(json.dumps(metadata))
     made = encoder(bert)
-    assert made.lengths(["the mill " * 30]) == [24]
+    assert made.read(["the mill " * 30])[1] == [24]
     assert len(made.encode_queries(["the mill"])[0]) == 32
     import torch
     from transformers import AutoModel
@@ -279,17 +290,217 @@ def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_
     np.testing.assert_allclose(made.encode(["the mill."])[0], rows, atol=1e-5)
 
 
-def test_the_retriever_hands_its_settings_to_encoder_engine_and_retriever(model, built):
+def test_a_run_opens_the_index_and_ranks(model, built):
     engines = []
 
     def open_index(engine):
         engines.append(engine)
         return engine.open(built)
 
-    retriever = ColbertRetriever(model=str(model), **EXACT, depth=3)
+    retriever = ColBERT(str(model), **EXACT, depth=3)
     bound = retriever.bind(Collection("c1", open_index=open_index))
-    assert engines[0].encoder.batch_tokens == 2048
+    assert engines == [retriever]
     assert len(bound(frame("the mill"))) == 3
     assert bound.index == opened(model, built)
     with pytest.raises(InputError, match="not bound"):
         retriever(frame("the mill"))
+
+
+def collection(rng, lengths, kind="float32"):
+    vectors = rng.standard_normal((sum(lengths), 8)).astype(kind)
+    return DocumentVectors(vectors, np.cumsum([0, *lengths]))
+
+
+def naive(query, documents):
+    scores = []
+    for first, last in zip(documents.offsets[:-1], documents.offsets[1:], strict=True):
+        rows = documents.vectors[first:last].astype(np.float64)
+        scores.append(sum(max(float(token @ row) for row in rows) for token in query))
+    return scores
+
+
+@settings(max_examples=cases(40))
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+    queries=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    products=st.integers(1, 200),
+    kind=st.sampled_from(["float32", "float16"]),
+    seed=st.integers(0, 99),
+)
+def test_scores_are_those_of_loops_whatever_the_blocks(lengths, queries, products, kind, seed):
+    rng = np.random.default_rng(seed)
+    documents = collection(rng, lengths, kind)
+    asked = [rng.standard_normal((count, 8)).astype(np.float32) for count in queries]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_PRODUCTS", products)
+        found = maxsim(asked, documents)
+    np.testing.assert_allclose(found, [naive(query, documents) for query in asked], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("products", [100, 1 << 24])
+def test_both_searches_give_the_top_100_of_loops(kind, products, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(module, "_PRODUCTS", products)
+    rng = np.random.default_rng(1)
+    documents = collection(rng, rng.integers(1, 20, 400).tolist(), kind)
+    asked = [rng.standard_normal((count, 8)).astype(np.float32) for count in (4, 1, 7)]
+    searches = NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))
+    for search in searches:
+        for query, found in zip(asked, search(asked, 100), strict=True):
+            exact = np.array(naive(query, documents))
+            order = np.argsort(-exact, kind="stable")[:100]
+            assert found.numbers.tolist() == order.tolist()
+            np.testing.assert_allclose(found.scores, exact[order], atol=1e-4)
+
+
+def test_equal_scores_stand_in_the_order_of_the_documents():
+    import torch
+
+    documents = DocumentVectors(np.ones((60, 4), np.float32), np.arange(0, 61, 2))
+    for search in (NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))):
+        found = search([np.ones((3, 4), np.float32)], 5)[0]
+        assert found.numbers.tolist() == [0, 1, 2, 3, 4]
+        assert found.scores.tolist() == [12.0] * 5
+
+
+def test_a_depth_beyond_the_documents_gives_them_all():
+    import torch
+
+    documents = collection(np.random.default_rng(2), [2, 3])
+    for search in (NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))):
+        assert len(search([np.ones((1, 8), np.float32)], 1000)[0].numbers) == 2
+
+
+@pytest.mark.parametrize("scores", [1, 1 << 26])
+def test_a_vector_is_a_text_of_one_token(scores, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(module, "_SCORES", scores)
+    rng = np.random.default_rng(3)
+    vectors = rng.standard_normal((50, 8)).astype(np.float32)
+    queries = rng.standard_normal((4, 8)).astype(np.float32)
+    exact = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    one_a_text = DocumentVectors(vectors)
+    as_tokens = DocumentVectors(vectors, np.arange(51))
+    for search in (NumpySearch, lambda documents: TorchSearch(documents, torch.device("cpu"))):
+        rankings = search(one_a_text)(list(queries), 10)
+        by_tokens = search(as_tokens)([query[None] for query in queries], 10)
+        for query, ranking, other in zip(exact, rankings, by_tokens, strict=True):
+            order = np.argsort(-query, kind="stable")[:10].tolist()
+            assert ranking.numbers.tolist() == other.numbers.tolist() == order
+            np.testing.assert_allclose(ranking.scores, query[order], atol=1e-5)
+            np.testing.assert_allclose(other.scores, query[order], atol=1e-5)
+
+
+@pytest.mark.parametrize("queries", [1, 3, 16, 17])
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("part", [64, 1 << 23])
+def test_one_vector_a_document_is_searched_by_dot_products(queries, kind, part, monkeypatch):
+    monkeypatch.setattr(module, "_PART", part)  # several threads, or one
+    rng = np.random.default_rng(queries)
+    vectors = rng.standard_normal((301, 33)).astype(kind)
+    vectors.flags.writeable = False  # as those that are mapped from disk
+    asked = [rng.standard_normal(33).astype(np.float32) for _ in range(queries)]
+    exact = np.array(asked, np.float64) @ vectors.astype(np.float64).T
+    rankings = NumpySearch(DocumentVectors(vectors))(asked, 20)
+    for row, ranking in zip(exact, rankings, strict=True):
+        order = np.argsort(-row, kind="stable")[:20]
+        assert ranking.numbers.tolist() == order.tolist()
+        np.testing.assert_allclose(ranking.scores, row[order], rtol=1e-5)
+    if kind == "float32" and queries < 17:
+        # A score does not depend on what else is asked.
+        (alone,) = NumpySearch(DocumentVectors(vectors))(asked[-1:], 20)
+        assert alone.scores.tolist() == rankings[-1].scores.tolist()
+
+
+CPU = {"dtype": "float32", "device": "cpu"}
+TEXTS = ["the old mill.", "", "by the river " * 9, "who built the bridge", "town ,", "x\ud800"]
+QUERIES = ["who built the mill", "river"]
+PAIRS = [Pair(query, text) for query in QUERIES for text in TEXTS]
+
+
+def exact_encoder(model, **changed):
+    return ColBERT(str(model), **{**CPU, "storage": "float32", **changed})
+
+
+def stage_of(model, **changed):
+    return ColBERTReranker(str(model), **{**CPU, **changed})
+
+
+def loops(model, pair):
+    made = exact_encoder(model)
+    query, text = made.encode_queries([pair.query])[0], made.encode([pair.text])[0]
+    return sum(max(float(token @ row) for row in text) for token in query)
+
+
+def test_scores_are_those_of_loops_and_of_each_pair_alone(model):
+    scorer = stage_of(model)
+    together = scorer.score(PAIRS)
+    np.testing.assert_allclose(together, [loops(model, pair) for pair in PAIRS], atol=1e-4)
+    np.testing.assert_allclose(together, [scorer.score([pair])[0] for pair in PAIRS], atol=1e-4)
+    np.testing.assert_allclose(together, scorer.score(PAIRS[::-1])[::-1], atol=1e-4)
+    assert scorer.score([]) == []
+
+
+def test_a_text_of_several_queries_is_encoded_once_and_cut_ones_are_counted(model):
+    scorer = stage_of(model, max_length=16)
+    scorer.score(PAIRS)
+    assert scorer.count() == {"pairs": 12, "encoded": 6, "truncated": 1}
+
+
+def test_the_fingerprint_tells_settings_that_change_a_score(model):
+    own = stage_of(model).fingerprint
+    assert stage_of(model, batch_tokens=64).fingerprint == own
+    assert stage_of(model, max_length=16).fingerprint != own
+    assert stage_of(model, query_max_length=16).fingerprint != own
+
+
+def test_the_head_of_a_ranking_comes_in_the_order_of_maxsim(model, tmp_path):
+    units = {f"d{n}": Unit(f"d{n}", "", text) for n, text in enumerate(TEXTS)}
+    ranking = pd.DataFrame(
+        {
+            "qid": "q",
+            "query": QUERIES[0],
+            "docno": list(units),
+            "score": [float(len(units) - n) for n in range(len(units))],
+            "rank": range(len(units)),
+            "reasoning": "why",
+        }
+    )
+    stage = ColBERTReranker(
+        str(model),
+        texts=lambda ids: [units[docno] for docno in ids],
+        cache=tmp_path,
+        depth=4,
+        **CPU,
+    )
+    exact = {f"d{n}": loops(model, Pair(QUERIES[0], text)) for n, text in enumerate(TEXTS)}
+    found = stage(ranking)
+    head = sorted(list(units)[:4], key=lambda docno: -exact[docno])
+    assert found["docno"].tolist() == [*head, "d4", "d5"]
+    np.testing.assert_allclose(found["score"][:4], [exact[docno] for docno in head], atol=1e-4)
+    assert set(found["reasoning"]) == {"why"}
+    again = stage(ranking)
+    pd.testing.assert_frame_equal(found, again)
+    assert stage.counts["cache_hits"] == 4
+    assert stage.counts["pairs"] == 4
+    assert len(stage(ranking.iloc[:0])) == 0
+
+
+def test_a_whole_document_scores_as_its_best_window(model):
+    window, rest = "who built the mill", "of a town . "
+    text = rest * 20 + window + " " + rest * 20
+    ranking = pd.DataFrame(
+        {"qid": ["1"], "query": [window], "docno": ["d"], "score": [1.0], "text": [text]}
+    )
+    stage = ColBERTReranker(str(model), max_length=20, **CPU)
+    whole = stage.bind(Collection("documents", whole_documents=True))(ranking)
+    cut = stage.bind(Collection("passages"))(ranking)
+    scorer = stage_of(model, max_length=20)
+    parts = scorer.windows(Pair(window, text))
+    windows = [loops(model, Pair(window, part)) for part in parts]
+    assert len(windows) > 5
+    assert whole["score"].iloc[0] == pytest.approx(max(windows), abs=1e-4)
+    assert cut["score"].iloc[0] == pytest.approx(windows[0], abs=1e-4)

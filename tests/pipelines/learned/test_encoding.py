@@ -1,9 +1,10 @@
-"""Encoding a corpus: order, batches, resuming after a kill, bad input."""
+"""Encoding a corpus: order, shards on disk, resuming after a kill, bad input."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -14,9 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from soundingline.pipelines.learned import shards
-from soundingline.pipelines.learned.encoding import encode_corpus, encoded
-from soundingline.pipelines.learned.shards import Shards
+from soundingline.pipelines.learned.encoding import SPARSE, Shards, encode_corpus, encoded
 from soundingline.pipelines.models import readable
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -25,20 +24,16 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Counting:
-    """Encodes a text to one row a word: its length, and the word's place. Notes every batch."""
+    """Encodes a text to one row a word: its length, and the word's place. Notes every text."""
 
-    name, fingerprint, device = "counting", "counting-1", "cpu"
+    model, fingerprint = "counting", "counting-1"
 
-    def __init__(self, batch_tokens: int = 40, bad: str | None = None) -> None:
-        self.batch_tokens, self.bad = batch_tokens, bad
-        self.batches = []
+    def __init__(self, bad=None):
+        self.bad, self.texts = bad, []
 
-    def tokenized(self, texts):
-        return list(texts), [len(text.split()) for text in texts]
-
-    def encode_tokenized(self, items):
-        self.batches.append(list(items))
-        return [self.rows(text) for text in items]
+    def encode(self, texts):
+        self.texts += filter(None, texts)
+        return [self.rows(text) for text in texts]
 
     def rows(self, text):
         rows = np.array([(len(word), n) for n, word in enumerate(text.split())], np.float32)
@@ -50,6 +45,13 @@ class Pooled(Counting):
 
     def rows(self, text):
         return np.array([len(text), len(text.split())], np.float32)
+
+
+class Sparse(Counting):
+    """The same with weights of terms, and none for an empty text."""
+
+    def rows(self, text):
+        return np.array([(n, 0.5) for n, _ in enumerate(text.split())], SPARSE)
 
 
 def corpus(count):
@@ -86,61 +88,17 @@ def test_a_single_vector_is_one_row_a_unit(tmp_path):
     assert second.offsets.tolist() == [0, 1, 2]
 
 
-def test_batches_hold_texts_of_like_length_and_no_more_tokens_than_allowed(tmp_path):
-    encoder = Counting(batch_tokens=60)
-    encode(corpus(40), encoder, tmp_path, shard_units=20)
-    for batch in encoder.batches:
-        assert len(batch) * max(encoder.tokenized(batch)[1]) <= 60
-    firsts = [encoder.tokenized(batch)[1][0] for batch in encoder.batches]
-    assert firsts[0] == max(firsts)
-    assert max(len(batch) for batch in encoder.batches) > 4
-
-
-def test_long_texts_make_smaller_shards(tmp_path, monkeypatch):
-    monkeypatch.setattr("soundingline.pipelines.learned.encoding._SHARD_CHARACTERS", 200)
+def test_long_texts_make_smaller_shards(tmp_path):
     units = [Unit(f"d{n}", "", "w" * length) for n, length in enumerate([90, 90, 90, 500, 10])]
-    shards = encode(units, Counting(), tmp_path)
+    shards = encode(units, Counting(), tmp_path, shard_characters=200)
     assert [shard.unit_ids for shard in shards] == [["d0", "d1", "d2"], ["d3"], ["d4"]]
 
 
-@pytest.mark.parametrize("speed", [2.0, 40.0, 100_000.0])
-def test_a_shard_is_written_at_least_once_a_minute(tmp_path, monkeypatch, speed):
-    now, written = [0.0], [0.0]
-
-    class Slow(Counting):
-        """Reads 24 words of a text, and 12 times `speed` a second."""
-
-        def tokenized(self, texts):
-            items = [" ".join(text.split()[:24]) for text in texts]
-            return super().tokenized(items)
-
-        def encode_tokenized(self, items):
-            now[0] += sum(self.tokenized(items)[1]) / 12 / speed
-            return super().encode_tokenized(items)
-
-    keep = shards.write
-
-    def write(*arguments):
-        written.append(now[0])
-        return keep(*arguments)
-
-    monkeypatch.setattr("soundingline.pipelines.learned.encoding.time.perf_counter", lambda: now[0])
-    monkeypatch.setattr("soundingline.pipelines.learned.encoding.shards.write", write)
-    # Of the first 150, the model leaves out nearly all.
-    words = [400 if n < 150 else 1 + n % 12 for n in range(3000)]
-    units = [Unit(f"d{n}", "", "twelve chars " * count) for n, count in enumerate(words)]
-    encode(units, Slow(batch_tokens=400), tmp_path, shard_units=2048)
-    assert max(np.diff(written)) <= 60
-    # A fast model is not slowed down by tiny shards.
-    assert len(written) <= 8 + now[0] / 15
-
-
-def test_shards_that_another_machine_cut_are_kept(tmp_path, monkeypatch):
+def test_shards_of_another_size_are_reused(tmp_path):
     encode(corpus(40)[:37], Counting(), tmp_path)
-    monkeypatch.setattr("soundingline.pipelines.learned.encoding._FIRST_TOKENS", 10)
     again = Counting()
-    assert encode(corpus(40), again, tmp_path).counts["reused"] == 4
-    assert sum(map(len, again.batches)) == 3
+    assert encode(corpus(40), again, tmp_path, shard_units=4).counts["reused"] == 4
+    assert len(again.texts) == 3
     assert list(rows_by_id(Shards(tmp_path))) == [f"d{n}" for n in range(40)]
 
 
@@ -150,14 +108,14 @@ def test_empty_texts_are_encoded_and_counted(tmp_path):
     shards = encode(units, encoder, tmp_path)
     assert shards.counts["empty"] == 2
     assert [len(rows) for rows in rows_by_id(shards).values()] == [0, 0, 2]
-    assert sorted(text for batch in encoder.batches for text in batch) == ["", " \n ", "one two"]
+    assert encoder.texts == [" \n ", "one two"]
 
 
 def test_an_encoding_that_stands_is_not_computed_again(tmp_path):
     first = rows_by_id(encode(corpus(25), Counting(), tmp_path))
     again = Counting()
     shards = encode(corpus(25), again, tmp_path)
-    assert again.batches == []
+    assert again.texts == []
     assert shards.counts["reused"] == 3
     assert rows_by_id(shards) == first
 
@@ -168,9 +126,7 @@ def test_only_shards_whose_units_changed_are_computed_again(tmp_path):
     units[13] = units[13]._replace(text="changed")
     again = Counting()
     shards = encode(units, again, tmp_path)
-    assert sorted(text for batch in again.batches for text in batch) == sorted(
-        unit.contents for unit in units[10:]
-    )
+    assert again.texts == [unit.contents for unit in units[10:]]
     assert list(rows_by_id(shards)) == [unit.unit_id for unit in units]
     assert rows_by_id(shards)["d13"] == again.rows("title 13\nchanged").tolist()
 
@@ -182,10 +138,10 @@ sys.path[:0] = [{root!r}, {tests!r}]
 from test_encoding import Counting, corpus, encode
 
 class Slow(Counting):
-    def encode_tokenized(self, items):
+    def encode(self, texts):
         time.sleep(0.1)
-        print("batch", flush=True)
-        return super().encode_tokenized(items)
+        print("shard", flush=True)
+        return super().encode(texts)
 
 encode(corpus(50), Slow(), Path({folder!r}))
 """
@@ -206,7 +162,7 @@ def test_a_killed_process_loses_only_the_shard_that_it_was_in(tmp_path):
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     process.stdout.close()
-    with pytest.raises(InputError, match="not whole"):
+    with pytest.raises(InputError, match="not complete"):
         Shards(folder)
     finished = sum(path.name.isdecimal() for path in folder.iterdir())
     assert 2 <= finished < 5
@@ -216,7 +172,7 @@ def test_a_killed_process_loses_only_the_shard_that_it_was_in(tmp_path):
     shards = encode(corpus(50), encoder, folder)
 
     assert shards.counts["reused"] == finished
-    assert sum(map(len, encoder.batches)) == 50 - 10 * finished
+    assert len(encoder.texts) == 50 - 10 * finished
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert rows_by_id(shards) == rows_by_id(encode(corpus(50), Counting(), tmp_path / "whole"))
     assert not [path for path in folder.iterdir() if path.name.endswith(".partial")]
@@ -234,7 +190,7 @@ def test_a_damaged_shard_is_set_aside_and_encoded_again(tmp_path, capsys, name):
         (folder / "000001" / name).write_bytes(damaged)
         encoder = Counting()
         again = encode(corpus(30), encoder, folder)
-        assert sum(map(len, encoder.batches)) == 10 and again.counts["reused"] == 2
+        assert len(encoder.texts) == 10 and again.counts["reused"] == 2
         assert rows_by_id(again) == rows_by_id(whole)
         assert [shard.unit_ids for shard in again] == [shard.unit_ids for shard in whole]
         assert "000001 is damaged; it is kept as 000001.damaged-" in capsys.readouterr().err
@@ -261,10 +217,10 @@ def test_values_that_are_not_finite_are_refused(tmp_path):
 
 def test_an_encoder_that_loses_a_text_is_a_defect(tmp_path):
     class Losing(Counting):
-        def encode_tokenized(self, items):
-            return super().encode_tokenized(items)[:-1]
+        def encode(self, texts):
+            return super().encode(texts)[:-1]
 
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
         encode(corpus(5), Losing(), tmp_path)
 
 
@@ -310,9 +266,89 @@ def test_a_lone_surrogate_becomes_readable_and_other_text_stays():
 
 def test_what_the_encoder_refuses_leaves_no_folder(tmp_path):
     class Refusing(Counting):
-        def tokenized(self, texts):
+        def encode(self, texts):
             raise InputError("not this one")
 
     with pytest.raises(InputError, match="not this one"):
         encode(corpus(3), Refusing(), tmp_path / "work")
     assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(Counting, np.float32), (Pooled, np.float32), (Sparse, SPARSE)]
+)
+def test_values_are_mapped_in_the_type_of_the_encoder(kind, dtype, tmp_path):
+    for shard in encode(corpus(3), kind(), tmp_path):
+        assert isinstance(shard.values, np.memmap) and not shard.values.flags.writeable
+        assert shard.values.dtype == dtype
+
+
+def test_a_shard_without_any_row_can_be_read(tmp_path):
+    (shard,) = encode([Unit("a", "", ""), Unit("b", "", "")], Sparse(), tmp_path)
+    assert shard.values.dtype == SPARSE
+    assert [len(array) for array in shard.arrays()] == [0, 0]
+
+
+def test_ids_of_any_unicode_survive(tmp_path):
+    names = ["é ü", "日本", "lone \ud800", 'quote"\n']
+    (shard,) = encode([Unit(name, "", "x") for name in names], Counting(), tmp_path)
+    assert shard.unit_ids == names
+
+
+def test_an_encoding_of_a_longer_corpus_is_cut(tmp_path):
+    encode(corpus(25), Counting(), tmp_path)
+    shards = encode(corpus(10), Counting(), tmp_path)
+    counts = {name: shards.counts[name] for name in ("units", "shards", "reused")}
+    assert counts == {"units": 10, "shards": 1, "reused": 1}
+    assert not (tmp_path / "000001").exists()
+
+
+def test_a_folder_of_another_encoder_or_corpus_is_refused(tmp_path):
+    encode(corpus(5), Counting(), tmp_path)
+    other = Counting()
+    other.fingerprint = "counting-2"
+    for encoder, corpus_fingerprint in ((other, "corpus"), (Counting(), "another")):
+        with pytest.raises(InputError, match=r"encoder counting-1.*remove that folder"):
+            encode(corpus(5), encoder, tmp_path, corpus_fingerprint=corpus_fingerprint)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", json.dumps({"format": "something"})])
+def test_a_folder_of_something_else_is_refused(content, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    if content:
+        (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match="is not an encoded corpus"):
+        encode(corpus(5), Counting(), tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_what_a_kill_at_the_very_beginning_leaves_is_no_obstacle(tmp_path):
+    (tmp_path / ".manifest.json.abc.tmp").write_text("{")
+    assert len(encode(corpus(5), Counting(), tmp_path)) == 5
+
+
+class Canary:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return Path.touch, (self.place,)
+
+
+@pytest.mark.parametrize("name", ["values.npy", "offsets.npy"])
+@pytest.mark.parametrize("kind", ["array of objects", "pickle", "archive"])
+def test_objects_in_the_place_of_numbers_are_refused_and_not_loaded(name, kind, tmp_path):
+    shards = encode(corpus(3), Counting(), tmp_path)
+    path, canary = tmp_path / "000000" / name, Canary(tmp_path / "canary")
+    with path.open("wb") as stream:
+        if kind == "array of objects":
+            np.save(stream, np.array([canary], dtype=object), allow_pickle=True)
+        elif kind == "archive":
+            np.savez(stream, values=np.ones(3))
+        else:
+            pickle.dump(canary, stream)
+    with pytest.raises(InputError, match="cannot read"):
+        list(shards)
+    assert not (tmp_path / "canary").exists()

@@ -9,10 +9,8 @@ import pandas as pd
 import pytest
 import tiny_t5
 
-from soundingline.pipelines import models
 from soundingline.pipelines.rerank.monot5 import MonoT5, MonoT5Prompts
 from soundingline.pipelines.rerank.reranker import Pair
-from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
@@ -111,16 +109,6 @@ def test_scores_are_the_single_pair_scores_of_pyterrier_t5(model):
     assert 2 <= it.counts["truncated"] < len(pairs)
 
 
-def test_batch_and_order_change_no_score(model):
-    pairs = [Pair(pair.query, text_of(length, 2)) for pair in PAIRS for length in (5, 33, 90)]
-    single = scorer(model)
-    alone = [single.score([pair])[0] for pair in pairs]
-    for batch_tokens in (1, 100, 1000, 100_000):
-        order = random.Random(batch_tokens).sample(range(len(pairs)), len(pairs))
-        found = scorer(model, batch_tokens=batch_tokens).score([pairs[each] for each in order])
-        assert found == pytest.approx([alone[each] for each in order], abs=1e-5)
-
-
 def test_bfloat16_is_about_as_far_off_as_transformers_own(model):
     exact = np.array(direct_scores(model, PAIRS))
     theirs = np.array(direct_scores(model, PAIRS, dtype="bfloat16"))
@@ -165,12 +153,6 @@ def test_a_missing_text_is_an_empty_document(model, text):
     assert len(it.windows(Pair("mill", text))) == 1
 
 
-def test_no_pairs_give_no_scores(model):
-    it = scorer(model)
-    assert it.score([]) == []
-    assert it.count() == {"pairs": 0, "truncated": 0, "queries_too_long": 0, "empty_texts": 0}
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -188,49 +170,6 @@ def test_what_is_read_of_a_very_long_text_is_its_beginning(model, text):
     prompt = MonoT5Prompts(tokenizer).encode([Pair("mill", text)])[0]
     assert prompt.ids[:-3] == whole[:509]
     assert prompt.truncated
-
-
-def test_windows_hold_the_whole_text_and_fit(model):
-    words = random.Random(5).choices([*tiny_t5.WORDS, "Zürich", "x" * 9, "☃☃", "9" * 30], k=3000)
-    pair = Pair("who built the old mill", "\n".join(words))
-    it = scorer(model)
-    texts = it.windows(pair)
-    assert "".join(texts) == pair.text
-    assert [word for text in texts for word in text.split()] == words
-    windows = [Pair(pair.query, text) for text in texts]
-    it.score(windows)
-    assert it.counts["truncated"] == 0
-    prompts = it._prompts.encode(windows[:-1])
-    assert min(len(prompt.ids) for prompt in prompts) > 512 - 32
-
-
-@pytest.mark.parametrize("text", ["x" * 3000, "x" * 700 + " " + "☃" * 3000 + " mill", " " * 5000])
-def test_a_text_without_white_space_is_cut_anyway(model, text):
-    it = scorer(model, max_length=128)
-    windows = it.windows(Pair("mill", text))
-    assert "".join(windows) == text
-    it.score([Pair("mill", window) for window in windows])
-    assert it.counts["truncated"] == 0
-
-
-def test_a_text_that_fits_is_its_own_window(model):
-    it = scorer(model)
-    for pair in PAIRS[:8]:
-        assert it.windows(pair) == [pair.text]
-
-
-def test_weights_are_loaded_once_by_many_threads(model, monkeypatch):
-    kind = transformers.T5ForConditionalGeneration
-    loads, load = [], kind.from_pretrained
-    monkeypatch.setattr(kind, "from_pretrained", lambda *a, **k: loads.append(1) or load(*a, **k))
-    it = scorer(model)
-    assert not loads
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda number: it.score_pairs(PAIRS[number:]), range(8)))
-    assert len(loads) == 1
-    for number, scores in enumerate(found):
-        assert scores == pytest.approx(found[0][number:], abs=1e-5)
-    assert len(PAIRS) <= it.counts["pairs"] <= sum(len(scores) for scores in found)
 
 
 def test_concurrent_agents_share_batches_and_get_the_scores_that_they_get_alone(
@@ -268,14 +207,6 @@ def test_concurrent_agents_share_batches_and_get_the_scores_that_they_get_alone(
         assert found == pytest.approx(expected, abs=1e-5)
     assert stage.counts["batches"] - before < agents / 2
     assert stage.counts["largest_batch"] > 5 * agents / 2
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-def test_a_gpu_gives_the_scores_of_the_cpu(model):
-    on_cpu = scorer(model).score(PAIRS)
-    assert scorer(model, device="cuda").score(PAIRS) == pytest.approx(on_cpu, abs=1e-4)
-    rounded = scorer(model, device="cuda", dtype="bfloat16").score(PAIRS)
-    assert rounded == pytest.approx(on_cpu, abs=0.1)
 
 
 def test_the_fingerprint_follows_what_changes_scores(tmp_path, model):
@@ -343,19 +274,6 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path, model):
         _ = scorer(model, tokenizer=str(tmp_path / "more")).fingerprint
 
 
-def test_a_model_that_is_not_here_is_told_in_one_line(monkeypatch):
-    monkeypatch.setattr(pytest.importorskip("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match="hf download castorini/monot5-base-msmarco") as told:
-        _ = MonoT5().fingerprint
-    assert "\n" not in str(told.value)
-
-
-def test_a_folder_that_is_not_there_is_told_in_one_line(tmp_path):
-    with pytest.raises(InputError, match="there is no folder") as told:
-        _ = scorer(tmp_path / "nowhere").fingerprint
-    assert "\n" not in str(told.value)
-
-
 def test_a_model_of_another_kind_is_refused(bert):
     with pytest.raises(InputError, match=r"monoT5 was given .* of the kind bert.*kind t5"):
         _ = scorer(bert).fingerprint
@@ -365,15 +283,6 @@ def test_an_encoder_alone_is_refused(tmp_path, model):
     transformers.T5EncoderModel.from_pretrained(str(model)).save_pretrained(tmp_path)
     with pytest.raises(InputError, match=r"lacks \d+ of the weights of T5 with its decoder"):
         scorer(tmp_path, tokenizer=str(model)).score(PAIRS[:1])
-
-
-def test_weights_that_do_not_fit_are_told_with_the_sizes(model, monkeypatch):
-    network = transformers.T5ForConditionalGeneration.from_pretrained(str(model))
-    weights = sum(each.numel() for each in network.parameters())
-    monkeypatch.setattr(models, "free_bytes", lambda device: 3 * weights)
-    scorer(model, dtype="bfloat16").score(PAIRS[:1])
-    with pytest.raises(InputError, match=r"monoT5 .* needs 0\.0 GB and cpu has 0\.0 GB free"):
-        scorer(model).score(PAIRS[:1])
 
 
 def test_a_batch_that_does_not_fit_is_told(model, monkeypatch):
@@ -388,55 +297,3 @@ def test_a_batch_that_does_not_fit_is_told(model, monkeypatch):
     no_room.config = transformers.T5Config(decoder_start_token_id=0)  # type: ignore[attr-defined]
     with pytest.raises(InputError, match=r"batch of 11 tokens.*GB free.*fewer batch_tokens"):
         it.score([Pair("the mill", "old river")])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"batch_tokens": 0}, "batch_tokens=0"),
-        ({"max_length": 0}, r"max_length=0.*1 to 4096"),
-        ({"max_length": 3}, r"max_length=3.*more than the 3 tokens"),
-        ({"max_length": 10**6}, "1 to 4096"),
-        ({"device": "tpu"}, "device='tpu'"),
-        ({"dtype": "float16"}, "bfloat16, float32"),
-    ],
-)
-def test_wrong_arguments_are_told(model, arguments, message):
-    with pytest.raises(InputError, match=message):
-        _ = scorer(model, **arguments).fingerprint
-
-
-@pytest.mark.parametrize(
-    ("whole", "given", "long_documents"),
-    [
-        (True, None, "max_passage"),
-        (False, None, "truncate"),
-        (True, "truncate", "truncate"),
-    ],
-)
-def test_a_bound_stage_treats_long_documents_as_suits_the_unit(
-    model, tmp_path, whole, given, long_documents
-):
-    collection = Collection(
-        "c",
-        texts=lambda ids: [Unit(each, "the mill", f"{text_of(700)} {each}") for each in ids],
-        whole_documents=whole,
-        caches=tmp_path,
-    )
-    plain = MonoT5(str(model), depth=2, device="cpu", dtype="float32", long_documents=given)
-    stage = plain.bind(collection)
-    assert plain.collection is None and plain.long_documents == given
-    assert ("windows" in stage.counts) == (long_documents == "max_passage")
-    docnos = ["bridge", "river", "zebra"]
-    frame = pd.DataFrame(
-        {"qid": "1", "query": "who", "docno": docnos, "score": [3.0, 2.0, 1.0], "rank": [0, 1, 2]}
-    )
-    ranked = stage(frame).set_index("docno")
-    alone = scorer(model)
-    for docno in docnos[:2]:
-        pair = Pair("who", f"the mill\n{text_of(700)} {docno}")
-        parts = [Pair("who", text) for text in alone.windows(pair)]
-        parts = parts if long_documents == "max_passage" else [pair]
-        assert len(parts) == (2 if long_documents == "max_passage" else 1)
-        assert ranked["score"][docno] == pytest.approx(max(alone.score(parts)), abs=1e-5)
-    assert ranked["rank"]["zebra"] == 2

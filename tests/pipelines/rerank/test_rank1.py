@@ -25,7 +25,8 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import errors
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.openai_chat import OpenAICompletions, Token
+from soundingline.toolkit.llm.messages import Token
+from soundingline.toolkit.llm.openai_chat import OpenAICompletions
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 
 PROMPT = (

@@ -1,18 +1,12 @@
 from __future__ import annotations
 
 import json
-import random
-from concurrent.futures import ThreadPoolExecutor
 
-import pandas as pd
 import pytest
 import tiny_llama
 
-from soundingline.pipelines import models
 from soundingline.pipelines.rerank.rankllama import RankLLaMA, RankLlamaPrompts
 from soundingline.pipelines.rerank.reranker import Pair
-from soundingline.pipelines.stage import Collection
-from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
 torch = pytest.importorskip("torch")
@@ -64,24 +58,6 @@ def whole_model(folder):
 def logit(model, ids):
     with torch.no_grad():
         return float(model(torch.tensor([ids])).logits[0][0])
-
-
-@pytest.mark.parametrize("batch_tokens", [1, 200, 100_000])
-def test_scores_are_the_single_pair_logits_of_the_model_card(retriever, batch_tokens):
-    model, tokenizer = whole_model(retriever), tiny_llama.tokenizer()
-    expected = [card_score(model, tokenizer, pair) for pair in PAIRS]
-    assert max(expected) - min(expected) > 1
-    found = scorer(retriever, batch_tokens=batch_tokens).score(PAIRS)
-    assert found == pytest.approx(expected, abs=2e-5)
-
-
-def test_order_and_company_do_not_change_a_score(retriever):
-    it = scorer(retriever)
-    together = dict(zip(PAIRS, it.score(PAIRS), strict=True))
-    shuffled = random.Random(3).sample(PAIRS, len(PAIRS))
-    for pair, score in zip(shuffled, it.score(shuffled), strict=True):
-        assert score == pytest.approx(together[pair], abs=2e-5)
-        assert it.score([pair]) == pytest.approx([score], abs=2e-5)
 
 
 def test_the_last_token_is_found_where_padding_and_text_share_a_token(tmp_path):
@@ -194,29 +170,6 @@ def test_a_checkpoint_that_claims_an_output_and_lacks_it_is_refused(tmp_path, ba
         scorer(tmp_path).score(PAIRS[:1])
 
 
-def test_windows_hold_every_word_once_and_fit_whole(retriever):
-    words = random.Random(5).choices([*tiny_llama.WORDS, "Zürich", "x" * 9], k=400)
-    pair = Pair("who built the old mill", "\n".join(words))
-    for layout in ("pair", "joined"):
-        it = scorer(retriever, max_length=96, layout=layout, end_of_sequence=True)
-        texts = it.windows(pair)
-        assert len(texts) > 3
-        assert " ".join(texts).split() == words
-        windows = [Pair(pair.query, text) for text in texts]
-        it.score(windows)
-        assert it.counts["truncated"] == 0
-        sizes = [it._prompts.encode(window).ids for window in windows[:-1]]
-        assert min(map(len, sizes)) > 96 - 12
-
-
-def test_a_text_without_white_space_is_cut_anyway(retriever):
-    it = scorer(retriever, max_length=64)
-    windows = it.windows(Pair("mill", "x" * 500))
-    assert "".join(windows) == "x" * 500
-    it.score([Pair("mill", window) for window in windows])
-    assert it.counts["truncated"] == 0
-
-
 @pytest.mark.parametrize("text", ["", "  \n", "the old mill"])
 def test_a_short_text_is_its_own_window(retriever, text):
     assert scorer(retriever).windows(Pair("mill", text)) == [text.strip()]
@@ -227,46 +180,6 @@ def test_counts_tell_what_was_cut(retriever):
     assert it.score([]) == []
     it.score([Pair("mill", "river"), Pair("mill", "river " * 99), Pair("mill " * 99, "river")])
     assert it.count() == {"truncated": 1, "queries_truncated": 1}
-
-
-def test_bfloat16_keeps_the_scores_apart(retriever):
-    exact = scorer(retriever).score(PAIRS)
-    rounded = scorer(retriever, dtype="bfloat16").score(PAIRS)
-    assert rounded == pytest.approx(exact, abs=0.5)
-    assert rounded != exact
-    # The output itself is not rounded to eight bits.
-    assert any(score != float(torch.tensor(score).bfloat16()) for score in rounded)
-
-
-def test_weights_are_loaded_once_by_many_threads(retriever, monkeypatch):
-    from transformers import AutoModelForSequenceClassification as automatic
-
-    loads = []
-    load = automatic.from_pretrained
-    monkeypatch.setattr(
-        automatic, "from_pretrained", lambda *a, **k: loads.append(1) or load(*a, **k)
-    )
-    it = scorer(retriever)
-    assert not loads
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: it.score_pairs(PAIRS), range(8)))
-    assert len(loads) == 1
-    assert all(scores == pytest.approx(found[0], abs=2e-5) for scores in found)
-
-
-def test_the_fingerprint_follows_what_changes_scores(tmp_path, retriever):
-    plain = scorer(retriever)
-    other = tiny_llama.save_rankllama(tmp_path / "other", seed=1)
-    changed = [
-        scorer(other),
-        scorer(retriever, dtype="bfloat16"),
-        scorer(retriever, max_length=64),
-        scorer(retriever, layout="joined"),
-        scorer(retriever, end_of_sequence=True),
-        scorer(retriever, query_prefix="query:  "),
-    ]
-    assert len({each.fingerprint for each in [plain, *changed]}) == 1 + len(changed)
-    assert scorer(retriever, batch_tokens=7).fingerprint == plain.fingerprint
 
 
 def test_the_fingerprint_of_an_adapter_follows_adapter_and_base(tmp_path):
@@ -282,73 +195,10 @@ def test_the_fingerprint_of_an_adapter_follows_adapter_and_base(tmp_path):
     assert len({each.fingerprint for each in found}) == 4
 
 
-def test_a_model_that_is_not_here_is_told_in_one_line(monkeypatch):
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match="hf download castorini/rankllama") as told:
-        _ = RankLLaMA().fingerprint
-    assert "\n" not in str(told.value)
-
-
 def test_a_model_of_another_kind_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(InputError, match=r"kind bert.*kind llama"):
         _ = scorer(tmp_path).fingerprint
-
-
-def test_too_little_memory_is_told_with_the_sizes(retriever, monkeypatch):
-    weights = sum(each.numel() for each in whole_model(retriever).parameters())
-    monkeypatch.setattr(models, "free_bytes", lambda device: 2 * weights)
-    scorer(retriever, dtype="bfloat16").score(PAIRS[:1])
-    monkeypatch.setattr(models, "free_bytes", lambda device: 4 * weights - 1)
-    with pytest.raises(InputError, match=r"needs 0\.0 GB and cpu has 0\.0 GB free"):
-        scorer(retriever).score(PAIRS[:1])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"layout": "sandwich"}, "pair, joined"),
-        ({"max_length": 4}, "32 or more"),
-        ({"batch_tokens": 0}, "1 or more"),
-        ({"device": "tpu"}, "device='tpu'"),
-        ({"dtype": "float16"}, "bfloat16, float32"),
-    ],
-)
-def test_wrong_arguments_are_told(retriever, arguments, message):
-    with pytest.raises(InputError, match=message):
-        _ = scorer(retriever, **arguments).fingerprint
-
-
-@pytest.mark.parametrize(
-    ("whole", "given", "long_documents"),
-    [
-        (True, None, "max_passage"),
-        (False, None, "truncate"),
-        (True, "truncate", "truncate"),
-    ],
-)
-def test_a_bound_stage_treats_long_documents_as_suits_the_unit(
-    retriever, tmp_path, whole, given, long_documents
-):
-    collection = Collection(
-        "c",
-        texts=lambda ids: [Unit(each, "", f"the old {each}") for each in ids],
-        whole_documents=whole,
-        caches=tmp_path,
-    )
-    plain = RankLLaMA(str(retriever), depth=2, device="cpu", dtype="float32", long_documents=given)
-    stage = plain.bind(collection)
-    assert plain.collection is None and plain.long_documents == given
-    assert ("windows" in stage.counts) == (long_documents == "max_passage")
-    names = ["mill", "river", "zebra"]
-    frame = pd.DataFrame(
-        {"qid": "1", "query": "who", "docno": names, "score": [3.0, 2.0, 1.0], "rank": [0, 1, 2]}
-    )
-    ranked = stage(frame).set_index("docno")
-    pairs = [Pair("who", f"the old {name}") for name in names[:2]]
-    assert ranked["score"][names[:2]].tolist() == pytest.approx(scorer(retriever).score(pairs))
-    assert ranked["rank"]["zebra"] == 2
 
 
 def test_special_tokens_in_a_text_are_text():

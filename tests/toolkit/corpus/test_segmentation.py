@@ -9,7 +9,7 @@ from soundingline.toolkit.corpus.segmentation import DocumentHead, Passages, Who
 from soundingline.toolkit.corpus.sentences import rule_spans
 from soundingline.toolkit.data import Document, parent
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.tokens import count_tokens, token_spans, token_starts
+from soundingline.toolkit.tokens import count_tokens
 
 TEXTS = st.text(st.sampled_from("aB1_ .!?\n\u00a0,'É—𝔘"), max_size=300) | st.text(max_size=200)
 
@@ -19,16 +19,6 @@ unhurried = settings(deadline=None)
 
 def document(text, title="T"):
     return Document("d", title, text)
-
-
-@unhurried
-@given(TEXTS)
-def test_token_starts_are_those_of_the_shared_tokenizer(text):
-    assert token_starts(text).tolist() == [start for start, _ in token_spans(text)]
-
-
-def test_token_starts_bear_lone_surrogates():
-    assert token_starts("a \ud800b").tolist() == [start for start, _ in token_spans("a \ud800b")]
 
 
 @unhurried

@@ -1,17 +1,20 @@
-"""The examples in the docstrings of the evaluation modules."""
+"""The examples in the docstrings of evaluation and report."""
 
 from __future__ import annotations
 
 import doctest
+import importlib
 
 import pytest
 
-from soundingline.toolkit.evaluation import answers, evaluation, grid, statistics
-
 
 @pytest.mark.parametrize(
-    "module", [answers, evaluation, grid, statistics], ids=lambda module: module.__name__
+    "name",
+    [
+        *(f"evaluation.{module}" for module in ("answers", "evaluation", "grid", "statistics")),
+        *(f"report.{module}" for module in ("measures", "page", "results", "traces")),
+    ],
 )
-def test_examples_give_what_they_show(module):
-    results = doctest.testmod(module)
-    assert results.attempted and not results.failed
+def test_examples_give_what_they_show(name):
+    result = doctest.testmod(importlib.import_module(f"soundingline.toolkit.{name}"))
+    assert result.attempted and not result.failed

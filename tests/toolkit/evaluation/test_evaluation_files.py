@@ -1,4 +1,4 @@
-"""Evaluations come back from disk as cells, and stale or half-written ones are not believed."""
+"""Evaluations on disk: stale and half-written ones are refused."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import ir_measures
 import pytest
+from small_benchmark import SmallBenchmark
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
@@ -30,6 +31,7 @@ from soundingline.toolkit.trajectory import Answer, Trajectory, dump_trajectory
 
 TOPICS = [Topic("1", "one"), Topic("2", "two")]
 EVIDENCE = {"1": {"a": 1, "b": 1}, "2": {"x": 1}}
+BENCHMARK = SmallBenchmark(TOPICS, {"evidence": EVIDENCE}, {"1": ["Ada"], "2": ["Bob"]})
 
 
 def trajectory(qid, *surfaced):
@@ -52,34 +54,34 @@ def run(path, *trajectories):
 
 
 def evaluate(folder):
-    return evaluate_run(
-        folder.trajectories(),
-        topics=TOPICS,
-        qrels={"evidence": EVIDENCE},
-        answers={"1": ["Ada"], "2": ["Bob"]},
-        measures=("AP", "nDCG@10"),
-    )
+    return evaluate_run(folder.trajectories(), BENCHMARK, measures=("AP", "nDCG@10"))
 
 
-def test_a_cell_comes_back_as_it_was_evaluated(tmp_path):
+def evaluated(path, *trajectories):
+    """A run folder with its evaluation."""
+    folder = run(path, *trajectories)
+    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    return folder
+
+
+def test_a_run_is_read_as_it_was_evaluated(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "z", "a"), trajectory("2", "x"))
     evaluation = evaluate(folder)
     write_evaluation(folder.path, evaluation, state=folder.state())
-    cell = load_run(folder.path)
-    assert cell.name == "a" and cell.factors == {"unit": "document"}
-    assert cell.metrics == evaluation.metrics
-    assert cell.per_question == evaluation.per_question
-    assert cell.funnel == evaluation.funnel
-    assert cell.curves == evaluation.curves
-    assert cell.counts == evaluation.counts
-    assert cell.manifest == folder.manifest()
+    loaded = load_run(folder.path)
+    assert loaded.name == "a" and loaded.factors == {"unit": "document"}
+    assert loaded.metrics == evaluation.metrics
+    assert loaded.per_question == evaluation.per_question
+    assert loaded.funnel == evaluation.funnel
+    assert loaded.curves == evaluation.curves
+    assert loaded.counts == evaluation.counts
+    assert loaded.manifest == folder.manifest()
     verdicts = json.loads((folder.path / "evaluation" / "verdicts.json").read_text())
     assert [row["correct"] for row in verdicts] == [True, False]
 
 
 def test_metrics_json_is_a_flat_map_of_numbers(tmp_path):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     metrics = json.loads((folder.path / "metrics.json").read_text())
     assert all(isinstance(value, float) for value in metrics.values())
     assert {"AP", "nDCG@10", "accuracy", "recall_surfaced", "completion"} <= metrics.keys()
@@ -110,49 +112,44 @@ def test_white_space_in_ids_keeps_six_columns(tmp_path):
     ]
 
 
-def test_a_ranking_without_an_agent_is_a_cell_too(tmp_path):
+def test_a_ranking_without_an_agent_is_evaluated_too(tmp_path):
     folder = run(tmp_path / "rank")
     rows = {"1": ["a"], "2": ["y", "x"]}
     write_evaluation(folder.path, evaluate_ranking(rows, EVIDENCE, ("RR",)), state=folder.state())
-    cell = load_run(folder.path)
-    assert cell.metrics == {"RR": 0.75}
-    assert cell.per_question == {"RR": {"1": 1.0, "2": 0.5}}
-    assert cell.funnel == {} and cell.curves == {}
+    loaded = load_run(folder.path)
+    assert loaded.metrics == {"RR": 0.75}
+    assert loaded.per_question == {"RR": {"1": 1.0, "2": 0.5}}
+    assert loaded.funnel == {} and loaded.curves == {}
 
 
 def test_two_runs_are_compared_from_their_folders(tmp_path):
     for sweep, first in (("s1", "a"), ("s2", "z")):
-        folder = run(tmp_path / sweep / "cell", trajectory("1", first), trajectory("2", "x"))
-        write_evaluation(folder.path, evaluate(folder), state=folder.state())
-    cells = load_runs([tmp_path / "s1" / "cell", tmp_path / "s2" / "cell"])
-    assert [cell.name for cell in cells] == ["s1/cell", "s2/cell"]
-    (row,) = compare(cells, ["recall_surfaced"], "s1/cell")
+        evaluated(tmp_path / sweep / "run", trajectory("1", first), trajectory("2", "x"))
+    loaded = load_runs([tmp_path / "s1" / "run", tmp_path / "s2" / "run"])
+    assert [one.name for one in loaded] == ["s1/run", "s2/run"]
+    (row,) = compare(loaded, ["recall_surfaced"], "s1/run")
     assert row.difference == pytest.approx((0 + 1) / 2 - (0.5 + 1) / 2)
 
 
-def test_a_folder_named_twice_is_one_cell(tmp_path):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+def test_a_folder_named_twice_is_one_run(tmp_path):
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     assert len(load_runs([folder.path, folder.path / ".." / "a"])) == 1
 
 
-def test_an_unevaluated_run_tells_the_command(tmp_path):
+def test_an_error_about_an_unevaluated_run_names_the_command(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     with pytest.raises(InputError, match="run: soundingline evaluate"):
         load_run(folder.path)
 
 
 def test_an_evaluation_older_than_its_trajectories_is_refused(tmp_path):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     run(tmp_path / "a", trajectory("2", "x"))
     with pytest.raises(InputError, match="trajectories that are there now"):
         load_run(folder.path)
 
 
-def test_an_evaluation_of_trajectories_that_changed_while_it_was_made_is_refused(
-    tmp_path,
-):
+def test_an_evaluation_of_trajectories_that_changed_while_it_was_made_is_refused(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     state = folder.state()
     evaluation = evaluate(folder)
@@ -162,20 +159,18 @@ def test_an_evaluation_of_trajectories_that_changed_while_it_was_made_is_refused
         load_run(folder.path)
 
 
-def test_an_answer_in_place_of_a_failed_attempt_of_equal_size_is_told(tmp_path):
+def test_an_answer_in_place_of_a_failed_attempt_of_equal_size_is_recognised(tmp_path):
     answered = trajectory("1", "a")
     failed = replace(answered, status="failed", traceback="E" * 3)  # "completed" is 3 longer
     assert len(dump_trajectory(failed)) == len(dump_trajectory(answered))
-    folder = run(tmp_path / "a", failed)
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", failed)
     run(tmp_path / "a", answered)
     with pytest.raises(InputError, match="trajectories that are there now"):
         load_run(folder.path)
 
 
 def test_a_copied_run_keeps_its_evaluation(tmp_path):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     shutil.copytree(folder.path, tmp_path / "b", copy_function=shutil.copyfile)
     assert load_run(tmp_path / "b").metrics == load_run(folder.path).metrics
 
@@ -207,8 +202,7 @@ def test_two_evaluations_at_once_leave_the_files_of_one(tmp_path, monkeypatch):
 
 
 def test_files_of_two_evaluations_are_never_read_as_one(tmp_path, monkeypatch):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
 
     def read(run, name, *others):
         content = _read(run, name, *others)
@@ -222,8 +216,7 @@ def test_files_of_two_evaluations_are_never_read_as_one(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_evaluation_counts_as_none(tmp_path, monkeypatch):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
 
     def stop(*_, **__):
         raise KeyboardInterrupt
@@ -236,13 +229,12 @@ def test_an_interrupted_evaluation_counts_as_none(tmp_path, monkeypatch):
 
 
 def test_a_damaged_evaluation_is_named(tmp_path):
-    folder = run(tmp_path / "a", trajectory("1", "a"))
-    write_evaluation(folder.path, evaluate(folder), state=folder.state())
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     (folder.path / "evaluation" / "funnel.json").write_text('{"evidence":')
     with pytest.raises(InputError, match=r"funnel\.json"):
         load_run(folder.path)
 
 
-def test_a_folder_that_is_no_run_is_told(tmp_path):
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="is no run"):
         load_run(tmp_path / "nothing")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from foreign_runs import trajectory
+from small_benchmark import SmallBenchmark
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.evaluation import ExactAnswerJudge, evaluate_run
@@ -27,15 +28,7 @@ def item(kind, output, tool=None):
     return {"type": kind, "tool_name": tool, "arguments": arguments, "output": output}
 
 
-def case(
-    qid,
-    response,
-    retrieved=(),
-    *,
-    status="completed",
-    searches=1,
-    last=True,
-):
+def case(qid, response, retrieved=(), *, status="completed", searches=1, last=True):
     hits = json.dumps([{"docid": docid, "snippet": "text"} for docid in retrieved])
     result = [item("tool_call", hits, "search")]
     result += [item("output_text", response)] if response else []
@@ -112,13 +105,12 @@ def mean(values):
 
 def ours(files, answers, qrels):
     rows = [trajectory(dict(f), "?") for f in files]
-    evaluation = evaluate_run(
-        rows,
-        topics=[Topic(qid, "?") for qid in answers],
-        qrels={"evidence": {q: dict.fromkeys(docids, 1) for q, docids in qrels.items()}},
-        answers={qid: [text] for qid, text in answers.items()},
+    benchmark = SmallBenchmark(
+        [Topic(qid, "?") for qid in answers],
+        {"evidence": {q: dict.fromkeys(docids, 1) for q, docids in qrels.items()}},
+        {qid: [text] for qid, text in answers.items()},
     )
-    return evaluation.metrics
+    return evaluate_run(rows, benchmark).metrics
 
 
 ANSWERS = {str(n): "Ada" for n in range(1, 6)}

@@ -15,14 +15,8 @@ from soundingline.toolkit.llm import errors
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.local_servers import LlamaCppServer
-from soundingline.toolkit.llm.messages import SamplingParams, Usage, user
-from soundingline.toolkit.llm.openai_chat import (
-    Completion,
-    OpenAIChat,
-    OpenAICompletions,
-    Token,
-    asking,
-)
+from soundingline.toolkit.llm.messages import SamplingParams, Token, Usage, user
+from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
 from soundingline.toolkit.llm.server import serving
 
 PATH = "/v1/completions"
@@ -88,9 +82,9 @@ def using(model, work):
     return asyncio.run(main())
 
 
-def complete(model, prompt="By the", **arguments):
-    completion = using(model, lambda it: it.complete(prompt, **arguments))
-    return completion
+def complete(model, prompt="By the", **settings):
+    sampling = replace(model.settings, **settings)
+    return using(model, lambda it: it.respond([user(prompt)], (), sampling))
 
 
 def test_text_tokens_usage_and_the_reason_of_the_end_come_back(peer):
@@ -111,7 +105,13 @@ def test_text_tokens_usage_and_the_reason_of_the_end_come_back(peer):
 
 def test_the_request_is_the_prompt_as_it_is_with_what_was_asked(peer):
     model = client(peer, settings=SamplingParams(temperature=0.0, seed=3, extra={"top_k": 1}))
-    complete(model, "q\n<think>", stop=["</think> true"], logprobs=20, max_tokens=9)
+    complete(
+        model,
+        "q\n<think>",
+        logprobs=20,
+        max_output_tokens=9,
+        extra={"top_k": 1, "stop": ["</think> true"]},
+    )
     assert peer.requests[0].path == PATH
     assert peer.requests[0].body == {
         "model": "m",
@@ -133,15 +133,6 @@ def test_what_is_not_asked_is_not_sent(peer):
 def test_half_a_surrogate_pair_in_a_prompt_does_not_break_the_request(peer):
     complete(client(peer), "caf\ud83d")
     assert peer.requests[0].body["prompt"] == "caf�"
-
-
-def test_asking_keeps_the_settings_that_it_does_not_name():
-    settings = SamplingParams(temperature=0.3, max_output_tokens=5, extra={"top_k": 1})
-    found = asking(settings, stop=["."])
-    assert found == SamplingParams(
-        temperature=0.3, max_output_tokens=5, extra={"top_k": 1, "stop": ["."]}
-    )
-    assert settings.extra == {"top_k": 1}
 
 
 def test_log_probabilities_as_llama_cpp_gives_them(peer):
@@ -215,7 +206,7 @@ def test_a_server_that_is_not_there_is_told_in_a_line():
 def test_a_slow_reply_is_given_up(peer):
     peer.script.append(Stall(30))
     with pytest.raises(errors.ServerTimeout):
-        complete(client(peer, attempts=1), settings=SamplingParams(timeout=0.2))
+        complete(client(peer, attempts=1), timeout=0.2)
 
 
 def test_no_more_requests_are_in_flight_than_allowed(peer, monkeypatch):
@@ -231,7 +222,7 @@ def test_no_more_requests_are_in_flight_than_allowed(peer, monkeypatch):
     peer.script.extend(reply(str(number)) for number in range(40))
 
     async def many(model):
-        return await asyncio.gather(*(model.complete(f"p{number}") for number in range(40)))
+        return await asyncio.gather(*(model.respond([user(f"p{number}")]) for number in range(40)))
 
     found = using(client(peer, concurrency=5), many)
     assert sorted(int(each.text) for each in found) == list(range(40))
@@ -253,7 +244,7 @@ def test_it_is_asked_and_metered_as_chat_models_are(peer):
     blocking = BlockingModel("m", role="reranker")
     with blocking.started(client(peer), ledger):
         turns = blocking.respond_many([[user("a")], [user("b")]], ["1", "2"])
-    assert [Completion.of(turn).tokens[-1].text for turn in turns] == [" sea", " sea"]
+    assert [turn.tokens[-1].text for turn in turns] == [" sea", " sea"]
     assert ledger.by_role()["reranker"].calls == 2
     assert ledger.usage("2")["input_tokens"] == 30
     assert ledger.by_role()["reranker"].failed == 0
@@ -270,7 +261,7 @@ def test_a_real_engine_tells_what_it_wrote_and_how_likely_that_was(tmp_path):
     with serving(lambda port: local.command("tiny", port), log=log, start_seconds=120) as url:
         model = OpenAICompletions(model="tiny", base_url=f"{url}/v1")
         settings = SamplingParams(temperature=0.0)
-        found = complete(model, "The mill of", settings=settings, logprobs=5, max_tokens=4)
+        found = complete(model, "The mill of", temperature=0.0, logprobs=5, max_output_tokens=4)
         chat = OpenAIChat(model="tiny", base_url=f"{url}/v1")
         one_token = replace(settings, logprobs=5, max_output_tokens=1)
         turn = using(chat, lambda it: it.respond([user("Which mill?")], (), one_token))

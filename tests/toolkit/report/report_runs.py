@@ -1,8 +1,11 @@
-"""Made-up cells for the tests of the report: plausible numbers, the same at every call."""
+"""Invented runs for the tests of the report: plausible numbers, the same at every call."""
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
+from rich.console import Console
 
 from soundingline.toolkit.evaluation import compare
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
@@ -23,7 +26,7 @@ def manifest(**factors):
 
 
 def fake_run(name, level, *, questions=100, **factors):
-    """An agent's cell whose accuracy is near `level`."""
+    """An agent's run whose accuracy is near `level`."""
     random = np.random.default_rng(len(name) * 1000 + int(level * 1e6))
     qids = [f"q{i}" for i in range(questions)]
     share = dict(
@@ -89,6 +92,14 @@ def six_runs():
     ]
 
 
-def paired(cells, *measures):
+def paired(runs, *measures):
     """Every pair, by evaluation's own comparison, with few resamples."""
-    return compare(cells, measures, test="t", resamples=199)
+    return compare(runs, measures, test="t", resamples=199)
+
+
+def printed(*tables, width=80):
+    """Tables as a terminal shows them."""
+    stream = io.StringIO()
+    for table in tables:
+        Console(file=stream, width=width).print(table)
+    return stream.getvalue()

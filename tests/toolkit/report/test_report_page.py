@@ -12,10 +12,10 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from html_page import Page
 from report_runs import fake_run, paired, six_runs
 
 from soundingline.toolkit.errors import InputError
@@ -25,51 +25,7 @@ from soundingline.toolkit.report.page import plain_markdown
 
 pytestmark = pytest.mark.slow
 
-VOID = {"meta", "br", "wbr", "use", "path", "rect"}
 EVIL = '<script>alert("x")</script> & | `a` *b* $c$ 漢'
-
-
-class Page(HTMLParser):
-    """Tags in order, attributes, and tables as rows of texts. Fails on unbalanced tags."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.stack = []
-        self.tags = Counter()
-        self.attributes = []
-        self.tables = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-        assert not self.stack
-
-    def handle_starttag(self, tag, attrs):
-        self.tags[tag] += 1
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if tag not in VOID:
-            self.stack.append(tag)
-        if tag == "table":
-            self.tables.append([])
-        if tag == "tr":
-            self.tables[-1].append([])
-        if tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags[tag] += 1
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self.stack.pop() == tag
-
-    def handle_data(self, data):
-        if "style" in self.stack:
-            return
-        self.text += data
-        if {"td", "th"} & set(self.stack):
-            gap = " " if self.stack[-1] == "small" else ""
-            self.tables[-1][-1][-1] += gap + data
 
 
 def markdown_tables(text):
@@ -79,9 +35,9 @@ def markdown_tables(text):
         if line.startswith("|"):
             if not previous.startswith("|"):
                 tables.append([])
-            cells = re.split(r"(?<!\\)\|", line)[1:-1]
-            if not all(re.fullmatch(r" ---:? ", cell) for cell in cells):
-                tables[-1].append([plain(cell) for cell in cells])
+            entries = re.split(r"(?<!\\)\|", line)[1:-1]
+            if not all(re.fullmatch(r" ---:? ", entry) for entry in entries):
+                tables[-1].append([plain(entry) for entry in entries])
         previous = line
     return tables
 
@@ -93,8 +49,8 @@ def plain(text):
 
 @pytest.fixture(scope="module")
 def six():
-    cells = six_runs()
-    return render(cells, paired(cells, "accuracy", "nDCG@10"), title="Units")
+    runs = six_runs()
+    return render(runs, paired(runs, "accuracy", "nDCG@10"), title="Units")
 
 
 @pytest.fixture(scope="module")
@@ -103,36 +59,36 @@ def page(six):
 
 
 def test_every_metric_of_every_run_is_printed_with_its_digits(six):
-    for cell in six_runs():
+    for run in six_runs():
         for measure, digits in (("accuracy", 3), ("recall_cited", 3), ("AP", 4), ("nDCG@10", 4)):
-            value = f"{cell.metrics[measure]:.{digits}f}"
+            value = f"{run.metrics[measure]:.{digits}f}"
             assert value in six.html
             assert value in six.markdown
 
 
 def test_both_formats_hold_the_same_tables(page, six):
-    shown = [[[plain(c) for c in row] for row in table] for table in page.tables]
+    shown = [[[plain(c) for c in row] for row in table] for table in page.tables()]
     assert len(shown) > 10
     assert shown == markdown_tables(six.markdown)
 
 
 def test_totals_have_their_denominators(page):
-    header, *rows = page.tables[0]
+    header, *rows = page.tables()[0]
     place = header.index("failed")
     assert header[place - 1] == "accuracy"
     assert [row[place] for row in rows] == ["3 of 100"] * 3 + ["2 of 100"] * 3
-    assert "15 of 600 questions" in page.text
+    assert "15 of 600 questions" in page.raw("main")[0]
 
 
 def test_run_names_are_the_first_column_and_factors_the_next(page):
-    header, *rows = page.tables[0]
+    header, *rows = page.tables()[0]
     assert header[:3] == ["name", "unit", "retriever"]
     assert rows[3][:3] == ["demo-passage-bm25_tuned", "passage", "bm25_tuned"]
 
 
 def test_nothing_is_loaded_from_anywhere(page, six):
     assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(page.tags)
-    loads = [v for _, name, v in page.attributes if name in ("src", "href", "xlink:href", "action")]
+    loads = page.attributes("src", "href", "xlink:href", "action")
     assert loads and all(value.startswith("#") for value in loads)
     assert "@import" not in six.html and "@font-face" not in six.html
     assert set(re.findall(r"url\((.)", six.html)) <= {"#"}
@@ -140,19 +96,19 @@ def test_nothing_is_loaded_from_anywhere(page, six):
 
 
 def test_ids_are_unique_and_every_reference_has_its_target(page, six):
-    ids = Counter(value for _, name, value in page.attributes if name == "id")
+    ids = Counter(page.attributes("id"))
     assert max(ids.values()) == 1
     targets = re.findall(r"(?:href=\"#|url\(#)([^\")]+)", six.html)
     assert set(targets) <= set(ids)
 
 
 def test_names_and_titles_are_shown_and_never_run():
-    cells = [replace(c, name=f"{EVIL} {i}", factors={}) for i, c in enumerate(six_runs()[:2])]
-    made = render(cells, paired(cells, "accuracy"), title=EVIL)
+    runs = [replace(c, name=f"{EVIL} {i}", factors={}) for i, c in enumerate(six_runs()[:2])]
+    made = render(runs, paired(runs, "accuracy"), title=EVIL)
     page = Page(made.html)
     assert "script" not in page.tags
-    assert EVIL in page.text
-    assert f"{EVIL} 1" in [row[0] for row in page.tables[0]]
+    assert EVIL in page.raw("main")[0]
+    assert f"{EVIL} 1" in [row[0] for row in page.tables()[0]]
     assert "<script" not in made.markdown
     assert r"\`a\` \*b\*" in made.markdown
 
@@ -195,22 +151,22 @@ def test_the_only_dates_are_those_of_the_manifests(six):
 
 
 def test_rankings_without_an_agent_leave_the_agents_sections_out():
-    cells = [
+    runs = [
         replace(
-            cell,
-            metrics={"AP": cell.metrics["AP"]},
-            per_question={"AP": cell.per_question["AP"]},
+            run,
+            metrics={"AP": run.metrics["AP"]},
+            per_question={"AP": run.per_question["AP"]},
             funnel={},
             curves={},
             counts={"questions": 100, "answered": 100, "failed": 0, "unjudged": 0},
         )
-        for cell in six_runs()
+        for run in six_runs()
     ]
-    made = render(cells, paired(cells, "AP"))
+    made = render(runs, paired(runs, "AP"))
     page = Page(made.html)
-    anchors = {value for tag, name, value in page.attributes if (tag, name) == ("section", "id")}
+    anchors = set(page.attributes("id", tag="section"))
     assert anchors == {"results", "differences", "setup", "provenance", "glossary"}
-    assert "main measure AP" in page.text
+    assert "main measure AP" in page.raw("main")[0]
     assert "funnel" not in made.markdown.lower()
 
 
@@ -221,7 +177,7 @@ def test_refused_calls_and_reasons_are_counted_by_run():
     calling = replace(calling, counts={**calling.counts, **ends, **calls})
     quiet = replace(quiet, counts={**quiet.counts, "calls": 5, "repeated": 0, "refused": 0})
     report = render([calling, quiet, old])
-    tables = {tuple(table[0][1:]): table for table in Page(report.html).tables}
+    tables = {tuple(table[0][1:]): table for table in Page(report.html).tables()}
     assert "No format: the answer did not have" in report.html
     exits = next(table for titles, table in tables.items() if "answered" in titles)
     assert [row[exits[0].index("no format")] for row in exits[1:]] == ["2 2%", "—", "—"]
@@ -232,44 +188,42 @@ def test_refused_calls_and_reasons_are_counted_by_run():
 
 
 def test_repeated_calls_are_counted_where_none_was_refused():
-    cell = six_runs()[0]
-    counts = {**cell.counts, "calls": 9, "repeated": 4, "refused": 0}
-    tables = Page(render([replace(cell, counts=counts)]).html).tables
+    run = six_runs()[0]
+    counts = {**run.counts, "calls": 9, "repeated": 4, "refused": 0}
+    tables = Page(render([replace(run, counts=counts)]).html).tables()
     assert [["9", "4", "0"]] in [[row[1:] for row in table[1:]] for table in tables]
-    none = render([replace(cell, counts={**counts, "repeated": 0})])
+    none = render([replace(run, counts={**counts, "repeated": 0})])
     assert "that repeat an earlier one" not in none.html
 
 
 def test_one_run_is_reported_without_comparisons():
     page = Page(render(six_runs()[:1]).html)
-    assert "differences" not in [value for _, name, value in page.attributes if name == "id"]
-    assert "no other run to compare with" in page.text
+    assert "differences" not in page.attributes("id")
+    assert "no other run to compare with" in page.raw("main")[0]
 
 
 def test_a_run_with_nothing_in_it_is_still_reported():
-    cell = replace(six_runs()[0], metrics={}, per_question={}, funnel={}, curves={}, counts={})
-    made = render([replace(cell, factors={}, manifest={})])
-    assert "The runs have no measure" in Page(made.html).text
+    run = replace(six_runs()[0], metrics={}, per_question={}, funnel={}, curves={}, counts={})
+    made = render([replace(run, factors={}, manifest={})])
+    assert "The runs have no measure" in Page(made.html).raw("main")[0]
 
 
 def test_many_runs_are_compared_with_the_baseline_only():
-    cells = [
+    runs = [
         fake_run(
             f"run{i}", 0.25 + 0.015 * i, questions=40, unit=f"u{i // 5}", retriever=f"r{i % 5}"
         )
         for i in range(30)
     ]
-    against = compare(cells, ["accuracy"], "run7", test="t", resamples=99)
-    others = paired(cells[:3], "accuracy")
-    made = render(cells, [*others, *against], baseline="run7")
+    against = compare(runs, ["accuracy"], "run7", test="t", resamples=99)
+    others = paired(runs[:3], "accuracy")
+    made = render(runs, [*others, *against], baseline="run7")
     page = Page(made.html)
-    tables = [t for t in page.tables if t[0][1:2] == ["difference 95% interval"]]
+    tables = [t for t in page.tables() if t[0][1:2] == ["difference 95% interval"]]
     assert [len(rows) for rows in tables] == [1 + 29]
-    assert "u1 · r2" in page.text
-    assert len(page.tables[0]) == 1 + 30
-    coloured = {
-        value for _, name, value in page.attributes if name == "class" and "swatch" in value
-    }
+    assert "u1 · r2" in page.raw("main")[0]
+    assert len(page.tables()[0]) == 1 + 30
+    coloured = {value for value in page.attributes("class") if "swatch" in value}
     assert len(coloured - {"swatch other"}) == 8
 
 
@@ -287,8 +241,8 @@ def test_missing_tiers_curves_and_calls_of_one_run_are_dashes():
 
 def test_curves_in_numbers_are_the_last_recall_within_the_budget():
     curve = [(1.0, 0.0), (9.0, 0.125), (11.0, 0.5), (90.0, 0.75), (101.0, 0.875)]
-    cells = [replace(c, curves={"documents": curve}) for c in six_runs()[:2]]
-    text = render(cells).markdown
+    runs = [replace(c, curves={"documents": curve}) for c in six_runs()[:2]]
+    text = render(runs).markdown
     assert "at 1 (documents) | at 10 (documents) | at 100 (documents) | at 1,000" in text
     assert "| 0.000 | 0.125 | 0.750 | 0.875 |" in text
 
@@ -301,7 +255,7 @@ def test_failures_missing_questions_and_other_benchmarks_are_warnings_at_the_top
         manifest={**second.manifest, "fingerprints": {"benchmark": "other"}},
         per_question={**second.per_question, "accuracy": {"q1": 1.0, "q500": 0.0}},
     )
-    top = Page(render([first, second]).html).text.split("Results")[0]
+    top = Page(render([first, second]).html).raw("main")[0].split("Results")[0]
     assert "6 of 200 questions" in top
     assert "12 of 200 questions" in top
     assert "2 different benchmark contents" in top
@@ -311,16 +265,16 @@ def test_failures_missing_questions_and_other_benchmarks_are_warnings_at_the_top
 
 
 def test_a_total_that_is_no_mean_of_its_questions_gets_no_interval():
-    cell = six_runs()[0]
-    odd = replace(cell, metrics={**cell.metrics, "accuracy": cell.metrics["accuracy"] + 0.2})
-    header, row = Page(render([odd]).html).tables[0]
+    run = six_runs()[0]
+    odd = replace(run, metrics={**run.metrics, "accuracy": run.metrics["accuracy"] + 0.2})
+    header, row = Page(render([odd]).html).tables()[0]
     assert row[header.index("accuracy")] == f"{odd.metrics['accuracy']:.3f}"
 
 
 def test_infinite_questions_needed_is_a_dash():
-    cells = six_runs()[:2]
-    verdicts = [v._replace(questions_needed=math.inf) for v in paired(cells, "accuracy")]
-    header, row = Page(render(cells, verdicts).html).tables[2]
+    runs = six_runs()[:2]
+    verdicts = [v._replace(questions_needed=math.inf) for v in paired(runs, "accuracy")]
+    header, row = Page(render(runs, verdicts).html).tables()[2]
     assert row[header.index("questions needed")] == "—"
 
 
@@ -333,24 +287,24 @@ def test_both_files_are_written(tmp_path, six):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        ({"cells": []}, "no runs"),
+        ({"runs": []}, "no runs"),
         ({"baseline": "nobody"}, "baseline 'nobody'"),
         ({"main": "acuracy"}, "measure 'acuracy'"),
         ({"measures": ["AP", "MAP"]}, "measure 'MAP'"),
     ],
 )
-def test_a_mistaken_argument_is_named_with_what_is_valid(arguments, told):
-    cells = arguments.pop("cells", six_runs()[:2])
-    with pytest.raises(InputError, match=told):
-        render(cells, **arguments)
+def test_a_mistaken_argument_is_named_with_what_is_valid(arguments, message):
+    runs = arguments.pop("runs", six_runs()[:2])
+    with pytest.raises(InputError, match=message):
+        render(runs, **arguments)
 
 
 def test_runs_of_one_name_are_refused():
-    cell = six_runs()[0]
+    run = six_runs()[0]
     with pytest.raises(InputError, match="more than one run is named"):
-        render([cell, cell])
+        render([run, run])
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 from dataclasses import replace
 
 import pytest
@@ -56,7 +54,7 @@ def test_too_few_or_undefined_values_have_no_interval(values):
     assert mean_interval(values) is None
 
 
-def test_a_cell_without_values_by_question_has_no_interval():
+def test_a_run_without_values_by_question_has_no_interval():
     assert run_interval(six_runs()[0], "completion") is None
     assert run_interval(six_runs()[0], "accuracy") is not None
 
@@ -118,8 +116,8 @@ def test_headline_measures_come_first_and_none_twice():
 def test_counts_of_stages_are_shown_by_run_and_stage():
     one, other = six_runs()[:2]
     counted = {"reranker": {"pairs_scored": 1234, "unscored": 0, "cache_hit_rate": 0.5}}
-    cells = [replace(one, manifest={**one.manifest, "stages": counted}), other]
-    data = report_data(cells, [], main=None, baseline=None, measures=(), alpha=0.05)
+    runs = [replace(one, manifest={**one.manifest, "stages": counted}), other]
+    data = report_data(runs)
     section = stages_section(data)
     assert section is not None
     ((row,),) = (table.rows for table in section.tables)
@@ -128,9 +126,3 @@ def test_counts_of_stages_are_shown_by_run_and_stage():
         "pairs_scored 1,234, cache_hit_rate 0.5",
     ]
     assert stages_section(replace(data, styles=data.styles[1:])) is None
-
-
-@pytest.mark.parametrize("name", ["measures", "page", "results", "traces"])
-def test_examples_in_docstrings_give_what_they_show(name):
-    result = doctest.testmod(importlib.import_module(f"soundingline.toolkit.report.{name}"))
-    assert result.attempted and not result.failed

@@ -11,12 +11,12 @@ import time
 from dataclasses import replace
 
 import pytest
+from html_page import Page
+from small_benchmark import SmallBenchmark
 from trace_samples import (
     BENCHMARK,
     CHECKLIST,
     AnyPassage,
-    Page,
-    SmallBenchmark,
     evaluated,
     searched,
     traced,
@@ -79,7 +79,7 @@ def test_each_question_has_a_page_and_the_index_has_a_row_for_it(tmp_path):
         ["8Who burned it?", "failed", "—", "0.00", "0.00", "0.00", "0.00", "0", "0", "—", "2.0"],
         ["9Never asked?", "missing", *"—" * 9],
     ]
-    links = [attributes["href"] for tag, attributes, _ in index.elements if tag == "a"]
+    links = index.attributes("href", tag="a")
     assert links == ["1-7.html", "1-8.html"]
     assert Page(folder / "1-8.html").raw("pre") == [FAILED.traceback]
 
@@ -111,8 +111,8 @@ def test_a_page_has_each_call_with_its_evidence_and_the_usage_so_far(tmp_path):
 
 def test_links_within_a_page_have_their_targets(tmp_path):
     page = Page(traced(tmp_path / "run", two_rounds(), passages=AnyPassage()) / "1-7.html")
-    targets = [attributes["id"] for _, attributes, _ in page.elements if "id" in attributes]
-    links = [attributes["href"] for tag, attributes, _ in page.elements if tag == "a"]
+    targets = page.attributes("id")
+    links = page.attributes("href", tag="a")
     assert len(set(targets)) == len(targets)
     assert {link for link in links if link.startswith("#")} <= {f"#{name}" for name in targets}
     assert len(links) > 10
@@ -128,9 +128,7 @@ def test_money_is_left_out_where_a_price_or_a_count_is_unknown(tmp_path):
     assert "≈ $" not in Page(folder / "1-7.html").texts("main")[0]
 
 
-def test_calls_without_a_message_are_shown_and_so_are_replies_to_other_tools(
-    tmp_path,
-):
+def test_calls_without_a_message_are_shown_and_so_are_replies_to_other_tools(tmp_path):
     page = Page(traced(tmp_path / "a", two_calls(messages=())) / "1-7.html")
     assert [text[:6] for text in page.texts("section")] == ["Call 1", "Call 2"]
     calls = two_calls().calls
@@ -194,8 +192,7 @@ def test_pages_link_to_the_index_and_to_their_neighbours(tmp_path):
     folder = traced(tmp_path / "run", two_calls(), FAILED, last, repeats=[[two_calls()]])
 
     def links(name):
-        elements = Page(folder / name).elements
-        addresses = [attributes["href"] for tag, attributes, _ in elements if tag == "a"]
+        addresses = Page(folder / name).attributes("href", tag="a")
         return [address for address in addresses if not address.startswith("#")]
 
     assert links("1-7.html") == ["index.html", "1-8.html"]
@@ -278,14 +275,13 @@ def test_foreign_texts_become_no_markup_and_leave_no_folder(tmp_path):
     assert {path.parent for path in tmp_path.rglob("*.html")} == {folder}
     for path in folder.glob("*.html"):
         page = Page(path)
-        tags = {tag for tag, _, _ in page.elements}
-        assert not tags & {"img", "iframe", "object", "embed", "form", "link", "base"}
+        assert not set(page.tags) & {"img", "iframe", "object", "embed", "form", "link", "base"}
         assert not any(
             name.startswith("on") for _, attributes, _ in page.elements for name in attributes
         )
-        links = [attributes["href"] for tag, attributes, _ in page.elements if tag == "a"]
+        links = page.attributes("href", tag="a")
         assert all(re.fullmatch(r"#[\w-]+|index\.html|1-[\w%.-]+\.html", link) for link in links)
-        assert [tag for tag, _, _ in page.elements].count("script") == (path.name == "index.html")
+        assert page.tags.count("script") == (path.name == "index.html")
         assert len(page.comments) == (path.name != "index.html")
     (path,) = folder.glob("1-*.html")
     page, shown = Page(path), " ".join(HOSTILE.split())
@@ -347,9 +343,9 @@ def test_traces_behind_a_link_are_refused(tmp_path):
 
 def test_without_a_readable_price_in_the_manifest_dollars_are_left_out(tmp_path):
     folder = write_run(tmp_path / "run", two_calls())
-    cell = evaluated(folder)
+    run = evaluated(folder)
     for price in ("dear", {"input": -1}, {"unknown": 1}, {"long_context": {"above": 1}}, None):
-        damaged = replace(cell, manifest={"config": {"llm": {"price": price}}})
+        damaged = replace(run, manifest={"config": {"llm": {"price": price}}})
         shutil.rmtree(folder.path / "traces", ignore_errors=True)
         page = Page(write_traces(folder, BENCHMARK, damaged).parent / "1-7.html")
         assert len(page.texts("section", "step")) == 7

@@ -1,13 +1,11 @@
-"""Invented runs for the tests of traces, and a reader of their pages."""
+"""Invented runs for the tests of traces."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from html.parser import HTMLParser
-from pathlib import Path
 
-from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from small_benchmark import SmallBenchmark
+
 from soundingline.toolkit.data import Topic, Unit, parent
 from soundingline.toolkit.evaluation import ExactAnswerJudge
 from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
@@ -16,21 +14,6 @@ from soundingline.toolkit.runs import RunFolder, make_manifest
 from soundingline.toolkit.trajectory import Answer, Exposure, ToolCall, Trajectory
 
 PRICE = {"input": 10.0, "cached_input": 1.0, "output": 100.0}
-
-
-class SmallBenchmark(Benchmark):
-    """Questions with judgements and answers, and no corpus."""
-
-    def __init__(
-        self,
-        topics: Sequence[Topic],
-        qrels: Mapping[str, dict[str, dict[str, int]]] | None = None,
-        answers: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
-        super().__init__("small", topics, qrels or {"evidence": {}}, answers)
-
-    def documents(self):
-        return iter(())
 
 
 def asked(query, number, usage, text=""):
@@ -126,77 +109,14 @@ def evaluated(folder, benchmark=BENCHMARK):
     return evaluate_run_folder(folder, benchmark, judges, ["AP"], state=folder.state())
 
 
-def traced(
-    path,
-    *trajectories,
-    benchmark=BENCHMARK,
-    repeats=(),
-    passages=None,
-):
+def traced(path, *trajectories, benchmark=BENCHMARK, repeats=(), passages=None):
     """The folder of the traces of a new run."""
     folder = write_run(path, *trajectories, repeats=repeats)
-    cell = evaluated(folder, benchmark)
-    return write_traces(folder, benchmark, cell, passages=passages).parent
+    run = evaluated(folder, benchmark)
+    return write_traces(folder, benchmark, run, passages=passages).parent
 
 
-class Page(HTMLParser):
-    """The elements of a page in their order, as (tag, attributes, text of the element)."""
-
-    VOID = frozenset({"meta", "br", "wbr", "input"})
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.elements = []
-        self._open = []
-        self.comments = []
-        self.source = path.read_text(encoding="utf-8")
-        self.feed(self.source)
-        self.close()
-        assert not self._open, "every element is closed"
-
-    def handle_starttag(self, tag, attrs):
-        element = (tag, {name: value or "" for name, value in attrs}, [])
-        self.elements.append(element)
-        if tag not in self.VOID:
-            self._open.append(element)
-
-    def handle_endtag(self, tag):
-        assert self._open.pop()[0] == tag
-
-    def handle_data(self, data):
-        for _, _, texts in self._open:
-            texts.append(data)
-
-    def handle_comment(self, data):
-        self.comments.append(data)
-
-    def texts(self, tag, kind=""):
-        """The texts of the elements of a tag (and of a class), with spaces for line breaks."""
-        return [
-            " ".join("".join(text).split())
-            for name, attributes, text in self.elements
-            if name == tag and (not kind or kind in attributes.get("class", "").split())
-        ]
-
-    def raw(self, tag):
-        return ["".join(text) for name, _, text in self.elements if name == tag]
-
-    def rows(self):
-        """The rows of all tables, as lists of texts."""
-        rows = []
-        for tag, _, text in self.elements:
-            if tag == "tr":
-                rows.append([])
-            elif tag in ("td", "th"):
-                rows[-1].append(" ".join("".join(text).split()))
-        return rows
-
-
-CHECKLIST = (
-    "is a mill",
-    "was built by Ada in the years between 1700 and 1750",
-    "not burnt down",
-)
+CHECKLIST = ("is a mill", "was built by Ada in the years between 1700 and 1750", "not burnt down")
 
 
 def scored(docid, *cells, **facts):
@@ -217,7 +137,7 @@ def scored(docid, *cells, **facts):
 class AnyPassage:
     """A store in which every passage says the same, but for those of d1, which it lacks."""
 
-    def __init__(self, text: str = "The mill grinds barley.") -> None:
+    def __init__(self, text="The mill grinds barley."):
         self.text = text
 
     def texts(self, unit_ids):

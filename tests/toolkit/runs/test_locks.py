@@ -1,7 +1,5 @@
 """A run folder has one writer; a dead writer's lock is taken over."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -36,13 +34,8 @@ def lock(tmp_path):
 
 def hold(lock):
     root = Path(__file__).resolve().parents[3]
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(lock)],
-        cwd=root,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command, pipe = [sys.executable, "-c", HOLDER, str(lock)], subprocess.PIPE
+    holder = subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, text=True)
     assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
     return holder
 
@@ -66,9 +59,7 @@ def named(pid, sweep):
     return {"pid": pid, "host": socket.gethostname(), "started": started, "sweep": sweep}
 
 
-def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_killed(
-    lock,
-):
+def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_killed(lock):
     with hold(lock) as holder:
         with pytest.raises(InputError) as error, run_lock(lock):
             pytest.fail("must not be taken")
@@ -80,12 +71,9 @@ def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_killed
         assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
-def test_the_same_process_cannot_take_it_twice(lock):
+def test_a_process_takes_it_once_and_again_after_release_or_an_error(lock):
     with run_lock(lock), pytest.raises(InputError, match=str(os.getpid())), run_lock(lock):
         pytest.fail("must not be taken")
-
-
-def test_it_can_be_taken_again_after_release_and_after_an_error(lock):
     with pytest.raises(ValueError, match="inside"), run_lock(lock):
         raise ValueError("inside")
     with run_lock(lock):
@@ -139,10 +127,18 @@ def test_who_never_names_itself_is_refused_after_a_moment(lock, monkeypatch):
         pytest.fail("must not be taken")
 
 
-def test_an_id_that_another_process_uses_now_does_not_hold_it(lock):
-    leave(lock, pid=os.getpid(), host=socket.gethostname(), started="1")
+OF_ANOTHER = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": "1"})
+
+
+@pytest.mark.parametrize(
+    "text", ['{"pid": 1', "[" * 4096, OF_ANOTHER], ids=["half", "deep", "other"]
+)
+def test_the_lock_of_a_killed_process_is_taken_over_whatever_its_text(lock, text):
+    lock.parent.mkdir(parents=True)
+    lock.write_text(text)
     with run_lock(lock):
-        assert json.loads(lock.read_text())["started"] == process_started(os.getpid())
+        holder = json.loads(lock.read_text())
+        assert (holder["pid"], holder["started"]) == (os.getpid(), process_started(os.getpid()))
 
 
 def test_without_proc_a_lock_that_was_obtained_is_held(lock, monkeypatch):
@@ -166,13 +162,6 @@ def test_another_hosts_lock_is_refused_with_what_to_delete(lock):
         pytest.fail("must not be taken")
     assert "process 7 on host elsewhere" in str(error.value)
     assert f"delete {lock}" in str(error.value)
-
-
-def test_a_half_written_text_of_a_killed_process_is_taken_over(lock):
-    lock.parent.mkdir(parents=True)
-    lock.write_text('{"pid": 1')
-    with run_lock(lock):
-        assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
 @given(
@@ -208,13 +197,6 @@ def test_whatever_a_lock_file_says_it_is_taken_or_refused_in_one_line(tmp_path_f
     else:
         with run_lock(lock):
             assert json.loads(lock.read_text())["pid"] == os.getpid()
-
-
-def test_a_deeply_nested_text_is_taken_over(lock):
-    lock.parent.mkdir(parents=True)
-    lock.write_text("[" * 4096)
-    with run_lock(lock):
-        assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
 def test_a_symbolic_link_is_refused_and_what_it_leads_to_stays(lock, tmp_path):

@@ -1,28 +1,40 @@
-"""The run folder: one writer, nothing half-made, resume, refusal of another configuration."""
-
-from __future__ import annotations
+"""The run folder: one writer, nothing half-made, resume, rounds, names of questions, manifest."""
 
 import errno
 import json
+import platform
 import random
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.runs.run_folder import RunFolder
+from soundingline.toolkit.files import dump_json
+from soundingline.toolkit.obfuscation import VARIABLE
+from soundingline.toolkit.runs.manifest import make_manifest
+from soundingline.toolkit.runs.run_folder import (
+    RunFolder,
+    escape_qid,
+    question_of,
+    repeat_id,
+    unescape_qid,
+)
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
 
 MANIFEST = {"fingerprints": {"benchmark": "b1", "index": "i1"}, "versions": {}}
 TOPICS = [Topic(qid, f"question {qid}") for qid in ("3", "1", "../../x", "2")]
+ROUND = {"row": {"checklist": ["a mill by the Wey"]}}
 
 
-def trajectory(qid, status="completed"):
-    return Trajectory(qid, f"question {qid}", status, tiers={"surfaced": ()})
+def trajectory(qid, status="completed", reason=""):
+    return Trajectory(qid, f"question {qid}", status, tiers={"surfaced": ()}, reason=reason)
 
 
 @pytest.fixture
@@ -30,89 +42,59 @@ def folder(tmp_path):
     return RunFolder(tmp_path / "runs" / "a")
 
 
-def test_what_is_written_is_read_in_topic_order_or_id_order(folder):
+def write(folder, *trajectories):
     with folder.writing(MANIFEST):
-        for qid in ("2", "../../x", "3"):
-            folder.write(trajectory(qid))
+        for each in trajectories:
+            folder.write(each)
+
+
+def test_trajectories_are_read_in_the_order_of_topics_or_of_ids(folder, tmp_path):
+    write(folder, *map(trajectory, ("2", "../../x", "3")))
     assert [t.qid for t in folder.trajectories(TOPICS)] == ["3", "../../x", "2"]
     assert [t.qid for t in folder.trajectories()] == ["../../x", "2", "3"]
-    assert folder.read("3") == trajectory("3")
-    assert folder.read("1") is None
+    assert folder.read("3") == trajectory("3") and folder.read("1") is None
+    (hostile,) = tmp_path.rglob("*x.json")
+    assert hostile.parent == folder.queries
 
 
-def test_a_hostile_qid_stays_inside_the_folder(folder, tmp_path):
-    with folder.writing(MANIFEST):
-        folder.write(trajectory("../../x"))
-    (found,) = tmp_path.rglob("*x.json")
-    assert found.parent == folder.queries
-
-
-def test_pending_skips_what_ended_well_and_asks_failed_ones_again(folder):
+def test_failed_questions_and_those_that_the_end_of_money_cut_short_are_pending(folder):
     with folder.writing(MANIFEST):
         assert folder.pending(TOPICS) == TOPICS
         folder.write(trajectory("3", "timed_out"))
         folder.write(trajectory("1", "failed"))
-        assert [topic.qid for topic in folder.pending(TOPICS)] == ["1", "../../x", "2"]
-    assert folder.done() == {"3"}
-
-
-def test_a_question_that_the_end_of_the_runs_money_cut_short_is_asked_again(
-    folder,
-):
-    cut = Trajectory("1", "?", "out_of_money", reason=RUN_OUT_OF_MONEY)
-    own = Trajectory("3", "?", "out_of_money")
-    with folder.writing(MANIFEST):
-        folder.write(cut)
-        folder.write(own)
-        assert [topic.qid for topic in folder.pending(TOPICS)] == ["1", "../../x", "2"]
-        folder.write(trajectory("1"))
-        assert folder.attempts("1") == 2
-        with pytest.raises(RuntimeError, match="ended well"):
-            folder.write(own)
-    assert folder.done() == {"1", "3"}
-
-
-def test_a_retry_takes_the_place_of_a_failure_and_the_failure_is_kept(folder):
-    with folder.writing(MANIFEST):
-        folder.write(trajectory("1", "failed"))
-        folder.write(trajectory("1", "failed"))
-        folder.write(trajectory("1", "completed"))
-    assert folder.statuses() == {"1": "completed"}
-    assert folder.attempts("1") == 3
-    assert folder.attempts("2") == 0
-
-
-def test_a_trajectory_that_ended_well_is_never_overwritten(folder):
-    with folder.writing(MANIFEST):
-        folder.write(trajectory("1"))
+        folder.write(trajectory("../../x", "out_of_money", RUN_OUT_OF_MONEY))
+        folder.write(trajectory("2", "out_of_money"))  # the cap of the question
+        assert [topic.qid for topic in folder.pending(TOPICS)] == ["1", "../../x"]
+        assert folder.done() == {"3", "2"}
+        before = folder.state()
+        for status in ("failed", "completed"):
+            folder.write(trajectory("1", status))
+        assert folder.state() != before
         with pytest.raises(RuntimeError, match="ended well"):
             folder.write(trajectory("1", "failed"))
-    assert folder.statuses() == {"1": "completed"}
+    assert folder.statuses()["1"] == "completed"
+    assert [folder.attempts(qid) for qid in ("1", "2", "9")] == [3, 1, 0]
 
 
-def test_writing_needs_the_lock(folder):
+def test_writing_needs_the_lock_and_begins_with_the_manifest(folder):
     with pytest.raises(RuntimeError, match="writing"):
         folder.write(trajectory("1"))
-
-
-def test_the_manifest_is_there_before_the_first_trajectory(folder):
     with folder.writing(MANIFEST):
         assert folder.manifest() == MANIFEST
 
 
 def test_another_configuration_is_refused_with_the_keys_that_differ(folder):
-    with folder.writing(MANIFEST):
-        folder.write(trajectory("1"))
+    write(folder, trajectory("1"))
     other = {**MANIFEST, "fingerprints": {"benchmark": "b1", "index": "i2", "tool": "t"}}
     with pytest.raises(InputError) as error, folder.writing(other):
         pytest.fail("must not start")
-    told = str(error.value)
-    assert "index (was i1, now i2)" in told and "tool (was absent, now t)" in told
-    assert "benchmark" not in told and "name=" in told
+    line = str(error.value)
+    assert "index (was i1, now i2)" in line and "tool (was absent, now t)" in line
+    assert "benchmark" not in line and "name=" in line
     assert folder.manifest() == MANIFEST
 
 
-def test_a_session_with_other_versions_is_added_to_the_manifest(folder):
+def test_a_start_with_other_versions_is_added_to_the_manifest(folder):
     newer = {**MANIFEST, "versions": {"numpy": "9"}, "created": "later"}
     for manifest in (MANIFEST, MANIFEST, newer, newer):
         with folder.writing(manifest):
@@ -131,49 +113,32 @@ def test_leftovers_of_killed_writers_are_removed(folder):
 
 
 def test_trajectories_without_a_manifest_are_not_adopted(folder):
-    with folder.writing(MANIFEST):
-        folder.write(trajectory("1"))
+    write(folder, trajectory("1"))
     folder.manifest_path.unlink()
     with pytest.raises(InputError, match=r"no manifest\.json"), folder.writing(MANIFEST):
         pytest.fail("must not start")
 
 
-def test_a_file_under_another_questions_name_is_refused(folder):
-    with folder.writing(MANIFEST):
-        folder.write(trajectory("1"))
-    (folder.queries / "1.json").rename(folder.queries / "2.json")
-    with pytest.raises(InputError, match=r"2\.json holds the trajectory of question '1'"):
-        folder.done()
-
-
-def test_a_truncated_trajectory_is_named_on_resume(folder):
-    with folder.writing(MANIFEST):
-        folder.write(trajectory("1"))
-    path = folder.queries / "1.json"
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(InputError, match=r"1\.json is not a complete trajectory"):
-        folder.pending(TOPICS)
-
-
-def test_statuses_do_not_depend_on_how_the_json_is_laid_out(folder):
-    with folder.writing(MANIFEST):
-        folder.write(trajectory("1", "steered"))
+def test_misnamed_and_truncated_trajectories_are_refused_and_layout_does_not_matter(folder):
+    write(folder, trajectory("1", "steered"))
     path = folder.queries / "1.json"
     path.write_text(json.dumps(json.loads(path.read_text()), indent=4))
     assert folder.statuses() == {"1": "steered"}
+    path.rename(folder.queries / "2.json")
+    with pytest.raises(InputError, match=r"2\.json holds the trajectory of question '1'"):
+        folder.done()
+    path = (folder.queries / "2.json").rename(path)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(InputError, match=r"1\.json is damaged"):
+        folder.pending(TOPICS)
 
 
-def test_state_changes_when_a_trajectory_is_added(folder):
-    with folder.writing(MANIFEST):
-        before = folder.state()
-        folder.write(trajectory("1"))
-    assert folder.state() != before
-
-
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(folder, monkeypatch):
+def test_a_full_disk_is_one_line_and_other_errors_pass(folder, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    with pytest.raises(ConnectionError), folder.writing(MANIFEST):
+        raise ConnectionError("refused")
     with folder.writing(MANIFEST):
         monkeypatch.setattr("soundingline.toolkit.files.os.fsync", full)
         with pytest.raises(InputError, match="No space left"):
@@ -181,33 +146,26 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(folder, monkeypatch)
     assert list(folder.queries.iterdir()) == []
 
 
-def test_an_error_of_the_network_is_not_taken_for_a_full_disk(folder):
-    with pytest.raises(ConnectionError), folder.writing(MANIFEST):
-        raise ConnectionError("refused")
-
-
-@pytest.mark.parametrize("path", ["absent", "damaged"])
-def test_a_folder_that_is_no_run_is_told(tmp_path, path):
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "manifest.json").write_text('{"a":')
-    with pytest.raises(InputError, match=path):
-        RunFolder(tmp_path / path).manifest()
+@pytest.mark.parametrize("text", [None, '{"a":', '{"a":' + "[" * 5000, '{"a":' + "[" * 500_000])
+def test_a_folder_without_a_sound_manifest_is_refused(folder, text):
+    folder.path.mkdir(parents=True)
+    if text:
+        folder.manifest_path.write_text(text + "]" * text.count("[") + "}" * (len(text) > 9))
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        folder.manifest()
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".", "..", "a/b", ".a", "a b", "x" * 201])
 def test_a_run_name_that_is_no_folder_name_is_refused(tmp_path, name):
     with pytest.raises(InputError, match="name="):
         RunFolder.named(tmp_path, name)
-
-
-def test_a_run_name_gives_its_folder(tmp_path):
     assert RunFolder.named(tmp_path, "bm25,unit=maxp").path == tmp_path / "bm25,unit=maxp"
 
 
 WRITER = """
 import sys
 from soundingline.toolkit.data import Topic
-from soundingline.toolkit.trajectory import (RUN_OUT_OF_MONEY, Trajectory)
+from soundingline.toolkit.trajectory import Trajectory
 from soundingline.toolkit.runs.run_folder import RunFolder
 
 path, session, total = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -255,18 +213,21 @@ def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(tmp_path):
     assert json.loads(folder.manifest_path.read_text())["fingerprints"] == {"benchmark": "b"}
 
 
-@pytest.mark.parametrize("name", ["queries", "retried", "evaluation", "ranks", "retried/1"])
-def test_a_folder_of_a_run_that_leads_elsewhere_is_refused(name, folder, tmp_path):
-    elsewhere = tmp_path / "elsewhere"
+LINKED = ["queries", "retried", "evaluation", "ranks", "retried/1", "manifest.json"]
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_part_of_a_run_that_leads_elsewhere_is_refused(name, folder, tmp_path):
+    write(folder, trajectory("3"))
+    (tmp_path / "link").symlink_to(folder.path)
+    assert RunFolder(tmp_path / "link").manifest() == MANIFEST, "a link to a run is a run"
+    elsewhere, part = tmp_path / "elsewhere", folder.path / name
     elsewhere.mkdir()
     (elsewhere / ".left.tmp").touch()
-    with folder.writing(MANIFEST):
-        folder.write(trajectory("3"))
-    place = folder.path / name
-    if place.is_dir():
-        place.rename(tmp_path / "away")
-    place.parent.mkdir(exist_ok=True)
-    place.symlink_to(elsewhere)
+    if part.exists():
+        part.rename(tmp_path / "away")
+    part.parent.mkdir(exist_ok=True)
+    part.symlink_to(tmp_path / "away" if part.suffix else elsewhere)
     with pytest.raises(InputError, match="symbolic link"), folder.writing(MANIFEST):
         pytest.fail("it was opened for writing")
     with pytest.raises(InputError, match="symbolic link"):
@@ -274,25 +235,133 @@ def test_a_folder_of_a_run_that_leads_elsewhere_is_refused(name, folder, tmp_pat
     assert [path.name for path in elsewhere.iterdir()] == [".left.tmp"]
 
 
-def test_a_manifest_that_leads_elsewhere_is_refused(folder, tmp_path):
+@pytest.mark.parametrize("obfuscated", [False, True])
+def test_rounds_are_obfuscated_in_an_obfuscated_run(obfuscated, folder, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "a canary")
+    with folder.writing({**MANIFEST, "sealed": obfuscated}):
+        folder.rounds("Q/1").append(ROUND)
+        folder.rounds("Q/1").append(ROUND)
+    content = folder.rounds("Q/1").path.read_bytes()
+    assert (b"a mill by the Wey" in content) is not obfuscated
+    assert folder.rounds("Q/1").read() == [ROUND, ROUND]
+    assert folder.rounds("q/1").read() == [], "another question"
+    assert not list(folder.trajectories()) and not folder.done()
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "stays"),
+    [
+        ("completed", "", False),
+        ("out_of_money", "dollars", False),
+        ("failed", "", True),
+        ("out_of_money", RUN_OUT_OF_MONEY, True),
+    ],
+)
+def test_rounds_are_removed_when_the_question_is_finished(status, reason, stays, folder):
     with folder.writing(MANIFEST):
-        pass
-    folder.manifest_path.rename(tmp_path / "manifest.json")
-    folder.manifest_path.symlink_to(tmp_path / "manifest.json")
-    with pytest.raises(InputError, match="symbolic link"):
-        folder.manifest()
+        folder.rounds("Q/1").append(ROUND)
+        folder.repeat(2).rounds("Q/1").append(ROUND)
+        folder.write(trajectory("Q/1", status, reason))
+    assert folder.rounds("Q/1").path.exists() is stays
+    assert folder.repeat(2).rounds("Q/1").path.exists(), "another repeat of the question"
 
 
-def test_a_link_to_a_run_is_a_run(folder, tmp_path):
+def test_a_question_continues_from_the_rounds_before_a_damaged_one(folder, capsys):
+    rounds = folder.rounds("q")
+    numbered = [{"row": {"round": number}} for number in range(1, 5)]
     with folder.writing(MANIFEST):
-        folder.write(trajectory("3"))
-    (tmp_path / "link").symlink_to(folder.path)
-    assert RunFolder(tmp_path / "link").manifest() == MANIFEST
+        for record in numbered:
+            rounds.append(record)
+        for times, number in enumerate((3, 1), start=1):
+            damaged = rounds.path.read_bytes().replace(b'"round":%d' % number, b'"round":9')
+            rounds.path.write_bytes(damaged)
+            assert rounds.read() == numbered[: number - 1]
+            line, aside = capsys.readouterr().err, f"q.rounds.jsonl.damaged-{times}"
+            assert f"line {number} does not match its checksum; it is kept as {aside}" in line
+            assert line.count("\n") == 1
+            assert (rounds.path.parent / aside).read_bytes() == damaged
+        rounds.append(numbered[0])
+        folder.write(trajectory("q"))
+    names = sorted(path.name for path in folder.queries.iterdir())
+    assert names == ["q.json", "q.rounds.jsonl.damaged-1", "q.rounds.jsonl.damaged-2"]
+    assert folder.done() == {"q"} and len(list(folder.trajectories())) == 1
 
 
-@pytest.mark.parametrize("depth", [5_000, 500_000])
-def test_a_manifest_that_is_nested_without_end_is_refused(folder, depth):
-    folder.path.mkdir(parents=True)
-    folder.manifest_path.write_text('{"a":' + "[" * depth + "]" * depth + "}")
-    with pytest.raises(InputError, match=r"manifest\.json"):
-        folder.manifest()
+# Question ids become file names without loss and without collision.
+
+HOSTILE = ["", ".", "..", "../../x", "a/b", "a\\b", "A1", "a1", "%", "%2e", "+a", "q 1", "CON", "é"]
+HOSTILE += ["e\u0301", "\ud800", "\0", "x.json", ".hidden", "=", "a=b", "-rf", "~", "\n", "😀" * 9]
+
+
+def test_hostile_ids_come_back_and_stay_distinct_where_case_is_folded():
+    names = [escape_qid(qid) for qid in HOSTILE]
+    assert [unescape_qid(name) for name in names] == HOSTILE
+    for name in names:
+        assert name and "/" not in name and not name.startswith(".") and name.isascii()
+    assert len({name.casefold() for name in names}) == len(HOSTILE)
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_different_ids_have_different_names(one, other):
+    assert (escape_qid(one).casefold() == escape_qid(other).casefold()) == (one == other)
+
+
+@given(st.text(alphabet=st.characters(codec=None), max_size=25))
+def test_any_short_id_comes_back(qid):
+    assert unescape_qid(escape_qid(qid)) in (qid, None)
+    if len(qid) <= 15:
+        assert unescape_qid(escape_qid(qid)) == qid
+
+
+def test_long_ids_fit_a_file_name_and_ordinary_ones_stay_readable():
+    names = {escape_qid("x" * 5000 + end) for end in ("1", "2", "")}
+    assert len(names) == 3
+    assert all(len(name) <= 180 and unescape_qid(name) is None for name in names)
+    assert [escape_qid(qid) for qid in ("1042", "dev-3_2", "Q12")] == ["1042", "dev-3_2", "+q12"]
+
+
+@pytest.mark.parametrize("repeat", [1, 2, 12])
+def test_the_id_of_a_repeat_contains_its_question(repeat):
+    for qid in ("q1", "q#repeat2", ""):
+        assert question_of(repeat_id(qid, repeat), repeat) == qid
+
+
+# The manifest.
+
+
+def test_a_manifest_holds_configuration_fingerprints_factors_versions_and_machine():
+    config = {"retriever": {"k1": 0.9}, "seed": 0}
+    manifest = make_manifest(config, {"benchmark": "abc"}, {"unit": "passage"})
+    assert manifest["config"] == config
+    assert manifest["fingerprints"] == {"benchmark": "abc"}
+    assert manifest["factors"] == {"unit": "passage"}
+    assert manifest["versions"]["numpy"] == version("numpy")
+    assert manifest["machine"]["python"] == platform.python_version()
+    assert json.loads(dump_json(manifest)) == manifest
+
+
+def test_secrets_are_redacted_in_every_part_of_a_manifest():
+    config = {
+        "llm": {"api_key": "sk-1", "auth_token": "t", "max_tokens": 9, "password": None},
+        "list": [{"secret": "s", "extra_headers": {"Authorization": "Bearer sk-2"}}],
+        "key_env": "OPENAI_API_KEY",
+        "batch_tokens": 4096,
+    }
+    factors = {"llm": "gpt-5.5", "llm.settings.extra.api_key": "sk-3", "llm.batch_tokens": "4096"}
+    benchmark = {"option": "beir", "arguments": {"path": "/data/x", "password": "p"}}
+    manifest = make_manifest(config, {"llm": "0123456789ab"}, factors, benchmark)
+    assert manifest["config"] == {
+        **config,
+        "llm": {"api_key": "***", "auth_token": "***", "max_tokens": 9, "password": None},
+        "list": [{"secret": "***", "extra_headers": {"Authorization": "***"}}],
+    }
+    assert manifest["factors"] == {**factors, "llm.settings.extra.api_key": "***"}
+    assert manifest["benchmark"]["arguments"] == {"path": "/data/x", "password": "***"}
+    assert manifest["fingerprints"] == {"llm": "0123456789ab"}
+
+
+def test_the_commit_is_read_once_and_is_absent_outside_a_checkout(monkeypatch):
+    git = make_manifest({}, {})["git"]
+    assert git == {} or (len(git["commit"]) == 40 and isinstance(git["dirty"], bool))
+    monkeypatch.setattr("soundingline.toolkit.runs.manifest.subprocess.run", None)
+    assert make_manifest({}, {})["git"] == git

@@ -1,7 +1,5 @@
 """Literature search: pages, layers of reading, exposures, refusals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -12,7 +10,7 @@ from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import Literature, Located, Operators
-from soundingline.toolkit.search.literature import ReadingLayers, first_sentences
+from soundingline.toolkit.search.literature import first_sentences
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage
 
 DOCUMENTS = {
@@ -42,7 +40,7 @@ OPERATORS = Operators(
 def session(operators=OPERATORS, **settings):
     backend = WordBackend({docid: document.text for docid, document in DOCUMENTS.items()})
     store = store_of(DOCUMENTS)
-    return Literature(**settings).bind(operators).open(backend, store)  # type: ignore[arg-type]
+    return Literature(**settings).bind(operators).open(backend, store)
 
 
 def test_a_search_shows_titles_and_exposes_metadata():
@@ -179,35 +177,29 @@ def test_impossible_settings_are_refused(name):
 
 
 TEXT = "One two three. Four five six. Seven eight nine ten. " + "More words follow. " * 50
-STORE = store_of({"d": Document("d", "Title", TEXT, "http://x/d"), "e": Document("e", "", "")})
+STORE = store_of({"d": Document("d", "Title", TEXT), "e": Document("e", "", "")})
+
+
+def read(docid="d", layer="abstract", fields=None, **settings):
+    operators = Operators(fields=lambda docid: fields or {})
+    tool = Literature(**settings).bind(operators).open(WordBackend({}), STORE)
+    return tool.call("read", {"docid": docid, "layer": layer}).text.split("\n", 1)[1]
 
 
 def test_the_abstract_is_a_field_apart():
-    fields = {"d": {"abstract": "Short.", "year": "1990"}}
-    layers = ReadingLayers(STORE, fields=lambda docid: fields.get(docid, {}))
-    assert layers.fields("d") == {"year": "1990"}
-    assert layers.abstract("d") == "Short."
+    fields = {"abstract": "Short.", "year": "1990"}
+    assert read(fields=fields) == "Short."
+    assert read(fields=fields, layer="metadata") == "year: 1990"
 
 
 def test_an_abstract_is_the_first_sentences_up_to_the_limit():
     # Words and marks count: four a sentence.
-    assert ReadingLayers(STORE, abstract_tokens=9).abstract("d") == "One two three. Four five six."
-    assert ReadingLayers(STORE, abstract_tokens=8).abstract("d") == "One two three. Four five six."
-    assert ReadingLayers(STORE, abstract_tokens=7).abstract("d") == "One two three."
+    assert read(abstract_tokens=9) == "One two three. Four five six."
+    assert read(abstract_tokens=8) == "One two three. Four five six."
+    assert read(abstract_tokens=7) == "One two three."
 
 
 def test_a_first_sentence_that_is_too_long_is_cut_and_a_short_text_is_whole():
-    assert first_sentences(TEXT, 2) == "One two"
+    assert read(abstract_tokens=2) == "One two"
     assert first_sentences("No full stop", 100) == "No full stop"
-    assert ReadingLayers(STORE).abstract("e") == ""
-
-
-def test_passages_come_from_their_own_store():
-    passages = store_of({"d": TEXT}, {"d%p1": "Four five six."})
-    layers = ReadingLayers(STORE, passages=passages)
-    assert [unit.text for unit in layers.evidence(["d%p1"])] == ["Four five six."]
-
-
-def test_an_unknown_document_is_a_key_error():
-    with pytest.raises(KeyError):
-        ReadingLayers(STORE).abstract("ghost")
+    assert read("e") == ""

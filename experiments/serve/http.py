@@ -1,0 +1,629 @@
+"""JSON over HTTP: the endpoints, and the checks that every request passes, those of MCP too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
+from html import escape
+from typing import Annotated, Any, NoReturn
+from urllib.parse import urlsplit
+
+import anyio
+import uvicorn
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from soundingline.experiments.serve import pi_serini
+from soundingline.experiments.serve.browsecomp_plus import (
+    MOST_HITS,
+    whole_document,
+    whole_hits,
+)
+from soundingline.experiments.serve.mcp import mcp_routes
+from soundingline.experiments.serve.options import BACKLOG, ServerOptions, is_loopback
+from soundingline.experiments.serve.sessions import (
+    ANSWER,
+    CHUNK,
+    ApiError,
+    BytesInFlight,
+    ClientSession,
+    Service,
+    answer_text,
+    dump_json,
+    submitted,
+)
+from soundingline.toolkit.search import TopK
+from soundingline.toolkit.search.tool import LARGEST_OFFSET, MAX_CHARACTERS
+
+READ_SECONDS = 30.0  # in which a client must have read what it was sent
+_BODY_SECONDS = 60.0  # in which a body must have come
+_DEEPEST = 20  # levels of lists and objects in a body; ours have four
+_GRACE = 5  # seconds that open connections have at the end
+_MORE_CONNECTIONS = 100
+_TITLE = "Soundingline search server"
+_DEFECT = {"error": "defect", "message": "a defect of the server; its log has the traceback"}
+_LOG = logging.getLogger(__name__)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+Handle = Annotated[str, Field(description="The handle of a session.")]
+Interface = Annotated[
+    str,
+    Field(
+        description="Whose tools the session has: tool (as configured), browsecomp_plus, pi_serini."
+    ),
+]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
+Count = Annotated[int, Field(ge=1, le=LARGEST_OFFSET)]
+
+
+class OpenBody(_Body):
+    interface: Interface = "tool"
+
+
+class QuestionBody(_Body):
+    session: Handle | None = None
+    interface: Interface = "tool"
+
+
+class CallBody(_Body):
+    session: Handle
+    tool: str
+    arguments: dict[str, Any]
+    reasoning: Annotated[str, Field(description="What the agent thought last.")] = ""
+
+
+class AnswerBody(_Body):
+    session: Handle
+    answer: Annotated[str, Field(description=ANSWER)]
+    explanation: str = ""
+    confidence: Annotated[float | None, Field(ge=0, le=100)] = None
+
+
+class CloseBody(_Body):
+    session: Handle
+
+
+class HitsBody(_Body):
+    query: Text
+    k: Annotated[int, Field(ge=1, le=MOST_HITS)] = 10
+
+
+class DocumentBody(_Body):
+    docid: Text
+
+
+class RankBody(_Body):
+    query: Text
+    limit: Count
+    offset: Count = 1
+
+
+class ReadBody(_Body):
+    docid: Text
+    offset: Count = 1
+    limit: Count | None = None
+
+
+class Tools(BaseModel):
+    tools: list[dict[str, Any]]
+
+
+class Opened(Tools):
+    session: Handle
+
+
+class Question(BaseModel):
+    session: str | None
+    qid: str | None
+    question: str | None
+    waiting: int
+    under_way: int
+
+
+class Called(BaseModel):
+    text: Annotated[str, Field(description="For the agent.")]
+    error: str
+    shown: list[str]
+    seconds: float
+
+
+class Submitted(BaseModel):
+    exact: str
+    confidence: float | None
+    citations: list[str]
+
+
+class Refusal(BaseModel):
+    error: Annotated[str, Field(description="A stable word.")]
+    message: Annotated[str, Field(description="What was wrong, in one line.")]
+
+
+class Endpoints:
+    """The endpoints of the JSON interface. The models of replies describe them; no reply is
+    validated."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def router(self) -> APIRouter:
+        """Their routes."""
+        router = APIRouter(
+            route_class=_JsonRoute,
+            responses={"default": {"model": Refusal, "description": "The request is refused."}},
+        )
+        table: tuple[tuple[str, str, Callable[..., Any], Any], ...] = (
+            ("GET", "/status", self.status, dict),
+            ("GET", "/tools", self.tools, Tools),
+            ("POST", "/open", self.open, Opened),
+            ("POST", "/question", self.question, Question),
+            ("POST", "/call", self.call, Called),
+            ("POST", "/submit_answer", self.submit_answer, Submitted),
+            ("POST", "/close", self.close, dict),
+            ("POST", "/browsecomp-plus/search", self.hits, list[dict[str, Any]]),
+            ("POST", "/browsecomp-plus/get_document", self.document, dict[str, str] | None),
+            ("POST", "/pi-serini/search", self.pi_serini_search, dict),
+            ("POST", "/pi-serini/read", self.pi_serini_read, dict),
+        )
+        for method, path, endpoint, result in table:
+            router.add_api_route(
+                path,
+                endpoint,
+                methods=[method],
+                summary=endpoint.__doc__,
+                description="",
+                response_model=result,
+            )
+        return router
+
+    async def status(self) -> Response:
+        """Sessions, and how far the run is."""
+        questions = self._service.questions
+        counts = questions and {
+            "total": questions.total,
+            "answered": questions.answered,
+            "under_way": questions.under_way,
+            "waiting": questions.waiting,
+        }
+        return self._reply(
+            {
+                "run": questions.folder.name if questions else None,
+                "questions": counts,
+                "sessions": len(self._service.sessions),
+                "interfaces": list(self._service.interfaces),
+            }
+        )
+
+    async def tools(self, interface: str = "tool") -> Response:
+        """The tools of an interface, in the function-calling form."""
+        return self._reply({"tools": self._service.specs(interface)})
+
+    async def open(self, body: OpenBody) -> Response:
+        """Open a session without a question."""
+        session = self._service.open(body.interface)
+        return self._reply(
+            {"session": session.handle, "tools": self._service.specs(body.interface)}
+        )
+
+    async def question(self, body: QuestionBody) -> Response:
+        """The run's next question, and the session to work on it."""
+        session = None if body.session is None else self._session(body.session)
+        question = await self._service.next_question(session, body.interface)
+        return self._reply(question.body())
+
+    async def call(self, body: CallBody) -> Response:
+        """Call a tool; its text is for the agent."""
+        result = await self._service.call(
+            self._session(body.session), body.tool, body.arguments, body.reasoning
+        )
+        return self._reply(
+            {
+                "text": result.text,
+                "error": result.call.error,
+                "shown": [] if result.page is None else list(getattr(result.page, "shown", ())),
+                "seconds": round(result.call.seconds, 6),
+            }
+        )
+
+    async def submit_answer(self, body: AnswerBody) -> Response:
+        """Answer the session's question, which ends it."""
+        text = answer_text(body.answer, body.explanation, body.confidence)
+        answer = await self._service.submit(self._session(body.session), text)
+        return self._reply(submitted(answer))
+
+    async def close(self, body: CloseBody) -> Response:
+        """Close a session; its question is handed out again."""
+        self._service.sessions.close(self._session(body.session))
+        return self._reply({"closed": True})
+
+    async def hits(self, body: HitsBody) -> Response:
+        """Hits with whole texts, for their searcher."""
+        service = self._service
+        # The reply is written in the thread as well: results of many megabytes would otherwise
+        # wait for the event loop.
+        return await service.run(
+            lambda: self._reply(whole_hits(service.backend, service.store, body.query, body.k))
+        )
+
+    async def document(self, body: DocumentBody) -> Response:
+        """A document, or null."""
+        store = self._service.store
+        return self._reply(await self._service.run(lambda: whole_document(store, body.docid)))
+
+    async def pi_serini_search(self, body: RankBody, session: str | None = None) -> Response:
+        """Pi-Serini's contract: rank."""
+        return await self._pi_serini(pi_serini.SEARCH, body, session)
+
+    async def pi_serini_read(self, body: ReadBody, session: str | None = None) -> Response:
+        """Pi-Serini's contract: read lines."""
+        return await self._pi_serini(pi_serini.READ, body, session)
+
+    async def _pi_serini(self, tool: str, body: _Body, handle: str | None) -> Response:
+        arguments = body.model_dump(exclude_unset=True)
+        if handle is None:
+            result = await self._service.call_once("pi_serini", tool, arguments)
+        else:
+            session = self._session(handle)
+            if not isinstance(session.tool, pi_serini.PiSeriniTools):
+                message = "this session was not opened with the interface pi_serini"
+                raise ApiError(409, "wrong_interface", message)
+            result = await self._service.call(session, tool, arguments)
+        if result.failed:
+            raise ApiError(400, result.call.error, result.text)
+        return Response(result.text, media_type="application/json")
+
+    def _session(self, handle: str) -> ClientSession:
+        return self._service.sessions.get(handle)
+
+    def _reply(self, value: Any) -> Response:
+        return reply(value, limit=self._service.options.max_result_bytes)
+
+
+def reply(value: Any, status: int = 200, *, limit: int | None = None) -> Response:
+    """A JSON reply; `ApiError` if it has more than `limit` characters."""
+    text = dump_json(value)
+    if limit is not None and len(text) > limit:
+        raise ApiError(
+            500,
+            "too_large",
+            f"the result has {len(text)} characters, of at most {limit}: ask for less",
+        )
+    return Response(text, status, media_type="application/json")
+
+
+class _JsonRequest(Request):
+    """A request whose body is JSON, bounded in size, depth and time. An empty body is an empty
+    object. The content type is ignored: urllib sends that of a form by default."""
+
+    @property
+    def headers(self) -> Headers:
+        return Headers({"content-type": "application/json"})
+
+    async def body(self) -> bytes:
+        if hasattr(self, "_body"):
+            return self._body
+        limit = self.app.state.max_request_bytes
+        chunks, size = [], 0
+        try:
+            with anyio.fail_after(_BODY_SECONDS):
+                async for chunk in self.stream():
+                    size += len(chunk)
+                    if size > limit:
+                        raise ApiError(413, "too_large", f"a body has at most {limit} bytes")
+                    chunks.append(chunk)
+        except TimeoutError:
+            raise ApiError(408, "too_slow", "the body did not come in time") from None
+        except ClientDisconnect:
+            raise ApiError(400, "disconnected", "the client has gone") from None
+        content = b"".join(chunks)
+        self._body = content if content.strip() else b"{}"
+        return self._body
+
+    async def json(self) -> Any:
+        return parse_json(await self.body())
+
+
+class _JsonRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(_JsonRequest(request.scope, request.receive))
+
+        return handle
+
+
+def parse_json(text: bytes | str) -> Any:
+    """A JSON value from a client; `ApiError` for anything else, and for a value that is nested too
+    deeply to be handled safely."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ApiError(400, "no_json", f"the body is no JSON: {reason[:200]}") from None
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, (list, dict))
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return value
+    raise ApiError(400, "no_json", "the body is nested too deeply")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
+    """The ASGI application of all endpoints. `mcp_interface` is the one whose tools are at `/mcp`;
+    those at `/sse` are the configured ones."""
+    routes, manager = mcp_routes(service, mcp_interface)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        closing = asyncio.create_task(service.sessions.close_idle_forever())
+        try:
+            async with manager.run():
+                yield
+        finally:
+            closing.cancel()
+            with suppress(asyncio.CancelledError):
+                await closing
+            await service.close()
+
+    app = FastAPI(
+        title=_TITLE,
+        version="1",
+        lifespan=lifespan,
+        routes=routes,
+        docs_url=None,  # its pages load scripts of others
+        redoc_url=None,
+        exception_handlers={
+            HTTPException: _refusal,
+            RequestValidationError: _wrong_body,
+            Exception: _defect,
+        },
+    )
+    app.state.max_request_bytes = service.options.max_request_bytes
+    app.include_router(Endpoints(service).router())
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> HTMLResponse:
+        return HTMLResponse(_page(app.openapi()))
+
+    return AccessMiddleware(app, service.options, service.in_flight)
+
+
+def _page(description: Mapping[str, Any]) -> str:
+    """The description as HTML, without scripts."""
+    rows = [
+        f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(about['summary'])}</p>"
+        for path, operations in description["paths"].items()
+        for method, about in operations.items()
+    ]
+    schemas = json.dumps(description["components"]["schemas"], indent=1)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_TITLE}</title>'
+        f'<h1>{_TITLE}</h1><p>Described by <a href="openapi.json">openapi.json</a>. MCP: '
+        "streamable HTTP at <code>/mcp</code>, SSE at <code>/sse</code>.</p>"
+        f"{''.join(rows)}<h2>Bodies</h2><pre>{escape(schemas)}</pre></html>"
+    )
+
+
+async def _refusal(request: Request, error: Exception) -> Response:
+    """An `ApiError`, or the router's own for an unknown path or method, in one form."""
+    assert isinstance(error, HTTPException)
+    if not isinstance(error, ApiError):
+        code = {404: "unknown_path", 405: "wrong_method"}.get(error.status_code, "refused")
+        message = f"there is nothing for {request.method} {request.url.path[:100]}; see GET /"
+        error = ApiError(error.status_code, code, message)
+    return reply(error.body(), error.status_code)
+
+
+async def _wrong_body(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    location = ".".join(map(str, first["loc"][1:])) or "the body"
+    refusal = ApiError(400, "wrong_body", f"{location[:100]}: {first['msg'][:200]}")
+    return reply(refusal.body(), refusal.status_code)
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    return reply(_DEFECT, 500)
+
+
+class AccessMiddleware:
+    """The checks of every request, those of MCP too.
+
+    - With a token, a request without it is refused. Without one the server listens on this machine
+      only, and a request must name this machine as its host and, from a browser, as its origin:
+      a page of another site could otherwise reach the server under a host name of that site.
+    - A request that declares a larger body than is allowed is refused before it is read.
+    - The bytes of larger requests and replies are counted as in flight, and what does not fit is
+      refused.
+    - An exception becomes a reply of one line, never a traceback.
+    """
+
+    def __init__(self, app: ASGIApp, options: ServerOptions, in_flight: BytesInFlight) -> None:
+        self._app = app
+        self._options = options
+        self._in_flight = in_flight
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return
+        exchange = _Exchange(scope, receive, send, self._in_flight)
+        try:
+            headers = Headers(scope=scope)
+            self._check(headers)
+            size = _length(headers)
+            if size > self._options.max_request_bytes:
+                message = f"a body has at most {self._options.max_request_bytes} bytes"
+                raise ApiError(413, "too_large", message)
+            chunked = "transfer-encoding" in headers
+            exchange.count(self._options.max_request_bytes if chunked else size)
+            await self._app(scope, receive, exchange.send)
+        except ApiError as refusal:
+            await exchange.refuse(refusal.body(), refusal.status_code)
+        except ClientDisconnect:
+            pass  # The client has gone while it sent its request, and reads no reply.
+        except Exception:
+            _LOG.exception("a request failed")
+            await exchange.refuse(_DEFECT, 500)
+        finally:
+            exchange.end()
+
+    def _check(self, headers: Headers) -> None:
+        token = self._options.token
+        if token:
+            authorization = headers.get("authorization", "").encode("latin-1", "replace")
+            if not secrets.compare_digest(authorization, f"Bearer {token}".encode()):
+                message = "send the header Authorization: Bearer <token>, with the server's token"
+                raise ApiError(401, "no_token", message)
+            return
+        addresses = {"host": f"//{headers.get('host', '')}", "origin": headers.get("origin")}
+        for name, address in addresses.items():
+            if address is not None and not is_loopback(_hostname(address)):
+                message = f"the {name} of the request is not this machine"
+                raise ApiError(403, "not_local", message)
+
+
+class _Exchange:
+    """One request and its reply, which is sent as fast as the client reads it, so that the server
+    holds it once and not again in the connection's buffer."""
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, in_flight: BytesInFlight
+    ) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._in_flight = in_flight
+        self._counted = 0
+        self._began = False
+        self._refused = False
+
+    def count(self, size: int) -> None:
+        """Count a body until the `end`; `ApiError` if there is no room for it."""
+        if size > CHUNK:
+            self._in_flight.check(size)
+            self._in_flight.bytes += size
+            self._counted += size
+
+    def end(self) -> None:
+        """The request has been served."""
+        self._in_flight.bytes -= self._counted
+
+    async def refuse(self, body: Mapping[str, Any], status: int) -> None:
+        """Send a refusal, unless a reply has begun."""
+        if not self._began:
+            self._began = True
+            await reply(body, status)(self._scope, self._receive, self._send)
+
+    async def send(self, message: Message) -> None:
+        """ASGI's `send`. A reply for which there is no room becomes a refusal."""
+        if message["type"] == "http.response.start":
+            try:
+                self.count(_length(Headers(raw=list(message.get("headers", ())))))
+            except ApiError as refusal:
+                await self.refuse(refusal.body(), refusal.status_code)
+                self._refused = True
+        if self._refused:
+            return
+        self._began = True
+        body = message.get("body", b"")
+        if len(body) <= CHUNK:
+            await self._send(message)
+            return
+        for start in range(0, len(body), CHUNK):
+            part = {**message, "body": body[start : start + CHUNK]}
+            more = start + CHUNK < len(body)
+            await self._send({**part, "more_body": True} if more else part)
+
+
+def _length(headers: Headers) -> int:
+    """The number in `Content-Length`; 0 if there is none."""
+    text = headers.get("content-length", "")
+    return int(text[:20]) if text.isdecimal() else 0
+
+
+def _hostname(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""
+
+
+class ReadingClients(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """uvicorn's protocol for clients that read what they are sent: a connection that takes nothing
+    for `READ_SECONDS` is dropped, and with it what it holds in memory."""
+
+    _dropping: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio. Writing pauses as soon as the system's own buffer is full."""
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.set_write_buffer_limits(high=0)
+        super().connection_made(transport)
+
+    def pause_writing(self) -> None:
+        """See asyncio: the client has not read all that was sent."""
+        super().pause_writing()
+        self._dropping = self.loop.call_later(READ_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """See asyncio: the client has read it."""
+        super().resume_writing()
+        self._stop_dropping()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        super().connection_lost(exc)
+        self._stop_dropping()
+
+    def _stop_dropping(self) -> None:
+        if self._dropping is not None:
+            self._dropping.cancel()
+
+
+def http_server(service: Service) -> uvicorn.Server:
+    """The server of all HTTP endpoints, which is not started yet. For a `TopK`, `/mcp` has
+    BrowseComp-Plus's form of it."""
+    options = service.options
+    interface = "browsecomp_plus" if isinstance(service.interfaces["tool"], TopK) else "tool"
+    return uvicorn.Server(
+        uvicorn.Config(
+            application(service, interface),
+            host=options.host,
+            port=options.port,
+            http=ReadingClients,
+            # A session over SSE has two connections; the rest is for clients without sessions.
+            limit_concurrency=2 * options.max_sessions + _MORE_CONNECTIONS,
+            log_config=None,
+            access_log=False,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=_GRACE,
+            ws="none",
+        )
+    )

@@ -1,0 +1,339 @@
+"""The Model Context Protocol over standard streams, server-sent events (SSE) and streamable HTTP.
+
+A connection has its own session. Some clients open a connection for each call, and the newest
+revision of the protocol has none. For them, search ids carry the handle of their session, over HTTP
+if no run is recorded. In a run, they send the handle as the argument `session`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import mcp.types as types
+from mcp.server.lowlevel import Server
+from mcp.server.sse import SseServerTransport
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Receive, Scope, Send
+
+from soundingline.experiments.serve.sessions import (
+    ANSWER,
+    ApiError,
+    BytesInFlight,
+    Service,
+    answer_text,
+    submitted,
+)
+from soundingline.toolkit.errors import is_number
+from soundingline.toolkit.runs.manifest import version_of
+
+SESSION_TOOLS = ("question", "submit_answer")
+_MESSAGES = "/messages/"
+_CONNECTION_HEADER = "mcp-session-id"
+_MAX_REPLIES = 32  # that wait for one SSE client; a session takes fewer calls at a time
+_HANDLE = {"type": "string", "description": "The session's handle."}
+_READS = types.ToolAnnotations(read_only_hint=True)
+_WRITES = types.ToolAnnotations(read_only_hint=False, destructive_hint=False)
+
+
+class McpTools:
+    """The tools of one interface for MCP clients, and in a run `question` and `submit_answer`.
+
+    Args:
+        service: The sessions.
+        interface: The name of the interface.
+        handles: Whether tools show the argument `session` in a run; they take it in any case.
+        named: Whether search ids carry the session's handle if no run is recorded.
+    """
+
+    def __init__(
+        self, service: Service, interface: str, *, handles: bool = False, named: bool = False
+    ) -> None:
+        self._service = service
+        self._interface = interface
+        self._named = named and service.questions is None
+        handle = {"session": _HANDLE} if handles and service.questions is not None else {}
+        self._tools = [_mcp_tool(spec, handle) for spec in service.specs(interface)]
+        if service.questions is not None:
+            self._tools += _session_tools(handle)
+
+    def server(self, *, connected: bool = False) -> Server[Any]:
+        """A server of the SDK. `connected`: it serves one connection, whose session ends with
+        it."""
+        lifespan: dict[str, Any] = {"lifespan": self._connection} if connected else {}
+        return Server(
+            "search-server",
+            version=version_of("soundingline"),
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+            **lifespan,
+        )
+
+    @asynccontextmanager
+    async def _connection(self, server: Server[Any]) -> AsyncIterator[str]:
+        name = uuid4().hex
+        try:
+            yield name
+        finally:
+            self._service.sessions.leave_connection(name)
+
+    async def _list(self, context: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=self._tools)
+
+    async def _call(
+        self, context: Any, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        try:
+            text, failed = await self._serve(
+                _connection_of(context), params.name, dict(params.arguments or {})
+            )
+            limit = self._service.options.max_result_bytes
+            if len(text) > limit:
+                raise ApiError(500, "too_large", f"the result is larger than {limit}")
+        except ApiError as refusal:
+            text, failed = refusal.message, True
+        content = types.TextContent(type="text", text=text)
+        return types.CallToolResult(content=[content], is_error=failed)
+
+    async def _serve(
+        self, connection: str, name: str, arguments: dict[str, Any]
+    ) -> tuple[str, bool]:
+        """The text of a call, and whether it failed."""
+        service = self._service
+        handle = arguments.pop("session", None)
+        session = service.sessions.get(handle) if handle is not None else None
+        session = session or service.of_search_id(arguments.get("search_id"))
+        if session is None and connection:
+            session = service.of_connection(connection, self._interface, named=self._named)
+        if name == "question" and service.questions is not None:
+            question = await service.next_question(session, self._interface, connection)
+            return json.dumps(question.body(), ensure_ascii=False), False
+        once = session is None and self._named
+        if once:  # only its search ids will lead back to this session
+            session = service.open(self._interface, named=True)
+        if session is None:
+            raise ApiError(
+                400,
+                "no_session",
+                "this connection has no session of its own: call question first, and send the "
+                "session that it gives with each call",
+            )
+        if name == "submit_answer" and service.questions is not None:
+            answer = await service.submit(session, _answer(arguments))
+            return json.dumps(submitted(answer), ensure_ascii=False), False
+        try:
+            result = await service.call(session, name, arguments)
+        finally:
+            if once:
+                service.sessions.leave(session)
+        return result.text, result.failed
+
+
+def mcp_routes(
+    service: Service, interface: str
+) -> tuple[list[BaseRoute], StreamableHTTPSessionManager]:
+    """The routes of MCP over HTTP: `/mcp` with the tools of `interface` over streamable HTTP and
+    SSE, `/sse` with the configured tool over SSE. The manager must run while they are served."""
+    options = service.options
+    transport = SseServerTransport(_MESSAGES, max_request_body_size=options.max_request_bytes)
+    manager = StreamableHTTPSessionManager(
+        McpTools(service, interface, handles=True, named=True).server(),
+        json_response=True,
+        max_request_body_size=options.max_request_bytes,
+        session_idle_timeout=options.idle_seconds,
+        max_sessions=options.max_sessions,
+    )
+    configured = _SseApp(McpTools(service, "tool", named=True), transport, service.in_flight)
+    sse = _SseApp(McpTools(service, interface, named=True), transport, service.in_flight)
+
+    async def post(scope: Scope, receive: Receive, send: Send) -> None:
+        # The client may go while its message waits to be read.
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await transport.handle_post_message(scope, receive, send)
+
+    return [
+        Route("/mcp", _McpApp(service, manager, sse)),
+        Route("/sse", configured, methods=["GET"]),
+        Mount(_MESSAGES, app=post),
+    ], manager
+
+
+class _McpApp:
+    """Streamable HTTP and SSE at one path. A GET without the id of a connection of streamable HTTP
+    is that of an SSE client, such as those of BrowseComp-Plus."""
+
+    def __init__(
+        self, service: Service, manager: StreamableHTTPSessionManager, sse: _SseApp
+    ) -> None:
+        self._service = service
+        self._manager = manager
+        self._sse = sse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = Headers(scope=scope).get(_CONNECTION_HEADER)
+        if scope["method"] in ("GET", "HEAD") and connection is None:
+            await self._sse(scope, receive, send)
+            return
+        await self._manager.handle_request(scope, receive, send)
+        if scope["method"] == "DELETE":
+            self._service.sessions.leave_connection(connection or "")
+
+
+class _SseApp:
+    """A GET opens a connection; POSTs to the transport's path feed it."""
+
+    def __init__(
+        self, tools: McpTools, transport: SseServerTransport, in_flight: BytesInFlight
+    ) -> None:
+        self._tools = tools
+        self._transport = transport
+        self._in_flight = in_flight
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        server = self._tools.server(connected=True)
+        with anyio.CancelScope() as ending:
+            async with self._transport.connect_sse(scope, receive, send) as (reading, writing):
+                replies = _Replies(writing, self._in_flight, ending)
+                await server.run(reading, replies, server.create_initialization_options())
+        if ending.cancelled_caught:
+            await send({"type": "http.response.body", "body": b""})
+
+
+class _Replies:
+    """The SDK's `WriteStream` of replies to an SSE client. Each waits here until the client has
+    read the one before; a client that lets too much wait loses its connection."""
+
+    def __init__(self, stream: Any, in_flight: BytesInFlight, ending: anyio.CancelScope) -> None:
+        self._stream = stream
+        self._in_flight = in_flight
+        self._ending = ending
+        self._waiting = 0
+
+    async def send(self, message: SessionMessage, /) -> None:
+        result = getattr(message.message, "result", None) or {}
+        size = sum(len(part.get("text", "")) for part in result.get("content", ()))
+        if self._waiting and (self._waiting >= _MAX_REPLIES or not self._in_flight.fits(size)):
+            self._ending.cancel()
+            return
+        self._waiting += 1
+        self._in_flight.bytes += size
+        try:
+            await self._stream.send(message)
+        finally:
+            self._waiting -= 1
+            self._in_flight.bytes -= size
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> _Replies:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+
+async def serve_stdio(service: Service) -> None:
+    """MCP over standard input and output, until the input ends."""
+    server = McpTools(service, "tool").server(connected=True)
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
+
+
+def _connection_of(context: Any) -> str:
+    """The name of a call's connection; empty if the transport has none."""
+    if isinstance(context.lifespan_context, str):
+        return context.lifespan_context
+    headers = getattr(context.request, "headers", {})
+    return str(headers.get(_CONNECTION_HEADER, ""))
+
+
+def _shorten_log(record: logging.LogRecord) -> bool:
+    """Filter the SDK's log. A message that is no JSON-RPC is the client's mistake and gets one
+    line; a client that has gone while it sent one gets none."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, ValidationError):
+        record.msg, record.args = "a message was refused: %s", (error.errors()[0]["msg"][:200],)
+        record.exc_info = None
+    return not isinstance(error, ClientDisconnect)
+
+
+for _name in ("mcp.server.sse", "mcp.server.streamable_http"):
+    logging.getLogger(_name).addFilter(_shorten_log)
+
+
+def _answer(arguments: Mapping[str, Any]) -> str:
+    answer, explanation = arguments.get("answer"), arguments.get("explanation") or ""
+    confidence = arguments.get("confidence")
+    if not isinstance(answer, str) or not isinstance(explanation, str):
+        raise ApiError(400, "wrong_type", "answer and explanation are texts")
+    if confidence is not None and not (is_number(confidence) and 0 <= confidence <= 100):
+        raise ApiError(400, "wrong_type", "confidence is a number from 0 to 100")
+    return answer_text(answer, explanation, confidence)
+
+
+def _mcp_tool(spec: Mapping[str, Any], more: Mapping[str, Any]) -> types.Tool:
+    """A tool of an interface, with `more` parameters. What strict function calling writes as
+    required and nullable is optional here, because many clients reject a schema with a list of
+    types."""
+    parameters = spec["parameters"]
+    properties = {name: _without_null(schema) for name, schema in parameters["properties"].items()}
+    required = [
+        name
+        for name in parameters["required"]
+        if "null" not in parameters["properties"][name]["type"]
+    ]
+    return types.Tool(
+        name=spec["name"],
+        description=spec["description"],
+        input_schema={**parameters, "properties": {**properties, **more}, "required": required},
+        annotations=_READS,
+    )
+
+
+def _without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    plain = dict(schema)
+    if isinstance(plain["type"], list):
+        (plain["type"],) = (kind for kind in plain["type"] if kind != "null")
+    if "enum" in plain:
+        plain["enum"] = [choice for choice in plain["enum"] if choice is not None]
+    return plain
+
+
+def _session_tools(handle: Mapping[str, Any]) -> list[types.Tool]:
+    answer = {
+        **handle,
+        "answer": {"type": "string", "description": ANSWER},
+        "explanation": {"type": "string", "description": "Why; cites as [docid]."},
+        "confidence": {"type": "number", "minimum": 0, "maximum": 100},
+    }
+    question, submit = SESSION_TOOLS
+    return [
+        _session_tool(
+            question, "The next question to answer, and the session to work on it, as JSON.", handle
+        ),
+        _session_tool(
+            submit,
+            "Answer the question, which ends it. Call question for the next one.",
+            answer,
+            "answer",
+        ),
+    ]
+
+
+def _session_tool(
+    name: str, description: str, properties: Mapping[str, Any], *required: str
+) -> types.Tool:
+    schema = {"type": "object", "properties": dict(properties), "required": list(required)}
+    return types.Tool(name=name, description=description, input_schema=schema, annotations=_WRITES)

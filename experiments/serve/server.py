@@ -1,0 +1,346 @@
+"""`soundingline serve`: any agent searches through a pipeline, and is measured.
+
+One process serves the pipeline over MCP, JSON over HTTP and the protocols of BrowseComp-Plus and
+Pi-Serini. With `name=x`, clients ask for the questions of the benchmark, and each answer becomes a
+trajectory of run x, which `soundingline evaluate runs/x` measures like any other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import difflib
+import gc
+import logging
+import os
+import re
+import resource
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+
+from soundingline.experiments.build import make, make_interface
+from soundingline.experiments.cli import BAD_INPUT, BAD_INPUTS, INTERRUPTED, is_bad_input, usage
+from soundingline.experiments.config import Root, Settings, key_of, override_parser, plain_values
+from soundingline.experiments.naming import RANKING, SINGLE_RUN, check_kind, factors, fingerprints
+from soundingline.experiments.pipeline import (
+    BoundPipeline,
+    build_pipeline,
+    parts_of,
+    stage_counts,
+    with_literature_tools,
+)
+from soundingline.experiments.recorded import recorded_option
+from soundingline.experiments.refusals import one_line, refuse_secrets
+from soundingline.experiments.serve.options import BACKLOG, TOKEN, ServerOptions
+from soundingline.pipelines.backend import PipelineBackend
+from soundingline.toolkit.console import EscapingFormatter, notify, print_traceback
+from soundingline.toolkit.data import DocumentStore, SearchBackend
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.blocking import run_coroutine
+from soundingline.toolkit.llm.ledger import Ledger, open_ledger
+from soundingline.toolkit.obfuscation import mark_obfuscated
+from soundingline.toolkit.optional import check_optional
+from soundingline.toolkit.runs import RunFolder, make_manifest
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.snippets import prepare as prepare_snippets
+
+if TYPE_CHECKING:  # none of it is in the core install
+    import uvicorn
+
+    from soundingline.experiments.serve.sessions import QuestionQueue, Service
+
+_GROUPS = (*RANKING, "tool")
+_OWN = {field.name for field in dataclasses.fields(ServerOptions)}
+# Worker threads hold the interpreter for this long before the event loop gets its turn; the
+# default of 5 ms is longer than a short request takes.
+_SWITCH_SECONDS = 0.0005
+
+
+def start(arguments: Sequence[str] | None = None) -> int:
+    """The entry point.
+
+    Returns:
+        The exit code: 0 if the server ended well, by Ctrl-C too; 2 for bad input; 130 for Ctrl-C
+        before it had started.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    sys.excepthook = print_traceback
+    flags = _parser().parse_args(words)
+    if flags.help:
+        print(usage(serve, words))
+        print(f"The server's own settings:\n\n{ServerOptions.__doc__}")
+        return 0
+    try:
+        options, settings = read_command(words)
+        if flags.cfg:
+            own = dataclasses.replace(options, token=None)
+            print(OmegaConf.to_yaml(settings.config), OmegaConf.to_yaml(own), sep="")
+        else:
+            serve(options, settings)
+    except (*BAD_INPUTS, HydraException) as error:
+        if not isinstance(error, HydraException) and not is_bad_input(error):
+            raise
+        notify(one_line(error))
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        notify("interrupted before the server had started.")
+        return INTERRUPTED
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="soundingline serve", add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--cfg", "-c", choices=["job"])
+    parser.add_argument("--help", "-h", action="store_true")
+    return parser
+
+
+def read_command(arguments: Sequence[str]) -> tuple[ServerOptions, Settings]:
+    """The server's own options of a command line, and the settings of the pipeline; `InputError`
+    and what Hydra raises for a wrong one."""
+    flags = _parser().parse_args(arguments)
+    refuse_secrets(flags.overrides)
+    own: dict[str, Any] = {"token": os.environ.get(TOKEN) or None}
+    others = []
+    for item in flags.overrides:
+        if key_of(item) not in _OWN:
+            _check_known(re.split("[./@]", key_of(item))[0])
+            others.append(item)
+            continue
+        (override,) = override_parser().parse_overrides([item])
+        if override.is_sweep_override() or override.is_add() or override.is_delete():
+            raise InputError(f"{item} is no value", do="write KEY=VALUE")
+        own[key_of(item)] = override.value()
+    schema = OmegaConf.structured(ServerOptions)
+    OmegaConf.set_readonly(schema, False)
+    options: Any = OmegaConf.to_object(OmegaConf.merge(schema, own))
+    search = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
+    return options, Settings.compose(others, search)
+
+
+def _check_known(root: str) -> None:
+    """`InputError` for a key that belongs neither to the server nor to the pipeline."""
+    known = _OWN | {field.name for field in dataclasses.fields(Root)}
+    if root not in known | {"experiment", "hydra"}:
+        close = difflib.get_close_matches(root, known, n=1)
+        raise InputError(
+            f"there is no group or key {root!r}",
+            valid=", ".join(sorted(known)),
+            do=f"did you mean {close[0]}?" if close else "",
+        )
+
+
+def serve(options: ServerOptions, settings: Settings) -> None:
+    """Serve until Ctrl-C or SIGTERM, or, over standard streams, until the client has gone."""
+    options.check()
+    for package in ("fastapi", "uvicorn", "mcp"):
+        check_optional(package)
+    config = settings.config
+    interface = make_interface(config.tool)
+    folder = RunFolder.named(config.paths.runs, config.name) if config.name else None
+    if folder:
+        check_kind(folder.path, SINGLE_RUN)
+    built = build_pipeline(config)
+    interface, operator_prints = with_literature_tools(interface, built, config)
+    manifest = _manifest(settings, options, built, operator_prints) if folder else {}
+    with _open_ledger(settings, built, parts_of(interface, built), folder, manifest) as ledger:
+        from soundingline.experiments.serve.sessions import QuestionQueue
+
+        questions = QuestionQueue(folder, built.benchmark.topics) if folder else None
+        backend = PipelineBackend(built.pipeline, built.segmenter.name)
+        with prepared_process(), suppress(KeyboardInterrupt):
+            run_coroutine(
+                _serve(
+                    interface, backend.asked_by, built.prepared.store, options, questions, ledger
+                )
+            )
+    if folder:
+        done, total = len(folder.done()), len(built.benchmark.topics)
+        notify(
+            f"{done} of {total} questions are answered; measure them by: "
+            f"soundingline evaluate {folder.path}"
+        )
+
+
+@contextmanager
+def _open_ledger(
+    settings: Settings,
+    built: BoundPipeline,
+    parts: Mapping[str, Any],
+    folder: RunFolder | None,
+    manifest: Mapping[str, Any],
+) -> Iterator[Ledger]:
+    """The ledger of the pipeline's stages, which run in this block. In a run, it is the run's, and
+    what `parts` count is added to the manifest."""
+    budget = make(settings.config.budget)
+    with ExitStack() as stack:
+        if folder is None:
+            ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars)
+            logs = Path(settings.config.paths.runs)
+            if built.obfuscated:
+                logs /= "served"
+                mark_obfuscated(logs)
+        else:
+            stack.enter_context(folder.writing(manifest))
+            stack.callback(lambda: folder.add_counts(stage_counts(parts)))
+            ledger = stack.enter_context(
+                open_ledger(folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars)
+            )
+            logs = folder.path
+        stack.enter_context(built.stages.asking(ledger, logs))
+        yield ledger
+
+
+def _manifest(
+    settings: Settings,
+    options: ServerOptions,
+    built: BoundPipeline,
+    operator_prints: Mapping[str, str],
+) -> dict[str, Any]:
+    groups = (*_GROUPS, "scorer", "list_reranker") if operator_prints else _GROUPS
+    prints = {**fingerprints(settings, built, groups), **operator_prints}
+    # Two agents in one run would be one row of a table.
+    prints["agent"] = fingerprint("client", options.client)
+    chosen = {**factors(settings, groups), "agent": options.client}
+    return make_manifest(plain_values(settings.config), prints, chosen, recorded_option(settings))
+
+
+async def _serve(
+    tool: SearchTool,
+    backend: Callable[[str], SearchBackend],
+    store: DocumentStore,
+    options: ServerOptions,
+    questions: QuestionQueue | None,
+    ledger: Ledger,
+) -> None:
+    from soundingline.experiments.serve.http import http_server
+    from soundingline.experiments.serve.mcp import serve_stdio
+
+    service = make_service(tool, backend, store, options, questions=questions, ledger=ledger)
+    if options.stdio:
+        await serve_stdio(service)
+        await service.close()
+        return
+    server = http_server(service)
+    with _listening(options.host, options.port) as listener, _ended_by_signals():
+        announcing = asyncio.create_task(_announce(server, options.host))
+        # uvicorn ends at a signal, which it receives in the main thread only; elsewhere, as in a
+        # notebook, this task is cancelled, and uvicorn must still close its connections.
+        serving = asyncio.ensure_future(server.serve([listener]))
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            server.should_exit = True
+            await serving
+            raise
+        finally:
+            announcing.cancel()
+
+
+def make_service(
+    tool: SearchTool,
+    backend: Callable[[str], SearchBackend],
+    store: DocumentStore,
+    options: ServerOptions,
+    *,
+    questions: QuestionQueue | None = None,
+    ledger: Ledger | None = None,
+) -> Service:
+    """The service over a tool and its forms for the clients of BrowseComp-Plus and Pi-Serini.
+
+    Raises:
+        InputError: If the tool has a function of a name that the server uses.
+    """
+    from soundingline.experiments.serve.browsecomp_plus import BrowseCompPlusTools
+    from soundingline.experiments.serve.mcp import SESSION_TOOLS
+    from soundingline.experiments.serve.pi_serini import PiSeriniTools
+    from soundingline.experiments.serve.sessions import Service
+
+    interfaces = {
+        "tool": tool,
+        "browsecomp_plus": BrowseCompPlusTools.like(tool),
+        "pi_serini": PiSeriniTools.like(tool),
+    }
+    service = Service(interfaces, backend, store, options, questions=questions, ledger=ledger)
+    for spec in service.specs("tool"):
+        if spec["name"] in SESSION_TOOLS:
+            raise InputError(
+                f"the tool has a function {spec['name']}, which the server needs for its own",
+                do="give it another name",
+            )
+    return service
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host} port={port}: {error.strerror or error}",
+            do="choose another port=, or stop the process that has it",
+        ) from error
+    with listener:
+        yield listener
+
+
+async def _announce(server: uvicorn.Server, host: str) -> None:
+    while not server.started:
+        await asyncio.sleep(0.02)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    notify(f"serving at {address}/ (MCP: {address}/mcp, and {address}/sse by SSE)")
+
+
+@contextmanager
+def prepared_process() -> Iterator[None]:
+    """What a server of many connections needs of its process; undone afterwards."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(EscapingFormatter("%(name)s: %(message)s"))
+    log = logging.getLogger()
+    level, switch = log.level, sys.getswitchinterval()
+    log.addHandler(handler)
+    log.setLevel(logging.ERROR)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    # Imported objects live as long as the process; walking them would delay every request.
+    prepare_snippets()
+    gc.collect()
+    gc.freeze()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        sys.setswitchinterval(switch)
+        log.setLevel(level)
+        log.removeHandler(handler)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """uvicorn ends well at SIGTERM and then raises it again, which would end this process before
+    its run is closed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

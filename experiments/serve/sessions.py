@@ -1,0 +1,678 @@
+"""Sessions over one pipeline: opened, called, answered and closed, for any number of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, NamedTuple, TypeVar
+
+from starlette.exceptions import HTTPException
+
+from soundingline.agents.base import Episode
+from soundingline.experiments.rollouts import stops_run
+from soundingline.experiments.serve.options import ServerOptions
+from soundingline.toolkit.data import DocumentStore, SearchBackend, Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import format_answer, parse_answer
+from soundingline.toolkit.search.ranked_browsing import Browsing
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.tool import ToolResult
+from soundingline.toolkit.trajectory import Answer, Trajectory
+
+T = TypeVar("T")
+ANSWER = (  # how clients are told to send an answer
+    "The short exact answer, with explanation and confidence beside it; or one text with the three "
+    "lines `Explanation:` (which cites documents as [docid]), `Exact Answer:` and `Confidence:`."
+)
+CHUNK = 65_536  # bytes that a connection takes at a time; smaller bodies are not counted
+_LOG = logging.getLogger(__name__)
+_MAX_PENDING = 2000  # pieces of work that run or wait
+_MAX_WAITING = 16  # calls that wait for one session
+_NO_TOPIC = Topic("", "")
+_NO_QUESTION = "there is no question yet: call question first, and send its session"
+_compact_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+class ApiError(HTTPException):
+    """A request that is refused.
+
+    Args:
+        status: The status of HTTP.
+        code: A stable word.
+        message: What was received and what to do next; `message` is one line.
+    """
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        self.code = code
+        self.message = " ".join(message.split())
+        super().__init__(status, self.message)
+
+    def body(self) -> dict[str, str]:
+        """The refusal as a JSON object."""
+        return {"error": self.code, "message": self.message}
+
+
+def dump_json(value: Any) -> str:
+    """Compact JSON that UTF-8 can encode."""
+    text = _compact_json(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which only an escape of JSON can hold
+        return json.dumps(value, separators=(",", ":"))
+    return text
+
+
+def finite(score: float) -> float | None:
+    """A score as JSON can hold it; None for infinity and NaN."""
+    return score if math.isfinite(score) else None
+
+
+def answer_text(answer: str, explanation: str = "", confidence: float | None = None) -> str:
+    """An answer in the three-line format; unchanged if it has the line `Exact Answer:` itself."""
+    if not explanation and confidence is None and parse_answer(answer, ()).exact:
+        return answer
+    return format_answer(explanation, answer, confidence)
+
+
+def submitted(answer: Answer) -> dict[str, Any]:
+    """The reply to an answer: how it was read."""
+    return {
+        "exact": answer.exact,
+        "confidence": answer.confidence,
+        "citations": list(answer.citations),
+    }
+
+
+class BytesInFlight:
+    """The bytes of requests and replies that are under way, at most `limit` together. One that is
+    larger by itself is served while it is alone. Used on the event loop only."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.bytes = 0
+
+    def fits(self, size: int) -> bool:
+        """Whether there is room for so many bytes more."""
+        return not self.bytes or self.bytes + size <= self._limit
+
+    def check(self, size: int) -> None:
+        """`ApiError` if there is no room for so many bytes more."""
+        if not self.fits(size):
+            raise ApiError(
+                503,
+                "busy",
+                f"{self.bytes} bytes of requests and replies are under way, and with {size} more "
+                f"there would be more than {self._limit}. Try again later.",
+            )
+
+
+class _Work(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+    function: Callable[[], Any]
+
+
+class Threads:
+    """Runs searches in `count` threads, which are started here: starting one delays every request.
+    Used on the event loop only.
+
+    A result goes straight to the event loop's future; with an executor's future and its lock
+    between them, handing work over takes twice as long.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._threads = [
+            Thread(target=_run_queued, args=(self._queue,), name=f"search_{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._pending = 0
+        self._free = asyncio.Semaphore(count)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """What `function` returns or raises, in a thread. A thread starts nothing new before the
+        event loop has taken its result, so that at most `count` results wait for the loop."""
+        if self._pending >= _MAX_PENDING:
+            raise ApiError(503, "busy", "the server has too much to do. Try again later.")
+        self._pending += 1
+        try:
+            async with self._free:
+                loop = asyncio.get_running_loop()
+                future: asyncio.Future[T] = loop.create_future()
+                self._queue.put(_Work(loop, future, function))
+                return await future
+        finally:
+            self._pending -= 1
+
+    async def complete(self, work: Coroutine[Any, Any, T]) -> T:
+        """Complete work that has begun even if its client has gone: two calls must not use a
+        session at the same time, and an answer must not be lost."""
+        task = self.task(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_retrieve)
+            raise
+
+    def task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Begin work that `close` waits for."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Wait for what has begun, and drop what waits for a thread."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        while not self._queue.empty():
+            self._queue.get()
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+
+
+def _run_queued(queue: SimpleQueue[_Work | None]) -> None:
+    while (work := queue.get()) is not None:
+        try:
+            outcome: tuple[Any, BaseException | None] = (work.function(), None)
+        except BaseException as error:
+            outcome = (None, error)
+        work.loop.call_soon_threadsafe(_settle, work.future, *outcome)
+        del work, outcome
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():  # cancelled: nobody waits for it
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """asyncio complains of an exception that nobody retrieves."""
+    if not task.cancelled():
+        task.exception()
+
+
+class QuestionQueue:
+    """The questions of a run that are not answered yet. No two sessions have the same question at
+    the same time. Used on the event loop only, except that files are written in a thread.
+
+    Args:
+        folder: The run, open for writing as long as this is used.
+        topics: All questions of its benchmark.
+    """
+
+    def __init__(self, folder: RunFolder, topics: Sequence[Topic]) -> None:
+        self.folder = folder
+        self.total = len(topics)
+        self.answered = 0
+        self.stopped = ""
+        self._waiting = deque(folder.pending(topics))
+        self._under_way: set[str] = set()
+
+    @property
+    def waiting(self) -> int:
+        """The number of questions that no session has."""
+        return len(self._waiting)
+
+    @property
+    def under_way(self) -> int:
+        """The number of questions that sessions have."""
+        return len(self._under_way)
+
+    def next(self) -> Topic | None:
+        """The next question; None if none is left, for now or for good."""
+        if not self._waiting or self.stopped:
+            return None
+        topic = self._waiting.popleft()
+        self._under_way.add(topic.qid)
+        return topic
+
+    def give_back(self, topic: Topic) -> None:
+        """Append a question whose session ended without an answer to the end of the queue, so that
+        a question which ends every client does not keep them from the others."""
+        self._under_way.discard(topic.qid)
+        self._waiting.append(topic)
+
+    async def record(self, trajectory: Trajectory) -> None:
+        """Write a trajectory, which completes its question."""
+        await asyncio.to_thread(self.folder.write, trajectory)
+        self._under_way.discard(trajectory.qid)
+        self.answered += trajectory.status != "failed"
+
+
+@dataclass(eq=False)
+class ClientSession:
+    """One client's session: its tools, and the question that it answers.
+
+    Attributes:
+        tool: The tool as configured, of which each question gets a copy with its own state.
+        episode: The state of the tool and, in a run, what becomes the trajectory.
+        topic: The question, or None.
+        connection: The name of the connection that the session belongs to, if any.
+        handle: The name of the session, which nobody can guess.
+        turn: Held by the call that is served.
+        waiting: The number of calls that are served or wait for `turn`.
+    """
+
+    tool: SearchTool
+    episode: Episode
+    topic: Topic | None = None
+    connection: str = ""
+    handle: str = field(default_factory=lambda: secrets.token_hex(8))
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    calls: int = 0
+    closed: bool = False
+    used: float = field(default_factory=time.monotonic)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is served or waits."""
+        return self.waiting > 0 or self.turn.locked()
+
+    @property
+    def pageable(self) -> bool:
+        """Whether search ids that carry its handle lead to one of its rankings."""
+        tool = self.episode.tool
+        return bool(tool.search_id_suffix and tool.exposures.tiers["surfaced"])
+
+    def begin(self, topic: Topic | None, tool: SearchTool) -> None:
+        """Begin another question, or none, with a tool that has no state yet."""
+        self.topic = topic
+        self.episode = Episode(topic or _NO_TOPIC, tool)
+        self.calls = 0
+
+
+class SessionTable:
+    """The open sessions. Used on the event loop only.
+
+    A session that was left (its connection has ended, but search ids still lead to it) is closed
+    if a new one needs its place, the least recently used first.
+
+    Args:
+        limit: The number of sessions that may be open.
+        idle_seconds: A session that is unused for so long is closed.
+        ended: Called with each session that is closed.
+    """
+
+    def __init__(
+        self, limit: int, idle_seconds: float, ended: Callable[[ClientSession], None]
+    ) -> None:
+        self._limit = limit
+        self._idle_seconds = idle_seconds
+        self._ended = ended
+        self._open: dict[str, ClientSession] = {}
+        self._connections: dict[str, str] = {}
+        self._left: dict[str, ClientSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def make_room(self) -> None:
+        """`ApiError` if no further session may be opened."""
+        if len(self._open) >= self._limit:
+            self.close_idle()
+        if len(self._open) >= self._limit:
+            left = next((each for each in self._left.values() if not each.busy), None)
+            if left is not None:
+                self.close(left)
+        if len(self._open) >= self._limit:
+            raise ApiError(
+                503,
+                "too_many_sessions",
+                f"{len(self._open)} sessions are open, as many as may be. Close one, or wait.",
+            )
+
+    def add(self, session: ClientSession) -> None:
+        """Add a new session."""
+        self._open[session.handle] = session
+        if session.connection:
+            self._connections[session.connection] = session.handle
+
+    def get(self, handle: object) -> ClientSession:
+        """The open session of a handle."""
+        session = self.find(handle)
+        if session is None:
+            raise ApiError(
+                404,
+                "unknown_session",
+                "there is no such session: it was closed, was idle for too long, or ended with its "
+                "connection. Open another one and send its handle; over MCP, keep one connection "
+                "open from question to submit_answer.",
+            )
+        return session
+
+    def find(self, handle: object) -> ClientSession | None:
+        """The open session of a handle, or None."""
+        session = self._open.get(handle) if isinstance(handle, str) else None
+        if session is not None:
+            session.used = time.monotonic()
+            if session.handle in self._left:
+                self._left[session.handle] = self._left.pop(session.handle)
+        return session
+
+    def of_connection(self, connection: str) -> ClientSession | None:
+        """The open session of a connection, or None."""
+        return self.find(self._connections.get(connection))
+
+    def close(self, session: ClientSession) -> None:
+        """Close a session."""
+        if self._open.pop(session.handle, None) is None:
+            return
+        self._left.pop(session.handle, None)
+        if self._connections.get(session.connection) == session.handle:
+            del self._connections[session.connection]
+        session.closed = True
+        self._ended(session)
+
+    def leave(self, session: ClientSession) -> None:
+        """Close a session whose connection has ended, unless search ids still lead to it."""
+        if session.closed or not session.pageable:
+            self.close(session)
+            return
+        self._connections.pop(session.connection, None)
+        self._left[session.handle] = session
+
+    def leave_connection(self, connection: str) -> None:
+        """`leave` the session of a connection, if it has one."""
+        session = self.of_connection(connection)
+        if session is not None:
+            self.leave(session)
+
+    def close_idle(self) -> None:
+        """Close the sessions that are unused for too long."""
+        oldest = time.monotonic() - self._idle_seconds
+        for session in list(self._open.values()):
+            if session.used < oldest and not session.busy:
+                self.close(session)
+
+    async def close_idle_forever(self) -> None:
+        """`close_idle` at regular times, until cancelled."""
+        while True:
+            await asyncio.sleep(min(30.0, self._idle_seconds / 4))
+            self.close_idle()
+
+
+class NextQuestion(NamedTuple):
+    """A question and the session that has it.
+
+    `topic` is None if none is left. `waiting` and `under_way` count the questions of the run that
+    are not answered.
+    """
+
+    session: ClientSession | None
+    topic: Topic | None
+    waiting: int
+    under_way: int
+
+    def body(self) -> dict[str, Any]:
+        """The reply to a client, with null for a question or session that there is not."""
+        return {
+            "session": self.session.handle if self.session else None,
+            "qid": self.topic.qid if self.topic else None,
+            "question": self.topic.text if self.topic else None,
+            "waiting": self.waiting,
+            "under_way": self.under_way,
+        }
+
+
+class Service:
+    """All sessions of a server. Used on the event loop only; searches, reading and writing are done
+    in threads, so that a slow one delays its own session only.
+
+    Args:
+        interfaces: The tools that a session can be opened with, by name.
+        backend: Returns the pipeline of a question by its id; of the empty one, that of none.
+        store: The documents.
+        options: The bounds.
+        questions: The run, if one is recorded. A session then has tools only while it has a
+            question, and each answer becomes a trajectory.
+        ledger: Where the stages of the pipeline record their requests.
+    """
+
+    def __init__(
+        self,
+        interfaces: Mapping[str, SearchTool],
+        backend: Callable[[str], SearchBackend],
+        store: DocumentStore,
+        options: ServerOptions,
+        *,
+        questions: QuestionQueue | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.interfaces = interfaces
+        self.backend = backend("")
+        self.store = store
+        self.options = options
+        self.questions = questions
+        self.ledger = ledger or Ledger()
+        self.in_flight = BytesInFlight(options.max_bytes_in_flight)
+        self._backend_of = backend
+        self._threads = Threads(options.threads)
+        self.sessions = SessionTable(options.max_sessions, options.idle_seconds, self._ended)
+
+    def open(
+        self, interface: str = "tool", connection: str = "", *, named: bool = False
+    ) -> ClientSession:
+        """Open a session without a question.
+
+        Args:
+            interface: One of `interfaces`.
+            connection: The name of the connection that the session belongs to, if any.
+            named: Whether its search ids carry its handle (`s1@<handle>`).
+        """
+        self.sessions.make_room()
+        tool = self._tool(interface)
+        session = ClientSession(
+            self.interfaces[interface], Episode(_NO_TOPIC, tool), connection=connection
+        )
+        if named and isinstance(tool, Browsing):
+            tool.search_id_suffix = f"@{session.handle}"
+        tool.keeps_calls = self.questions is not None
+        self.sessions.add(session)
+        return session
+
+    def of_connection(
+        self, connection: str, interface: str = "tool", *, named: bool = False
+    ) -> ClientSession:
+        """The session of a connection, which `open` opens at its first call."""
+        return self.sessions.of_connection(connection) or self.open(
+            interface, connection, named=named
+        )
+
+    def of_search_id(self, search_id: object) -> ClientSession | None:
+        """The open session whose handle a search id carries, or None."""
+        _, _, handle = search_id.rpartition("@") if isinstance(search_id, str) else ("", "", "")
+        return self.sessions.find(handle)
+
+    async def close(self) -> None:
+        """Let what has begun end. Trajectories that were being written are on disk."""
+        await self._threads.close()
+
+    def specs(self, interface: str) -> list[dict[str, Any]]:
+        """The schemas of an interface's tools."""
+        return self._tool(interface).specs()
+
+    async def call(
+        self, session: ClientSession, name: str, arguments: Any, reasoning: str = ""
+    ) -> ToolResult:
+        """Serve a tool call of a session. `reasoning` is what the agent thought before it."""
+        return await self._threads.complete(self._call(session, name, arguments, reasoning))
+
+    async def call_once(self, interface: str, name: str, arguments: Any) -> ToolResult:
+        """Serve a tool call that belongs to no session."""
+        tool = self._tool(interface)
+        return await self.run(lambda: tool.call(name, arguments))
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """What `function`, which belongs to no session, returns, in a thread; `ApiError` for what
+        it raises, and if a run is recorded."""
+        if self.questions is not None:
+            raise ApiError(
+                409,
+                "recorded",
+                f"the run {self.questions.folder.name} is being recorded, and this request belongs "
+                "to no session. Call question first, and send its session; or serve without name=.",
+            )
+        try:
+            return await self._threads.run(function)
+        except ApiError:
+            raise
+        except Exception as error:
+            raise _defect(error) from error
+
+    async def _call(
+        self, session: ClientSession, name: str, arguments: Any, reasoning: str
+    ) -> ToolResult:
+        if session.waiting >= _MAX_WAITING:
+            raise ApiError(429, "too_many_calls", "too many calls wait for this session")
+        session.waiting += 1
+        try:
+            async with session.turn:
+                self._check_open(session)
+                if session.calls >= self.options.max_calls:
+                    raise ApiError(
+                        429,
+                        "out_of_calls",
+                        f"this session has made its {self.options.max_calls} calls. Give the "
+                        "answer, or open another session.",
+                    )
+                session.calls += 1
+                session.episode.tool.reasoning = reasoning
+                return await self._serve(session, name, arguments)
+        finally:
+            session.waiting -= 1
+            session.used = time.monotonic()
+
+    def _check_open(self, session: ClientSession) -> None:
+        if session.closed:
+            raise ApiError(404, "unknown_session", "this session has been closed")
+        if self.questions is not None and session.topic is None:
+            raise ApiError(409, "no_question", _NO_QUESTION)
+
+    async def _serve(self, session: ClientSession, name: str, arguments: Any) -> ToolResult:
+        # Nobody reads the messages if no run is recorded, and their texts would fill the memory.
+        call = session.episode.call if self.questions is not None else session.episode.tool.call
+        mapping = arguments if isinstance(arguments, Mapping) else {"arguments": arguments}
+        try:
+            return await self._threads.run(lambda: call(name, mapping))
+        except ApiError:
+            raise
+        except Exception as error:
+            if self.questions is not None:
+                try:
+                    await self._fail(session, error, self.questions)
+                except InputError as unwritten:
+                    raise _defect(unwritten) from error
+            raise _defect(error) from error
+
+    async def _fail(
+        self, session: ClientSession, error: Exception, questions: QuestionQueue
+    ) -> None:
+        """Record the question of a pipeline that fails as `failed`, with its traceback."""
+        trajectory = session.episode.ended_by(error)
+        if stops_run(trajectory.reason):
+            questions.stopped = trajectory.reason
+        await questions.record(trajectory)
+        self._begin(session, None)
+
+    async def next_question(
+        self, session: ClientSession | None, interface: str = "tool", connection: str = ""
+    ) -> NextQuestion:
+        """The question of the session, or the next one of the run, for which a session is opened
+        if there is none."""
+        questions = self._recorded()
+        if session is None or session.topic is None:
+            if not questions.waiting or questions.stopped:
+                return NextQuestion(session, None, questions.waiting, questions.under_way)
+            session = session or self.open(interface, connection)
+            self._begin(session, questions.next())
+        return NextQuestion(session, session.topic, questions.waiting, questions.under_way)
+
+    async def submit(self, session: ClientSession, text: str) -> Answer:
+        """Record the session's answer, in the three-line format. It ends the question, whose
+        trajectory is on disk when this returns."""
+        return await self._threads.complete(self._submit(session, text))
+
+    async def _submit(self, session: ClientSession, text: str) -> Answer:
+        questions = self._recorded()
+        async with session.turn:
+            self._check_open(session)
+            episode, before = session.episode, len(session.episode.messages)
+            try:
+                episode.finish(text)
+                await episode.read_answer()
+                trajectory = episode.trajectory()
+                usage = self.ledger.usage(trajectory.qid)
+                await questions.record(replace(trajectory, usage=usage))
+            except InputError as error:
+                del episode.messages[before:]  # the same answer may be sent again
+                raise ApiError(507, "not_written", str(error)) from error
+            self._begin(session, None)
+            return trajectory.answer
+
+    def _recorded(self) -> QuestionQueue:
+        if self.questions is None:
+            raise ApiError(
+                409,
+                "no_run",
+                "this server records no run, so that it has no questions: start it with name=...",
+            )
+        return self.questions
+
+    def _ended(self, session: ClientSession) -> None:
+        """Give the question of a closed session back, after the call that is under way."""
+
+        async def give_back_later() -> None:
+            async with session.turn:
+                self._give_back(session)
+
+        if session.turn.locked():
+            self._threads.task(give_back_later())
+        else:
+            self._give_back(session)
+
+    def _give_back(self, session: ClientSession) -> None:
+        if session.topic is not None and self.questions is not None:
+            self.questions.give_back(session.topic)
+            session.topic = None
+
+    def _begin(self, session: ClientSession, topic: Topic | None) -> None:
+        backend = self._backend_of(topic.qid if topic else "")
+        session.begin(topic, session.tool.open(backend, self.store))
+
+    def _tool(self, interface: str) -> SearchTool:
+        """A new tool of an interface, without a question."""
+        if interface not in self.interfaces:
+            names = ", ".join(self.interfaces)
+            raise ApiError(400, "unknown_interface", f"the interfaces are: {names}")
+        return self.interfaces[interface].open(self.backend, self.store)
+
+
+def _defect(error: Exception) -> ApiError:
+    """What a pipeline raised, in one line."""
+    if isinstance(error, InputError):
+        return ApiError(500, "pipeline", str(error))
+    _LOG.error("a request failed", exc_info=error)
+    line = f"{type(error).__name__} in the pipeline; the server's log has its traceback"
+    return ApiError(500, "pipeline", line)

@@ -1,0 +1,169 @@
+"""The base class of retrievers whose model encodes units and queries."""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from numpy.typing import NDArray
+
+from soundingline.pipelines.counts import MadeOnce, shared_property
+from soundingline.pipelines.engines.engine import Engine
+from soundingline.pipelines.learned.encoding import SHARD_CHARACTERS, Shards, encoded
+from soundingline.pipelines.models import (
+    NO_CODE,
+    Placement,
+    check_memory,
+    in_batches,
+    opening,
+    pack_linear_layers,
+    weight_bytes,
+    within_memory,
+)
+from soundingline.pipelines.retrieve import Retriever
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.optional import import_optional
+
+FEWEST = 8
+"""Tokens of the smallest `max_length`: markers and prefixes leave room for a text."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LearnedRetriever(Retriever):
+    """Ranks an index of its own, which its collection opens, or builds if it is missing.
+
+    The retriever is the `Engine` of that index, and encodes the units and the queries. The run's
+    engine does not matter. Columns and errors as in `Retriever`; `query_toks` is not searched.
+
+    The model is loaded by the first text and shared by all bound copies. Threads may use it; one
+    at a time computes. A vector or a weight depends on the other texts of its batch by rounding
+    alone.
+
+    Args:
+        model: A name on the Hugging Face hub, or a folder.
+        revision: A branch, tag or commit on the hub.
+        max_length: Tokens that hold a text. The default is the length for which the checkpoint was
+            made.
+        device, dtype: As for `soundingline.pipelines.models.choose_device` and `choose_dtype`.
+        batch_tokens: Tokens of a batch, padding included. The default is 2048 on a CPU and 16,384
+            on a GPU.
+
+    Raises:
+        InputError: for arguments out of range, and for a checkpoint that cannot be loaded, is of
+            another kind, or does not fit into memory.
+    """
+
+    model: str = field(kw_only=False)
+    revision: str | None = None
+    max_length: int | None = None
+    device: str | None = None
+    dtype: str | None = None
+    batch_tokens: int | None = None
+
+    offers: ClassVar[frozenset[str]] = frozenset()
+    takes_weights: ClassVar[bool] = False
+    searches_enriched: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_length is not None:
+            check_int("max_length", self.max_length, ge=FEWEST)
+        self.placement = Placement(self.device, self.dtype, self.batch_tokens)
+        self._shared = MadeOnce()
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hash of the checkpoint's content and of every argument that changes the index. The
+        precision is one of them: an index that a GPU made in bfloat16 is searched elsewhere with
+        dtype=bfloat16."""
+
+    @abstractmethod
+    def read(self, texts: Sequence[str]) -> tuple[Sequence[Any], list[int]]:
+        """What `encode_batch` takes for each text, and how many tokens of it the model reads,
+        special ones included."""
+
+    @abstractmethod
+    def encode_batch(self, items: Sequence[Any]) -> list[NDArray[Any]]:
+        """The array of each text of one batch; see `TextEncoder`."""
+
+    @abstractmethod
+    def write_index(self, shards: Shards, path: Path, corpus_fingerprint: str) -> None:
+        """Make the index of an encoded corpus at `path`, a folder that appears when it is
+        complete."""
+
+    @abstractmethod
+    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> Any:
+        """The index at `path`. `InputError` if there is no complete one of that corpus and of this
+        model. Loads no model."""
+
+    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
+        """Encode and index the `contents` of the units, in their order. After a kill, the same call
+        continues with the first shard that is missing (see `encode_corpus`).
+
+        `InputError` for an empty corpus and a repeated id.
+        """
+        characters = SHARD_CHARACTERS[self.placement.device.type]
+        settings = {"corpus_fingerprint": corpus_fingerprint, "shard_characters": characters}
+        with encoded(units, self, path, **settings) as shards:
+            self.write_index(shards, path, corpus_fingerprint)
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        """The array of each text, computed in batches of similar length; see `TextEncoder`."""
+        if not texts:
+            return []
+        items, lengths = self.read(texts)
+        return in_batches(self.encode_batch, items, lengths, self.placement.batch_tokens)
+
+    def check(self, engine: Engine) -> None:
+        """`InputError` for a checkpoint that cannot be loaded."""
+        _ = self.fingerprint
+
+    def index_in(self, collection: Collection) -> Any:
+        """See `Retriever`. `InputError` for a collection that opens no index."""
+        if collection.open_index is None:
+            raise InputError(
+                f"the collection of {type(self).__name__} opens no index of its model",
+                do="give Collection(open_index=...), or search an index that you have opened",
+            )
+        return collection.open_index(self)
+
+    @shared_property
+    def _computing(self) -> threading.Lock:
+        return threading.Lock()
+
+    def load_from_library(self, kind: str) -> Any:
+        """The checkpoint as the class `kind` of sentence-transformers reads it, on the device. The
+        network computes in the dtype."""
+        library, place = import_optional("sentence_transformers"), self.placement
+        what = f"the model '{self.model}'"
+        check_memory(weight_bytes(self.model, self.revision) or 0, place.device, what)
+        with opening(self.model), within_memory(place.device, what):
+            model = getattr(library, kind)(
+                self.model,
+                revision=self.revision,
+                device=str(place.device),
+                model_kwargs={"dtype": place.dtype},
+                **NO_CODE,
+            )
+        pack_linear_layers(model[0])
+        return model
+
+
+def continue_in_float32(model: Any) -> None:
+    """Let what follows the network of a model compute in float32: pooling in bfloat16 would make
+    the largest error of all."""
+
+    def in_float32(network: Any, inputs: Any, features: Mapping[str, Any]) -> Mapping[str, Any]:
+        states = features.get("token_embeddings")
+        return features if states is None else {**features, "token_embeddings": states.float()}
+
+    model[0].register_forward_hook(in_float32)
+    for module in list(model)[1:]:
+        module.float()

@@ -1,0 +1,416 @@
+"""Indexes of vectors, of one vector a unit or of many, and exact search in them.
+
+manifest.json      encoder, corpus, counts, versions, checksums
+units.*            unit ids, in the order of the corpus
+vectors.npy        [rows, dimensions], float16 or float32
+offsets.npy        of a multi-vector model: int64 [units + 1], where each unit's rows begin
+
+The best documents are those of the largest dot product, or of the largest MaxSim: the sum, over the
+query's tokens, of each one's largest dot product with any token of the document (late interaction;
+Khattab and Zaharia, SIGIR 2020). A dot product is the MaxSim of one vector and one vector.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+
+from soundingline.pipelines.engines.engine import RankedList, ranked_lists
+from soundingline.pipelines.index_folder import REBUILD, OpenedIndex, read_manifest, write_manifest
+from soundingline.pipelines.learned.encoding import Shards, load_array
+from soundingline.pipelines.learned.retriever import FEWEST, LearnedRetriever
+from soundingline.pipelines.lexical.storage import (
+    Docnos,
+    StringTable,
+    StringWriter,
+    check_offsets,
+    check_table,
+    to_bytes,
+)
+from soundingline.pipelines.models import check_memory
+from soundingline.pipelines.retrieve import Retriever
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import atomic_folder
+from soundingline.toolkit.jit import compiled_for_sums, cores
+from soundingline.toolkit.optional import import_optional
+
+Vectors = NDArray[Any]
+_UNITS, _VECTORS, _OFFSETS = "units", "vectors.npy", "offsets.npy"
+_PACKAGES = ("torch", "transformers", "sentence-transformers")
+_PRODUCTS = 1 << 24  # float32 dot products of tokens held at once
+_SCORES = 1 << 26  # float32 scores of documents held at once
+_FEW = 16  # queries, for which a pass over the documents is faster than a library's product
+_PART = 1 << 23  # products of numbers that a thread of its own is worth
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VectorRetriever(LearnedRetriever):
+    """Ranks units by their vectors, exactly. Arguments and errors as of `LearnedRetriever`, and
+
+    Args:
+        query_max_length: Tokens that hold a query. The default is the checkpoint's own.
+        compute: `numpy` (the vectors stay on disk and in the page cache) or `torch` (on the model's
+            device, in its memory). It changes speed, not the index.
+    """
+
+    query_max_length: int | None = None
+    compute: str = "numpy"
+
+    many_vectors: ClassVar[bool] = False
+    """Whether a unit has a vector for each of its tokens."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.query_max_length is not None:
+            check_int("query_max_length", self.query_max_length, ge=FEWEST)
+        if self.compute not in ("numpy", "torch"):
+            raise InputError(f"compute={self.compute!r}", valid="numpy, torch")
+
+    @property
+    @abstractmethod
+    def settings(self) -> Mapping[str, Any]:
+        """The arguments that change a vector, for messages."""
+
+    @abstractmethod
+    def encode_queries(self, texts: Sequence[str]) -> Sequence[NDArray[np.float32]]:
+        """Each query: [dimensions], or of a multi-vector model [tokens, dimensions]."""
+
+    def write_index(self, shards: Shards, path: Path, corpus_fingerprint: str) -> None:
+        """See `LearnedRetriever`."""
+        with atomic_folder(path) as folder:
+            content = {
+                "encoder": self.fingerprint,
+                "model": self.model,
+                "settings": self.settings,
+                "corpus_fingerprint": corpus_fingerprint,
+                "dimensions": _write(shards, folder, self.many_vectors),
+                "counts": {name: shards.counts[name] for name in ("units", "rows", "empty")},
+                "versions": {package: version(package) for package in _PACKAGES},
+            }
+            write_manifest(folder, self.name, content)
+
+    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
+        """See `LearnedRetriever`."""
+        manifest = read_manifest(path, self.name, corpus_fingerprint, _check)
+        if manifest["encoder"] != self.fingerprint:
+            raise InputError(
+                f"the {self.name} index at '{path}' was made by another encoder or with other "
+                f"settings ({manifest['model']}, {manifest['settings']})",
+                valid=f"{self.model}, {dict(self.settings)}",
+                do=REBUILD,
+            )
+        return VectorIndex(path, manifest, self)
+
+
+class VectorIndex(OpenedIndex):
+    """An opened index with the model of its queries. `docnos`: unit ids; `documents`: their
+    vectors, mapped from disk. Equal if folder, corpus and way of searching are."""
+
+    query_columns: ClassVar[tuple[str, ...]] = ("query_vec", "query")
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any], engine: VectorRetriever) -> None:
+        super().__init__(path, manifest)
+        self.engine: VectorRetriever = engine
+        self.docnos = Docnos(StringTable(path / _UNITS))
+        offsets = load_array(path / _OFFSETS) if (path / _OFFSETS).exists() else None
+        vectors = np.asarray(load_array(path / _VECTORS, mapped=True))
+        self.documents = DocumentVectors(vectors, offsets)
+        self._search: NumpySearch | TorchSearch | None = None
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self.docnos)
+
+    def retriever(self, depth: int = 1000) -> Retriever:
+        """The best `depth` units of each query; equal scores in the order of the index.
+
+        Products of matrices round by their shape: the last digit of a score may differ between a
+        query alone and in a frame of many, and between a ranking and units of a frame.
+        """
+        return Retriever(depth=depth, index=self)
+
+    def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
+        """See `soundingline.pipelines.engines.engine.Index`. A query is a text or a vector (see
+        `VectorRetriever.encode_queries`), whose score is a dot product or a MaxSim. `InputError`
+        for a vector of another shape."""
+        return ranked_lists(self.docnos, self._searching()(self._vectors(queries), depth))
+
+    def score(
+        self, queries: Sequence[Any], numbers: Sequence[NDArray[np.int32]], model: Any
+    ) -> list[NDArray[np.float32]]:
+        """For each query, the scores of the units of these numbers, computed on the CPU from their
+        vectors alone."""
+        pairs = zip(self._vectors(queries), numbers, strict=True)
+        return [scores_of(query, self.documents, of_query) for query, of_query in pairs]
+
+    def _vectors(self, queries: Sequence[Any]) -> Sequence[Vectors]:
+        if all(isinstance(query, str) for query in queries):
+            queries = self.engine.encode_queries(queries)
+        vectors = [np.asarray(query, dtype=np.float32) for query in queries]
+        dimensions = self.documents.vectors.shape[1]
+        many = self.documents.offsets is not None
+        for query in vectors:
+            if query.ndim != 1 + many or query.shape[-1] != dimensions:
+                raise InputError(
+                    f"a query vector has the shape {list(query.shape)}",
+                    valid=f"[{'tokens, ' if many else ''}{dimensions}], as the index",
+                    do="encode queries with the model that the index was made with",
+                )
+        return vectors
+
+    def _searching(self) -> NumpySearch | TorchSearch:
+        # Made by the first search: a torch search takes the device's memory.
+        with self._lock:
+            if self._search is None:
+                self._search = (
+                    TorchSearch(self.documents, self.engine.placement.device)
+                    if self.engine.compute == "torch"
+                    else NumpySearch(self.documents)
+                )
+            return self._search
+
+    @property
+    def _identity(self) -> tuple[str, ...]:
+        return *super()._identity, self.engine.compute
+
+
+def _write(shards: Shards, folder: Path, many_vectors: bool) -> int:
+    """Write the vectors of an encoded corpus, one after the other; their dimensions."""
+    names = StringWriter(folder / _UNITS)
+    offsets, vectors = [np.zeros(1, np.int64)], None
+    begin = 0
+    for shard in shards:
+        if vectors is None:
+            shape = shards.counts["rows"], shard.values.shape[1]
+            vectors = open_memmap(folder / _VECTORS, "w+", shard.values.dtype, shape)
+        vectors[begin : begin + len(shard.values)] = shard.values
+        offsets.append(shard.offsets[1:] + begin)
+        begin += len(shard.values)
+        names.extend(map(to_bytes, shard.unit_ids))
+    names.close()
+    if vectors is None:
+        raise RuntimeError("an encoding without units")
+    vectors.flush()
+    if many_vectors:
+        np.save(folder / _OFFSETS, np.concatenate(offsets))
+    return int(vectors.shape[1])
+
+
+def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """`ValueError` for an index whose files do not fit together."""
+    units, rows = manifest["counts"]["units"], manifest["counts"]["rows"]
+    check_table(folder / _UNITS, units)
+    vectors = load_array(folder / _VECTORS, mapped=True)
+    if vectors.shape != (rows, manifest["dimensions"]):
+        raise ValueError(f"{_VECTORS} has the shape {list(vectors.shape)}")
+    if not (folder / _OFFSETS).exists():
+        if rows != units:
+            raise ValueError(f"there are {rows} vectors of {units} units and no {_OFFSETS}")
+        return
+    offsets = load_array(folder / _OFFSETS)
+    check_offsets(offsets, rows, _OFFSETS)
+    if len(offsets) != units + 1 or not np.diff(offsets).all():
+        raise ValueError(f"{_OFFSETS} does not give each unit a vector")
+
+
+@dataclass(frozen=True)
+class DocumentVectors:
+    """The vectors of all documents: `vectors` [rows, dimensions] in float16 or float32.
+
+    `offsets`: int64 [documents + 1]; document `i` has the rows `offsets[i]:offsets[i + 1]`, one at
+    least. None: one row a document.
+    """
+
+    vectors: Vectors
+    offsets: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.vectors) if self.offsets is None else len(self.offsets) - 1
+
+
+class TopK(NamedTuple):
+    """Numbers of documents, best first, and their scores; equal scores by number."""
+
+    numbers: NDArray[np.int64]
+    scores: NDArray[np.float64]
+
+
+class NumpySearch:
+    """Matrix products over vectors that may be mapped from disk. Thread-safe."""
+
+    def __init__(self, documents: DocumentVectors) -> None:
+        self._documents = documents
+
+    def __call__(self, queries: Sequence[Vectors], depth: int) -> list[TopK]:
+        """The best `depth` documents of each query: [tokens, dimensions], or [dimensions] where
+        documents have one vector each."""
+        rankings = []
+        for part in _parts(queries, len(self._documents)):
+            rankings += [_best(row, depth) for row in maxsim(part, self._documents)]
+        return rankings
+
+
+class TorchSearch:
+    """The same on a device that holds all vectors, in the type in which they are stored; products
+    are computed in float32. Thread-safe: one thread at a time computes. `InputError` if the vectors
+    do not fit into the device's memory."""
+
+    def __init__(self, documents: DocumentVectors, device: Any) -> None:
+        torch = import_optional("torch")
+        rows, dimensions = documents.vectors.shape
+        what = f"an index of {rows} vectors in {dimensions} dimensions"
+        check_memory(documents.vectors.nbytes, device, what)
+        self._documents = documents
+        # Copied also on the CPU: torch would otherwise hold a writable view of a read-only file.
+        self._vectors = torch.tensor(documents.vectors, device=device)
+        if documents.offsets is not None:
+            self._lengths = torch.tensor(np.diff(documents.offsets), device=device)
+        self._computing = threading.Lock()  # one set of products at a time in the device's memory
+
+    def __call__(self, queries: Sequence[Vectors], depth: int) -> list[TopK]:
+        """See `NumpySearch`."""
+        rankings = []
+        with self._computing, import_optional("torch").inference_mode():
+            for part in _parts(queries, len(self._documents)):
+                rankings += _best_of_rows(self._scores(part), depth)
+        return rankings
+
+    def _scores(self, queries: Sequence[Vectors]) -> Any:
+        torch, offsets = import_optional("torch"), self._documents.offsets
+        tokens = torch.tensor(np.vstack(queries), dtype=torch.float32, device=self._vectors.device)
+        if offsets is None:
+            return tokens @ self._vectors.T
+        lengths = [len(query) for query in queries]
+        blocks = []
+        for first, last in _blocks(offsets, _PRODUCTS // max(1, len(tokens))):
+            rows = self._vectors[offsets[first] : offsets[last]].float()
+            largest = torch.segment_reduce(
+                rows @ tokens.T, "max", lengths=self._lengths[first:last], axis=0
+            )
+            by_query = [part.sum(dim=1) for part in largest.split(lengths, dim=1)]
+            blocks.append(torch.stack(by_query))
+        return torch.cat(blocks, dim=1)
+
+
+def maxsim(queries: Sequence[Vectors], documents: DocumentVectors) -> NDArray[np.float32]:
+    """Scores [queries, documents], in float32."""
+    tokens = np.vstack(queries).astype(np.float32, copy=False)
+    if documents.offsets is None:
+        return _products(tokens, documents.vectors)
+    starts = np.cumsum([0, *map(len, queries)])[:-1]
+    scores = np.empty((len(queries), len(documents)), np.float32)
+    for first, last in _blocks(documents.offsets, _PRODUCTS // max(1, len(tokens))):
+        begin, end = documents.offsets[first], documents.offsets[last]
+        rows = documents.vectors[begin:end].astype(np.float32, copy=False)
+        # Token by document token: neighbours in memory are reduced, which is faster.
+        largest = np.maximum.reduceat(
+            tokens @ rows.T, documents.offsets[first:last] - begin, axis=1
+        )
+        scores[:, first:last] = np.add.reduceat(largest, starts, axis=0)
+    return scores
+
+
+def scores_of(
+    query: Vectors, documents: DocumentVectors, numbers: NDArray[np.int32]
+) -> NDArray[np.float32]:
+    """The scores of the documents of these numbers: those of `maxsim`, but for the rounding of
+    matrix products in float32, which depends on their shapes."""
+    if documents.offsets is None:
+        return _products(query[None], documents.vectors[numbers])[0]
+    first, sizes = documents.offsets[numbers], np.diff(documents.offsets)[numbers]
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    scores = np.empty(len(numbers), np.float32)
+    for begin, end in _blocks(bounds, _PRODUCTS // max(1, len(query))):
+        own = bounds[begin : end + 1] - bounds[begin]
+        rows = np.repeat(first[begin:end] - own[:-1], sizes[begin:end]) + np.arange(own[-1])
+        part = DocumentVectors(documents.vectors[rows], own)
+        scores[begin:end] = maxsim([query], part)[0]
+    return scores
+
+
+def _products(queries: NDArray[np.float32], documents: Vectors) -> NDArray[np.float32]:
+    """Dot products [queries, documents]. Those of few queries take the time that reading the
+    documents takes, where BLAS needs twice as long and more."""
+    if len(queries) > _FEW or documents.dtype != np.float32:
+        return np.asarray(queries @ documents.T, np.float32)
+    products = np.empty((len(queries), len(documents)), np.float32)
+    threads = min(cores(), 1 + len(queries) * documents.size // _PART)
+    bounds = np.linspace(0, len(documents), threads + 1).astype(int).tolist()
+
+    def multiply(part: tuple[int, int]) -> None:
+        _multiply(queries, documents, products, *part)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(multiply, pairwise(bounds)))
+    return products
+
+
+@compiled_for_sums
+def _multiply(
+    queries: NDArray[np.float32],
+    documents: NDArray[np.float32],
+    products: NDArray[np.float32],
+    first: int,
+    last: int,
+) -> None:
+    """For the documents from `first` to `last - 1`, each of which is read once for all queries."""
+    for row in range(first, last):
+        document = documents[row]
+        for number in range(len(queries)):
+            query = queries[number]
+            product = np.float32(0)
+            for i in range(len(query)):
+                product += document[i] * query[i]
+            products[number, row] = product
+
+
+def _best(scores: NDArray[np.float32], depth: int) -> TopK:
+    """The `depth` highest scores of all documents; of equal ones at the end, the first."""
+    if depth >= len(scores):
+        return _ordered(np.arange(len(scores)), scores, depth)
+    least = np.partition(scores, -depth)[-depth]
+    numbers = np.flatnonzero(scores >= least)
+    return _ordered(numbers, scores[numbers], depth)
+
+
+def _best_of_rows(scores: Any, depth: int) -> list[TopK]:
+    """`_best` of each row of a torch tensor [queries, documents], on the tensor's device."""
+    least = scores.topk(min(depth, scores.shape[1]), dim=1).values[:, -1:]
+    rankings = []
+    for row, enough in zip(scores, scores >= least, strict=True):
+        numbers = enough.nonzero()[:, 0]
+        rankings.append(_ordered(numbers.cpu().numpy(), row[numbers].cpu().numpy(), depth))
+    return rankings
+
+
+def _ordered(numbers: NDArray[Any], scores: NDArray[np.float32], depth: int) -> TopK:
+    """The best of some documents in ascending order of their numbers."""
+    order = np.lexsort((numbers, -scores))[:depth]
+    return TopK(numbers[order], scores[order].astype(np.float64))
+
+
+def _parts(queries: Sequence[Vectors], documents: int) -> Iterator[Sequence[Vectors]]:
+    """The queries, as many at once as their scores have room for; one at least."""
+    size = max(1, _SCORES // max(1, documents))
+    return (queries[start : start + size] for start in range(0, len(queries), size))
+
+
+def _blocks(offsets: NDArray[np.int64], tokens: int) -> Iterator[tuple[int, int]]:
+    """Consecutive documents of about `tokens` tokens together, one at least: (first, last + 1)."""
+    bounds = [0]
+    while bounds[-1] < len(offsets) - 1:
+        limit = offsets[bounds[-1]] + tokens
+        fitting = int(np.searchsorted(offsets, limit, side="right")) - 1
+        bounds.append(max(bounds[-1] + 1, fitting))
+    return pairwise(bounds)

@@ -1,0 +1,336 @@
+"""The JSON interface, and the run that it records."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from html import escape
+
+import pytest
+from served import DOCUMENTS, STORE, TOPICS, plain_backend, serving, until
+
+from soundingline.toolkit.data import Document, Hit, SearchResult
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import RankedBrowsing, TopK
+
+PATHS = ["/status", "/tools", "/open", "/question", "/call", "/submit_answer", "/close"]
+PATHS += ["/browsecomp-plus/search", "/browsecomp-plus/get_document"]
+PATHS += ["/pi-serini/search", "/pi-serini/read"]
+SEARCH = {"tool": "search", "arguments": {"reason": "r", "query": "Grenholm mill"}}
+
+
+def test_a_session_over_http_is_the_session_that_an_agent_of_ours_has():
+    arguments = {"reason": "r", "query": "mill"}
+    page = {"reason": "r", "search_id": "s1", "offset": 6, "limit": None}
+    direct = RankedBrowsing().open(plain_backend(), STORE)
+    with serving() as server:
+        opened = server.ask("/open")
+        handle = opened["session"]
+        assert opened["tools"] == direct.specs() == server.get("/tools")[1]["tools"]
+        for tool, given in (("search", arguments), ("read_search_results", page)):
+            reply = server.ask("/call", session=handle, tool=tool, arguments=given)
+            expected = direct.call(tool, given)
+            assert (reply["text"], reply["error"]) == (expected.text, "")
+            assert reply["shown"] == list(expected.call.shown)
+        wrong = server.ask("/call", session=handle, tool="search", arguments={"reason": "r"})
+        assert wrong["error"] == "missing_argument"
+        assert server.ask("/close", session=handle) == {"closed": True}
+        status, refusal = server.post("/call", session=handle, **SEARCH)
+        assert (status, refusal["error"]) == (404, "unknown_session")
+
+
+def test_each_answered_question_is_a_trajectory_of_the_run(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with serving(folder=folder) as server:
+        given = server.ask("/question")
+        assert (given["qid"], given["question"]) == TOPICS[0]
+        handle = given["session"]
+        server.ask("/call", session=handle, **SEARCH)
+        read = {"reason": "r", "docid": "mill", "offset": None, "limit": None}
+        server.ask("/call", session=handle, tool="read_document", arguments=read)
+        result = server.ask(
+            "/submit_answer",
+            **{"session": handle, "answer": "Torvald Brekke", "explanation": "So says [mill]."},
+            confidence=80,
+        )
+        assert result == {"exact": "Torvald Brekke", "confidence": 80, "citations": ["mill"]}
+        assert folder.statuses() == {"q1": "completed"}  # on disk when the client is told
+        assert server.ask("/question", session=handle)["qid"] == TOPICS[1].qid
+    trajectory = folder.read("q1")
+    assert trajectory is not None and folder.statuses() == {"q1": "completed"}
+    assert [call.name for call in trajectory.calls] == ["search", "read_document"]
+    assert set(trajectory.calls[0].ranking) == set(DOCUMENTS) - {"empty"}
+    assert trajectory.tiers["opened"] == trajectory.tiers["cited"] == ("mill",)
+    assert [each.tier for each in trajectory.exposures][-2:] == ["opened", "cited"]
+    roles = [message["role"] for message in trajectory.messages]
+    assert roles == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+
+
+def test_two_clients_never_work_on_the_same_question(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with serving(folder=folder) as server, ThreadPoolExecutor(8) as pool:
+        given = list(pool.map(lambda _: server.ask("/question"), range(8)))
+        qids = [each["qid"] for each in given if each["qid"]]
+        assert sorted(qids) == sorted(topic.qid for topic in TOPICS)
+        rest = [each for each in given if each["qid"] is None]
+        assert {each["session"] for each in rest} == {None}
+        again = server.ask("/question", session=given[0]["session"] or given[1]["session"])
+        assert again["under_way"] == 3
+
+
+def test_the_question_of_a_closed_or_idle_session_is_handed_out_again(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with serving(folder=folder, topics=TOPICS[:1], idle_seconds=0.4) as server:
+        first = server.ask("/question")
+        server.ask("/call", session=first["session"], **SEARCH)
+        server.ask("/close", session=first["session"])
+        second = server.ask("/question")
+        assert second["qid"] == first["qid"]
+        until(lambda: len(server.service.sessions) == 0)
+        assert server.ask("/question")["qid"] == first["qid"]
+    assert folder.statuses() == {}
+    assert not folder.queries.exists() or not list(folder.queries.iterdir())
+
+
+def test_a_resumed_run_asks_only_what_is_left(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    with serving(folder=folder) as server:
+        handle = server.ask("/question")["session"]
+        server.ask("/submit_answer", session=handle, answer="x")
+    with serving(folder=folder) as server:
+        qids = [server.ask("/question")["qid"] for _ in range(3)]
+    assert qids == [TOPICS[1].qid, TOPICS[2].qid, None]
+
+
+def test_what_would_escape_the_record_is_refused(tmp_path):
+    with serving(folder=RunFolder(tmp_path / "run")) as server:
+        handle = server.ask("/open")["session"]
+        assert server.post("/call", session=handle, **SEARCH)[1]["error"] == "no_question"
+        for path, body in (
+            ("/browsecomp-plus/search", {"query": "mill"}),
+            ("/browsecomp-plus/get_document", {"docid": "mill"}),
+            ("/pi-serini/search", {"query": "mill", "limit": 5}),
+            ("/pi-serini/read", {"docid": "mill"}),
+        ):
+            assert server.post(path, **body)[1]["error"] == "recorded", path
+
+
+def test_without_a_run_there_are_no_questions():
+    with serving() as server:
+        assert server.post("/question")[1]["error"] == "no_run"
+        handle = server.ask("/open")["session"]
+        assert server.post("/submit_answer", session=handle, answer="x")[1]["error"] == "no_run"
+
+
+class Gate:
+    """A backend whose search waits until the gate opens, for queries that say so."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.waiting = threading.Semaphore(0)
+
+    def search(self, request):
+        if "slow" in request.query:
+            self.waiting.release()
+            assert self.open.wait(20)
+        if "broken" in request.query:
+            raise RuntimeError("the disk is on fire")
+        if "bad" in request.query:
+            raise InputError("the index is gone", do="build it")
+        return SearchResult([Hit("mill", "mill", 1, 1.0)])
+
+
+def query(text):
+    return {"tool": "search", "arguments": {"reason": "r", "query": text}}
+
+
+def test_a_slow_query_holds_up_its_own_session_only():
+    gate = Gate()
+    with serving(backend=lambda qid: gate) as server, ThreadPoolExecutor(2) as pool:
+        slow, fast = server.ask("/open")["session"], server.ask("/open")["session"]
+        waiting = pool.submit(server.ask, "/call", session=slow, **query("slow"))
+        assert gate.waiting.acquire(timeout=10)
+        assert "docid=mill" in server.ask("/call", session=fast, **query("fast"))["text"]
+        behind = pool.submit(server.ask, "/call", session=slow, **query("next"))
+        assert not waiting.done() and not behind.done()
+        gate.open.set()
+        assert "search_id=s1" in waiting.result(10)["text"]
+        assert "search_id=s2" in behind.result(10)["text"]
+
+
+def test_a_session_that_is_closed_during_a_call_gives_its_question_back_behind_it(
+    tmp_path,
+):
+    gate, folder = Gate(), RunFolder(tmp_path / "run")
+    with serving(folder=folder, topics=TOPICS[:1], backend=lambda qid: gate) as server:
+        with ThreadPoolExecutor(1) as pool:
+            handle = server.ask("/question")["session"]
+            call = pool.submit(server.post, "/call", session=handle, **query("slow"))
+            assert gate.waiting.acquire(timeout=10)
+            server.ask("/close", session=handle)
+            assert server.ask("/question")["qid"] is None
+            gate.open.set()
+            call.result(10)
+        until(lambda: server.get("/status")[1]["questions"]["waiting"] == 1)
+
+
+def test_a_broken_pipeline_ends_its_question_as_failed_and_nothing_else(tmp_path, caplog):
+    gate, folder = Gate(), RunFolder(tmp_path / "run")
+    with serving(folder=folder, backend=lambda qid: gate) as server:
+        handle, other = (server.ask("/question")["session"] for _ in range(2))
+        status, refusal = server.post("/call", session=handle, **query("broken"))
+        assert (status, refusal["error"]) == (500, "pipeline")
+        assert "fire" not in refusal["message"] and "\n" not in refusal["message"]
+        assert "the disk is on fire" in caplog.text
+        assert server.post("/call", session=handle, **query("x"))[1]["error"] == "no_question"
+        server.ask("/call", session=other, **query("x"))
+        server.ask("/submit_answer", session=other, answer="x")
+    failed = folder.read(TOPICS[0].qid)
+    assert failed is not None and failed.status == "failed"
+    assert "the disk is on fire" in failed.traceback
+    assert [topic.qid for topic in folder.pending(TOPICS)] == [TOPICS[0].qid, TOPICS[2].qid]
+
+
+def test_bad_input_in_the_pipeline_is_told_in_its_own_line():
+    gate = Gate()
+    with serving(backend=lambda qid: gate) as server:
+        handle = server.ask("/open")["session"]
+        status, refusal = server.post("/call", session=handle, **query("bad"))
+        assert (status, refusal["message"]) == (500, "the index is gone. build it.")
+
+
+def test_sessions_calls_bodies_and_results_are_bounded():
+    with serving(max_sessions=2, max_calls=2, max_request_bytes=300) as server:
+        handle, _ = (server.ask("/open")["session"] for _ in range(2))
+        assert server.post("/open")[1]["error"] == "too_many_sessions"
+        server.ask("/close", session=handle)
+        handle = server.ask("/open")["session"]
+        for _ in range(2):
+            server.ask("/call", session=handle, **SEARCH)
+        assert server.post("/call", session=handle, **SEARCH)[0] == 429
+        assert server.post("/open", interface="x" * 300)[0] == 413
+        chunked = {"Transfer-Encoding": "chunked"}
+        body = b"FA\r\n" + b"x" * 250 + b"\r\n"
+        status, reply = server.request("POST", "/open", body * 2 + b"0\r\n\r\n", chunked)
+        assert (status, json.loads(reply)["error"]) == (413, "too_large")
+    with serving(TopK(max_tokens=None), max_result_bytes=60) as server:
+        status, refusal = server.post("/browsecomp-plus/search", query="mill", k=8)
+        assert (status, refusal["error"]) == (500, "too_large")
+
+
+def test_the_description_names_every_path_and_the_page_is_served():
+    with serving() as server:
+        status, description = server.get("/openapi.json")
+        assert status == 200 and description["openapi"].startswith("3.1")
+        page = server.request("GET", "/")[1].decode()
+        assert "<script" not in page and "src=" not in page
+        for path in PATHS:
+            ((method, operation),) = description["paths"][path].items()
+            assert path in page and escape(operation["summary"]) in page
+            assert set(operation["responses"]) == {"200", "default"}
+            status, _ = server.request(method.upper(), path, b"[]")
+            assert status == (200 if method == "get" else 400), path
+        assert set(description["paths"]) == set(PATHS)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        ("/call", b"{", 400, "no_json"),
+        ("/call", b"[" * 100_000, 400, "no_json"),
+        ("/call", b'{"session": NaN}', 400, "no_json"),
+        ("/call", b"\xff\xfe", 400, "no_json"),
+        ("/call", b"{}", 400, "wrong_body"),
+        ("/open", b'{"interface": "x"}', 400, "unknown_interface"),
+        ("/open", b'{"more": 1}', 400, "wrong_body"),
+        ("/open", b"[]", 400, "wrong_body"),
+        ("/open", b'{"interface": 5}', 400, "wrong_body"),
+        ("/call", b'{"session": "", "tool": "x", "arguments": []}', 400, "wrong_body"),
+        ("/call", b'{"session": "x", "tool": "x", "arguments": {}}', 404, "unknown_session"),
+        ("/close", b'{"session": "%s"}' % (b"x" * 5000), 404, "unknown_session"),
+        ("/submit_answer", b'{"session": "", "answer": "", "confidence": 101}', 400, "wrong_body"),
+        ("/submit_answer", b'{"session": "", "answer": "", "confidence": true}', 400, "wrong_body"),
+        ("/browsecomp-plus/search", b'{"query": ""}', 400, "wrong_body"),
+        ("/browsecomp-plus/search", b'{"query": "x", "k": 0}', 400, "wrong_body"),
+        ("/browsecomp-plus/search", b'{"query": "x", "k": 1001}', 400, "wrong_body"),
+        ("/browsecomp-plus/search", b'{"query": "x", "k": "5"}', 400, "wrong_body"),
+        ("/browsecomp-plus/search", b'{"query": "x", "k": true}', 400, "wrong_body"),
+        ("/browsecomp-plus/search", b'{"query": "x", "k": null}', 400, "wrong_body"),
+        ("/browsecomp-plus/get_document", b'{"docid": 5}', 400, "wrong_body"),
+        ("/nothing", b"", 404, "unknown_path"),
+        ("/openapi.json", b"", 405, "wrong_method"),
+    ],
+)
+def test_a_wrong_request_is_told_in_one_line(path, body, status, code):
+    with serving() as server:
+        got, reply = server.request("POST", path, body)
+        refusal = json.loads(reply)
+        assert (got, refusal["error"]) == (status, code)
+        assert "\n" not in refusal["message"] and len(refusal["message"]) < 500
+
+
+def test_a_body_may_be_absent_and_its_content_type_is_ignored():
+    with serving() as server:
+        for content_type in ("application/x-www-form-urlencoded", "text/plain", "application/json"):
+            status, _ = server.request("POST", "/open", b"{}", {"Content-Type": content_type})
+            assert status == 200
+        assert server.request("POST", "/open")[0] == 200
+
+
+def test_another_address_needs_a_token_and_every_request_carries_it():
+    with pytest.raises(InputError, match="SOUNDINGLINE_TOKEN"), serving(host="0.0.0.0"):
+        pass
+    with serving(host="0.0.0.0", token="s3cret") as server:
+        assert server.get("/status")[0] == 200
+        for headers in ({"Authorization": "Bearer wrong"}, {"Authorization": ""}):
+            assert server.request("GET", "/status", headers=headers)[0] == 401
+            assert server.request("GET", "/mcp", headers=headers)[0] == 401
+
+
+def test_a_page_of_somebody_else_reaches_nothing():
+    with serving() as server:
+        for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+            status, reply = server.request("GET", "/status", headers=headers)
+            assert (status, json.loads(reply)["error"]) == (403, "not_local")
+        local = {"Host": "localhost:1", "Origin": "http://127.0.0.1:5"}
+        assert server.request("GET", "/status", headers=local)[0] == 200
+
+
+def test_an_answer_in_three_lines_is_taken_as_it_is(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    text = "Explanation: so\nExact Answer: Brekke\nConfidence: 55%"
+    with serving(folder=folder) as server:
+        handle = server.ask("/question")["session"]
+        result = server.ask("/submit_answer", session=handle, answer=text)
+        assert (result["exact"], result["confidence"]) == ("Brekke", 55)
+
+
+def test_an_answer_that_cannot_be_written_can_be_sent_again(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path / "run")
+    write = folder.write
+
+    def full(trajectory):
+        raise InputError("the disk is full")
+
+    with serving(folder=folder) as server:
+        handle = server.ask("/question")["session"]
+        monkeypatch.setattr(folder, "write", full)
+        status, refusal = server.post("/submit_answer", session=handle, answer="x")
+        assert (status, refusal["error"]) == (507, "not_written")
+        monkeypatch.setattr(folder, "write", write)
+        server.ask("/submit_answer", session=handle, answer="x")
+    trajectory = folder.read("q1")
+    assert trajectory is not None and len(trajectory.messages) == 2
+
+
+def test_documents_are_named_with_their_titles_for_the_searcher_of_browsecomp_plus():
+    with serving() as server:
+        hits = server.ask("/browsecomp-plus/search", query="Grenholm mill", k=2)
+        whole = Document("mill", "Mill", DOCUMENTS["mill"].text)
+        assert hits[0] == {"docid": "mill", "score": 2.0, "text": f"Mill\n{whole.text}"}
+        assert len(hits) == 2
+        document = server.ask("/browsecomp-plus/get_document", docid="mill")
+        assert document == {"docid": "mill", "text": f"Mill\n{whole.text}"}
+        assert server.post("/browsecomp-plus/get_document", docid="none") == (200, None)

@@ -1,0 +1,364 @@
+"""MCP over server-sent events and streamable HTTP, by the SDK's own client of both eras."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from importlib import metadata
+from typing import Any
+
+import mcp
+import pytest
+from mcp.client.sse import sse_client
+from served import STORE, TOPICS, plain_backend, serving, until
+from tiny_tokenizer import write_tokenizer
+from toy_search import WordBackend, store_of
+
+from soundingline.experiments.serve.browsecomp_plus import BrowseCompPlusTools
+from soundingline.toolkit.data import Hit, SearchResult
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import Parameter, RankedBrowsing, TopK
+from soundingline.toolkit.search.session import ToolOutput
+from soundingline.toolkit.tokens import WORDS, load_tokenizer
+
+ASK = {"reason": "r", "query": "mill"}
+PAGE = {"reason": "r", "search_id": "s1", "offset": 6}
+Talk = Callable[[mcp.Client], Awaitable[Any]]
+
+
+def connect(server, door):
+    """A client at a door: `sse`, `sse at /mcp`, `streamable` (a client of a revision with
+    sessions), or `sessionless` (the newest revision)."""
+    if door.startswith("sse"):
+        path = "/sse" if door == "sse" else "/mcp"
+        return mcp.Client(sse_client(f"{server.url}{path}"), mode="legacy")
+    mode = "legacy" if door == "streamable" else "auto"
+    return mcp.Client(f"{server.url}/mcp", mode=mode)
+
+
+def talk(server, door, conversation):
+    async def connected():
+        async with connect(server, door) as client:
+            return await conversation(client)
+
+    return asyncio.run(asyncio.wait_for(connected(), 60))
+
+
+async def text(client, tool, **arguments):
+    """The one text content of a call."""
+    result = await client.call_tool(tool, arguments)
+    (content,) = result.content
+    assert content.type == "text"
+    return f"{'!' if result.is_error else ''}{content.text}"
+
+
+def expected_pages():
+    """The first and the second page of `ASK` in a session of this process."""
+    direct = RankedBrowsing().open(plain_backend(), STORE)
+    return [direct.call("search", ASK).text, direct.call("read_search_results", PAGE).text]
+
+
+def search_id_of(page):
+    found = re.match(r"\[search_id=(\S+) ", page)
+    assert found, page
+    return found[1]
+
+
+def without_handle(page):
+    """A page as it is where search ids carry no handle."""
+    return page.replace(search_id_of(page), search_id_of(page).partition("@")[0])
+
+
+@pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable"])
+def test_a_connection_has_a_session_of_its_own(door):
+    async def conversation(client):
+        async with connect(server, door) as other:
+            missing = await text(other, "read_search_results", **PAGE)
+            assert missing.startswith("![error code=unknown_search_id")
+            first = await text(client, "search", **ASK)
+            return [first, await text(client, "read_search_results", **PAGE)]
+
+    with serving() as server:
+        pages = talk(server, door, conversation)
+        assert [without_handle(page) for page in pages] == expected_pages()
+        until(lambda: len(server.service.sessions) == 1)  # the one that searched
+
+
+@pytest.mark.parametrize("door", ["sse", "streamable", "sessionless"])
+def test_a_search_id_leads_back_from_another_connection(door):
+    async def search(client):
+        return await text(client, "search", **ASK)
+
+    async def page(client):
+        return await text(client, "read_search_results", **{**PAGE, "search_id": search_id})
+
+    with serving() as server:
+        pages = [talk(server, door, search)]
+        search_id = search_id_of(pages[0])
+        assert re.fullmatch(r"s1@[0-9a-f]{16}", search_id)
+        pages.append(talk(server, door, page))
+        assert [without_handle(each) for each in pages] == expected_pages()
+        assert f'search_id="{search_id}"' in pages[0]  # the call that goes on names it as well
+        assert search_id_of(talk(server, door, search)) != search_id
+        search_id = search_id[:-1] + ("a" if search_id[-1] != "a" else "b")
+        refusal = talk(server, door, page)
+        assert refusal.startswith("![error code=unknown_search_id") and "Call search" in refusal
+
+
+def test_searches_without_a_connection_are_bounded_and_the_oldest_is_forgotten():
+    async def conversation(client):
+        return [search_id_of(await text(client, "search", **ASK)) for _ in range(5)]
+
+    with serving(max_sessions=4) as server:
+        kept = server.ask("/open")["session"]
+        search_ids = talk(server, "sessionless", conversation)
+        assert len(server.service.sessions) == 4
+        server.ask("/call", session=kept, tool="search", arguments=ASK)  # not one of these
+        found = [server.service.of_search_id(each) is not None for each in search_ids]
+        assert found == [False, False, True, True, True]
+        for number in range(3):
+            server.ask("/open")
+            assert len(server.service.sessions) == 4, number
+        assert server.post("/open")[0] == 503
+
+
+def test_a_search_id_is_forgotten_when_nobody_uses_it():
+    async def search(client):
+        return await text(client, "search", **ASK)
+
+    with serving(idle_seconds=0.2) as server:
+        talk(server, "sessionless", search)
+        until(lambda: len(server.service.sessions) == 0)
+
+
+def test_a_connection_that_did_not_search_leaves_nothing_behind():
+    async def conversation(client):
+        await text(client, "read_document", reason="r", docid="mill")
+        assert (await text(client, "search", reason="r", query=" ")).startswith("!")
+
+    with serving() as server:
+        for door in ("sse", "streamable", "sessionless"):
+            talk(server, door, conversation)
+        until(lambda: len(server.service.sessions) == 0)
+
+
+def test_search_ids_of_sessions_with_a_handle_of_their_own_are_short(tmp_path):
+    with serving() as server:
+        handle = server.ask("/open")["session"]
+        pages = [
+            server.ask("/call", session=handle, tool=tool, arguments=arguments)["text"]
+            for tool, arguments in (("search", ASK), ("read_search_results", PAGE))
+        ]
+    assert pages == expected_pages()
+
+    async def recorded(client):
+        await text(client, "question")
+        return [
+            await text(client, "search", **ASK),
+            await text(client, "read_search_results", **PAGE),
+        ]
+
+    for door in ("sse", "streamable"):
+        with serving(folder=RunFolder(tmp_path / door)) as server:
+            assert talk(server, door, recorded) == expected_pages()
+
+
+@pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable", "sessionless"])
+def test_the_tools_are_those_of_the_interface_and_optional_arguments_are_optional(
+    door,
+):
+    specs = {each["name"]: each for each in RankedBrowsing().open(plain_backend(), STORE).specs()}
+
+    async def conversation(client):
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == set(specs)
+        for name, spec in specs.items():
+            schema, parameters = tools[name].input_schema, spec["parameters"]
+            assert tools[name].description == spec["description"]
+            assert set(schema["properties"]) == set(parameters["properties"])
+            assert all(isinstance(each["type"], str) for each in schema["properties"].values())
+            assert tools[name].annotations == mcp.types.ToolAnnotations(read_only_hint=True)
+        assert tools["read_document"].input_schema["required"] == ["reason", "docid"]
+        optional = await text(client, "read_document", reason="r", docid="mill", offset=None)
+        assert optional.startswith("[docid=mill lines 1-2 of 2]")
+        with pytest.raises(mcp.MCPError):
+            await client.list_resources()
+
+    with serving() as server:
+        talk(server, door, conversation)
+
+
+def test_a_choice_that_may_be_left_out_is_a_choice_of_texts():
+    class Choosing(RankedBrowsing):
+        def tools(self):
+            (search, *others) = super().tools()
+            order = Parameter("order", "The order.", choices=("old", "new"), default="new")
+            spec = replace(search.spec, parameters=(*search.spec.parameters, order))
+            yield search._replace(spec=spec, serve=lambda reason, query, order: ToolOutput(order))
+            yield from others
+
+    async def conversation(client):
+        (search, *_) = (await client.list_tools()).tools
+        order = search.input_schema["properties"]["order"]
+        assert (order["type"], order["enum"]) == ("string", ["old", "new"])
+        assert "order" not in search.input_schema["required"]
+        assert await text(client, "search", **ASK, order="old") == "old"
+        assert await text(client, "search", **ASK) == "new"
+
+    with serving(Choosing()) as server:
+        talk(server, "streamable", conversation)
+
+
+@pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable", "sessionless"])
+def test_the_server_tells_its_version_and_which_tools_change_something(door, tmp_path):
+    async def conversation(client):
+        assert client.server_info is not None
+        assert client.server_info.name == "search-server"
+        assert client.server_info.version == metadata.version("soundingline")
+        tools = {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
+        changing = {"question", "submit_answer"}
+        for name, hints in tools.items():
+            assert hints is not None and hints.read_only_hint == (name not in changing), name
+            assert name not in changing or hints.destructive_hint is False
+
+    with serving(folder=RunFolder(tmp_path / "run")) as server:
+        talk(server, door, conversation)
+
+
+@pytest.mark.parametrize("door", ["sse", "streamable", "sessionless"])
+def test_a_question_answered_over_mcp_is_a_trajectory(door, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+
+    async def conversation(client):
+        given = json.loads(await text(client, "question"))
+        assert (given["qid"], given["question"]) == TOPICS[0]
+        handle = {"session": given["session"]} if door == "sessionless" else {}
+        await text(client, "search", **ASK, **handle)
+        wrong = await text(client, "submit_answer", answer="x", confidence=101, **handle)
+        assert wrong.startswith("!confidence")
+        answer = {"answer": "Brekke", "explanation": "[mill]", "confidence": 70}
+        result = json.loads(await text(client, "submit_answer", **answer, **handle))
+        assert result == {"exact": "Brekke", "confidence": 70.0, "citations": ["mill"]}
+
+    with serving(folder=folder) as server:
+        talk(server, door, conversation)
+    trajectory = folder.read("q1")
+    assert trajectory is not None and trajectory.status == "completed"
+    assert [call.name for call in trajectory.calls] == ["search"]
+    assert trajectory.tiers["cited"] == ("mill",)
+
+
+@pytest.mark.parametrize("door", ["sse", "streamable"])
+def test_the_question_of_a_connection_that_ends_is_handed_out_again(door, tmp_path):
+    async def conversation(client):
+        return json.loads(await text(client, "question"))["qid"]
+
+    with serving(folder=RunFolder(tmp_path / "run"), topics=TOPICS[:1]) as server:
+        for _ in range(3):
+            assert talk(server, door, conversation) == TOPICS[0].qid
+            until(lambda: len(server.service.sessions) == 0)
+
+
+@pytest.mark.parametrize("door", ["sse at /mcp", "streamable", "sessionless"])
+@pytest.mark.parametrize(("query", "count"), [("xyz", 0), ("Torvald", 1), ("mill", 3)])
+def test_top_k_at_mcp_is_one_json_array_whatever_it_holds(door, query, count):
+    interface = TopK(k=3, max_tokens=4, get_document=True)
+
+    async def conversation(client):
+        tools = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
+        assert set(tools) == {"search", "get_document"}
+        assert list(tools["search"]["properties"]) == tools["search"]["required"] == ["query"]
+        assert list(tools["get_document"]["properties"]) == ["docid"]
+        rows = json.loads(await text(client, "search", query=query))
+        assert len(rows) == count
+        shown = interface.open(plain_backend(), STORE).call("search", {"query": query})
+        hits = getattr(shown.page, "hits", ())
+        assert rows == [
+            {"docid": hit.docid, "score": hit.score, "snippet": hit.text} for hit in hits
+        ]
+        assert all(isinstance(row["docid"], str) for row in rows)
+        assert json.loads(await text(client, "get_document", docid="12")) == {
+            "docid": "12",
+            "text": "The mill of place twelve is “old”, too.",
+        }
+        assert await text(client, "get_document", docid="none") == "null"
+        assert (await text(client, "search", query=" ")).startswith("!")
+
+    with serving(interface) as server:
+        talk(server, door, conversation)
+
+
+def test_top_k_at_sse_is_as_configured():
+    interface = TopK(k=3)
+
+    async def conversation(client):
+        return await text(client, "search", query="mill")
+
+    with serving(interface) as server:
+        page = talk(server, "sse", conversation)
+    assert page == interface.open(plain_backend(), STORE).call("search", {"query": "mill"}).text
+
+
+def test_the_record_of_a_json_page_is_what_was_sent(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    sent = []
+
+    async def conversation(client):
+        await text(client, "question")
+        sent.append(await text(client, "search", query="Grenholm mill"))
+        sent.append(await text(client, "get_document", docid="mill"))
+        await text(client, "submit_answer", answer="x")
+
+    with serving(TopK(k=2, get_document=True), folder=folder) as server:
+        talk(server, "sse at /mcp", conversation)
+    trajectory = folder.read("q1")
+    assert trajectory is not None
+    assert [call.output for call in trajectory.calls] == sent
+    assert len(trajectory.tiers["previewed"]) == 2 and trajectory.tiers["opened"] == ("mill",)
+
+
+class Odd:
+    """Passages, and scores that JSON cannot hold."""
+
+    def search(self, request):
+        rows = [("m1%p0", float("inf")), ("m1%p1", float("nan")), ("m2%p0", 1.5)]
+        return SearchResult([Hit(unit[:2], unit, 1, score) for unit, score in rows])
+
+
+def test_ids_are_those_of_documents_and_scores_without_a_number_are_left_out():
+    passages = {"m1%p0": "A mill.", "m1%p1": "Old.", "m2%p0": "Another."}
+    store = store_of({"m1": "A mill. Old.", "m2": "Another."}, passages)
+    session = BrowseCompPlusTools().open(Odd(), store)
+    result = session.call("search", {"query": "x"})
+    assert json.loads(result.text) == [
+        {"docid": "m1", "snippet": "A mill."},
+        {"docid": "m1", "snippet": "Old."},
+        {"docid": "m2", "score": 1.5, "snippet": "Another."},
+    ]
+    assert list(result.call.shown) == list(passages)
+
+
+def test_a_document_that_is_too_long_is_cut_and_says_so():
+    text = "\n".join(f"line {number}" for number in range(100))
+    store, backend = store_of({"d": text}), WordBackend({"d": text})
+    session = BrowseCompPlusTools(get_document=True, max_bytes=200).open(backend, store)
+    document = json.loads(session.call("get_document", {"docid": "d"}).text)
+    assert document["truncated"] is True and text.startswith(document["text"])
+
+
+def test_a_snippet_is_cut_by_the_tokenizer_that_is_named(tmp_path):
+    path = str(write_tokenizer(tmp_path / "tokenizer.json"))
+    text = "antidisestablishment kings of the king " * 60
+    store, backend = store_of({"d": text}), WordBackend({"d": text})
+    settings = BrowseCompPlusTools.like(TopK(k=1, max_tokens=16, tokenizer=path))
+    result = settings.open(backend, store).call("search", {"query": "king"})
+    tokens = load_tokenizer(path)
+    assert (
+        json.loads(result.text)[0]["snippet"]
+        == tokens.truncate(text, 16)
+        != WORDS.truncate(text, 16)
+    )
+    assert result.call.tokens == tokens.count(result.text)

@@ -1,0 +1,611 @@
+"""The measures of agents' runs, by hand: quality and effort, funnel, coverage and calibration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small_benchmark import SmallBenchmark
+
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.agent_run import evaluate_run, final_ranking
+from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
+from soundingline.toolkit.evaluation.funnel import (
+    evidence_funnel,
+    exposure_curves,
+    relevant_documents,
+)
+from soundingline.toolkit.evaluation.published import calibration_error, calibration_error_published
+from soundingline.toolkit.evaluation.retrieval import answer_coverage
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.messages import Turn, Usage
+from soundingline.toolkit.llm.prices import UNKNOWN, Price
+from soundingline.toolkit.trajectory import Answer, Exposure, ToolCall, Trajectory
+
+# Four questions: right, wrong, failed and never run.
+TOPICS = [Topic(qid, f"question {qid}") for qid in ("right", "wrong", "broken", "missing")]
+EVIDENCE = {"right": {"a": 1, "b": 1}, "wrong": {"x": 1}, "broken": {"y": 1}, "missing": {"z": 1}}
+ANSWERS = {qid: ["Ada Lovelace", "Ada"] for qid in EVIDENCE}
+BENCHMARK = SmallBenchmark(TOPICS, {"evidence": EVIDENCE, "gold": {"right": {"b": 1}}}, ANSWERS)
+
+RIGHT = Trajectory(
+    "right",
+    "question right",
+    "completed",
+    answer=Answer("[a] [a%p2] [k]", "It is Ada Lovelace.", 80.0, ("a", "a%p2", "k")),
+    messages=({"role": "assistant", "content": "[a] [a%p2] [k] It is Ada Lovelace. 80 %"},),
+    calls=(
+        ToolCall("search", {}, "...", tokens=100, ranking=("a%p1", "k%p0", "b%p0", "m")),
+        ToolCall("search", {}, "no such", error="empty query", tokens=5),
+        ToolCall("read_document", {}, "...", tokens=50),
+    ),
+    tiers={
+        "surfaced": ("a", "k", "b", "m"),
+        "previewed": ("a", "k"),
+        "opened": ("k",),
+        "cited": ("a",),
+    },
+    exposures=(
+        Exposure(1, "previewed", "a", 1, 100),
+        Exposure(1, "previewed", "k", 2, 100),
+        Exposure(3, "opened", "k", 2, 155),
+    ),
+    usage={"dollars": 0.5},
+    seconds=2.0,
+)
+WRONG = Trajectory(
+    "wrong",
+    "question wrong",
+    "steered",
+    answer=Answer("", "Ada's mother or Byron", 60.0),
+    messages=({"role": "assistant", "content": "Ada's mother or Byron"},),
+    calls=(ToolCall("search", {}, "...", tokens=40, ranking=("n",)),),
+    tiers={"surfaced": ("n",), "previewed": ("n",), "opened": (), "cited": ()},
+    exposures=(Exposure(1, "previewed", "n", 1, 40),),
+    usage={"dollars": 0.25},
+    seconds=4.0,
+)
+BROKEN = Trajectory(
+    "broken",
+    "question broken",
+    "failed",
+    answer=Answer("[y]", "Ada", 100.0, ("y",)),
+    calls=(ToolCall("search", {}, "...", tokens=10, ranking=("y",)),),
+    tiers={"surfaced": ("y",), "previewed": ("y",), "opened": ("y",), "cited": ("y",)},
+    exposures=(Exposure(1, "opened", "y", 1, 10),),
+    seconds=6.0,
+    traceback="Traceback ...",
+)
+
+
+def evaluated(*trajectories, **options):
+    return evaluate_run(trajectories, BENCHMARK, **{"judge": ExactAnswerJudge("exact"), **options})
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    return evaluated(RIGHT, WRONG, BROKEN, judge=ExactAnswerJudge(), measures=("AP", "P@2", "RR"))
+
+
+def test_quality_counts_failed_and_missing_questions_as_zero(evaluation):
+    # `Ada's mother` is `adas mother` to SQuAD, so that neither accepted answer is in it.
+    assert evaluation.per_question["accuracy"] == {
+        "right": 1,
+        "wrong": 0,
+        "broken": 0,
+        "missing": 0,
+    }
+    assert evaluation.metrics["accuracy"] == 1 / 4
+    # it is ada lovelace (4 tokens) against ada lovelace (2): 2 * 2 / 6.
+    assert evaluation.metrics["answer_f1"] == pytest.approx((4 / 6) / 4)
+    assert evaluation.metrics["completion"] == 1 / 4
+    assert evaluation.metrics["recall_surfaced"] == pytest.approx(1 / 4)
+    assert evaluation.metrics["recall_previewed"] == pytest.approx(0.5 / 4)
+    assert evaluation.metrics["recall_opened"] == 0
+    assert evaluation.metrics["recall_cited"] == pytest.approx(0.5 / 4)
+
+
+def test_effort_is_over_recorded_trajectories_failed_ones_included(evaluation):
+    assert evaluation.metrics["search_calls"] == pytest.approx(3 / 3)
+    assert evaluation.metrics["tool_calls"] == pytest.approx(5 / 3)
+    assert evaluation.metrics["tool_errors"] == pytest.approx(1 / 3)
+    assert evaluation.metrics["documents_exposed"] == pytest.approx((2 + 1 + 1) / 3)
+    assert evaluation.metrics["tokens_exposed"] == pytest.approx((155 + 40 + 10) / 3)
+    assert evaluation.metrics["seconds"] == pytest.approx(4)
+    assert evaluation.metrics["usage_dollars"] == pytest.approx(0.75 / 3)
+    assert evaluation.denominators["search_calls"] == 3
+
+
+def test_citations_count_documents_once_and_no_citation_counts_zero(evaluation):
+    # Cited: a (twice, once as a passage) and k; relevant: a and b.
+    assert evaluation.per_question["citation_precision"]["right"] == 1 / 2
+    assert evaluation.per_question["citation_recall"]["right"] == 1 / 2
+    assert evaluation.metrics["citation_precision"] == pytest.approx(0.5 / 4)
+
+
+def test_the_final_ranking_is_cited_opened_previewed_surfaced():
+    assert final_ranking(RIGHT) == ["a", "k", "b", "m"]
+    assert final_ranking(BROKEN) == ["y"]
+    assert final_ranking(RIGHT, depth=2) == ["a", "k"]
+
+
+def test_ranking_measures_are_of_the_final_ranking_over_all_judged_questions(evaluation):
+    assert evaluation.metrics["AP"] == pytest.approx(((1 + 2 / 3) / 2) / 4)
+    assert evaluation.metrics["P@2"] == pytest.approx((1 / 2) / 4)
+    assert evaluation.metrics["RR"] == pytest.approx(1 / 4)
+    assert evaluation.rankings == {"right": ["a", "k", "b", "m"], "wrong": ["n"]}
+
+
+def test_calibration_is_over_stated_confidences_of_ended_questions(evaluation):
+    # 80 % and right, 60 % and wrong: |.7 - .5|.
+    assert evaluation.metrics["calibration_error"] == pytest.approx(20)
+    assert evaluation.denominators["calibration_error"] == 2
+
+
+def test_the_published_accuracy_has_a_denominator_of_its_own(evaluation):
+    assert evaluation.metrics["accuracy_published"] == pytest.approx(1 / 3)
+    assert evaluation.denominators["accuracy_published"] == 3
+    assert evaluation.denominators["accuracy"] == 4
+
+
+def test_counts_have_every_status_and_the_missing_questions(evaluation):
+    assert evaluation.counts == {
+        "questions": 4,
+        "recorded": 3,
+        "missing": 1,
+        "answered": 2,
+        "unjudged": 0,
+        "without_accepted_answer": 0,
+        "no_call": 0,
+        "reminded": 0,
+        "no_format": 0,
+        "without_verdict": 0,
+        "completed": 1,
+        "steered": 1,
+        "timed_out": 0,
+        "out_of_turns": 0,
+        "out_of_context": 0,
+        "out_of_money": 0,
+        "failed": 1,
+        "calls": 5,
+        "repeated": 1,
+        "refused": 1,
+        "refused_other": 1,
+    }
+
+
+def test_refusals_are_counted_by_code_and_ends_by_reason():
+    calls = [
+        *(ToolCall("search", {}, "", error="missing_argument") for _ in range(2)),
+        ToolCall("google", {}, "", error="unknown_tool"),
+        ToolCall("search", {}, "..."),
+    ]
+    tried = replace(RIGHT, status="out_of_turns", reason="turns", calls=calls)
+    cut = replace(BROKEN, reason="truncated", calls=calls[:1])
+    counts = evaluated(tried, WRONG, cut).counts
+    assert {name: count for name, count in counts.items() if name.startswith("ended_")} == {
+        "ended_truncated": 1,
+        "ended_turns": 1,
+    }
+    assert counts["calls"] == 4 + 1 + 1
+    # Of the four, three are the same search.
+    assert counts["repeated"] == 2
+    assert {name: count for name, count in counts.items() if name.startswith("refused")} == {
+        "refused": 4,
+        "refused_missing_argument": 3,
+        "refused_unknown_tool": 1,
+    }
+
+
+def test_a_call_is_repeated_where_only_its_reason_is_another():
+    rows = [
+        {"query": "mill", "reason": "to find it"},
+        {"reason": "once more", "query": "mill"},
+        {"query": "Mill", "reason": "to find it"},
+    ]
+    calls = [ToolCall("search", row, "...") for row in rows]
+    other = replace(WRONG, calls=calls[:1])  # another question may ask the same
+    assert evaluated(replace(RIGHT, calls=calls), other).counts["repeated"] == 1
+
+
+def test_the_funnel_has_each_judged_tier_and_ignores_failed_questions(evaluation):
+    assert evaluation.funnel["evidence"]["surfaced"] == pytest.approx(
+        {"macro": 1 / 4, "micro": 2 / 5, "documents": 5 / 4}
+    )
+    assert evaluation.funnel["gold"]["surfaced"] == {"macro": 1, "micro": 1, "documents": 4}
+    assert evaluation.funnel["gold"]["previewed"]["macro"] == 0
+    assert evaluation.curves["documents"][-1] == (2, pytest.approx(0.5 / 4))
+
+
+def test_verdicts_are_of_ended_questions_and_name_the_judge(evaluation):
+    assert [(row.qid, row.correct) for row in evaluation.verdicts] == [
+        ("right", True),
+        ("wrong", False),
+    ]
+    assert evaluated(RIGHT).metrics["accuracy"] == 0
+    assert evaluated(RIGHT).verdicts[0].settings == ExactAnswerJudge("exact").fingerprint
+
+
+def test_questions_without_judgements_or_answers_are_left_out_and_counted():
+    judged = {"evidence": {"right": {"a": 1}, "elsewhere": {"q": 1}}}
+    benchmark = SmallBenchmark(TOPICS, judged, {"right": ["Ada"], "wrong": []})
+    partly = evaluate_run([RIGHT], benchmark)
+    assert partly.per_question["recall_surfaced"] == {"right": 1}
+    assert list(partly.per_question["accuracy"]) == ["right"]
+    assert partly.counts["unjudged"] == 3 and partly.counts["without_accepted_answer"] == 3
+    assert partly.metrics["completion"] == 1 / 4
+
+
+def test_a_benchmark_without_answers_and_judgements_still_has_its_effort():
+    bare = evaluate_run([RIGHT], SmallBenchmark(TOPICS))
+    assert {"accuracy", "AP", "recall_surfaced", "calibration_error"}.isdisjoint(bare.metrics)
+    assert bare.metrics["tool_calls"] == 3
+    assert bare.funnel == {} and bare.curves == {}
+
+
+def test_a_run_without_any_trajectory_is_all_zero():
+    empty = evaluated()
+    assert empty.metrics["accuracy"] == empty.metrics["completion"] == 0
+    assert empty.metrics["recall_surfaced"] == 0
+    assert empty.counts["missing"] == 4
+    assert "tool_calls" not in empty.metrics
+
+
+def test_an_absent_confidence_is_full_confidence_only_in_the_published_variant():
+    topics = [Topic(str(number), "?") for number in range(200)]
+    said = ({"role": "assistant", "content": "an answer"},)
+    unsure = [
+        Trajectory(t.qid, "?", "completed", answer=Answer(exact="no idea"), messages=said)
+        for t in topics
+    ]
+    answers = {topic.qid: ["Ada"] for topic in topics}
+    half = [
+        Trajectory(
+            t.qid, "?", "completed", answer=Answer(exact="Ada", confidence=50.0), messages=said
+        )
+        for t in topics[:100]
+    ]
+    evaluation = evaluate_run([*half, *unsure[100:]], SmallBenchmark(topics, answers=answers))
+    assert evaluation.metrics["calibration_error"] == pytest.approx(50)
+    assert evaluation.denominators["calibration_error"] == 100
+    # First bin: gap .5 over 100 of 200. Last bin, full confidence and all wrong: dropped.
+    assert evaluation.metrics["calibration_error_published"] == pytest.approx(100 * 0.125**0.5)
+
+
+def test_the_calibration_error_does_not_depend_on_the_order_of_the_trajectories():
+    topics = [Topic(f"{number:03}", "?") for number in range(200)]
+    answers = {topic.qid: ["Ada"] for topic in topics}
+    rows = [
+        Trajectory(
+            topic.qid,
+            "?",
+            "completed",
+            answer=Answer(exact="Ada" if place < 100 else "Bob", confidence=50.0),
+        )
+        for place, topic in enumerate(topics)
+    ]
+    for mixed in (rows, rows[::-1], [*rows[::2], *rows[1::2]]):
+        evaluation = evaluate_run(mixed, SmallBenchmark(topics, answers=answers))
+        # By id: a bin of right answers and a bin of wrong ones.
+        assert evaluation.metrics["calibration_error"] == pytest.approx(50)
+
+
+def test_trajectories_of_another_split_are_refused():
+    with pytest.raises(InputError, match="1 of 1 trajectories, such as that of question 'right'"):
+        evaluate_run([RIGHT], SmallBenchmark(TOPICS[1:]))
+
+
+def test_two_trajectories_of_one_question_are_refused():
+    with pytest.raises(InputError, match="'right' has 2 trajectories"):
+        evaluated(RIGHT, RIGHT)
+
+
+COUNTED, SILENT = Usage(input=100, cached=0, output=10), Usage()
+PRICE = Price(input=10_000.0, output=100_000.0)  # a reply of 100 and 10 tokens costs $2
+
+
+def metered(qid, *requests):
+    """A question whose usage a ledger counted: role, the server's counts, and the price."""
+    ledger = Ledger()
+    for role, usage, price in requests:
+        with ledger.request(role, qid, price) as entry:
+            entry.reply(Turn(text="x", usage=usage))
+    return replace(RIGHT, qid=qid, usage=ledger.usage(qid))
+
+
+def test_unknown_money_and_tokens_are_left_out_of_means_and_not_zero():
+    result = evaluated(
+        metered("right", ("agent", COUNTED, PRICE)),
+        metered("wrong", ("agent", COUNTED, UNKNOWN)),
+        metered("broken", ("agent", SILENT, PRICE)),
+    )
+    assert result.per_question["usage_dollars"] == {"right": 2.0}
+    assert result.metrics["usage_dollars"] == result.metrics["usage_agent_dollars"] == 2.0
+    assert result.per_question["usage_input_tokens"] == {"right": 100.0, "wrong": 100.0}
+    assert result.metrics["usage_output_tokens"] == 10.0
+    measures = ("usage_dollars", "usage_input_tokens", "usage_calls", "tool_calls")
+    assert [result.denominators[measure] for measure in measures] == [1, 2, 3, 3]
+
+
+def test_one_unpriced_reply_makes_the_cost_of_its_question_unknown():
+    result = evaluated(
+        metered("right", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, UNKNOWN)),
+        metered("wrong", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, PRICE)),
+    )
+    assert result.per_question["usage_dollars"] == {"wrong": 4.0}
+    assert result.per_question["usage_agent_dollars"] == {"right": 2.0, "wrong": 2.0}
+    assert result.per_question["usage_rewriter_dollars"] == {"wrong": 2.0}
+
+
+def test_a_role_without_requests_cost_nothing():
+    result = evaluated(
+        metered("right", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, PRICE)),
+        metered("wrong", ("agent", COUNTED, PRICE)),
+        metered("broken"),
+    )
+    assert result.per_question["usage_dollars"] == {"right": 4.0, "wrong": 2.0, "broken": 0.0}
+    assert result.per_question["usage_rewriter_dollars"] == {
+        "right": 2.0,
+        "wrong": 0.0,
+        "broken": 0.0,
+    }
+
+
+def test_what_is_known_of_no_question_is_no_measure():
+    result = evaluated(metered("right", ("agent", SILENT, UNKNOWN)), metered("wrong"))
+    assert not {"usage_dollars", "usage_input_tokens"} & (result.metrics.keys())
+    assert result.per_question["usage_unpriced"] == {"right": 1.0, "wrong": 0.0}
+
+
+def searched(*rewrites, question="Who wrote it?"):
+    """One search for each pair of the agent's query and what a rewriter made of it."""
+    notes = [{"rewrite": {"raw": raw, "rewritten": text}} for raw, text in rewrites]
+    calls = tuple(ToolCall("search", {}, "...", notes=row) for row in notes)
+    return Trajectory("right", question, "completed", calls=calls)
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "guesses"),
+    [
+        (searched(("author", "Who is Ada, the author?"), ("poet", "Who is the poet?")), 1),
+        (searched(("author", "notes of Ada"), ("poet", "poems of Ada Lovelace")), 2),
+        (searched(("author", "notes of Ada"), ("writer", "notes of Ada")), 1),  # one text
+        (searched(("notes by Ada", "What notes did Ada write?")), 0),  # the agent knew it
+        (searched(("author", "notes of Ada"), question="Did Ada write it?"), 0),
+        (searched(("author", "the Adage")), 0),  # no whole word
+    ],
+)
+def test_rewritten_queries_count_where_the_answer_is_the_rewriters(trajectory, guesses):
+    assert evaluated(trajectory).per_question["rewrites_with_answer"] == {"right": guesses}
+
+
+def test_without_a_rewritten_query_nothing_is_counted(evaluation):
+    assert "rewrites_with_answer" not in evaluation.per_question
+    second = ToolCall("search", {}, "", notes={"rewrite": {"raw": "a", "rewritten": "b"}})
+    rewritten = replace(WRONG, calls=(*WRONG.calls, second))
+    # The mean is over the questions that have a rewritten search.
+    assert evaluated(RIGHT, rewritten).denominators["rewrites_with_answer"] == 1
+
+
+# The evidence funnel and the exposure curves.
+
+GRADES = {
+    "1": {"a": 1, "b": 2, "c": 1, "z": 0},
+    "2": {"x": 1},
+    "3": {"y": 1, "w": 1},
+    "4": {"n": 0},
+}
+ONE = Trajectory(
+    "1",
+    "?",
+    "completed",
+    tiers={
+        "surfaced": ("a", "k", "b", "l", "m", "c"),
+        "previewed": ("a", "k", "b"),
+        "opened": ("a",),
+        "cited": (),
+    },
+    exposures=(
+        Exposure(1, "previewed", "a", 1, 100),
+        Exposure(1, "previewed", "k", 2, 100),
+        Exposure(2, "opened", "a", 2, 500),
+        Exposure(3, "previewed", "b", 3, 600),
+        Exposure(3, "cited", "a", 3, 600),
+    ),
+)
+TWO = Trajectory(
+    "2",
+    "?",
+    "completed",
+    tiers={"surfaced": ("x",), "previewed": ("q", "x"), "opened": ("q", "x"), "cited": ("x",)},
+    exposures=(Exposure(1, "opened", "q", 1, 40), Exposure(2, "opened", "x", 10, 1000)),
+)
+
+
+def test_each_tier_has_macro_and_micro_recall_and_mean_documents_over_all_questions():
+    # Question 3 has no trajectory and counts 0; question 4 has no relevant document.
+    funnel = evidence_funnel([ONE, TWO], {"evidence": GRADES})["evidence"]
+    assert list(funnel) == ["surfaced", "previewed", "opened", "cited"]
+    assert funnel["surfaced"] == pytest.approx(
+        {"macro": (1 + 1 + 0) / 3, "micro": 4 / 6, "documents": (6 + 1 + 0) / 3}
+    )
+    assert funnel["previewed"] == pytest.approx(
+        {"macro": (2 / 3 + 1) / 3, "micro": 3 / 6, "documents": 5 / 3}
+    )
+    assert funnel["opened"] == pytest.approx(
+        {"macro": (1 / 3 + 1) / 3, "micro": 2 / 6, "documents": 3 / 3}
+    )
+    assert funnel["cited"] == pytest.approx({"macro": 1 / 3, "micro": 1 / 6, "documents": 1 / 3})
+
+
+def test_every_judged_tier_has_its_own_denominator():
+    funnel = evidence_funnel([ONE], {"evidence": GRADES, "gold": {"1": {"c": 1}}, "none": {}})
+    assert list(funnel) == ["evidence", "gold"]
+    assert funnel["gold"]["surfaced"] == {"macro": 1, "micro": 1, "documents": 6}
+    assert funnel["gold"]["previewed"]["macro"] == 0
+
+
+def test_questions_without_a_relevant_document_are_left_out():
+    assert list(relevant_documents(GRADES)) == ["1", "2", "3"]
+
+
+def test_curves_are_steps_averaged_over_all_questions_that_hold_their_last_value():
+    curves = exposure_curves([ONE, TWO], GRADES, points=500)
+    by_documents = dict(curves["documents"])
+    # Question 1 reaches 1/3 at one document and 2/3 at three; question 2 reaches 1 at ten.
+    assert by_documents[1] == pytest.approx((1 / 3) / 3)
+    assert by_documents[2] == pytest.approx((1 / 3) / 3)
+    assert by_documents[3] == by_documents[9] == pytest.approx((2 / 3) / 3)
+    assert by_documents[10] == pytest.approx((2 / 3 + 1) / 3)
+    by_tokens = dict(curves["tokens"])
+    assert by_tokens[99] == 0
+    # An opened document counts from its first showing, which was the preview.
+    assert by_tokens[100] == pytest.approx((1 / 3) / 3)
+    assert max(by_tokens) == 1000 and by_tokens[1000] == pytest.approx((2 / 3 + 1) / 3)
+
+
+def test_a_curve_has_few_ascending_points_and_ends_at_the_largest_exposure():
+    points = exposure_curves([ONE, TWO], GRADES, points=12)["tokens"]
+    assert len(points) <= 12
+    assert points == sorted(points) and points[0][0] == 1 and points[-1][0] == 1000
+    recalls = [recall for _, recall in points]
+    assert recalls == sorted(recalls)
+
+
+def test_the_end_of_the_curve_is_the_recall_of_what_was_shown():
+    curves = exposure_curves([ONE, TWO], GRADES)
+    shown = evidence_funnel([ONE, TWO], {"evidence": GRADES})["evidence"]["previewed"]["macro"]
+    assert curves["documents"][-1][1] == pytest.approx(shown)
+    assert curves["tokens"][-1][1] == pytest.approx(shown)
+
+
+def test_nothing_shown_is_a_point_at_zero():
+    assert exposure_curves([], GRADES) == {"documents": [(1, 0)], "tokens": [(1, 0)]}
+
+
+def test_the_funnel_has_the_recall_of_each_layer():
+    exposures = (
+        Exposure(1, "previewed", "a", 1, 10, "metadata"),
+        Exposure(1, "previewed", "n", 2, 10, "metadata"),
+        Exposure(2, "opened", "a", 2, 40, "abstract"),
+    )
+    calls = (
+        ToolCall("search", {}, "", tokens=10, notes={"layer": "metadata"}),
+        ToolCall("read", {}, "", tokens=20, notes={"layer": "abstract"}),
+        ToolCall("read", {}, "", tokens=10, notes={"layer": "abstract"}),  # the same once more
+    )
+    trajectory = Trajectory("q", "q", "completed", calls=calls, exposures=exposures)
+    judged = {"evidence": {"q": {"a": 1, "b": 1}, "other": {"c": 1}}}
+    funnel = evidence_funnel([trajectory], judged)["evidence"]
+    assert funnel["metadata"] == {"macro": 0.25, "micro": 1 / 3, "documents": 1.0, "tokens": 5.0}
+    assert funnel["abstract"] == {"macro": 0.25, "micro": 1 / 3, "documents": 0.5, "tokens": 15.0}
+    assert "text" not in funnel
+
+
+def test_curves_never_exceed_one():
+    # In floating point, 49 times 1/49 is less than 1, and some other sums are more.
+    for documents in range(1, 30):
+        docids = [f"d{n}" for n in range(documents)]
+        rows = [Exposure(1, "opened", docid, n, n) for n, docid in enumerate(docids, start=1)]
+        questions = [Trajectory(str(q), "?", "completed", exposures=tuple(rows)) for q in range(7)]
+        evidence = {str(q): dict.fromkeys(docids, 1) for q in range(7)}
+        for points in exposure_curves(questions, evidence).values():
+            assert max(recall for _, recall in points) <= 1
+            assert points[-1][1] == pytest.approx(1)
+
+
+# Answer coverage.
+
+TEXTS = {f"d{number}": f"Title {number}\nnothing of use" for number in range(20)}
+TEXTS["kow"] = "Brel\nIts mayor is ANNA  Kow, since 1,998."
+TEXTS["kowal"] = "Brel\nAnna Kowalska was no mayor. Yes."
+
+
+def texts(docids):
+    return ((docid, TEXTS[docid]) for docid in docids if docid in TEXTS)
+
+
+def coverage(ranking, *accepted):
+    values = answer_coverage({"q": ranking}, {"q": accepted}, texts)
+    return values["AnswerCoverage@5"]["q"], values["AnswerCoverage@10"]["q"]
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"), [(1, (1, 1)), (5, (1, 1)), (6, (0, 1)), (10, (0, 1)), (11, (0, 0))]
+)
+def test_an_answer_counts_where_one_of_the_first_documents_holds_it(place, expected):
+    ranking = [f"d{number}" for number in range(15)]
+    ranking.insert(place - 1, "kow")
+    assert coverage(ranking, "Bo Lind", "the Anna Kow!") == expected
+
+
+def test_texts_and_answers_are_normalised_alike_and_answers_are_whole_words():
+    assert coverage(["kow"], "anna kow") == coverage(["kow"], "1998") == (1, 1)
+    assert coverage(["kow"], "Brel") == (1, 1)  # titles count
+    assert coverage(["kowal"], "Anna Kow") == coverage(["kow"], "Kow Anna") == (0, 0)
+    assert coverage(["gone", "kow"], "Anna Kow") == (1, 1)  # a document that the corpus lacks
+
+
+def test_every_question_with_an_answer_that_can_be_held_is_in_the_mean():
+    accepted = {"a": ["Anna Kow"], "b": ["Anna Kow"], "c": ["yes"], "d": [], "e": ["yes", "Brel"]}
+    values = answer_coverage({"a": ["kow"], "c": ["kowal"], "e": ["kow"]}, accepted, texts)
+    assert values["AnswerCoverage@5"] == {"a": 1.0, "b": 0.0, "e": 1.0}
+    none = {qid: accepted[qid] for qid in "cd"}
+    assert answer_coverage({"a": ["kow"]}, none, texts) == {}
+
+
+def test_each_document_is_read_once_and_only_the_first_ten_are():
+    reads = []
+
+    def counted(docids):
+        reads.extend(docids)
+        return texts(docids)
+
+    rankings = {qid: ["kow", *(f"d{number}" for number in range(15))] for qid in "ab"}
+    answer_coverage(rankings, {"a": ["Kow"], "b": ["Kow"]}, counted)
+    assert len(reads) == len(set(reads)) == 10
+
+
+# Calibration.
+
+
+def test_one_bin_is_the_gap_of_mean_confidence_and_accuracy():
+    # Mean confidence 60 %, one of four right: 25 %.
+    assert calibration_error([30, 50, 70, 90], [True, False, False, False]) == pytest.approx(35)
+
+
+def test_bins_of_sorted_confidences_are_averaged_by_size_in_squares():
+    # Sorted: (10, wrong) (20, right) | (80, right) (90, wrong) (100, right).
+    # Gaps: |.15 - .5| = .35 over 2, |.9 - 2/3| = .2333 over 3.
+    error = calibration_error([90, 10, 100, 80, 20], [False, False, True, True, True], bin_size=2)
+    assert error == pytest.approx(100 * ((2 * 0.35**2 + 3 * (0.9 - 2 / 3) ** 2) / 5) ** 0.5)
+
+
+def test_perfectly_calibrated_answers_have_none():
+    assert calibration_error([50] * 4, [True, False, True, False]) == 0
+    assert calibration_error([100, 100, 0], [True, True, False], bin_size=1) == 0
+
+
+def test_the_published_variant_keeps_dropped_answers_in_its_total():
+    confidences, correct = [50.0] * 100 + [100.0] * 100, [False] * 100 + [True] * 100
+    assert calibration_error_published(confidences, correct) == pytest.approx(
+        100 * (0.25 * 100 / 200) ** 0.5
+    )
+
+
+def test_the_published_variant_is_zero_below_one_bin():
+    assert calibration_error_published([50.0] * 99, [True] * 99) == 0
+
+
+def test_calibration_without_answers_is_an_error():
+    with pytest.raises(ValueError, match="at least one"):
+        calibration_error([], [])
+
+
+def test_confidences_that_differ_by_rounding_alone_are_ties():
+    # Ties keep the order given: bins of (right, wrong) and (right, wrong).
+    stated = [0.1 + 0.2, 0.3, 0.1 + 0.2, 0.3]
+    assert calibration_error(stated, [True, False, True, False], bin_size=2) == pytest.approx(
+        100 * (0.5 - 0.003)
+    )
