@@ -58,7 +58,7 @@ def check_judge(config: DictConfig) -> None:
         check_price(config, ROLE, llm.price, "judge_llm")
 
 
-def asks_model(config: DictConfig) -> bool:
+def needs_llm(config: DictConfig) -> bool:
     """Whether the judge is a language model."""
     return isinstance(_judge(config)[0], LlmJudge)
 
@@ -71,7 +71,7 @@ def judging_alone(config: DictConfig, folder: RunFolder) -> Iterator[Ledger]:
     the run is locked meanwhile. The cap is `budget.run_dollars` of the command line, or that of the
     run's newest start.
     """
-    if not asks_model(config):
+    if not needs_llm(config):
         yield Ledger()
         return
     with (

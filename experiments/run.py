@@ -24,7 +24,7 @@ from soundingline.experiments.build import (
 )
 from soundingline.experiments.cli import main
 from soundingline.experiments.config import Settings, plain_values
-from soundingline.experiments.evaluate import asks_model, check_judge, evaluated
+from soundingline.experiments.evaluate import check_judge, evaluated, needs_llm
 from soundingline.experiments.naming import cell_name, factors, fingerprints, run_folder
 from soundingline.experiments.pipeline import (
     BoundPipeline,
@@ -124,7 +124,7 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
         last = answer(
             config, folder, built, parts, agent_of_repeat, llm, budget, session, ledger, servers
         )
-        if last and asks_model(config):
+        if last and needs_llm(config):
             # Judging costs money, and whoever mends the run may have its answers change.
             raise stopped(last, folder, built.benchmark, ledger, config.repeats)
         if once := corpus_costs(built.parts):
