@@ -332,11 +332,11 @@ class Enrichment(Stage):
         filters = {
             f"{side}_filter": replace(filter_, tau=tau) for side, filter_ in self._filters.items()
         }
-        return type(self)(**{**self._arguments(), **filters})
+        return replace(self, **filters)  # type: ignore[arg-type]
 
     def with_weight(self, weight: float) -> Enrichment:
         """The stage with another weight, not bound."""
-        return type(self)(**{**self._arguments(), "weight": weight})
+        return replace(self, weight=weight)
 
     def expansions(self, queries: Sequence[QueryContext]) -> list[Expansion]:
         """The terms of each query and of its expansion. The stage must be bound."""
