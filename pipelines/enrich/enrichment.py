@@ -332,11 +332,11 @@ class Enrichment(Stage):
         filters = {
             f"{side}_filter": replace(filter_, tau=tau) for side, filter_ in self._filters.items()
         }
-        return replace(self, **filters)  # type: ignore[arg-type]
+        return type(self)(**{**self._arguments(), **filters})
 
     def with_weight(self, weight: float) -> Enrichment:
         """The stage with another weight, not bound."""
-        return replace(self, weight=weight)
+        return type(self)(**{**self._arguments(), "weight": weight})
 
     def expansions(self, queries: Sequence[QueryContext]) -> list[Expansion]:
         """The terms of each query and of its expansion. The stage must be bound."""
