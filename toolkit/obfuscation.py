@@ -128,7 +128,7 @@ def encrypt_lines(content: bytes) -> bytes:
 
 
 def decrypt_line(line: bytes, path: Path) -> bytes:
-    """A line (without its line break), decrypted where it is obfuscated. `path` appears in the
+    """A line (without its line break), decrypted if it is obfuscated. `path` appears in the
     message of the `InputError` for a line that cannot be decrypted."""
     if not line.startswith(_PREFIX):
         return line
@@ -136,8 +136,8 @@ def decrypt_line(line: bytes, path: Path) -> bytes:
         return canary().decrypt(line[len(_PREFIX) :]).encode()
     except NotObfuscated:
         raise InputError(
-            f"{path} cannot be opened with the canary in ${VARIABLE}",
-            valid="the canary that it was sealed with",
+            f"{path} cannot be decrypted with the canary in ${VARIABLE}",
+            valid="the canary that it was obfuscated with",
             do=f"set {VARIABLE} to it; if that is right, the file is damaged",
         ) from None
 
