@@ -18,7 +18,6 @@ import binascii
 import hashlib
 import os
 import secrets
-from functools import lru_cache
 from pathlib import Path
 
 from soundingline.toolkit.errors import InputError
@@ -79,12 +78,7 @@ class Canary:
 def canary() -> Canary:
     """The canary of the environment variable `SOUNDINGLINE_CANARY`; `InputError` if it is not
     set."""
-    return _canary(os.environ.get(VARIABLE, ""))
-
-
-@lru_cache(maxsize=4)
-def _canary(text: str) -> Canary:
-    return Canary(text)
+    return Canary(os.environ.get(VARIABLE, ""))
 
 
 def mark_obfuscated(folder: Path) -> None:
