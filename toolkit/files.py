@@ -489,7 +489,6 @@ def _content(path: Path) -> bytes:
 
 def _rows(content: bytes, path: Path, *, recovering: bool = False) -> Iterator[_Row]:
     """The finished lines."""
-    checked = False
     for line in content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]:
         try:
             text = decrypt_line(line, path)
@@ -499,9 +498,7 @@ def _rows(content: bytes, path: Path, *, recovering: bool = False) -> Iterator[_
             yield _Row(line, None, "cannot be decrypted")
             continue
         checksum = _CHECKSUM.search(text)
-        checked = checked or checksum is not None
-        sound = checksum and int(checksum[1], 16) == zlib.crc32(text[: checksum.start()])
-        if checked and not sound:
+        if not checksum or int(checksum[1], 16) != zlib.crc32(text[: checksum.start()]):
             yield _Row(line, None, "does not match its checksum")
             continue
         try:
