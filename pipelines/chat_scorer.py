@@ -92,7 +92,7 @@ class ChatScorer:
     Source: the Scorer of Du et al. (2026), with another prompt.
     """
 
-    needs_llm = True
+    asks_model = True
 
     def __init__(
         self,

@@ -121,13 +121,13 @@ class Stage(ByArguments, pt.Transformer):
     with it. Two stages are equal if their arguments and their collections are.
     """
 
-    needs_llm: ClassVar[bool] = False
+    asks_model: ClassVar[bool] = False
     """Whether it cannot work without a language model in its collection."""
 
-    needs_logprobs: ClassVar[bool] = False
+    asks_logprobs: ClassVar[bool] = False
     """Whether that model must give log-probabilities."""
 
-    needs_completions: ClassVar[bool] = False
+    asks_completions: ClassVar[bool] = False
     """Whether that model must continue a text without a chat template."""
 
     collection: Collection | None = None
@@ -145,14 +145,14 @@ class Stage(ByArguments, pt.Transformer):
         """The collection in which all stages rank, if this stage changes it."""
         return collection
 
-    def validate(self, engine: Engine) -> None:
+    def check(self, engine: Engine) -> None:
         """Raise `InputError` for settings that cannot work, before anything is built: a checkpoint
         that cannot be loaded, or a ranking model that `engine` does not support. Loads no
         weights."""
         _ = self.fingerprint
         for part in self._parts().values():
             if isinstance(part, Stage):
-                part.validate(engine)
+                part.check(engine)
 
     @property
     def fingerprint(self) -> str:

@@ -220,7 +220,7 @@ class OverlapScorer:
     and thread-safe.
     """
 
-    needs_llm = False
+    asks_model = False
 
     def __init__(self) -> None:
         self._rarity = Rarity()

@@ -147,7 +147,7 @@ class Listwise(HeadReranker):
     max_words: int = 300
     cache: Path | None = None
 
-    needs_llm = True
+    asks_model = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

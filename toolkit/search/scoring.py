@@ -111,7 +111,7 @@ class RequirementScorer(Protocol):
     """
 
     @property
-    def needs_llm(self) -> bool:
+    def asks_model(self) -> bool:
         """Whether it needs a language model."""
         ...
 
