@@ -17,21 +17,13 @@ HIGHER, LOWER, NEITHER = 1, -1, 0
 
 @dataclass(frozen=True)
 class Measure:
-    """How a report prints and defines a measure.
-
-    Attributes:
-        name: the name of the measure.
-        digits: digits after the point.
-        better: `HIGHER`, `LOWER`, or `NEITHER` for costs and descriptions.
-        definition: one sentence; empty for an unknown measure.
-        source: the paper or program that defines the measure.
-    """
+    """How a report prints and defines a measure."""
 
     name: str
-    digits: int
-    better: int
-    definition: str
-    source: str = ""
+    digits: int  # after the point
+    better: int  # `HIGHER`, `LOWER`, or `NEITHER` for costs and descriptions
+    definition: str  # one sentence; empty for an unknown measure
+    source: str = ""  # the paper or program that defines the measure
 
 
 _PI_SERINI = "Pi-Serini (Hsu, Yang and Lin, 2026)"
@@ -199,9 +191,9 @@ def describe(name: str) -> Measure:
         definition = _USED.get(quantity, "").format(f" of the {role}" if role else "")
         return Measure(name, digits, NEITHER, definition)
     if name.endswith("_unchanged"):
-        whole = describe(name.removesuffix("_unchanged"))
-        definition = f"{whole.definition} Of the calls before the first page that differs."
-        return replace(whole, name=name, definition=definition)
+        measure = describe(name.removesuffix("_unchanged"))
+        definition = f"{measure.definition} Of the calls before the first page that differs."
+        return replace(measure, name=name, definition=definition)
     match = _IR_NAME.fullmatch(name)
     text = _RANKING.get(match["family"]) if match else None
     if match and text:

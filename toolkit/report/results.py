@@ -45,20 +45,13 @@ T = TypeVar("T")
 class ReportData:
     """Evaluated runs, their paired comparisons, and how a report shows them.
 
-    Attributes:
-        styles: the runs with their labels and colours.
-        comparisons: paired comparisons between these runs.
-        main: the main measure; empty if the runs have no measure.
-        baseline: the name of the run that the others are compared with.
-        measures: the measures of the first table.
-        alpha: the level of significance.
-        traces: name of a run -> relative address of its traces.
-        systems: the runs by system and benchmark, if there are several benchmarks.
+    The fields are the arguments of `render`. `systems` are the runs by system and benchmark, if
+    there are several benchmarks.
     """
 
     styles: Sequence[RunStyle]
     comparisons: Sequence[PairedComparison]
-    main: str
+    main: str  # empty if the runs have no measure
     baseline: str
     measures: Sequence[str]
     alpha: float

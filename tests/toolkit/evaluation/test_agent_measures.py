@@ -143,13 +143,13 @@ def test_calibration_is_over_stated_confidences_of_ended_questions(evaluation):
     assert evaluation.denominators["calibration_error"] == 2
 
 
-def test_the_published_accuracy_stands_beside_with_its_own_denominator(evaluation):
+def test_the_published_accuracy_has_a_denominator_of_its_own(evaluation):
     assert evaluation.metrics["accuracy_published"] == pytest.approx(1 / 3)
     assert evaluation.denominators["accuracy_published"] == 3
     assert evaluation.denominators["accuracy"] == 4
 
 
-def test_counts_tell_every_status_and_what_is_missing(evaluation):
+def test_counts_have_every_status_and_the_missing_questions(evaluation):
     assert evaluation.counts == {
         "questions": 4,
         "recorded": 3,
@@ -338,7 +338,7 @@ def test_one_unpriced_reply_makes_the_cost_of_its_question_unknown():
     assert result.per_question["usage_rewriter_dollars"] == {"wrong": 2.0}
 
 
-def test_what_was_never_asked_for_cost_nothing():
+def test_a_role_without_requests_cost_nothing():
     result = evaluated(
         metered("right", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, PRICE)),
         metered("wrong", ("agent", COUNTED, PRICE)),
@@ -484,7 +484,7 @@ def test_nothing_shown_is_a_point_at_zero():
     assert exposure_curves([], GRADES) == {"documents": [(1, 0)], "tokens": [(1, 0)]}
 
 
-def test_the_funnel_tells_what_was_judged_from_which_layer():
+def test_the_funnel_has_the_recall_of_each_layer():
     exposures = (
         Exposure(1, "previewed", "a", 1, 10, "metadata"),
         Exposure(1, "previewed", "n", 2, 10, "metadata"),

@@ -117,7 +117,7 @@ def test_calls_to_another_tool_are_made_by_its_own_names(foreign):
         assert result.trajectory.tiers["opened"] == (("b",) if foreign else ("a",))
 
 
-def test_words_and_queries_stand_for_each_other_between_tools():
+def test_words_and_queries_are_translated_between_tools():
     pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
     grep = Grep(syntax="words")
     session = grep.open(WordBackend(TEXTS), STORE)
