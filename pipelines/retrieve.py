@@ -167,6 +167,10 @@ class Retriever(Stage):
         shorter.depth = depth
         return shorter
 
+    def _with_feedback(self, terms: int, docs: int, weight: float, **model: float) -> RM3:
+        feedback: dict[str, Any] = {"fb_terms": terms, "fb_docs": docs, "original_weight": weight}
+        return RM3(depth=self.depth, index=self.index, **feedback, **model)
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class BM25(Retriever):
@@ -192,7 +196,7 @@ class BM25(Retriever):
 
     def rm3(self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5) -> RM3:
         """The same with RM3 feedback from its own best units; see `RM3`."""
-        return _with_feedback(self, fb_terms, fb_docs, original_weight)
+        return self._with_feedback(fb_terms, fb_docs, original_weight, k1=self.k1, b=self.b)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -215,7 +219,7 @@ class QueryLikelihood(Retriever):
 
     def rm3(self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5) -> RM3:
         """The same with RM3 feedback from its own best units; see `RM3`."""
-        return _with_feedback(self, fb_terms, fb_docs, original_weight)
+        return self._with_feedback(fb_terms, fb_docs, original_weight, mu=self.mu)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -292,42 +296,24 @@ class RM3(Retriever):
         return QueryLikelihood(mu=self.mu, depth=depth, index=index)
 
 
-def _with_feedback(
-    ranker: BM25 | QueryLikelihood, fb_terms: int, fb_docs: int, original_weight: float
-) -> RM3:
-    parameters: dict[str, Any] = (
-        {"mu": ranker.mu}
-        if isinstance(ranker, QueryLikelihood)
-        else {"k1": ranker.k1, "b": ranker.b}
-    )
-    return RM3(
-        depth=ranker.depth,
-        index=ranker.index,
-        fb_terms=fb_terms,
-        fb_docs=fb_docs,
-        original_weight=original_weight,
-        **parameters,
-    )
-
-
 def ranked(inp: pd.DataFrame, rankings: Sequence[RankedList]) -> pd.DataFrame:
-    """Every column of `inp`, and `docno`, `score`, `rank` (from 0), one row a hit. `rankings`: one
-    for each row of `inp`, or none at all."""
+    """Every column of `inp`, and `docno`, `score`, `rank` (from 0), one row a hit. There is a
+    ranking for each row of `inp`, or none at all."""
     counts = [len(ranking.docnos) for ranking in rankings] or [0] * len(inp)
     rows = np.repeat(np.arange(len(inp)), counts)
     # One frame from complete columns: for a single query, setting them one by one takes longer
     # than the search.
     out = {name: inp[name].array.take(rows) for name in inp.columns if name not in _RESULT}
-    out = {name: _as_they_are(values) for name, values in out.items()}
-    out["docno"] = _as_they_are(_joined([ranking.docnos for ranking in rankings], np.object_))
+    out = {name: _plain(values) for name, values in out.items()}
+    out["docno"] = _plain(_joined([ranking.docnos for ranking in rankings], np.object_))
     out["score"] = _joined([ranking.scores for ranking in rankings], np.float64)
     out["rank"] = _joined([np.arange(count) for count in counts], np.int64)
     return pd.DataFrame(out, copy=False)
 
 
-def _as_they_are(values: Any) -> Any:
-    """Values of which pandas makes no strings of its own: Arrow's do not hold half a surrogate
-    pair, which a model may write, and making them takes longer than a search."""
+def _plain(values: Any) -> Any:
+    """Values that pandas does not convert into strings of Arrow, which cannot hold half a surrogate
+    pair, as a model may write it, and take longer to make than a search."""
     is_object = pd.api.types.is_object_dtype(values.dtype)
     return pd.Series(values, dtype=object, copy=False) if is_object else values
 

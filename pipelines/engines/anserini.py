@@ -27,7 +27,12 @@ from threading import Lock
 from typing import IO, Any, ClassVar, cast
 
 from soundingline.pipelines.engines.engine import RankedList
-from soundingline.pipelines.index_folder import Checked, OpenedIndex, read_manifest, write_manifest
+from soundingline.pipelines.index_folder import (
+    OpenedIndex,
+    UniqueUnits,
+    read_manifest,
+    write_manifest,
+)
 from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
 from soundingline.pipelines.lexical.bm25 import check_settings
 from soundingline.pipelines.lexical.likelihood import check_likelihood
@@ -78,7 +83,7 @@ class AnseriniEngine:
         The folder appears when it is complete. `InputError` for an empty corpus, a repeated id, a
         missing jar or machine.
         """
-        checked = Checked(track(units, "indexing (anserini)"))
+        checked = UniqueUnits(track(units, "indexing (anserini)"))
         process = self.process()
         try:
             with atomic_folder(Path(path)) as folder:

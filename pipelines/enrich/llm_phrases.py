@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -114,14 +114,6 @@ class LlmSource(PhraseSource):
 
     def _bound_llm(self, collection: Collection) -> CachedLLM:
         return self._llm.of(model_of(collection), collection.caches)
-
-
-class StoredTexts(Protocol):
-    """Units that can be read repeatedly, and whose number is known."""
-
-    def __iter__(self) -> Iterator[Unit]: ...
-
-    def __len__(self) -> int: ...
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -236,11 +228,11 @@ class ModelPhrases(LlmSource):
         """The units without a cached answer."""
         return (unit for unit, answer in self._cached(units, collection) if answer is None)
 
-    def missing_flags(self, units: StoredTexts, collection: Collection) -> bytearray:
-        """A byte for each unit, in their order: 1 if the cache has no answer for it, else 0. No
-        unit is read while the cache is empty."""
+    def missing_flags(self, units: Iterable[Unit], count: int, collection: Collection) -> bytearray:
+        """A byte for each of `count` units, in their order: 1 if the cache has no answer for it,
+        else 0. No unit is read while the cache is empty."""
         if not self._bound_llm(collection).has_cached:
-            return bytearray(b"\1") * len(units)
+            return bytearray(b"\1") * count
         return bytearray(answer is None for _, answer in self._cached(units, collection))
 
     def ask_documents(

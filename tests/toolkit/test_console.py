@@ -1,7 +1,5 @@
 """Texts cannot control the terminal, and a traceback comes down to a line of somebody's code."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Data and settings from outside: what passes, and the one line about what does not."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

@@ -1,7 +1,5 @@
 """Sealed lines: the published scheme, marked folders, and what an absent or wrong canary brings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -48,7 +46,7 @@ def sealed(tmp_path):
 
 def trajectory(**more):
     call = ToolCall("search", {"query": TEXT}, output=TEXT * 50, ranking=("d1",))
-    return Trajectory("q1", TEXT, "completed", calls=(call,), **more)  # type: ignore[arg-type]
+    return Trajectory("q1", TEXT, "completed", calls=(call,), **more)
 
 
 @given(st.text())
@@ -87,7 +85,7 @@ def test_a_folder_is_sealed_with_one_canary(sealed, monkeypatch):
     mark_obfuscated(sealed)
     assert CANARY not in (sealed / MARKER).read_text()
     monkeypatch.setenv(VARIABLE, "another canary")
-    with pytest.raises(InputError, match="cannot be opened with the canary"):
+    with pytest.raises(InputError, match="cannot be decrypted with the canary"):
         mark_obfuscated(sealed)
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(InputError, match=f"{VARIABLE} is not set"):

@@ -1,7 +1,5 @@
 """Secrets are found by their names, at any depth, and nothing else is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

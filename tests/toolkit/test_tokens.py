@@ -1,7 +1,5 @@
 """Counting and cutting by words and marks, and by the tokenizer of a model."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

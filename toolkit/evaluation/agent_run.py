@@ -206,14 +206,10 @@ def evaluate_run_folder(
 
     Args:
         folder: the run folder.
-        benchmark: the benchmark of the run.
+        benchmark, measures, texts: see `evaluate_run`.
         judges: one judge for each of the folder's repeats.
-        measures: names of ir_measures.
-        state: the folder's `state()` from before the judges read its trajectories.
-        texts: see `evaluate_run`.
-
-    Raises:
-        InputError: if trajectories were written in the meantime.
+        state: the folder's `state()` from before the judges read its trajectories. `InputError` if
+            trajectories were written in the meantime.
     """
     parts, evaluations = folder.repeats(), []
     if len(parts) != len(judges):
@@ -227,8 +223,9 @@ def evaluate_run_folder(
             write_json(part.path / VERDICTS, [row._asdict() for row in evaluation.verdicts])
             ranking = trec_run(evaluation.rankings, f"{folder.name}-repeat{part.number}")
             write_text(part.path / RANKINGS, ranking, clear=True)
-    whole = evaluations[0] if len(evaluations) == 1 else average_repeats(evaluations)
-    write_evaluation(folder.path, whole, state=state)
+    several = len(evaluations) > 1
+    evaluation = average_repeats(evaluations) if several else evaluations[0]
+    write_evaluation(folder.path, evaluation, state=state)
     if folder.state() != state:
         raise _changed(folder)
     return load_run(folder.path)

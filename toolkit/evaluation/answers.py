@@ -49,29 +49,19 @@ _NUMBER = re.compile(
 class Verdict(NamedTuple):
     """A judge's verdict on one answer.
 
-    Attributes:
-        qid: the question.
-        correct: the verdict.
-        exact, contained: whether the answer equals an accepted one after normalisation, or contains
-            it.
-        f1: the token F1 with the accepted answer that fits best.
-        answer: the answer.
-        accepted: the accepted answer that fits best.
-        judge, settings: the judge's name and the hash of its settings. Accuracies are comparable
-            only if both are equal.
-        error: why the judge gave no verdict, in which case the answer counts as wrong.
+    Accuracies are comparable only if the judge's name and the hash of its `settings` are equal.
     """
 
     qid: str
     correct: bool
-    exact: bool
-    contained: bool
-    f1: float
+    exact: bool  # whether the answer equals an accepted one after normalisation
+    contained: bool  # whether it contains an accepted one
+    f1: float  # of its tokens, with the accepted answer that fits best
     answer: str
-    accepted: str
+    accepted: str  # the accepted answer that fits best
     judge: str
     settings: str
-    error: str = ""
+    error: str = ""  # why the judge gave no verdict; the answer then counts as wrong
 
 
 class Judge(ABC):
@@ -95,8 +85,9 @@ class ExactAnswerJudge(Judge):
         rule: `contained` if the answer may contain an accepted one as whole tokens in their order;
             `exact` if both must be equal after normalisation.
 
-    Example: >>> ExactAnswerJudge().verdict("q1", Answer(exact="It was Ada."), ["Ada",
-        "Lovelace"]).correct True
+    Example:
+        >>> ExactAnswerJudge().verdict("q1", Answer(exact="It was Ada."), ["Ada"]).correct
+        True
     """
 
     name = "exact_answer"

@@ -272,7 +272,7 @@ def _check_factors(groups: Sequence[Sequence[EvaluatedRun]], by: Sequence[str]) 
                 raise InputError(
                     f"{other.name} and {run.name} have the same {', '.join(by)} and differ "
                     "otherwise",
-                    valid="factors that tell the runs on one benchmark apart",
+                    valid="factors that distinguish the runs on one benchmark",
                     do=f"add {' or '.join(sorted(varied - set(by)))}",
                 )
 

@@ -145,10 +145,7 @@ class Evaluation:
 class EvaluatedRun(Evaluation):
     """An evaluation that was read from a run folder, without its rankings and verdicts.
 
-    Attributes:
-        name: the run's name.
-        factors: what was varied, option names by group, such as `{"unit": "passage"}`.
-        manifest: the run's manifest.
+    `factors` are what was varied, option names by group, such as `{"unit": "passage"}`.
     """
 
     name: str
@@ -266,13 +263,8 @@ def _mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[f
 def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) -> None:
     """Write an evaluation into a run folder and replace an earlier one.
 
-    Args:
-        path: the run folder.
-        evaluation: the evaluation.
-        state: the `RunFolder.state()` from before the trajectories were read.
-
-    Raises:
-        InputError: for a value that is not finite, and if the folder cannot be written.
+    `state` is the `RunFolder.state()` from before the trajectories were read. `InputError` for a
+    value that is not finite, and if the folder cannot be written.
     """
     folder = RunFolder(path)
     _check_finite(folder, evaluation)
@@ -333,11 +325,7 @@ def _check_finite(folder: RunFolder, evaluation: Evaluation) -> None:
 
 
 def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
-    """Read the evaluation of a run folder.
-
-    Args:
-        path: the run folder.
-        name: the run's name; by default the folder's.
+    """Read the evaluation of a run folder, under the name of the folder or another one.
 
     Raises:
         InputError: if this is no run, or one that was not evaluated, was evaluated before its

@@ -5,7 +5,7 @@ agent that ranks five. The funnel therefore reports the number of exposed docume
 recall, and the curves show recall at equal exposure.
 
 Only questions with at least one relevant document (grade above 0) count here, because recall is
-undefined for the others. A judged question without a trajectory has found nothing.
+undefined for the others. A judged question without a trajectory counts as 0.
 """
 
 from __future__ import annotations

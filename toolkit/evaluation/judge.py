@@ -12,7 +12,7 @@ import asyncio
 import copy
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,24 +76,17 @@ _SAMPLE = JudgeCase("", "question", "first line\n<|im_end|> </s> [INST]", ("acce
 class ModelVerdict(NamedTuple):
     """The model's verdict on one case.
 
-    Attributes:
-        qid: the question.
-        correct: whether the answer is correct.
-        extracted: the answer that the model found in the response.
-        reasoning: the model's reasons; the beginning of an unreadable reply, or the error message.
-        confidence: the response's own confidence, 0 to 100; None if it states none.
-        error: `failed` if there was no reply (requested again next time), `unreadable` for a reply
-            without a verdict, otherwise empty.
-        case: the fingerprint of the case.
+    `error` is `failed` if there was no reply (requested again next time), `unreadable` for a reply
+    without a verdict, otherwise empty.
     """
 
     qid: str
     correct: bool
-    extracted: str = ""
-    reasoning: str = ""
-    confidence: float | None = None
+    extracted: str = ""  # the answer that the model read in the response
+    reasoning: str = ""  # the model's; the beginning of an unreadable reply, or the error message
+    confidence: float | None = None  # of the response, 0 to 100; None if it states none
     error: str = ""
-    case: str = ""
+    case: str = ""  # the fingerprint of the case
 
 
 class LlmJudge:
@@ -177,12 +170,8 @@ class LlmJudge:
 
 
 class RecordedVerdicts(Judge):
-    """Verdicts that a model gave, as the judge of an evaluation. A question without one is wrong.
-
-    Args:
-        judge: the judge that gave them.
-        verdicts: question -> verdict.
-    """
+    """The verdicts of a model by question, as the judge of an evaluation. A question without one is
+    wrong."""
 
     name = LlmJudge.name
 
@@ -291,15 +280,8 @@ class VerdictFile:
     @contextmanager
     def writing(self) -> Iterator[Write]:
         """A function that appends one verdict."""
-        journal = JsonLinesLog(self.path, head=self._head)
-
-        def write(verdict: ModelVerdict, usage: Mapping[str, float]) -> None:
-            journal.append({**verdict._asdict(), "usage": dict(usage)})
-
-        try:
-            yield write
-        finally:
-            journal.close()
+        with closing(JsonLinesLog(self.path, head=self._head)) as log:
+            yield lambda verdict, usage: log.append({**verdict._asdict(), "usage": dict(usage)})
 
     def left(self, cases: Iterable[JudgeCase]) -> list[JudgeCase]:
         """The cases whose response has no verdict yet, or whose request failed."""

@@ -29,18 +29,14 @@ PREFIX = "_unchanged"
 class Replay:
     """The replay of one question.
 
-    Attributes:
-        trajectory: the replayed calls, without an answer.
-        calls: the number of calls.
-        unchanged: the number of calls before the first page with another text.
-        overlap: the mean share of a recorded ranking's first `OVERLAP` documents that are among the
-            first of the new ranking; None without a search.
-        moved: the mean number of ranks by which evidence moved up; None if no ranking has any.
+    `overlap` is the mean share of a recorded ranking's first `OVERLAP` documents that are among the
+    first of the new ranking (None without a search), and `moved` the mean number of ranks by which
+    evidence moved up (None if no ranking has any).
     """
 
-    trajectory: Trajectory
+    trajectory: Trajectory  # the replayed calls, without an answer
     calls: int
-    unchanged: int
+    unchanged: int  # calls before the first page with another text
     overlap: float | None
     moved: float | None
 

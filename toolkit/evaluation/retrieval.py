@@ -44,7 +44,7 @@ CUTOFFS = (1, 5, 10, 20, 50)
 LIST_MEASURES = tuple(f"{name}@{k}" for name in ("P", "R", "F1", "nDCG") for k in CUTOFFS)
 LIST_HEADLINE = ("F1@20", "nDCG@20")  # the list measures that a table has room for
 _COVERAGE_DEPTHS = (5, 10)
-# ir_measures describes a missing parameter by the default object that stands for it.
+# ir_measures describes a missing parameter by the object that is its default.
 _MISSING = re.compile(r"invalid param (\w+)=<object object at \w+>")
 _F1 = re.compile(r"F1@([1-9]\d{0,5})")
 
@@ -113,14 +113,9 @@ def measure_rankings(
 ) -> PerQuestion:
     """Compute measures of rankings with ir_measures.
 
-    Args:
-        rankings: question -> docids, best first, without repetition.
-        qrels: question -> docid -> grade.
-        measures: names of ir_measures.
-
-    Returns: Measure -> question -> value, for every question of `qrels`. A judged question
-        without a ranking has the value of an empty ranking (0). A ranked question without
-        judgements is left out, as in trec_eval.
+    Returns measure -> question -> value, for every question of `qrels` (question -> docid ->
+    grade). A judged question without a ranking has the value of an empty ranking (0). A ranked
+    question without judgements is left out, as in trec_eval.
     """
     parsed = parse_measures(measures)
     numbers = _IdNumbers()
@@ -257,11 +252,11 @@ def list_measures(
 def list_counts(targets: Targets, qids: Collection[str]) -> dict[str, int]:
     """`asking_for_documents` and `without_targets` among the questions; empty if no question asks
     for documents."""
-    asked = [targets[qid] for qid in qids if qid in targets]
-    if not asked:
+    lists = [targets[qid] for qid in qids if qid in targets]
+    if not lists:
         return {}
-    empty = sum(not docids for docids in asked)
-    return {"asking_for_documents": len(asked), "without_targets": empty}
+    empty = sum(not docids for docids in lists)
+    return {"asking_for_documents": len(lists), "without_targets": empty}
 
 
 def _mean(values: Sequence[float]) -> float:

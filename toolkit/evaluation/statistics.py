@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -38,25 +38,19 @@ class Paired(NamedTuple):
     """A paired comparison of `a` with `b`. Values that differ only by rounding (`ROUNDING`) are
     ties.
 
-    Attributes:
-        mean_a, mean_b: the means over the questions.
-        difference: `mean_a` - `mean_b`.
-        low, high: the bootstrap interval of the difference.
-        p: the p value of the two-sided test of no difference.
-        n: the number of questions.
-        questions_needed: the number of questions that would make a difference of this size
-            significant; None without a difference.
-        wins, losses, ties: the numbers of questions on which `a` is higher, lower, equal.
+    `low` and `high` are the bootstrap interval of the difference, and `p` is that of the two-sided
+    test of no difference. `wins`, `losses` and `ties` count the questions on which `a` is higher,
+    lower and equal.
     """
 
     mean_a: float
     mean_b: float
-    difference: float
+    difference: float  # mean_a - mean_b
     low: float
     high: float
     p: float
-    n: int
-    questions_needed: int | None
+    n: int  # questions
+    questions_needed: int | None  # for a significant difference of this size; None without one
     wins: int
     losses: int
     ties: int
@@ -190,28 +184,24 @@ def _is_constant(differences: Values, errors: Values) -> Any:
 def _randomisation(differences: Values, errors: Values, resamples: int, seed: int) -> float:
     # scipy's permutation_test compares sums relative to the observed one. If the summands nearly
     # cancel out, their rounding is larger than that.
-    exact = 2 ** len(differences) <= resamples
-    total = 2 ** len(differences) if exact else resamples
+    questions = len(differences)
+    exact = 2**questions <= resamples
+    total = 2**questions if exact else resamples
     observed, error = differences.sum(), errors.sum()
+    rng = np.random.default_rng(seed)
     low = high = 0
-    for flips in _flips(len(differences), total, exact=exact, seed=seed):
-        sums = flips @ differences
+    for first in range(0, total, _FLIPS_AT_ONCE):
+        rows = np.arange(first, min(first + _FLIPS_AT_ONCE, total))
+        if exact:
+            flips = (rows[:, None] >> np.arange(questions)) & 1
+        else:
+            flips = rng.integers(0, 2, (len(rows), questions), dtype=np.int8)
+        sums = (2.0 * flips - 1.0) @ differences
         low += int((sums <= observed + error).sum())
         high += int((sums >= observed - error).sum())
     # All assignments include the observed one; a sample does not, and it counts as one more.
     extra = 0 if exact else 1
     return min(1.0, 2 * (min(low, high) + extra) / (total + extra))
-
-
-def _flips(questions: int, count: int, *, exact: bool, seed: int) -> Iterator[Any]:
-    rng = np.random.default_rng(seed)
-    for first in range(0, count, _FLIPS_AT_ONCE):
-        rows = np.arange(first, min(first + _FLIPS_AT_ONCE, count))
-        if exact:
-            bits = (rows[:, None] >> np.arange(questions)) & 1
-        else:
-            bits = rng.integers(0, 2, (len(rows), questions), dtype=np.int8)
-        yield 2.0 * bits - 1.0
 
 
 def _bootstrap(
@@ -312,31 +302,23 @@ class VarianceComponents(NamedTuple):
     The model is the one-way random-effects analysis of variance: the value of repeat j of question
     i is mu + a_i + e_ij (Searle, Casella and McCulloch, Variance Components, 1992, chapter 3).
 
-    Attributes:
-        within, between: the standard deviations of e and of a.
-        share: the share of e in the total variance, 1 - ICC(1) (Shrout and Fleiss, 1979); None if
-            nothing varies.
-        questions: the number of questions.
-        repeats: the mean number of values of a question.
+    `share` is the share of e in the total variance, 1 - ICC(1) (Shrout and Fleiss, 1979); None if
+    nothing varies.
     """
 
-    within: float
-    between: float
+    within: float  # the standard deviation of e
+    between: float  # the standard deviation of a
     share: float | None
     questions: int
-    repeats: float
+    repeats: float  # the mean number of values of a question
 
 
 def variance_components(values: Mapping[str, Sequence[float]]) -> VarianceComponents | None:
-    """The variance components of the repeats of each question.
+    """The variance components of question -> its value in each repeat.
 
-    Args:
-        values: question -> its value in each repeat.
-
-    Returns:
-        None for fewer than two questions, and if no question has two values. A negative estimate of
-        the variance between questions is 0, and so is a deviation that rounding explains
-        (`ROUNDING` of the largest value).
+    None for fewer than two questions, and if no question has two values. A negative estimate of the
+    variance between questions is 0, and so is a deviation that rounding explains (`ROUNDING` of the
+    largest value).
     """
     groups = [np.asarray(row, dtype=float) for row in values.values() if len(row)]
     sizes = np.array([len(group) for group in groups])

@@ -35,20 +35,12 @@ Values = NDArray[np.float64]
 
 
 class HeldOut(NamedTuple):
-    """A choice on one set of questions that is reported on another. Points are given by number.
+    """A choice on `selecting` questions that is reported on `reported` others."""
 
-    Attributes:
-        chosen: the best point on the selecting questions.
-        best: the best point on the reported questions.
-        selected: the mean of the chosen point on the selecting questions.
-        chosen_value, best_value: the means of both points on the reported questions.
-        selecting, reported: the numbers of questions.
-    """
-
-    chosen: int
-    best: int
-    selected: float
-    chosen_value: float
+    chosen: int  # the number of the best point on the selecting questions
+    best: int  # the number of the best point on the reported questions
+    selected: float  # the mean of `chosen` on the selecting questions
+    chosen_value: float  # the means of both points on the reported questions
     best_value: float
     selecting: int
     reported: int
@@ -60,20 +52,12 @@ class HeldOut(NamedTuple):
 
 
 class CrossValidated(NamedTuple):
-    """A choice on one set of questions by cross-validation. Points are given by number.
+    """A choice on one set of questions by cross-validation."""
 
-    Attributes:
-        chosen: the best point on all questions.
-        selected: the mean of the chosen point on all questions.
-        value: the mean over all questions, each at the point chosen without its fold.
-        folds: the point chosen without each fold.
-        questions: the number of questions.
-    """
-
-    chosen: int
-    selected: float
-    value: float
-    folds: Sequence[int]
+    chosen: int  # the number of the best point on all questions
+    selected: float  # the mean of `chosen` on all questions
+    value: float  # the mean over all questions, each at the point chosen without its fold
+    folds: Sequence[int]  # the number of the point chosen without each fold
     questions: int
 
     @property
@@ -84,18 +68,11 @@ class CrossValidated(NamedTuple):
 
 @dataclass(frozen=True)
 class Plateau:
-    """The points whose difference to the best one is not significant.
+    """The points whose difference to the best one is not significant."""
 
-    Attributes:
-        best: the point that all others were tested against.
-        p_holm: float64 [points], the p values after Holm's correction; 1 for `best` itself.
-        inside: bool [points], whether the difference is not significant at `alpha`.
-        alpha: the significance level.
-    """
-
-    best: int
-    p_holm: NDArray[np.float64]
-    inside: NDArray[np.bool_]
+    best: int  # the number of the point that all others were tested against
+    p_holm: NDArray[np.float64]  # [points], after Holm's correction; 1 for `best` itself
+    inside: NDArray[np.bool_]  # [points], whether the difference is not significant at `alpha`
     alpha: float
 
 
@@ -138,11 +115,8 @@ def cross_validated(
     Args:
         values: float64 [questions, points].
         points: the settings of each column.
-        folds: the number of folds; their sizes differ by at most one question.
+        folds: 2 to the number of questions; the sizes of folds differ by at most one question.
         seed: of the assignment of questions to folds.
-
-    Raises:
-        InputError: for fewer than 2 folds or more folds than questions.
     """
     if not 2 <= folds <= len(values):
         raise InputError(
@@ -168,12 +142,9 @@ def plateau(values: Values, best: int, *, alpha: float = 0.05) -> Plateau:
     A plateau does not prove that its points are equal: with few questions it is wide.
 
     Args:
-        values: float64 [questions, points].
+        values: float64 [questions, points] of two questions or more.
         best: the number of the point that all others are tested against.
         alpha: the significance level.
-
-    Raises:
-        InputError: for an impossible `alpha`, and for fewer than two questions.
     """
     if not 0 < alpha < 1:
         raise InputError(f"tuning.alpha={alpha}", valid="above 0 and below 1", do="try 0.05")

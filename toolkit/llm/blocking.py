@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The coroutine's result, as from `asyncio.run`, also where an event loop already runs in this
-    thread. `KeyboardInterrupt` where the coroutine was cancelled.
+    """The coroutine's result, as from `asyncio.run`, even if an event loop already runs in this
+    thread. `KeyboardInterrupt` if the coroutine was cancelled.
 
     A notebook executes its cells inside an event loop, which waits until the cell ends. There the
     coroutine runs on an event loop in a new thread, with the context variables of this thread.
@@ -64,7 +64,7 @@ def _run_on_thread(coroutine: Coroutine[Any, Any, T]) -> T:
 def _calling_on_interrupt(function: Callable[[], Any]) -> Iterator[None]:
     """The first Ctrl-C calls `function`, further ones raise `KeyboardInterrupt`. An exception at
     the first one could come while a thread is being started, which nobody would wait for then. Only
-    the main thread receives signals; where they are ignored, they stay so."""
+    the main thread receives signals; if they are ignored, they stay so."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
@@ -97,32 +97,32 @@ def interruptible() -> Iterator[None]:
 
 
 def weights_fingerprint(model: Any) -> str:
-    """The fingerprint of a model's weights where its name does not identify them. It is empty where
-    the name does, and for a class that has no such attribute."""
+    """The fingerprint of a model's weights if its name does not identify them, else empty. It is
+    also empty for a class that has no such attribute."""
     return str(getattr(model, "weights_fingerprint", ""))
 
 
 def identity(model: Any) -> str:
-    """A model's name, with the fingerprint of its weights where the name does not identify them.
-    It is part of the keys under which replies are cached."""
+    """A model's name, with the fingerprint of its weights if the name does not identify them. It is
+    part of the keys under which replies are cached."""
     weights = weights_fingerprint(model)
     return f"{model.name}@{weights}" if weights else str(model.name)
 
 
 class BlockingModel:
-    """A language model for code without coroutines. All its requests run on one event loop, in a
-    thread of its own; any number of threads may call it.
+    """A language model for code without coroutines. All its requests run on one event loop in a
+    separate thread; any number of threads may call it.
 
     It is created before the model is running. `start(model)`, or `with blocking.started(model):`,
-    makes it ready; before that and after `close`, a request is a `RuntimeError`. It may be started
-    again.
+    makes it ready; before that and after `close`, a request raises `RuntimeError`. It may be
+    started again.
 
     Args:
         name: The name of the model.
         role: The role of its requests on the ledger.
         settings: How to sample. None: the choice of the server.
         price: What the tokens cost.
-        weights_fingerprint: The fingerprint of the weights where the name does not identify them.
+        weights_fingerprint: The fingerprint of the weights if the name does not identify them.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class BlockingModel:
         return f"BlockingModel({self.name!r}, role={self.role!r})"
 
     def start(self, model: ChatModel, ledger: Ledger | None = None) -> None:
-        """Requests go to `model` and are entered in `ledger` (None: a new one without caps)."""
+        """Send requests to `model` and record them on `ledger` (None: a new one without caps)."""
         with self._lock:
             if self._loop:
                 raise RuntimeError(f"{self!r} has been started already")
@@ -156,7 +156,7 @@ class BlockingModel:
 
     def close(self) -> None:
         """Drop the requests under way (whoever waits for one gets a `RuntimeError`), close the
-        model's connections and the loop, and end its thread. Nothing where it does not run."""
+        model's connections and the loop, and end its thread, if it runs."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop:
@@ -164,7 +164,7 @@ class BlockingModel:
 
     @contextmanager
     def started(self, model: ChatModel, ledger: Ledger | None = None) -> Iterator[BlockingModel]:
-        """Started as long as the block, however that ends."""
+        """The block between `start` and `close`."""
         self.start(model, ledger)
         try:
             yield self
@@ -174,8 +174,13 @@ class BlockingModel:
     def respond(
         self, messages: Sequence[Message], settings: SamplingParams | None = None, qid: str = ""
     ) -> Turn:
-        """The reply; a `ModelError` where there is none. `settings` None: those it was made with.
-        `qid` is the question on whose account it is."""
+        """The reply; `ModelError` if there is none.
+
+        Args:
+            messages: The transcript.
+            settings: How to sample. None: the settings of this object.
+            qid: The question that the request belongs to.
+        """
         (turn,) = self.respond_many([messages], [qid], settings)
         if isinstance(turn, ModelError):
             raise turn
@@ -189,12 +194,17 @@ class BlockingModel:
         concurrency: int | None = None,
         arrived: Callable[[int, Turn], None] | None = None,
     ) -> list[Turn | ModelError]:
-        """The reply to each request, or the `ModelError` in its place, in the order given; any
-        other exception is raised and ends the others. `qids`: one a request. At most `concurrency`
-        are under way (None: as many as the model itself allows).
+        """The reply to each request in their order, or the `ModelError` in its place. Any other
+        exception is raised and ends the other requests.
 
-        `arrived` is called with a request's position and its reply as soon as that is there, before
-        the ledger has it, one call at a time, in the thread of the requests: it must be quick.
+        Args:
+            requests: The transcripts.
+            qids: The question that each request belongs to.
+            settings: How to sample. None: the settings of this object.
+            concurrency: The largest number of requests under way. None: that of the model.
+            arrived: Called with the position of a request and its reply as soon as that has
+                arrived, before it is on the ledger. One call at a time, in the thread of the
+                requests: it must be quick.
         """
         with self._lock:
             loop = self._loop
@@ -232,7 +242,7 @@ class BlockingModel:
 
 
 async def _all(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results; the first exception ends the others."""
+    """The results; the first exception ends the others."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return list(await asyncio.gather(*tasks))
@@ -242,7 +252,7 @@ async def _all(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def _settle(outcome: Future[T], task: asyncio.Task[T]) -> None:
-    """Hand a finished task's result or exception to whoever waits, if anybody still does."""
+    """Pass the result or exception of a task that is done to whoever waits for it."""
     if task.cancelled():
         outcome.cancel()
         return
@@ -256,7 +266,7 @@ def _settle(outcome: Future[T], task: asyncio.Task[T]) -> None:
 
 
 class _Loop:
-    """A running event loop in a thread, with the model that is asked on it."""
+    """A running event loop in a thread, with the model that is called on it."""
 
     def __init__(self, model: ChatModel, ledger: Ledger) -> None:
         self.model = model
@@ -266,7 +276,7 @@ class _Loop:
         self._ready = threading.Event()
         self._closed = False
         self._failure: BaseException | None = None
-        # A daemon: who forgets to close it can still leave Python.
+        # A daemon: a program that forgets to close it must still end.
         self._thread = threading.Thread(
             target=self._run, name=f"{model.name} requests", daemon=True
         )
@@ -276,20 +286,20 @@ class _Loop:
             raise self._failure
 
     def reach(self) -> None:
-        """Before the first request, see whether the model's server can be reached, where its client
-        can tell: whoever asks it then need not wait for one attempt after the other."""
+        """Check before the first request whether the model's server can be reached, so that a
+        caller does not wait for one attempt after the other."""
         with self._reaching:
             if not self._reached:
                 getattr(self.model, "reach", lambda: None)()
                 self._reached = True
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Its result; it is cancelled where this thread is interrupted while it waits."""
+        """The coroutine's result. It is cancelled if this thread is interrupted."""
         closed = RuntimeError(
             f"the language model {self.model.name!r} was closed before it replied"
         )
-        # Not `asyncio.run_coroutine_threadsafe`: where this thread is interrupted before that has
-        # returned, nobody has the future that would end the request.
+        # Not `asyncio.run_coroutine_threadsafe`: if this thread is interrupted before that returns,
+        # nobody has the future that would end the request.
         outcome: Future[T] = Future()
         try:
             with self._lock:
@@ -304,19 +314,15 @@ class _Loop:
             outcome.cancel()
 
     def _begin(self, coroutine: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
-        """A task of the loop, which ends when `outcome` is cancelled, and that gets its result."""
+        """Start the task that settles `outcome`, and that ends if `outcome` is cancelled."""
         task = self._asyncio.create_task(coroutine)
         task.add_done_callback(partial(_settle, outcome))
-
-        def drop(outcome: Future[T]) -> None:
-            if outcome.cancelled():
-                self._asyncio.call_soon_threadsafe(task.cancel)
-
-        outcome.add_done_callback(drop)
+        # A task that is done ignores it.
+        outcome.add_done_callback(lambda _: self._asyncio.call_soon_threadsafe(task.cancel))
 
     def close(self) -> None:
         with self._lock:
-            # What was handed in before stands before this in the loop's queue, so none is missed.
+            # What was handed over before is in the loop's queue before this.
             self._closed = True
             self._asyncio.call_soon_threadsafe(self._closing.set)
         self._thread.join()

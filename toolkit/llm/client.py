@@ -11,8 +11,8 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -52,8 +52,8 @@ _PATIENCE = 5.0
 # loses a request.
 _KEEP_ALIVE = 4.0
 _FIRST_WAIT = 0.5
-# Why a reply with status 200 is not whole, by its finish reason. vLLM says `abort` where the engine
-# is paused or shut down and `error` where it failed, and ends a reply that repeats itself; its
+# Why a reply with status 200 is incomplete, by its finish reason. vLLM says `abort` if the engine
+# is paused or shut down and `error` if it failed, and ends a reply that repeats itself; its
 # Responses API says `cancelled` for `abort`. DeepSeek runs out of resources.
 _CUT_SHORT: Mapping[str, tuple[type[ModelError], str]] = {
     "length": (Truncated, "its output limit was reached"),
@@ -68,7 +68,7 @@ _CUT_SHORT: Mapping[str, tuple[type[ModelError], str]] = {
 
 
 class Key:
-    """A key in the environment variable `variable` (None: none is needed). Holds the name alone:
+    """A key in the environment variable `variable` (None: none is needed). It holds only the name:
     the value is read when it is used and appears in no representation, record or error."""
 
     def __init__(self, variable: str | None) -> None:
@@ -82,7 +82,7 @@ class Key:
         self.variable = variable
 
     def value(self, where: str) -> str:
-        """The key for `where`, empty if none is needed; `InputError` where it is not there."""
+        """The key for `where`, empty if none is needed; `InputError` if it is not set."""
         if self.variable is None:
             return ""
         key = os.environ.get(self.variable, "").strip()
@@ -106,9 +106,9 @@ class Key:
 def hidden(text: str, secret: str) -> str:
     """An error's or a log's `text` with `***` for a key or password, which a server may quote back.
 
-    For messages alone, never for a model's reply. A secret that could be a word stays (see
-    `_could_be_a_word`): it guards nothing but a server of one's own, and replacing it would make
-    the message wrong.
+    For messages only, never for a model's reply. A secret that could be a word stays (see
+    `_could_be_a_word`): it protects only a local server, and replacing it would make the message
+    wrong.
     """
     return text if _could_be_a_word(secret) else text.replace(secret, REDACTED)
 
@@ -123,7 +123,7 @@ def _could_be_a_word(key: str) -> bool:
 
 
 def checked_url(url: str) -> str:
-    """A server's address without a slash at its end; `InputError` where it is none, or holds a
+    """A server's address without a slash at its end; `InputError` if it is none, or holds a
     password."""
     parts = urlsplit(url)
     if parts.username or parts.password:
@@ -178,30 +178,15 @@ def current_observer() -> RequestObserver:
 
 
 class Connection(NamedTuple):
-    """An SDK client, the places in flight, and a turnstile: all belong to one event loop.
+    """An SDK client, the places in flight, and a turnstile, all of one event loop.
 
-    One request passes the turnstile in a round of the loop. Preparing one takes longer than reading
-    a reply, so that many together would keep replies that have come from being read and written.
+    One request passes the turnstile in a round of the loop. Preparing a request takes longer than
+    reading a reply, so that many together would delay the reading of replies that have arrived.
     """
 
     client: Any
     slots: asyncio.Semaphore
     turnstile: asyncio.Lock
-
-
-@asynccontextmanager
-async def _place_in_flight(slots: asyncio.Semaphore, queued: list[float]) -> AsyncIterator[None]:
-    """One of the `slots` for the block; the seconds of waiting for it, in vain or not, are added to
-    `queue_seconds`."""
-    began = time.monotonic()
-    try:
-        await slots.acquire()
-    finally:
-        queued.append(time.monotonic() - began)
-    try:
-        yield
-    finally:
-        slots.release()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -267,8 +252,8 @@ class LanguageModel(ABC):
         self._key = Key(self.key_env)
         self._lock = threading.Lock()
         self._use_address(self.base_url or self.default_url)
-        if self._starts_server:
-            self._server.check(self.model)
+        if server := self._own_server:
+            server.check(self.model)
 
     def _use_address(self, url: str) -> None:
         self.address = checked_url(url)
@@ -280,20 +265,20 @@ class LanguageModel(ABC):
         return f"{type(self).__name__}({self.name!r} at {self.address})"
 
     def ready(self) -> None:
-        """`InputError` where the SDK or the key is missing. Sends nothing."""
+        """`InputError` if the SDK or the key is missing. Sends nothing."""
         import_optional(self.sdk)
         import_optional("tenacity")
         self._key.value(self._where)
 
     def fingerprint_weights(self, record: Path | None) -> None:
-        """Set `content` to what the weights of a server that `running` starts are, where the name
-        of the model does not say it. The hashes of local files are stored in `record` (None: they
-        are not stored). `InputError` where the files cannot be read."""
-        if not self._starts_server:
+        """Set `weights_fingerprint` to what identifies the weights of a server that `running`
+        starts, if the name of the model does not. The hashes of local files are stored in `record`
+        (None: they are not stored). `InputError` if the files cannot be read."""
+        if not (server := self._own_server):
             return
         try:
             hashed = partial(cached_file_hash, record=record)
-            self.weights_fingerprint = self._server.weights_fingerprint(self.name, hashed)
+            self.weights_fingerprint = server.weights_fingerprint(self.name, hashed)
         except OSError as error:
             raise InputError(
                 f"the weights of {self.name} cannot be read: {error}", do="check the path"
@@ -313,14 +298,13 @@ class LanguageModel(ABC):
             InputError: As `ready` and `soundingline.toolkit.llm.server.serving`.
         """
         self.ready()
-        if not self._starts_server:
+        if not (server := self._own_server):
             yield self
             return
         if servers is None:
             with Servers() as own, self.running(log, own) as model:
                 yield model
             return
-        server = self._server
         # The server requires the key that we send. It reads it from the environment, because every
         # user of the machine can read command lines.
         key = self._key.value(f"the server of {self.name}")
@@ -345,18 +329,13 @@ class LanguageModel(ABC):
             yield model
 
     @property
-    def _starts_server(self) -> bool:
-        return self.server is not None and self.base_url is None
-
-    @property
-    def _server(self) -> LocalServer:
-        assert self.server is not None
-        return self.server
+    def _own_server(self) -> LocalServer | None:
+        """The server that `running` starts, if any."""
+        return self.server if self.base_url is None else None
 
     def reach(self) -> None:
-        """`Unreachable` where no connection to the server can be made. Asks the server for its list
-        of models, which nobody bills; any answer will do, and so will a server that is too busy to
-        answer."""
+        """`Unreachable` if no connection to the server can be made. Requests its list of models,
+        which is free; any answer counts, and so does a server that is too busy to answer."""
         http = import_optional("httpx2")
         parts = urlsplit(self.address)
         address = f"{parts.scheme}://{parts.netloc}{parts.path}"
@@ -420,13 +399,13 @@ class LanguageModel(ABC):
         reply: dict[str, Any],
         arrived: Arrived,
     ) -> None:
-        """Send once, and call `arrived` as soon as the reply is whole, before anything is awaited:
-        with its body, or without where `reply` has been filled with its JSON values as they came.
-        """
+        """Send once, and call `arrived` as soon as the reply is complete, before anything is
+        awaited: with its body, or without it if `reply` was filled with its JSON values as they
+        came."""
 
     @abstractmethod
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
-        """The reply in our form. May raise what dictionaries raise where fields are missing."""
+        """The reply in our form. May raise what dictionaries raise if fields are missing."""
 
     @abstractmethod
     def _usage(self, usage: Any) -> Usage:
@@ -459,8 +438,8 @@ class LanguageModel(ABC):
         return error.retry_after is None or error.retry_after <= self.longest_wait
 
     def _wait(self, attempt: int, error: ModelError) -> float:
-        """Seconds before the next attempt: what the server asks for and up to a tenth more, else a
-        random part of 1, 2, 4, ... seconds ("full jitter"), so that clients do not return at once.
+        """Seconds before the next attempt: what the server requests and up to a tenth more, else a
+        random part of 1, 2, 4, ... seconds ("full jitter"), so that clients do not return together.
         """
         if error.retry_after is not None:
             return error.retry_after * (1 + 0.1 * self.chance())
@@ -474,7 +453,7 @@ class LanguageModel(ABC):
         messages: Sequence[Message],
         queued: list[float],
     ) -> Turn:
-        """One attempt; `queue_seconds` has the wait of each attempt so far."""
+        """One attempt; `queued` has the seconds that each attempt so far waited for its place."""
         reply: dict[str, Any] = {}
         outcome: Turn | Exception | None = None
 
@@ -490,16 +469,22 @@ class LanguageModel(ABC):
             except Exception as error:
                 outcome = error  # Raised when the connection has been read to its end.
 
+        began = time.monotonic()
         try:
-            async with _place_in_flight(session.slots, queued):
+            try:
+                await session.slots.acquire()
+            finally:
+                queued.append(time.monotonic() - began)
+            try:
                 async with session.turnstile:
                     await asyncio.sleep(0)
                 sending = self._send(session.client, body, timeout, reply, arrived)
-                try:
-                    await asyncio.wait_for(sending, timeout)
-                except Exception as error:
-                    # What fails once the reply is whole takes nothing from it.
-                    outcome = outcome or self._failure(error, timeout)
+                await asyncio.wait_for(sending, timeout)
+            except Exception as error:
+                # What fails once the reply is complete takes nothing from it.
+                outcome = outcome or self._failure(error, timeout)
+            finally:
+                session.slots.release()
         except asyncio.CancelledError as error:
             self._note_attempt(error, reply, queued)
             raise
@@ -519,13 +504,13 @@ class LanguageModel(ABC):
     def _note_attempt(
         self, error: ModelError | asyncio.CancelledError, reply: dict[str, Any], queued: list[float]
     ) -> None:
-        """Put on the error what the ledger enters of an attempt that failed."""
+        """Add to the error what the ledger records of an attempt that failed."""
         error.queue_seconds, error.attempts = queued[-1], len(queued)  # type: ignore[union-attr]
         error.turn = getattr(error, "turn", None) or self._paid(reply)  # type: ignore[union-attr]
 
     def _paid(self, reply: dict[str, Any]) -> Turn | None:
-        """What was paid for a reply that cannot be used, as far as it came. None where the server
-        sent nothing, or an error and no usage."""
+        """What was paid for a reply that cannot be used, as far as it came. None if the server sent
+        nothing, or an error without usage."""
         if not reply or (reply.get("error") and not reply.get("usage")):
             return None
         return Turn(usage=self._usage(reply.get("usage")), finish_reason="error")
@@ -547,7 +532,7 @@ class LanguageModel(ABC):
         return turn
 
     def _translated(self, error: Exception) -> ModelError | None:
-        """Our error for one of the SDK or of its HTTP library; None for a stranger."""
+        """Our error for one of the SDK or of its HTTP library, else None."""
         sdk, http = import_optional(self.sdk), import_optional("httpx2")
         if isinstance(error, sdk.APIStatusError):
             return self._fault(error.status_code, error.body, error.response.headers)
@@ -603,8 +588,8 @@ class LanguageModel(ABC):
         return fault(status, body, headers, where=self._where, now=time.time(), hide=hide)
 
     def _fill(self, reply: dict[str, Any], content: bytes) -> None:
-        """Fill `reply` with the JSON object `content`; `BadReply` where it is none, and then with
-        what it tells of its usage."""
+        """Fill `reply` with the JSON object `content`; if it is none, with what can be read of its
+        usage, and `BadReply`."""
         text = content.decode("utf-8", "replace")
         try:
             reply.update(wire.json_object(text, self._where, hide=self._hide))

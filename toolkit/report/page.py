@@ -45,14 +45,8 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class RunStyle:
-    """How one run is named and drawn in every table and figure.
-
-    Attributes:
-        run: the evaluated run.
-        label: its name in tables and figures.
-        colour: an index into `COLOURS`, or None for a run that is drawn in grey, because there
-            are more runs than colours.
-    """
+    """How one run is named and drawn in every table and figure. `colour` is an index into
+    `COLOURS`; a run without one is drawn in grey, because there are more runs than colours."""
 
     run: EvaluatedRun
     label: str
@@ -69,14 +63,8 @@ Entries = Iterable["TableEntry | str"]
 
 
 class Table:
-    """A table.
-
-    Args:
-        columns: the columns.
-        rows: the entries of each row.
-        note: a line below the table.
-        folded: a line in place of which the HTML page opens the table on a click.
-    """
+    """A table with a `note` below it. Instead of a table with `folded`, the HTML page shows that
+    line and opens the table on a click."""
 
     def __init__(
         self,
@@ -124,26 +112,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A section and its parts, in the order in which they are printed.
+    """A section and its parts, in the order in which they are printed."""
 
-    Attributes:
-        anchor: the id of the section in the HTML page.
-        title: the heading.
-        lead: what the section shows.
-        legend: the runs that the figures show.
-        figures: figures, which only the HTML page has.
-        key: how to read the figures.
-        note: how to read the tables.
-        tables: the tables.
-    """
-
-    anchor: str
+    anchor: str  # the id of the section in the HTML page
     title: str
-    lead: str = ""
-    legend: Sequence[RunStyle] = ()
-    figures: Sequence[Figure] = ()
-    key: str = ""
-    note: str = ""
+    lead: str = ""  # what the section shows
+    legend: Sequence[RunStyle] = ()  # the runs that the figures show
+    figures: Sequence[Figure] = ()  # only in the HTML page
+    key: str = ""  # how to read the figures
+    note: str = ""  # how to read the tables
     tables: Sequence[Table] = ()
 
 

@@ -45,20 +45,13 @@ T = TypeVar("T")
 class ReportData:
     """Evaluated runs, their paired comparisons, and how a report shows them.
 
-    Attributes:
-        styles: the runs with their labels and colours.
-        comparisons: paired comparisons between these runs.
-        main: the main measure; empty if the runs have no measure.
-        baseline: the name of the run that the others are compared with.
-        measures: the measures of the first table.
-        alpha: the level of significance.
-        traces: name of a run -> relative address of its traces.
-        systems: the runs by system and benchmark, if there are several benchmarks.
+    The fields are the arguments of `render`. `systems` are the runs by system and benchmark, if
+    there are several benchmarks.
     """
 
     styles: Sequence[RunStyle]
     comparisons: Sequence[PairedComparison]
-    main: str
+    main: str  # empty if the runs have no measure
     baseline: str
     measures: Sequence[str]
     alpha: float
@@ -232,8 +225,9 @@ def factor_value(run: EvaluatedRun, name: str) -> str:
 
 def question_count(run: EvaluatedRun) -> int:
     """The number of questions of a run."""
-    measured = {qid for values in run.per_question.values() for qid in values}
-    return run.counts.get("questions", len(measured))
+    if "questions" in run.counts:
+        return run.counts["questions"]
+    return len({qid for values in run.per_question.values() for qid in values})
 
 
 def recorded_count(run: EvaluatedRun) -> int:

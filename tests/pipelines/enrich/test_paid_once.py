@@ -92,15 +92,12 @@ def test_an_empty_cache_is_known_to_lack_everything_without_a_look_at_the_units(
             Units.reads += 1
             return iter(UNITS)
 
-        def __len__(self):
-            return len(UNITS)
-
     source, blocking = ModelPhrases(), BlockingModel("m", role="enrichment")
     collection = Collection("c", caches=tmp_path / "caches", model=blocking)
-    assert source.missing_flags(Units(), collection) == bytes([1] * 12)
+    assert source.missing_flags(Units(), 12, collection) == bytes([1] * 12)
     assert Units.reads == 0
     killed(tmp_path, ResultCache, "put", 5)
-    flags = source.missing_flags(Units(), collection)
+    flags = source.missing_flags(Units(), 12, collection)
     assert sum(flags) == 8 and Units.reads == 1
     lacking = [unit for unit, lacks in zip(UNITS, flags, strict=True) if lacks]
     assert lacking == list(source.missing(UNITS, collection))

@@ -1,6 +1,9 @@
+"""The base class of re-rankers: head and tail, texts, windows, cache, batches of threads."""
+
 import asyncio
 import multiprocessing
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -8,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
@@ -20,10 +24,171 @@ from toy_search import store_of
 from soundingline.pipelines import BM25, LexicalIndex
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.compose import MaxP
-from soundingline.pipelines.rerank.reranker import Pair, Reranker
+from soundingline.pipelines.rerank.reranker import Pair, Reranker, merge_head_and_tail, split_head
 from soundingline.toolkit.data import Document, SearchRequest, Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import RankedBrowsing
+
+
+def ranked_rows(*rows, **columns):
+    """Rows (qid, docno, score) without ranks."""
+    return pd.DataFrame(rows, columns=["qid", "docno", "score"]).assign(query="words", **columns)
+
+
+FIVE = ranked_rows(*((("q", f"d{n}", 9.0 - n)) for n in range(5)))
+
+
+def new_order(frame, depth, scores):
+    head, tail = split_head(frame, depth)
+    return merge_head_and_tail(head.assign(score=scores), tail)
+
+
+def test_the_head_comes_in_its_new_order_and_the_tail_below_it():
+    got = new_order(FIVE, 3, [0.1, 0.3, 0.2])
+    assert got["docno"].tolist() == ["d1", "d2", "d0", "d3", "d4"]
+    assert got["score"].tolist() == [0.3, 0.2, 0.1, -0.9, -1.9]
+    assert got["rank"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_ranks_decide_what_the_head_is_where_there_are_ranks():
+    head, tail = split_head(FIVE.assign(rank=[4, 3, 0, 2, 1]), 2)
+    assert head["docno"].tolist() == ["d2", "d4"]
+    assert tail["docno"].tolist() == ["d3", "d1", "d0"]
+
+
+def test_scores_decide_where_there_are_none_and_equal_ones_keep_their_order():
+    rows = [("q", "low", 1.0), ("q", "b", 2.0), ("q", "a", 2.0), ("q", "none", float("nan"))]
+    head, tail = split_head(ranked_rows(*rows), 2)
+    assert head["docno"].tolist() == ["b", "a"]
+    assert tail["docno"].tolist() == ["low", "none"]
+
+
+def test_equal_new_scores_keep_the_retrievers_order():
+    assert new_order(FIVE, 4, [1.0, 2.0, 1.0, 2.0])["docno"].tolist() == [
+        *("d1", "d3", "d0", "d2", "d4")
+    ]
+
+
+def test_rows_without_a_score_go_to_the_heads_end_in_the_retrievers_order():
+    nan = float("nan")
+    got = new_order(FIVE, 4, [nan, 0.5, nan, 0.75])
+    assert got["docno"].tolist() == ["d3", "d1", "d0", "d2", "d4"]
+    assert got["score"].tolist() == [0.75, 0.5, -0.5, -1.5, -2.5]
+
+
+def test_a_head_without_any_score_keeps_the_retrievers_order():
+    got = new_order(FIVE, 2, [float("nan")] * 2)
+    assert got["docno"].tolist() == FIVE["docno"].tolist()
+    assert got["score"].tolist() == [-1.0, -2.0, -3.0, -4.0, -5.0]
+
+
+def test_infinite_scores_become_finite_ones_in_their_place():
+    inf = float("inf")
+    got = new_order(FIVE, 3, [-inf, 1.0, inf])
+    assert got["docno"].tolist() == ["d2", "d1", "d0", "d3", "d4"]
+    assert got["score"].tolist()[:3] == [1e30, 1.0, -1e30]
+    assert np.isfinite(got["score"]).all() and got["score"].is_monotonic_decreasing
+
+
+def test_equal_scores_in_the_tail_stay_equal():
+    rows = [("q", f"d{n}", score) for n, score in enumerate([9.0, 5.0, 5.0, 4.0, 4.0])]
+    assert new_order(ranked_rows(*rows), 1, [7.0])["score"].tolist() == [7.0, 6.0, 6.0, 5.0, 5.0]
+
+
+def test_a_tail_that_scores_as_the_head_did_is_still_below_it():
+    rows = [("q", f"d{n}", 5.0) for n in range(3)]
+    got = new_order(ranked_rows(*rows), 1, [5.0])
+    assert got["score"].tolist() == [5.0, 4.0, 4.0]
+
+
+def test_queries_of_different_lengths_stay_apart_and_in_their_order():
+    rows = [("b", "d1", 5.0), ("a", "d1", 4.0), ("b", "d2", 3.0), ("b", "d3", 2.0), ("c", "x", 1.0)]
+    got = new_order(ranked_rows(*rows), 2, [1.0, 2.0, 8.0, 9.0])
+    assert got[["qid", "docno", "score", "rank"]].to_numpy().tolist() == [
+        ["b", "d2", 2.0, 0],
+        ["b", "d1", 1.0, 1],
+        ["b", "d3", 0.0, 2],
+        ["a", "d1", 8.0, 0],
+        ["c", "x", 9.0, 0],
+    ]
+
+
+def test_a_docno_that_comes_twice_in_a_query_is_two_rows():
+    got = new_order(ranked_rows(("q", "d", 3.0), ("q", "d", 2.0), ("q", "e", 1.0)), 2, [0.0, 1.0])
+    assert got["docno"].tolist() == ["d", "d", "e"]
+    assert got["score"].tolist() == [1.0, 0.0, -1.0]
+
+
+def test_extra_columns_stay_with_their_rows_and_keep_their_kinds():
+    frame = FIVE.assign(url=[f"u{n}" for n in range(5)], year=range(5)).set_index(pd.Index([7] * 5))
+    before = frame.copy()
+    got = new_order(frame, 2, [0.0, 1.0])
+    assert got["url"].tolist() == ["u1", "u0", "u2", "u3", "u4"]
+    assert got["year"].tolist() == [1, 0, 2, 3, 4]
+    assert got["year"].dtype == frame["year"].dtype
+    assert got.index.tolist() == [0, 1, 2, 3, 4]
+    pd.testing.assert_frame_equal(frame, before)
+
+
+def test_an_empty_frame_gives_an_empty_ranking():
+    got = new_order(FIVE.iloc[:0], 3, [])
+    assert len(got) == 0
+    assert {*FIVE.columns, "rank"} == set(got.columns)
+
+
+@pytest.mark.parametrize("depth", [0, -1, True, 1.5, "10", None])
+def test_a_depth_that_is_not_a_positive_whole_number_is_refused(depth):
+    with pytest.raises(InputError, match=r"depth=.* valid: a whole number, 1 or more"):
+        split_head(FIVE, depth)
+
+
+SCORES = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-2, 2).map(float)
+ROWS = st.lists(st.tuples(st.sampled_from("abc"), SCORES, SCORES), min_size=1, max_size=40)
+
+
+@given(ROWS, st.integers(1, 12), st.booleans())
+def test_nothing_is_lost_and_every_order_is_kept(rows, depth, ranked):
+    frame = ranked_rows(*((qid, f"d{n}", old) for n, (qid, old, _) in enumerate(rows)))
+    if ranked:
+        frame["rank"] = frame.groupby("qid").cumcount()
+    new = dict(zip(frame["docno"], [new for _, _, new in rows], strict=True))
+    head, tail = split_head(frame, depth)
+    got = merge_head_and_tail(head.assign(score=[new[docno] for docno in head["docno"]]), tail)
+
+    assert got["qid"].drop_duplicates().tolist() == frame["qid"].drop_duplicates().tolist()
+    assert np.isfinite(got["score"]).all()
+    for qid, mine in got.groupby("qid", sort=False):
+        docnos, scores = mine["docno"].tolist(), mine["score"].tolist()
+        assert mine["rank"].tolist() == list(range(len(mine)))
+        given_rows = frame[frame["qid"] == qid]
+        old = dict(zip(given_rows["docno"], given_rows["score"], strict=True))
+        if ranked:
+            before = given_rows["docno"].tolist()
+        else:
+            # A stable sort, worst (and what is no number) last.
+            before = sorted(old, key=lambda each: (old[each] != old[each], -old[each]))
+        # The head: the same documents, by falling new score, ties as before, no numbers last.
+        expected = sorted(before[:depth], key=lambda each: (new[each] != new[each], -new[each]))
+        assert docnos == expected + before[depth:]
+        # Scores: as computed in the head, falling below it, in 32 bits as well.
+        scored = sum(new[each] == new[each] for each in expected)
+        assert scores[:scored] == [min(max(new[each], -1e30), 1e30) for each in expected[:scored]]
+        for at in range(max(1, scored), len(docnos)):
+            tied = at > depth and old[docnos[at]] == old[docnos[at - 1]]
+            above, here = np.float32(scores[at - 1]), np.float32(scores[at])
+            assert above == here if tied else above > here
+
+
+def test_a_thousand_rows_take_milliseconds():
+    # About 1 ms on an idle core; the bound leaves room for a shared machine.
+    frame = ranked_rows(*(("q", f"d{n}", 1000.0 - n) for n in range(1000))).assign(rank=range(1000))
+    seconds = []
+    for _ in range(20):
+        started = time.perf_counter()
+        got = new_order(frame, 50, [float(n % 7) for n in range(50)])
+        seconds.append(time.perf_counter() - started)
+    assert len(got) == 1000
+    assert min(seconds) < 0.01
 
 
 class Lengths(Reranker):
@@ -601,3 +766,216 @@ def test_a_re_ranker_travels_to_another_process_without_its_model():
 def test_a_model_that_does_not_score_is_refused():
     with pytest.raises(TypeError, match=r"abstract.*score"):
         Reranker()  # type: ignore[abstract]
+
+
+class Recorder(Reranker):
+    """Scores a pair by the length of its text, remembers its calls, and fails on `poison`.
+
+    `held` holds every call until it is set."""
+
+    fingerprint = "recorder"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = []
+        self.held = threading.Event()
+        self.held.set()
+        self.entered = threading.Event()
+        self.inside = 0
+
+    def score(self, pairs):
+        self.inside += 1
+        assert self.inside == 1, "two threads in the model"
+        try:
+            self.calls.append(list(pairs))
+            self.entered.set()
+            assert self.held.wait(30)
+            for pair in pairs:
+                if "poison" in pair.text:
+                    raise ZeroDivisionError(pair.text)
+            return [float(len(pair.text)) for pair in pairs]
+        finally:
+            self.inside -= 1
+
+
+class Slow(Recorder):
+    """Takes two milliseconds a call, so that others come meanwhile."""
+
+    def score(self, pairs):
+        time.sleep(0.002)
+        return super().score(pairs)
+
+
+def pairs(*texts):
+    return [Pair("q", text) for text in texts]
+
+
+def until(condition):
+    """Wait for other threads; a minute is forever."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def waiting(recorder):
+    return recorder._queue.waiting[False]
+
+
+class Crowd:
+    """Requests of one thread each, begun in order while the first is in the model."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def ask(self, first, *others):
+        pool = ThreadPoolExecutor(1 + len(others))
+        self.recorder.held.clear()
+        self.recorder.entered.clear()
+        futures = [pool.submit(self.recorder.score_pairs, first)]
+        assert self.recorder.entered.wait(30)
+        for number, other in enumerate(others, start=1):
+            futures.append(pool.submit(self.recorder.score_pairs, other))
+            until(lambda number=number: len(waiting(self.recorder)) == number)
+        self.recorder.held.set()
+        pool.shutdown(wait=True)
+        return futures
+
+
+@pytest.fixture
+def crowd():
+    return Crowd(Recorder())
+
+
+def test_no_pairs_are_no_call():
+    recorder = Recorder()
+    assert recorder.score_pairs([]) == []
+    assert recorder.calls == []
+
+
+def test_requests_that_come_while_the_model_is_busy_are_the_next_batch(crowd):
+    futures = crowd.ask(pairs("a"), pairs("bb", "ccc"), pairs("d"), pairs("eeee"))
+    assert [each.result() for each in futures] == [[1.0], [2.0, 3.0], [1.0], [4.0]]
+    assert crowd.recorder.calls == [pairs("a"), pairs("bb", "ccc", "d", "eeee")]
+    counts = crowd.recorder.counts
+    assert (counts["batches"], counts["gathered_requests"], counts["pairs_scored"]) == (2, 4, 5)
+    assert (counts["largest_batch"], counts["failed_batches"]) == (4, 0)
+
+
+def test_equal_pairs_of_a_batch_are_scored_once(crowd):
+    futures = crowd.ask(pairs("a"), pairs("bb", "bb"), pairs("ccc", "bb"))
+    assert [each.result() for each in futures] == [[1.0], [2.0, 2.0], [3.0, 2.0]]
+    assert crowd.recorder.calls[1] == pairs("bb", "ccc")
+
+
+def test_an_error_reaches_those_alone_whose_pairs_cause_it(crowd):
+    good, bad, other = crowd.ask(pairs("a"), pairs("bb"), pairs("poison"), pairs("ccc"))[1:]
+    assert good.result() == [2.0]
+    assert other.result() == [3.0]
+    with pytest.raises(ZeroDivisionError, match=r"^poison$"):
+        bad.result()
+    assert crowd.recorder.counts["failed_batches"] == 2
+    assert crowd.recorder.score_pairs(pairs("again")) == [5.0]
+
+
+def test_a_leaders_error_does_not_stop_those_who_wait(crowd):
+    first, second = crowd.ask(pairs("poison"), pairs("bb"))
+    assert isinstance(first.exception(), ZeroDivisionError)
+    assert second.result() == [2.0]
+
+
+def test_everyone_is_told_where_every_request_fails(crowd):
+    futures = crowd.ask(pairs("poison"), pairs("poison 1"), pairs("poison 2"))
+    assert [str(each.exception()) for each in futures] == ["poison", "poison 1", "poison 2"]
+
+
+class Stopped(BaseException):
+    """What Ctrl-C is to the thread that it hits."""
+
+
+def test_a_stopped_leader_leaves_the_others_to_another(crowd):
+    score, stops = crowd.recorder.score, iter([False, True])
+
+    def stopped_once(given):
+        if next(stops, False):
+            raise Stopped
+        return score(given)
+
+    crowd.recorder.score = stopped_once  # type: ignore[method-assign]
+    futures = crowd.ask(pairs("a"), pairs("bb"), pairs("ccc"), pairs("dddd"))
+    assert futures[0].result() == [1.0]
+    stopped = [isinstance(each.exception(), Stopped) for each in futures]
+    assert sum(stopped) == 1
+    for number, future in enumerate(futures, start=1):
+        assert stopped[number - 1] or future.result() == [float(number)]
+    assert crowd.recorder.score_pairs(pairs("again")) == [5.0]
+
+
+def test_the_next_request_is_scored_after_a_failure_of_all(crowd):
+    crowd.ask(pairs("poison"), pairs("poison 1"))
+    assert not waiting(crowd.recorder) and not crowd.recorder._queue.busy
+    assert crowd.recorder.score_pairs(pairs("a")) == [1.0]
+
+
+def test_many_threads_get_their_own_scores_and_the_model_one_thread_at_a_time():
+    recorder = Slow()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+
+    def agent(number):
+        for turn in range(40):
+            lengths = [1 + (number * 7 + turn * 3 + at) % 90 for at in range(1 + turn % 5)]
+            texts = ["x" * length for length in lengths]
+            yield recorder.score_pairs(pairs(*texts)), [float(length) for length in lengths]
+
+    try:
+        with ThreadPoolExecutor(32) as pool:
+            for seen in pool.map(lambda number: list(agent(number)), range(32), timeout=120):
+                for got, expected in seen:
+                    assert got == expected
+    finally:
+        sys.setswitchinterval(interval)
+    counts = recorder.counts
+    assert counts["gathered_requests"] == 32 * 40
+    assert counts["batches"] == len(recorder.calls) < 32 * 40 / 4
+    assert counts["largest_batch"] == max(map(len, recorder.calls))
+    assert not waiting(recorder)
+
+
+def test_time_in_the_model_is_counted_once_however_many_wait():
+    slow = Slow()
+    with ThreadPoolExecutor(8) as pool:
+        started = time.perf_counter()
+        list(pool.map(lambda number: slow.score_pairs(pairs(str(number))), range(8)))
+        passed = time.perf_counter() - started
+    assert 0.002 * slow.counts["batches"] <= slow.counts["seconds"] + 0.001 <= passed + 0.001
+
+
+def test_a_scorer_that_gives_another_number_of_scores_is_a_defect():
+    class Wrong(Recorder):
+        def score(self, pairs):
+            return [0.0]
+
+    with pytest.raises(ValueError, match=r"1 scores for 2 pairs"):
+        Wrong().score_pairs(pairs("a", "b"))
+
+
+def test_who_has_scores_does_not_wait_for_the_next_batch(crowd):
+    recorder = crowd.recorder
+    recorder.held.clear()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(recorder.score_pairs, pairs("a"))
+        assert recorder.entered.wait(30)
+        second = pool.submit(recorder.score_pairs, pairs("bb"))
+        until(lambda: len(waiting(recorder)) == 1)
+        score, free = recorder.score, threading.Event()
+
+        def blocked(given):
+            assert free.wait(30)
+            return score(given)
+
+        recorder.score = blocked  # type: ignore[method-assign]
+        recorder.held.set()
+        assert first.result(30) == [1.0] and not second.done()
+        free.set()
+        assert second.result(30) == [2.0]

@@ -1,7 +1,5 @@
 """Findings of others become documents of the corpus, or are refused."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Sentences by rules and by spaCy, and lines."""
 
-from __future__ import annotations
-
 from importlib import metadata
 from itertools import pairwise
 from types import SimpleNamespace
@@ -123,30 +121,26 @@ def test_short_lines_stay_as_they_are(written):
     assert shown == (written if written[-1] or len(written) == 1 else written[:-1])
 
 
-def test_a_line_break_of_two_characters_does_not_count_as_width():
-    assert lines("abc\r\nabc", 3) == ["abc\r\n", "abc"]
-
-
-def test_a_long_line_is_wrapped_behind_its_last_fitting_sentence():
-    text = "One two. Three Mr. Four. Five six seven. End."
-    assert lines(text, 30) == ["One two. Three Mr. Four. ", "Five six seven. End."]
+@pytest.mark.parametrize(
+    ("text", "width", "expected"),
+    [
+        ("", 5, [""]),
+        ("abc\r\nabc", 3, ["abc\r\n", "abc"]),  # A line break does not count as width.
+        (
+            "One two. Three Mr. Four. Five six seven. End.",
+            30,
+            ["One two. Three Mr. Four. ", "Five six seven. End."],
+        ),
+        ("alpha beta gamma delta", 12, ["alpha beta ", "gamma delta"]),
+        ("a" * 25, 10, ["a" * 10, "a" * 10, "a" * 5]),
+    ],
+)
+def test_a_long_line_is_wrapped_after_a_sentence_or_a_word(text, width, expected):
+    assert lines(text, width) == expected
 
 
 def test_a_sentence_far_from_the_width_is_found_too():
-    text = "Short one. " + "Word " * 300
-    assert lines(text)[0] == "Short one. "
-
-
-def test_a_long_sentence_is_wrapped_behind_its_last_fitting_word():
-    assert lines("alpha beta gamma delta", 12) == ["alpha beta ", "gamma delta"]
-
-
-def test_a_word_wider_than_a_line_is_cut():
-    assert lines("a" * 25, 10) == ["a" * 10, "a" * 10, "a" * 5]
-
-
-def test_an_empty_text_is_one_empty_line():
-    assert line_spans("") == [(0, 0)]
+    assert lines("Short one. " + "Word " * 300)[0] == "Short one. "
 
 
 def _installed():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from effort import cases
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soundingline.toolkit import files
@@ -45,9 +45,9 @@ def passages(store, tmp_path):
 
 
 def test_documents_come_back_as_they_were_in_their_order(store):
-    reader = store
-    assert [reader.document(document.docid) for document in CORPUS] == CORPUS
+    assert [store.document(document.docid) for document in CORPUS] == CORPUS
     assert list(store.documents()) == CORPUS
+    assert list(store.documents(texts=False)) == [each._replace(text="") for each in CORPUS]
     assert (len(store), "d1" in store, "d2" in store, 7 in store) == (3, True, False, False)
 
 
@@ -60,17 +60,14 @@ def test_unknown_ids_are_key_errors(passages):
             passages.texts([unit_id])
 
 
-def test_passages_come_in_the_order_asked(passages):
+def test_units_come_in_the_order_of_their_ids_and_a_docid_is_the_whole_document(passages):
+    assert passages.texts(["d1"]) == [("d1", "Ships", CORPUS[0].text)]
     assert passages.texts(["empty%p0", "d1%p1", "d1%p0", "é %p/2%p1"]) == [
         ("empty%p0", "Nothing", ""),
         ("d1%p1", "Ships", "Nobody drowned."),
         ("d1%p0", "Ships", "The ship sank."),
         ("é %p/2%p1", "", "Tail\x00 ends."),
     ]
-
-
-def test_a_bare_docid_is_the_whole_document_beside_passages(passages):
-    assert passages.texts(["d1"]) == [("d1", "Ships", CORPUS[0].text)]
 
 
 def test_a_bare_docid_is_the_head_where_heads_are_indexed(store, tmp_path):
@@ -100,18 +97,12 @@ def test_stored_units_are_those_of_the_segmenter(store, tmp_path, segmenter):
         assert opened.segmenter_fingerprint == segmenter.fingerprint
 
 
-def test_lines_are_numbered_from_one_and_paged(tmp_path):
+def test_lines_are_numbered_from_one_and_paged():
     text = "\n".join(f"line {number}" for number in range(1, 11))
-    with SqliteStore.build(
-        tmp_path / "t", [Document("d", "T", text)], corpus_fingerprint="c"
-    ) as store:
-        page = store.lines("d", offset=4, limit=2)
-        assert page == ("d", "T", 4, ["line 4", "line 5"], 10)
-        assert list(store.lines("d", offset=10, limit=5).lines) == ["line 10"]
-        assert "\n".join(store.lines("d").lines) == text
-
-
-def test_an_empty_document_has_one_empty_line(store):
+    store = SqliteStore.in_memory([Document("d", "T", text), CORPUS[2]])
+    assert store.lines("d", offset=4, limit=2) == ("d", "T", 4, ["line 4", "line 5"], 10)
+    assert list(store.lines("d", offset=10, limit=5).lines) == ["line 10"]
+    assert "\n".join(store.lines("d").lines) == text
     assert store.lines("empty") == ("empty", "Nothing", 1, [""], 1)
 
 
@@ -128,15 +119,11 @@ def test_lines_that_are_not_there_are_value_errors(store, arguments, message):
         store.lines("é %p/2", **arguments)
 
 
-@settings(
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    max_examples=cases(30),
-)
+@settings(deadline=None, max_examples=cases(30))
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=2500))
-def test_pages_of_lines_hold_the_whole_text(tmp_path, text):
+def test_pages_of_lines_hold_the_whole_text(text):
     document = Document("d", "", text.replace("\n", " "))
-    with SqliteStore.build(tmp_path / "t", [document], corpus_fingerprint="c") as store:
+    with SqliteStore.in_memory([document]) as store:
         total = store.lines("d").total
         pages = [store.lines("d", offset=number, limit=1) for number in range(1, total + 1)]
     assert "".join(page.lines[0] for page in pages).rstrip("\r") == document.text.rstrip("\r")
@@ -165,7 +152,7 @@ def test_a_document_beyond_sqlites_limit_of_a_value_is_refused_and_leaves_nothin
     connect = sqlite3.connect
 
     def limited(*arguments, **named):
-        connection = connect(*arguments, **named)  # type: ignore[call-overload]
+        connection = connect(*arguments, **named)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
         return connection
 
@@ -366,7 +353,3 @@ def test_a_forked_process_reads_a_store_in_memory():
     process.start()
     assert answers.get() == "Ships"
     process.join()
-
-
-def test_titles_are_read_without_the_texts(store):
-    assert list(store.documents(texts=False)) == [each._replace(text="") for each in CORPUS]

@@ -1,4 +1,4 @@
-"""Verdicts between cells: pairs, families, and what must not be compared."""
+"""Comparisons of runs: pairs, families, and what must not be compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.statistics import paired_test
 
 
-def cell(name, benchmark="b", **measures):
+def run_of(name, benchmark="b", **measures):
     return EvaluatedRun(
         name=name, per_question=measures, manifest={"fingerprints": {"benchmark": benchmark}}
     )
@@ -23,15 +23,15 @@ def values(shift, seed=0):
     return {f"q{number}": float(value) for number, value in enumerate(drawn)}
 
 
-CELLS = [
-    cell("base", AP=values(0, 1), RR=values(0, 2)),
-    cell("good", AP=values(0.6, 3), RR=values(0.3, 4)),
-    cell("same", AP=values(0, 1), RR=values(0.1, 5)),
+RUNS = [
+    run_of("base", AP=values(0, 1), RR=values(0, 2)),
+    run_of("good", AP=values(0.6, 3), RR=values(0.3, 4)),
+    run_of("same", AP=values(0, 1), RR=values(0.1, 5)),
 ]
 
 
-def test_each_cell_stands_against_the_baseline():
-    rows = compare(CELLS, ["AP", "RR"], "base")
+def test_each_run_is_compared_with_the_baseline():
+    rows = compare(RUNS, ["AP", "RR"], "base")
     assert [(row.measure, row.a, row.b) for row in rows] == [
         ("AP", "good", "base"),
         ("AP", "same", "base"),
@@ -44,7 +44,7 @@ def test_each_cell_stands_against_the_baseline():
 
 
 def test_without_a_baseline_all_pairs_are_compared():
-    rows = compare(CELLS, ["AP"])
+    rows = compare(RUNS, ["AP"])
     assert [(row.a, row.b) for row in rows] == [
         ("good", "base"),
         ("same", "base"),
@@ -53,77 +53,65 @@ def test_without_a_baseline_all_pairs_are_compared():
 
 
 @pytest.mark.parametrize("family", ["measure", "all"])
-def test_holm_runs_over_the_family_that_was_named(family):
-    rows = compare(CELLS, ["AP", "RR"], family=family)
+def test_holm_runs_over_the_family_that_is_named(family):
+    rows = compare(RUNS, ["AP", "RR"], family=family)
     p = [row.p for row in rows]
-    if family == "all":
-        expected = list(multipletests(p, method="holm")[1])
-    else:
-        expected = [
-            *multipletests(p[:3], method="holm")[1],
-            *multipletests(p[3:], method="holm")[1],
-        ]
+    families = [p] if family == "all" else [p[:3], p[3:]]
+    expected = [each for part in families for each in multipletests(part, method="holm")[1]]
     assert [row.p_holm for row in rows] == pytest.approx(expected)
     assert expected != p
 
 
-def test_a_row_does_not_depend_on_the_other_cells():
-    alone, together = compare(CELLS[:2], ["AP"])[0], compare(CELLS, ["AP"])[0]
+def test_a_row_does_not_depend_on_the_other_runs():
+    alone, together = compare(RUNS[:2], ["AP"])[0], compare(RUNS, ["AP"])[0]
     assert alone._replace(p_holm=0) == together._replace(p_holm=0)
-    direct = paired_test(CELLS[1].per_question["AP"], CELLS[0].per_question["AP"])
+    direct = paired_test(RUNS[1].per_question["AP"], RUNS[0].per_question["AP"])
     assert (alone.low, alone.high, alone.p) == (direct.low, direct.high, direct.p)
 
 
-def test_other_questions_are_refused_telling_how_many_are_shared():
-    other = cell("other", AP={**{f"q{n}": 0.0 for n in range(10)}, "z": 1.0})
+def test_other_questions_are_refused_with_the_number_that_is_shared():
+    other = run_of("other", AP={**{f"q{n}": 0.0 for n in range(10)}, "z": 1.0})
     with pytest.raises(InputError, match=r"other \(11 questions\) and base \(40 .* share 10 on AP"):
-        compare([CELLS[0], other], ["AP"])
+        compare([RUNS[0], other], ["AP"])
 
 
 def test_another_benchmark_is_refused():
     with pytest.raises(InputError, match="different benchmarks"):
-        compare([CELLS[0], cell("other", "c", AP=values(0))], ["AP"])
+        compare([RUNS[0], run_of("other", "c", AP=values(0))], ["AP"])
 
 
-def test_effort_is_compared_over_what_both_runs_recorded():
-    questions = {f"q{n}": 0.0 for n in range(6)}
-    one = cell("one", completion=questions, seconds={f"q{n}": 2.0 + n for n in range(5)})
-    two = cell("two", completion=questions, seconds={f"q{n}": 1.0 for n in range(1, 6)})
-    (row,) = compare([one, two], ["seconds"])
-    assert row.n == 4
-    assert (row.mean_a, row.mean_b) == (1.0, pytest.approx((3 + 4 + 5 + 6) / 4))
+RECORDED = {f"q{n}": 1.0 for n in range(6)}
 
 
-def test_cost_is_compared_over_the_questions_of_which_both_runs_know_it():
-    recorded = {f"q{n}": 1.0 for n in range(6)}
-    one = cell("one", tool_calls=recorded, usage_dollars={f"q{n}": 2.0 for n in range(4)})
-    two = cell("two", tool_calls=recorded, usage_dollars={f"q{n}": n / 2 for n in range(1, 6)})
-    (row,) = compare([one, two], ["usage_dollars"])
-    assert (row.n, row.mean_b, row.mean_a) == (3, 2.0, pytest.approx((0.5 + 1.0 + 1.5) / 3))
-    assert (row.wins, row.losses) == (0, 3)
+@pytest.mark.parametrize("measure", ["seconds", "usage_dollars"])
+def test_effort_is_compared_over_the_questions_for_which_both_runs_know_it(measure):
+    one = run_of("one", completion=RECORDED, **{measure: {f"q{n}": 2.0 + n for n in range(5)}})
+    two = run_of("two", completion=RECORDED, **{measure: {f"q{n}": 4.0 for n in range(1, 6)}})
+    (row,) = compare([one, two], [measure])
+    assert (row.n, row.mean_a, row.mean_b) == (4, 4.0, pytest.approx((3 + 4 + 5 + 6) / 4))
+    assert (row.wins, row.ties, row.losses) == (1, 1, 2)
 
 
 def test_cost_that_both_runs_know_of_one_question_alone_is_not_compared():
-    recorded = {f"q{n}": 1.0 for n in range(6)}
-    one = cell("one", tool_calls=recorded, usage_dollars={f"q{n}": 2.0 for n in range(4)})
-    two = cell("two", tool_calls=recorded, usage_dollars={"q3": 1.0, "q4": 1.0})
+    one = run_of("one", tool_calls=RECORDED, usage_dollars={f"q{n}": 2.0 for n in range(4)})
+    two = run_of("two", tool_calls=RECORDED, usage_dollars={"q3": 1.0, "q4": 1.0})
     with pytest.raises(InputError, match="known of 2 questions of the run two, of 4 of one, and"):
         compare([one, two], ["usage_dollars"])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"measures": ["nDCG@10"]}, "AP, RR"),
         ({"measures": ["AP"], "baseline": "bass"}, "base, good, same"),
         ({"measures": ["AP"], "family": "friends"}, "measure, all"),
     ],
 )
-def test_unknown_names_are_refused_with_valid_ones(arguments, told):
-    with pytest.raises(InputError, match=told):
-        compare(CELLS, **arguments)  # type: ignore[arg-type]
+def test_unknown_names_are_refused_with_valid_ones(arguments, message):
+    with pytest.raises(InputError, match=message):
+        compare(RUNS, **arguments)
 
 
-def test_two_cells_of_one_name_are_refused():
+def test_two_runs_of_one_name_are_refused():
     with pytest.raises(InputError, match="one name"):
-        compare([CELLS[0], CELLS[0]], ["AP"])
+        compare([RUNS[0], RUNS[0]], ["AP"])

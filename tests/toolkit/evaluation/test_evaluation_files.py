@@ -1,4 +1,4 @@
-"""Evaluations come back from disk as cells, and stale or half-written ones are not believed."""
+"""Evaluations on disk: stale and half-written ones are refused."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ def evaluated(path, *trajectories):
     return folder
 
 
-def test_a_cell_comes_back_as_it_was_evaluated(tmp_path):
+def test_a_run_is_read_as_it_was_evaluated(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "z", "a"), trajectory("2", "x"))
     evaluation = evaluate(folder)
     write_evaluation(folder.path, evaluation, state=folder.state())
-    cell = load_run(folder.path)
-    assert cell.name == "a" and cell.factors == {"unit": "document"}
-    assert cell.metrics == evaluation.metrics
-    assert cell.per_question == evaluation.per_question
-    assert cell.funnel == evaluation.funnel
-    assert cell.curves == evaluation.curves
-    assert cell.counts == evaluation.counts
-    assert cell.manifest == folder.manifest()
+    loaded = load_run(folder.path)
+    assert loaded.name == "a" and loaded.factors == {"unit": "document"}
+    assert loaded.metrics == evaluation.metrics
+    assert loaded.per_question == evaluation.per_question
+    assert loaded.funnel == evaluation.funnel
+    assert loaded.curves == evaluation.curves
+    assert loaded.counts == evaluation.counts
+    assert loaded.manifest == folder.manifest()
     verdicts = json.loads((folder.path / "evaluation" / "verdicts.json").read_text())
     assert [row["correct"] for row in verdicts] == [True, False]
 
@@ -112,31 +112,31 @@ def test_white_space_in_ids_keeps_six_columns(tmp_path):
     ]
 
 
-def test_a_ranking_without_an_agent_is_a_cell_too(tmp_path):
+def test_a_ranking_without_an_agent_is_evaluated_too(tmp_path):
     folder = run(tmp_path / "rank")
     rows = {"1": ["a"], "2": ["y", "x"]}
     write_evaluation(folder.path, evaluate_ranking(rows, EVIDENCE, ("RR",)), state=folder.state())
-    cell = load_run(folder.path)
-    assert cell.metrics == {"RR": 0.75}
-    assert cell.per_question == {"RR": {"1": 1.0, "2": 0.5}}
-    assert cell.funnel == {} and cell.curves == {}
+    loaded = load_run(folder.path)
+    assert loaded.metrics == {"RR": 0.75}
+    assert loaded.per_question == {"RR": {"1": 1.0, "2": 0.5}}
+    assert loaded.funnel == {} and loaded.curves == {}
 
 
 def test_two_runs_are_compared_from_their_folders(tmp_path):
     for sweep, first in (("s1", "a"), ("s2", "z")):
-        evaluated(tmp_path / sweep / "cell", trajectory("1", first), trajectory("2", "x"))
-    cells = load_runs([tmp_path / "s1" / "cell", tmp_path / "s2" / "cell"])
-    assert [cell.name for cell in cells] == ["s1/cell", "s2/cell"]
-    (row,) = compare(cells, ["recall_surfaced"], "s1/cell")
+        evaluated(tmp_path / sweep / "run", trajectory("1", first), trajectory("2", "x"))
+    loaded = load_runs([tmp_path / "s1" / "run", tmp_path / "s2" / "run"])
+    assert [one.name for one in loaded] == ["s1/run", "s2/run"]
+    (row,) = compare(loaded, ["recall_surfaced"], "s1/run")
     assert row.difference == pytest.approx((0 + 1) / 2 - (0.5 + 1) / 2)
 
 
-def test_a_folder_named_twice_is_one_cell(tmp_path):
+def test_a_folder_named_twice_is_one_run(tmp_path):
     folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     assert len(load_runs([folder.path, folder.path / ".." / "a"])) == 1
 
 
-def test_an_unevaluated_run_tells_the_command(tmp_path):
+def test_an_error_about_an_unevaluated_run_names_the_command(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     with pytest.raises(InputError, match="run: soundingline evaluate"):
         load_run(folder.path)
@@ -159,7 +159,7 @@ def test_an_evaluation_of_trajectories_that_changed_while_it_was_made_is_refused
         load_run(folder.path)
 
 
-def test_an_answer_in_place_of_a_failed_attempt_of_equal_size_is_told(tmp_path):
+def test_an_answer_in_place_of_a_failed_attempt_of_equal_size_is_recognised(tmp_path):
     answered = trajectory("1", "a")
     failed = replace(answered, status="failed", traceback="E" * 3)  # "completed" is 3 longer
     assert len(dump_trajectory(failed)) == len(dump_trajectory(answered))
@@ -235,6 +235,6 @@ def test_a_damaged_evaluation_is_named(tmp_path):
         load_run(folder.path)
 
 
-def test_a_folder_that_is_no_run_is_told(tmp_path):
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="is no run"):
         load_run(tmp_path / "nothing")

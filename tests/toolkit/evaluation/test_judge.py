@@ -115,13 +115,13 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("turn", BROKEN.values(), ids=BROKEN.keys())
-def test_an_unreadable_verdict_is_wrong_and_told_apart(turn):
+def test_an_unreadable_verdict_is_wrong_and_has_an_error(turn):
     verdict, _ = judged(turn)
     assert (verdict.correct, verdict.error) == (False, "unreadable")
 
 
 @pytest.mark.parametrize("error", [ServerGone("gone"), Truncated("cut", turn=Turn(text="{"))])
-def test_a_request_without_a_reply_is_wrong_and_told_apart(error):
+def test_a_request_without_a_reply_is_wrong_and_has_an_error(error):
     verdict, _ = judged(error)
     assert (verdict.correct, verdict.error) == (False, "failed")
 
@@ -137,7 +137,7 @@ def test_an_empty_response_is_wrong_without_asking():
     assert not verdict.correct and not verdict.error and not model.requests
 
 
-def test_a_fingerprint_tells_model_prompt_settings_and_kind(tmp_path):
+def test_a_fingerprint_depends_on_model_prompt_settings_and_kind(tmp_path):
     own = tmp_path / "own.txt"
     own.write_text("{question} {response} {accepted}")
     model = ScriptedModel()
@@ -294,7 +294,7 @@ def test_an_error_ends_judging_and_verdicts_under_way_are_kept():
 # As the judge of an evaluation.
 
 
-def test_recorded_verdicts_decide_and_the_exact_rule_stands_beside_them():
+def test_recorded_verdicts_decide_and_the_measures_of_the_exact_rule_stay():
     recorded = RecordedVerdicts(
         judge(),
         {"q1": ModelVerdict("q1", True), "q2": ModelVerdict("q2", False, error="unreadable")},
@@ -378,7 +378,6 @@ def test_kappa_is_finite_or_undefined_for_every_small_table():
         if {0, 1} & {of_a, of_b}:  # One judge says the same of every answer.
             assert found.kappa == 0 and found.low is None and found.high is None
         else:
-            assert found.low is not None and found.high is not None
             assert found.low <= found.kappa + 1e-12 and found.high >= found.kappa - 1e-12
 
 
@@ -413,7 +412,7 @@ def test_answers_to_one_question_widen_kappas_interval():
     assert result.low == pytest.approx(kappa_of(pairs) - 1.959964 * error, abs=1e-6)
     assert result.high == pytest.approx(kappa_of(pairs) + 1.959964 * error, abs=1e-6)
     pooled = agreement(a, b)
-    assert pooled.low is not None and pooled.low > result.low
+    assert pooled.low > result.low
 
 
 def test_kappa_has_no_interval_where_all_rests_on_one_question():

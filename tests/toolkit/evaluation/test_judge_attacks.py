@@ -204,7 +204,7 @@ def test_delimiters_that_are_known_and_texts_as_they_are_let_thirty_attacks_thro
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_the_scripted_judges_tell_right_from_wrong(read):
+def test_the_scripted_judges_distinguish_right_from_wrong(read):
     case = attacked("nothing", "response")
     assert not judged(case, read)[0].correct
     right = case._replace(response="Explanation: x\nExact Answer: Paris\nConfidence: 90%")
@@ -271,7 +271,7 @@ def test_random_numbers_are_in_no_key(tmp_path):
     assert VerdictFile(tmp_path, judges[1]).left([case]) == []
 
 
-def test_the_prompts_hash_tells_how_sections_are_made(monkeypatch):
+def test_the_prompts_hash_depends_on_the_form_of_sections(monkeypatch):
     before = LlmJudge(model=ScriptedModel()).record()["prompt"]
     monkeypatch.setattr("soundingline.toolkit.llm.prompts._quoted", lambda text: text)
     assert LlmJudge(model=ScriptedModel()).record()["prompt"] != before

@@ -99,7 +99,7 @@ def test_a_measure_that_cannot_be_computed_is_refused_with_valid_ones(name):
         measure_rankings({}, QRELS, ("AP", name))
 
 
-def test_ranking_means_are_over_judged_questions_and_counts_tell_the_rest():
+def test_ranking_means_are_over_judged_questions_and_the_others_are_counted():
     rankings = {"1": ["a"], "4": ["a"]}
     topics = [Topic(qid, "?") for qid in ("1", "2", "4", "5")]
     evaluation = evaluate_ranking(rankings, QRELS, ("RR",), topics)
@@ -160,7 +160,7 @@ def test_f1_without_a_hit_or_a_ranking_is_zero_and_counts_graded_documents_as_re
     assert values["F1@1"] == {"none": 0.0, "miss": 0.0, "graded": 1.0}
 
 
-def test_f1_stands_beside_other_measures_by_name():
+def test_f1_is_named_like_the_measures_of_ir_measures():
     assert [str(measure) for measure in parse_measures(["F1@20", "nDCG@20"])] == [
         "F1@20",
         "nDCG@20",

@@ -1,5 +1,4 @@
-"""Questions asked several times: the question is the unit of the statistics, and what varies within
-it is told."""
+"""Repeats of questions: the question is the unit of the statistics."""
 
 from __future__ import annotations
 
@@ -38,7 +37,6 @@ def test_components_are_those_of_a_one_way_analysis_of_variance(sizes):
     random = np.random.default_rng(3)
     groups = [random.normal(random.normal(0, 2), 1, size).tolist() for size in sizes]
     found = variance_components({f"q{place}": row for place, row in enumerate(groups)})
-    assert found is not None
     total = sum(sizes)
     pooled = sum((len(row) - 1) * np.var(row, ddof=1) for row in groups if len(row) > 1)
     mean_square = pooled / (total - len(sizes))
@@ -54,13 +52,12 @@ def test_components_are_those_of_a_one_way_analysis_of_variance(sizes):
 def test_known_components_are_found():
     table = drawn(np.random.default_rng(5), 4000, 4, between=0.3, within=0.4)
     found = variance_components(by_question(table))
-    assert found is not None
     assert found.within == pytest.approx(0.4, rel=0.02)
     assert found.between == pytest.approx(0.3, rel=0.04)
     assert found.share == pytest.approx(0.16 / 0.25, abs=0.02)
 
 
-def test_what_does_not_vary_has_no_share_and_what_was_asked_once_no_components():
+def test_what_does_not_vary_has_no_share_and_single_values_have_no_components():
     assert variance_components({"a": [1.0, 1.0], "b": [1.0, 1.0]}) == (0.0, 0.0, None, 2, 2.0)
     # The mean of three times 0.1 is not 0.1 in floating point, and 0.1 + 0.2 is not 0.3.
     rounded = variance_components({"a": [0.1] * 3, "b": [0.1] * 3})
@@ -68,7 +65,7 @@ def test_what_does_not_vary_has_no_share_and_what_was_asked_once_no_components()
     rounded = variance_components({"a": [0.3, 0.3], "b": [0.1 + 0.2] * 2})
     assert rounded == (0.0, 0.0, None, 2, 2.0)
     found = variance_components({"a": [0.0, 1.0], "b": [1.0, 0.0]})
-    assert found is not None and found.between == 0.0 and found.share == 1.0
+    assert found.between == 0.0 and found.share == 1.0
     assert variance_components({"a": [0.0], "b": [1.0]}) is None
     assert variance_components({"a": [0.0, 1.0]}) is None
 
@@ -129,18 +126,18 @@ RIGHTS = np.array([[1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=bool)
 
 
 def test_a_question_counts_once_with_the_mean_of_its_repeats(tmp_path):
-    cell = evaluated(recorded(tmp_path / "a", RIGHTS))
-    assert cell.per_question["accuracy"] == pytest.approx(
+    run = evaluated(recorded(tmp_path / "a", RIGHTS))
+    assert run.per_question["accuracy"] == pytest.approx(
         {"q0": 1.0, "q1": 2 / 3, "q2": 2 / 3, "q3": 0.0}
     )
-    assert cell.metrics["accuracy"] == pytest.approx(7 / 12)
-    assert cell.repeats["accuracy"]["q1"] == [0.0, 1.0, 1.0]
-    assert cell.counts["questions"] == 4 and cell.counts["completed"] == 12
-    assert cell.counts["repeats"] == 3
+    assert run.metrics["accuracy"] == pytest.approx(7 / 12)
+    assert run.repeats["accuracy"]["q1"] == [0.0, 1.0, 1.0]
+    assert run.counts["questions"] == 4 and run.counts["completed"] == 12
+    assert run.counts["repeats"] == 3
     # Every answer claims 80 %: the distance to the share that is right, of each repeat.
     distances = np.abs(100 * RIGHTS.mean(axis=1) - 80)
-    assert cell.metrics["calibration_error"] == pytest.approx(distances.mean())
-    assert load_run(tmp_path / "a") == cell
+    assert run.metrics["calibration_error"] == pytest.approx(distances.mean())
+    assert load_run(tmp_path / "a") == run
 
 
 def test_a_test_between_runs_is_over_questions_and_not_over_repeats(tmp_path):
@@ -155,17 +152,17 @@ def test_a_test_between_runs_is_over_questions_and_not_over_repeats(tmp_path):
 def test_a_missing_repeat_of_a_question_counts_as_wrong(tmp_path):
     folder = recorded(tmp_path / "a", RIGHTS)
     (folder.path / "repeats" / "3" / "queries" / "q0.json").unlink()
-    cell = evaluated(folder)
-    assert cell.per_question["accuracy"]["q0"] == pytest.approx(2 / 3)
-    assert cell.counts["missing"] == 1
+    run = evaluated(folder)
+    assert run.per_question["accuracy"]["q0"] == pytest.approx(2 / 3)
+    assert run.counts["missing"] == 1
 
 
-def test_a_run_whose_questions_were_asked_once_is_as_ever(tmp_path):
+def test_a_run_without_repeats_has_no_files_of_them(tmp_path):
     once = recorded(tmp_path / "a", RIGHTS[:1])
-    cell = evaluated(once)
+    run = evaluated(once)
     assert not (once.path / "repeats").exists()
     assert not (once.path / "evaluation" / "repeats.json").exists()
-    assert "repeats" not in cell.counts and not cell.repeats
+    assert "repeats" not in run.counts and not run.repeats
     # The same trajectories as the first of several repeats are found as they were.
     several = recorded(tmp_path / "b", RIGHTS)
     assert several.statuses() == once.statuses() and several.state() != once.state()

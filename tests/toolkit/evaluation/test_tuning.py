@@ -1,4 +1,4 @@
-"""Grid, measures of all cells, choice, optimism and plateau."""
+"""Grid, measures of all points, choice, optimism and plateau."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from soundingline.toolkit.evaluation.tuning import (
 MEASURES = ["AP", "RR", "nDCG@10", "nDCG", "P@5", "R@3", "R@100", "Rprec", "Success@1", "Bpref"]
 
 
-def test_the_pi_serini_grid_has_363_cells_of_decimal_steps():
+def test_the_pi_serini_grid_has_363_points_of_decimal_steps():
     grid = Grid("0:32:1", "0:1:0.1")
     assert len(grid) == len(grid.points) == 363
     assert grid.b == (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -39,14 +39,14 @@ def test_the_pi_serini_grid_has_363_cells_of_decimal_steps():
     assert grid.k1[-1] == 32
 
 
-def test_a_range_stops_at_its_end_and_a_list_is_sorted_and_kept_once():
+def test_a_range_stops_at_its_end_and_a_list_is_sorted_without_repetition():
     assert Grid("0.5:1.2:0.2", [1, 0.4, 0.4]).k1 == (0.5, 0.7, 0.9, 1.1)
     assert Grid([3], [1, 0.4, 0.4]).b == (0.4, 1.0)
     assert Grid(3, 0.4, weight=0.5, tau=0.05).points == [(3.0, 0.4, 0.5, 0.05)]
 
 
 @pytest.mark.parametrize(
-    ("k1", "b", "told"),
+    ("k1", "b", "message"),
     [
         ([], [0.4], "k1 is empty"),
         ("3:1:1", [0.4], "k1 is empty"),
@@ -63,8 +63,8 @@ def test_a_range_stops_at_its_end_and_a_list_is_sorted_and_kept_once():
         ("0:1000:1", "0:1:0.001", "points"),
     ],
 )
-def test_bad_grids_are_refused(k1, b, told):
-    with pytest.raises(InputError, match=told):
+def test_bad_grids_are_refused(k1, b, message):
+    with pytest.raises(InputError, match=message):
         Grid(k1, b)
 
 
@@ -83,44 +83,44 @@ def tuned(draw):
         for n in range(draw(st.integers(1, 4)))
     }
     names = [f"d{d}" for d in range(4)] + [f"x{d}" for d in range(12)]
-    cells = [
+    points = [
         {qid: draw(st.permutations(names))[: draw(st.integers(0, 16))] for qid in judged}
         for _ in range(draw(st.integers(1, 4)))
     ]
-    return cells, judged
+    return points, judged
 
 
-def rank_table(cells, judged):
+def rank_table(points, judged):
     ranks = {
         qid: np.array(
             [
-                [cell[qid].index(docid) + 1 if docid in cell[qid] else 0 for cell in cells]
+                [point[qid].index(docid) + 1 if docid in point[qid] else 0 for point in points]
                 for docid in grades
             ],
             dtype=np.int32,
         )
         for qid, grades in judged.items()
     }
-    settings_ = [(float(place), 0.4) for place in range(len(cells))]
+    settings_ = [(float(place), 0.4) for place in range(len(points))]
     return RankTable(settings_, {qid: list(grades) for qid, grades in judged.items()}, ranks)
 
 
 @settings(max_examples=cases(60), deadline=None)
 @given(tuned(), st.sampled_from([1, 10, 2_000_000]))
 def test_measures_of_ranks_equal_those_of_the_rankings(drawn, batch):
-    cells, judged = drawn
+    points, judged = drawn
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid_module, "_BATCH", batch)
-        table = measure_table(rank_table(cells, judged), judged, MEASURES)
-    for place, cell in enumerate(cells):
-        expected = measure_rankings(cell, judged, MEASURES)
+        table = measure_table(rank_table(points, judged), judged, MEASURES)
+    for place, point in enumerate(points):
+        expected = measure_rankings(point, judged, MEASURES)
         for name in MEASURES:
             found = dict(zip(table.qids, table.of(name)[:, place].tolist(), strict=True))
             assert found == expected[name], name
 
 
 @pytest.mark.parametrize("name", ["SetP", "NumRet", "Judged@10"])
-def test_a_measure_that_ranks_cannot_tell_is_refused(name):
+def test_a_measure_that_ranks_do_not_determine_is_refused(name):
     with pytest.raises(InputError, match=r"depends on how many|no measure"):
         measure_table(rank_table([{"q": ["d"]}], {"q": {"d": 1}}), {"q": {"d": 1}}, [name])
 
@@ -132,8 +132,8 @@ def test_an_unknown_objective_is_refused_with_examples():
 
 def test_tables_survive_their_files(tmp_path):
     judged = {"q 1": {"d/1": 1, "ü": 0}, "q2": {"d": 1}}
-    cells = [{"q 1": ["x", "ü", "d/1"], "q2": []}, {"q 1": ["d/1"], "q2": ["d"]}]
-    ranks = rank_table(cells, judged)
+    points = [{"q 1": ["x", "ü", "d/1"], "q2": []}, {"q 1": ["d/1"], "q2": ["d"]}]
+    ranks = rank_table(points, judged)
     ranks.save(tmp_path / "ranks.npz")
     again = RankTable.load(tmp_path / "ranks.npz")
     assert again.points == ranks.points
@@ -154,38 +154,38 @@ def test_tables_survive_their_files(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04"])
-def test_a_damaged_table_is_told_with_its_path(tmp_path, content):
+def test_a_damaged_table_is_named_by_its_path(tmp_path, content):
     path = tmp_path / "ranks.npz"
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"ranks\.npz"):
         RankTable.load(path)
 
 
-def test_parts_of_other_cells_are_not_joined():
+def test_parts_of_other_points_are_not_joined():
     judged = {"q": {"d": 1}}
     one = rank_table([{"q": ["d"]}], judged)
     with pytest.raises(InputError, match="different points"):
         RankTable.joined([one, rank_table([{"q": ["d"]}, {"q": []}], judged)])
 
 
-def test_ties_go_to_the_cell_nearest_the_default():
-    cells = [(0.0, 0.4), (25.0, 1.0), (1.0, 0.4), (0.9, 0.9)]
+def test_ties_go_to_the_point_nearest_the_default():
+    points = [(0.0, 0.4), (25.0, 1.0), (1.0, 0.4), (0.9, 0.9)]
     values = np.array([[0.5, 0.7, 0.1, 0.6], [0.5, 0.3, 0.9, 0.4]])
-    assert best_point(values, cells) == 2
-    assert best_point(values[:, :2], cells) == 0
+    assert best_point(values, points) == 2
+    assert best_point(values[:, :2], points) == 0
     # 0.1 + 0.2 is not 0.3 in floating point, but the means are equal.
     rounded = np.array([[0.1, 0.3], [0.2, 0.0]])
     assert best_point(rounded, [(25.0, 1.0), (0.9, 0.4)]) == 1
     assert best_point(rounded, [(0.9, 0.4), (25.0, 1.0)]) == 0
 
 
-CELLS = [(0.9, 0.4), (5.0, 0.4), (25.0, 1.0)]
+POINTS = [(0.9, 0.4), (5.0, 0.4), (25.0, 1.0)]
 
 
 def test_optimism_is_the_claim_of_choosing_on_the_reported_questions_less_the_truth():
     dev = np.array([[0.1, 0.5, 0.4], [0.1, 0.5, 0.4]])
     test = np.array([[0.3, 0.4, 0.8], [0.3, 0.4, 0.6], [0.3, 0.4, 0.7]])
-    found = held_out(dev, test, CELLS)
+    found = held_out(dev, test, POINTS)
     assert (found.chosen, found.best) == (1, 2)
     assert found.selected == pytest.approx(0.5)
     assert found.chosen_value == pytest.approx(0.4)
@@ -196,8 +196,8 @@ def test_optimism_is_the_claim_of_choosing_on_the_reported_questions_less_the_tr
 
 def test_cross_validation_of_two_questions_reports_each_in_the_others_choice():
     values = np.array([[0.2, 0.9, 0.0], [0.6, 0.1, 0.0]])
-    found = cross_validated(values, CELLS, folds=2)
-    # Each question would choose the cell that is bad for the other.
+    found = cross_validated(values, POINTS, folds=2)
+    # Each question would choose the point that is bad for the other.
     assert sorted(found.folds) == [0, 1]
     assert found.value == pytest.approx((0.2 + 0.1) / 2)
     assert found.chosen == 1
@@ -205,12 +205,12 @@ def test_cross_validation_of_two_questions_reports_each_in_the_others_choice():
 
 
 def test_cross_validation_is_repeatable_and_honest_on_noise():
-    cells = [(k1 / 10, 0.4) for k1 in range(100)]
+    points = [(k1 / 10, 0.4) for k1 in range(100)]
     draws = np.random.default_rng(1).random((40, 30, 100))
-    found = [cross_validated(noise, cells, folds=5, seed=4) for noise in draws]
-    assert found[0] == cross_validated(draws[0], cells, folds=5, seed=4)
-    assert found[0].value != cross_validated(draws[0], cells, folds=5, seed=5).value
-    # On noise every cell is worth 0.5; the best of 100 claims more.
+    found = [cross_validated(noise, points, folds=5, seed=4) for noise in draws]
+    assert found[0] == cross_validated(draws[0], points, folds=5, seed=4)
+    assert found[0].value != cross_validated(draws[0], points, folds=5, seed=5).value
+    # On noise every point is worth 0.5; the best of 100 claims more.
     assert np.mean([row.selected for row in found]) > 0.6
     assert np.mean([row.value for row in found]) == pytest.approx(0.5, abs=0.02)
 
@@ -218,7 +218,7 @@ def test_cross_validation_is_repeatable_and_honest_on_noise():
 def test_folds_must_fit_the_questions():
     for folds in (1, 4):
         with pytest.raises(InputError, match="2 to 3 folds"):
-            cross_validated(np.ones((3, 3)), CELLS, folds=folds)
+            cross_validated(np.ones((3, 3)), POINTS, folds=folds)
 
 
 def test_many_t_tests_at_once_give_the_p_values_of_each_alone():
@@ -234,7 +234,7 @@ def test_many_t_tests_at_once_give_the_p_values_of_each_alone():
         assert found[column] == pytest.approx(alone.p, rel=1e-12), column
 
 
-def test_the_plateau_holds_what_cannot_be_told_from_the_best():
+def test_the_plateau_has_the_points_that_do_not_differ_significantly():
     rng = np.random.default_rng(0)
     base = rng.random(100)
     values = np.stack([base, base + rng.normal(0, 0.1, 100) - 0.01, base - 0.3, base], axis=1)
@@ -244,7 +244,7 @@ def test_the_plateau_holds_what_cannot_be_told_from_the_best():
     assert found.p_holm[2] < 0.05
 
 
-def test_cells_that_are_equal_but_for_rounding_are_on_the_plateau():
+def test_points_that_are_equal_but_for_rounding_are_on_the_plateau():
     values = np.tile([0.3, 0.1 + 0.2, 0.2], (20, 1))
     values[:, 2] += np.linspace(0, 0.01, 20)
     found = plateau(values, 0)
@@ -252,24 +252,24 @@ def test_cells_that_are_equal_but_for_rounding_are_on_the_plateau():
 
 
 def test_no_optimism_is_below_zero():
-    # Both cells have the mean 0.3 on the reported question, but for rounding.
+    # Both points have the mean 0.3 on the reported question, but for rounding.
     dev, test = np.array([[1.0, 0.0]] * 2), np.array([[0.1 + 0.2, 0.3]])
     found = held_out(dev, test, [(25.0, 1.0), (0.9, 0.4)])
     assert (found.chosen, found.best) == (0, 1)
     assert found.optimism == 0.0
 
 
-def test_cells_come_in_the_order_of_their_means_and_ties_from_the_default_on():
+def test_points_come_in_the_order_of_their_means_and_ties_from_the_default_on():
     values = np.array([[0.1, 0.3, 0.3, 0.9], [0.2, 0.0, 0.0, 0.1]])
-    cells = [(25.0, 1.0), (9.0, 0.4), (0.9, 0.4), (1.0, 0.4)]
-    assert ordered_points(values, cells) == [3, 2, 1, 0]
+    points = [(25.0, 1.0), (9.0, 0.4), (0.9, 0.4), (1.0, 0.4)]
+    assert ordered_points(values, points) == [3, 2, 1, 0]
 
 
 def test_the_scale_of_a_measure_does_not_decide_ties():
     # Means of 1e-13 and 2e-13 differ; those of 1e6 and one more bit do not.
-    cells = [(25.0, 1.0), (0.9, 0.4)]
-    assert best_point(np.array([[2e-13, 1e-13]]), cells) == 0
-    assert best_point(np.array([[np.nextafter(1e6, 2e6), 1e6]]), cells) == 1
+    points = [(25.0, 1.0), (0.9, 0.4)]
+    assert best_point(np.array([[2e-13, 1e-13]]), points) == 0
+    assert best_point(np.array([[np.nextafter(1e6, 2e6), 1e6]]), points) == 1
 
 
 def test_folds_do_not_depend_on_the_order_of_the_questions():
@@ -286,7 +286,7 @@ def test_folds_do_not_depend_on_the_order_of_the_questions():
     assert found[0].gains == found[1].gains
 
 
-def test_holms_correction_widens_the_plateau_with_the_number_of_cells():
+def test_holms_correction_widens_the_plateau_with_the_number_of_points():
     rng = np.random.default_rng(5)
     base = rng.random(50)
     noise = rng.normal(size=50)
@@ -310,12 +310,12 @@ def test_bad_tests_are_refused():
 def small_tuning(folds):
     rng = np.random.default_rng(0)
     grid = Grid([1, 2], [0, 1])
-    cells = [*grid.points, (0.9, 0.4)]
+    points = [*grid.points, (0.9, 0.4)]
     qids = [f"q{n}" for n in range(20)]
-    # The reference is better than every cell of the grid.
+    # The reference is better than every point of the grid.
     values = rng.random((2, 20, 5)) / 2 + np.array([0, 0.1, 0, 0, 0.5])
-    table = MeasureTable(["AP", "RR"], qids, cells, values)
-    other = MeasureTable(["AP", "RR"], [f"p{n}" for n in range(20)], cells, values[:, ::-1])
+    table = MeasureTable(["AP", "RR"], qids, points, values)
+    other = MeasureTable(["AP", "RR"], [f"p{n}" for n in range(20)], points, values[:, ::-1])
     selecting = table if folds else other
     return tune(grid, "AP", selecting, table, references=[(0.9, 0.4)], folds=folds)
 

@@ -119,7 +119,7 @@ def test_no_key_is_in_the_configuration(option):
 )
 def test_a_local_model_is_served_with_its_parsers(option, parsers):
     model = instantiate(composed(option))
-    command = model._server.command(model.name, 8000)
+    command = model.server.command(model.name, 8000)
     assert command[:3] == ["vllm", "serve", model.name]
     assert command[command.index(parsers[0]) + 1] == parsers[1]
     assert "--enable-auto-tool-choice" in command

@@ -26,7 +26,7 @@ def manifest(**factors):
 
 
 def fake_run(name, level, *, questions=100, **factors):
-    """An agent's cell whose accuracy is near `level`."""
+    """An agent's run whose accuracy is near `level`."""
     random = np.random.default_rng(len(name) * 1000 + int(level * 1e6))
     qids = [f"q{i}" for i in range(questions)]
     share = dict(
@@ -92,9 +92,9 @@ def six_runs():
     ]
 
 
-def paired(cells, *measures):
+def paired(runs, *measures):
     """Every pair, by evaluation's own comparison, with few resamples."""
-    return compare(cells, measures, test="t", resamples=199)
+    return compare(runs, measures, test="t", resamples=199)
 
 
 def printed(*tables, width=80):

@@ -38,8 +38,8 @@ CLEAR = PairedComparison(
 UNCLEAR = CLEAR._replace(low=-0.02, high=0.32, p=0.05, p_holm=0.1, questions_needed=1234.2)
 
 
-def data_of(*verdicts, cells=(LOW, HIGH), **arguments):
-    return report_data(cells, verdicts, **arguments)
+def data_of(*verdicts, runs=(LOW, HIGH), **arguments):
+    return report_data(runs, verdicts, **arguments)
 
 
 def words_of(*verdicts, **arguments):
@@ -75,9 +75,9 @@ def test_a_pair_without_a_number_or_a_test_is_described_as_such(pairs, words):
     assert words in words_of(*pairs)
 
 
-def test_the_next_best_is_told_beside_the_baseline():
+def test_the_next_best_is_compared_besides_the_baseline():
     third = replace(LOW, name="C", metrics={"accuracy": 0.5})
-    said = words_of(CLEAR, UNCLEAR._replace(b="C"), cells=(LOW, HIGH, third))
+    said = words_of(CLEAR, UNCLEAR._replace(b="C"), runs=(LOW, HIGH, third))
     assert "from A (the baseline) is significant" in said
     assert "from C (the next best) is not significant" in said
     assert "from A (the next best) is not significant" in words_of(UNCLEAR, baseline="B")
@@ -104,7 +104,7 @@ TWIN = replace(HIGH, name="C")
 
 
 @pytest.mark.parametrize(
-    ("cells", "pairs", "marks"),
+    ("runs", "pairs", "marks"),
     [
         ((LOW, HIGH, OTHER), [CLEAR, CLEAR._replace(b="C")], {"B": "best"}),
         ((LOW, HIGH, OTHER), [CLEAR, UNCLEAR._replace(b="C")], {"B": "tie", "C": "tie"}),
@@ -113,19 +113,19 @@ TWIN = replace(HIGH, name="C")
         ((HIGH, TWIN), [CLEAR], {}),
     ],
 )
-def test_a_run_is_best_if_it_differs_significantly_from_every_other_one(cells, pairs, marks):
-    assert data_of(*pairs, cells=cells).marks("accuracy") == marks
+def test_a_run_is_best_if_it_differs_significantly_from_every_other_one(runs, pairs, marks):
+    assert data_of(*pairs, runs=runs).marks("accuracy") == marks
 
 
 def test_means_that_differ_by_rounding_alone_are_equal():
     one = replace(HIGH, name="A", metrics={"accuracy": 0.3})
     other = replace(HIGH, name="B", metrics={"accuracy": 0.1 + 0.2})
-    data = data_of(cells=(one, other))
-    assert [cell.name for cell in data.ranked("accuracy")] == ["A", "B"]
+    data = data_of(runs=(one, other))
+    assert [run.name for run in data.ranked("accuracy")] == ["A", "B"]
     assert data.marks("accuracy") == {}
     low = replace(HIGH, name="C", metrics={"accuracy": 0.1})
     clear = CLEAR._replace(a="A", b="C")
-    assert data_of(clear, cells=(one, other, low)).marks("accuracy") == {"A": "tie", "B": "tie"}
+    assert data_of(clear, runs=(one, other, low)).marks("accuracy") == {"A": "tie", "B": "tie"}
 
 
 def test_an_error_is_best_where_it_is_lowest_and_a_cost_is_never_best():
@@ -142,19 +142,19 @@ def test_the_main_measure_is_the_first_tested_one_by_rank_of_interest():
     assert data_of(CLEAR, CLEAR._replace(measure="search_calls")).main == "accuracy"
 
 
-def test_verdicts_on_cells_that_are_not_reported_are_left_out():
+def test_verdicts_on_runs_that_are_not_reported_are_left_out():
     assert data_of(CLEAR, CLEAR._replace(a="Z")).comparisons == [CLEAR]
 
 
-def test_questions_without_an_accepted_answer_are_told_where_there_is_an_accuracy():
-    cell = fake_run("one", 0.5, unit="document")
-    counts = {**cell.counts, "without_accepted_answer": 7}
+def test_questions_without_an_accepted_answer_are_counted_if_there_is_an_accuracy():
+    run = fake_run("one", 0.5, unit="document")
+    counts = {**run.counts, "without_accepted_answer": 7}
     assert (
         "Left out of accuracy, without an accepted answer: 7 of 100 questions"
-        in render([replace(cell, counts=counts)]).html
+        in render([replace(run, counts=counts)]).html
     )
-    metrics = {name: value for name, value in cell.metrics.items() if name != "accuracy"}
-    lists = replace(cell, counts={**counts, "without_accepted_answer": 100}, metrics=metrics)
+    metrics = {name: value for name, value in run.metrics.items() if name != "accuracy"}
+    lists = replace(run, counts={**counts, "without_accepted_answer": 100}, metrics=metrics)
     assert "Left out of accuracy" not in render([lists]).html
 
 
@@ -183,17 +183,17 @@ def benchmark_run(benchmark, retriever, level=0.5, **settings):
 
 
 def grid(*left_out):
-    cells = [
+    runs = [
         benchmark_run(b, r, level) for b in ("nq", "fever", "quora") for r, level in LEVELS.items()
     ]
-    return [one for one in cells if one.name not in left_out]
+    return [one for one in runs if one.name not in left_out]
 
 
-def report(cells, **arguments):
+def report(runs, **arguments):
     verdicts = []
-    for group in by_benchmark(cells):
+    for group in by_benchmark(runs):
         verdicts += compare(group, ["nDCG@10"], test="t", resamples=99)
-    return render(cells, verdicts, main="nDCG@10", **arguments)
+    return render(runs, verdicts, main="nDCG@10", **arguments)
 
 
 def table(page):
@@ -210,27 +210,26 @@ def table(page):
 
 @pytest.mark.slow
 def test_rows_are_systems_columns_benchmarks_and_the_last_the_mean_of_the_row():
-    cells = grid()
-    header, *rows = table(report(cells))
+    runs = grid()
+    header, *rows = table(report(runs))
     assert header == ["system", "nq", "fever", "quora", "macro average"]
     assert [row[0] for row in rows] == ["bm25", "tuned", "sira"]
     for row in rows:
-        own = [one.metrics["nDCG@10"] for one in cells if one.factors["retriever"] == row[0]]
+        own = [one.metrics["nDCG@10"] for one in runs if one.factors["retriever"] == row[0]]
         shown = [entry.strip("*≈ ").split(" ")[0].strip("*") for entry in row[1:]]
         assert shown == [f"{value:.4f}" for value in (*own, sum(own) / 3)]
-    # The best of each benchmark is marked there, not the best of all cells alone.
+    # The best of each benchmark is marked there, not the best of all runs alone.
     assert all(entry.startswith(("**", "≈")) for entry in rows[2][1:4])
 
 
 def test_macro_averages_that_differ_by_rounding_alone_keep_the_order_of_the_systems():
     values = {"bm25": (0.3, 0.3), "tuned": (0.1 + 0.2, 0.3), "sira": (0.1, 0.1)}
-    cells = [
+    runs = [
         replace(benchmark_run(benchmark, retriever), metrics={"nDCG@10": values[retriever][place]})
         for place, benchmark in enumerate(("nq", "fever"))
         for retriever in values
     ]
-    systems = systems_of(cells)
-    assert systems is not None
+    systems = systems_of(runs)
     assert [system.label for system, _ in leaders(systems, "nDCG@10")] == ["bm25", "tuned", "sira"]
 
 
@@ -246,76 +245,74 @@ def test_a_system_that_lacks_a_benchmark_has_no_macro_average_and_it_is_said():
 
 
 def test_a_measure_that_a_benchmark_does_not_have_is_averaged_over_the_others():
-    cells = [
+    runs = [
         replace(one, metrics={k: v for k, v in one.metrics.items() if k != "nDCG@10"})
         if one.name.startswith("quora")
         else one
         for one in grid()
     ]
-    systems = systems_of(cells)
-    assert systems is not None
+    systems = systems_of(runs)
     (bm25, *_) = systems.systems
-    own = [one.metrics["nDCG@10"] for one in cells[:6] if one.factors["retriever"] == "bm25"]
+    own = [one.metrics["nDCG@10"] for one in runs[:6] if one.factors["retriever"] == "bm25"]
     assert systems.macro_average(bm25, "nDCG@10") == pytest.approx(sum(own) / 2)
-    assert "No system has nDCG@10 on quora." in render(cells, main="nDCG@10").markdown
+    assert "No system has nDCG@10 on quora." in render(runs, main="nDCG@10").markdown
 
 
 @pytest.mark.slow
 def test_differences_are_those_of_the_paired_comparison_on_each_benchmark():
-    cells = grid()
-    text = report(cells, baseline="fever-tuned").markdown
+    runs = grid()
+    text = report(runs, baseline="fever-tuned").markdown
     lines = [line for line in text.split("\n") if line.startswith("| sira")]
     entries = [entry.strip() for entry in lines[1].strip("|").split("|")]
     for entry, benchmark in zip(entries[1:], ("nq", "fever", "quora"), strict=True):
-        pair = [one for one in cells if one.name in (f"{benchmark}-sira", f"{benchmark}-tuned")]
+        pair = [one for one in runs if one.name in (f"{benchmark}-sira", f"{benchmark}-tuned")]
         (row,) = compare(pair[::-1], ["nDCG@10"], baseline=f"{benchmark}-tuned", test="t")
         assert f"+{row.difference:.4f}" in entry
     assert "Difference in nDCG@10 from tuned" in text
 
 
-def test_settings_tell_systems_apart_and_contents_do_not():
-    cells = [
+def test_settings_distinguish_systems_and_contents_do_not():
+    runs = [
         benchmark_run("nq", "sira", task="claim"),
         benchmark_run("fever", "sira", task="claim"),
     ]
     for at, content in enumerate("ab"):
-        prints = {**cells[at].manifest["fingerprints"], "splade-index": content}
-        cells[at] = replace(cells[at], manifest={**cells[at].manifest, "fingerprints": prints})
-    systems = systems_of(cells)
-    assert systems is not None and len(systems.systems) == 1
-    cells = [cells[0], benchmark_run("fever", "sira", task="argument")]
-    for one in cells:
+        prints = {**runs[at].manifest["fingerprints"], "splade-index": content}
+        runs[at] = replace(runs[at], manifest={**runs[at].manifest, "fingerprints": prints})
+    systems = systems_of(runs)
+    assert len(systems.systems) == 1
+    runs = [runs[0], benchmark_run("fever", "sira", task="argument")]
+    for one in runs:
         one.manifest["config"]["task"] = {}
-    apart, together = systems_of(cells), systems_of(cells, by=["retriever"])
-    assert apart is not None and [s.label for s in apart.systems] == ["claim", "argument"]
-    assert together is not None and [s.label for s in together.systems] == ["sira"]
+    apart, together = systems_of(runs), systems_of(runs, by=["retriever"])
+    assert [s.label for s in apart.systems] == ["claim", "argument"]
+    assert [s.label for s in together.systems] == ["sira"]
 
 
-def test_factors_that_do_not_tell_the_runs_of_a_benchmark_apart_are_refused():
+def test_factors_that_do_not_distinguish_the_runs_of_a_benchmark_are_refused():
     """Else the rows of the table would be a matter of the order of the runs."""
-    cells = [
+    runs = [
         benchmark_run(benchmark, name) for benchmark in ("nq", "fever") for name in ("sira", "bm25")
     ]
     with pytest.raises(InputError, match=r"no run has the factor retreiver\. valid: retriever"):
-        systems_of(cells, by=["retreiver"])
+        systems_of(runs, by=["retreiver"])
     alike = "nq-sira and nq-bm25 have the same unit and differ otherwise.*add retriever"
     with pytest.raises(InputError, match=alike):
-        systems_of(cells, by=["unit"])
-    again = replace(cells[0], name="nq-sira-again")
-    systems = systems_of([*cells, again], by=["retriever"])
-    assert systems is not None and len(systems.systems) == 3
+        systems_of(runs, by=["unit"])
+    again = replace(runs[0], name="nq-sira-again")
+    systems = systems_of([*runs, again], by=["retriever"])
+    assert len(systems.systems) == 3
 
 
 def test_equal_configurations_on_one_benchmark_are_systems_of_their_own():
     again = replace(benchmark_run("nq", "bm25"), name="nq-bm25-again")
     systems = systems_of([benchmark_run("nq", "bm25"), again, benchmark_run("fever", "bm25")])
-    assert systems is not None
     assert [sorted(system.runs) for system in systems.systems] == [["fever", "nq"], ["nq"]]
     assert [system.label for system in systems.systems] == ["nq-bm25", "nq-bm25-again"]
     assert systems_of([benchmark_run("nq", "bm25"), again]) is None
 
 
-def test_the_terminal_has_a_table_for_each_measure_asked_for():
+def test_the_terminal_has_a_table_for_each_requested_measure():
     tables = benchmark_tables(grid("nq-sira"), measures=["nDCG@10", "accuracy"])
     text = printed(*tables)
     assert len(tables) == 2 and "nDCG@10" in text and "accuracy" in text
@@ -326,15 +323,15 @@ def test_the_terminal_has_a_table_for_each_measure_asked_for():
 @pytest.mark.slow
 def test_a_table_of_many_benchmarks_is_split_and_keeps_every_number():
     benchmarks = [f"benchmark_{number}" for number in range(14)]
-    cells = [
+    runs = [
         benchmark_run(name, retriever, LEVELS[retriever])
         for name in benchmarks
         for retriever in LEVELS
     ]
-    tables = benchmark_tables(cells, measures=["nDCG@10"])
+    tables = benchmark_tables(runs, measures=["nDCG@10"])
     words = printed(*tables).replace("≈", "").split()
     assert len(tables) > 1
-    for one in cells:
+    for one in runs:
         assert f"{one.metrics['nDCG@10']:.4f}" in words
     assert words.count("macro") == 1 and words.count("sira") == len(tables)
 
@@ -360,7 +357,7 @@ TWO = {
 
 
 def lines(report):
-    """The rows of the table of roles, without the cells' names."""
+    """The rows of the table of roles, without the runs' names."""
     _, _, section = report.markdown.partition("## Cost by role")
     rows = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("| ")]
     return [
@@ -391,37 +388,37 @@ def test_runs_of_one_role_have_no_such_section():
 
 
 def costed(name, dollars, known):
-    """A cell of 100 questions whose cost, `dollars` times the question's number, is `known`."""
-    cell = fake_run(name, 0.5, unit=name)
+    """A run of 100 questions whose cost, `dollars` times the question's number, is `known`."""
+    run = fake_run(name, 0.5, unit=name)
     values = {f"q{number}": dollars * number for number in known}
     return replace(
-        cell,
-        per_question={**cell.per_question, "usage_dollars": values},
-        metrics={**cell.metrics, "usage_dollars": float(np.mean(list(values.values())))},
+        run,
+        per_question={**run.per_question, "usage_dollars": values},
+        metrics={**run.metrics, "usage_dollars": float(np.mean(list(values.values())))},
     )
 
 
-def test_a_mean_over_the_known_costs_stands_beside_their_number():
-    cells = [
+def test_a_mean_over_the_known_costs_has_their_number():
+    runs = [
         costed("few", 0.5, range(10)),
         costed("one", 0.25, range(1)),
         costed("all", 0.5, range(100)),
     ]
-    table = printed(comparison_table(cells, measures=["usage_dollars"]))
-    report = render(cells, measures=["usage_dollars"])
+    table = printed(comparison_table(runs, measures=["usage_dollars"]))
+    report = render(runs, measures=["usage_dollars"])
     for text in (report.html, report.markdown, table):
         assert "2.2500 (n=10)" in text and "0.0000 (n=1)" in text
         assert "24.7500" in text and "n=100" not in text
     assert "over the questions for which this is known" in report.html
 
 
-def test_a_comparison_of_cost_tells_over_how_many_questions_it_is():
-    cells = [costed("one", 0.5, range(10)), costed("two", 0.25, range(4, 30))]
-    report = render(cells, compare(cells, ["usage_dollars"], test="t", resamples=199))
+def test_a_comparison_of_cost_has_the_number_of_its_questions():
+    runs = [costed("one", 0.5, range(10)), costed("two", 0.25, range(4, 30))]
+    report = render(runs, compare(runs, ["usage_dollars"], test="t", resamples=199))
     for text in (report.html, report.markdown):
         assert "for which it is known in both runs, 6 of 100" in text
-    cells = [costed("one", 0.5, range(100)), costed("two", 0.25, range(100))]
-    report = render(cells, compare(cells, ["usage_dollars"], test="t", resamples=199))
+    runs = [costed("one", 0.5, range(100)), costed("two", 0.25, range(100))]
+    report = render(runs, compare(runs, ["usage_dollars"], test="t", resamples=199))
     assert "known in both runs" not in report.html
 
 
@@ -441,7 +438,6 @@ def test_a_run_of_unknown_cost_is_not_drawn_and_one_without_cost_is_at_zero(monk
     monkeypatch.setattr(agents, "against_cost", lambda points, **_: drawn.append(points) or "")
     data = report_data(runs)
     section = agents.costs_section(data)
-    assert section is not None
     first, second, third = (style.label for style in data.styles)
     for words in ("dollars (once, for the corpus)", "dollars (per query)"):
         assert f"because their {words} are unknown: {second}." in section.key

@@ -35,9 +35,9 @@ def markdown_tables(text):
         if line.startswith("|"):
             if not previous.startswith("|"):
                 tables.append([])
-            cells = re.split(r"(?<!\\)\|", line)[1:-1]
-            if not all(re.fullmatch(r" ---:? ", cell) for cell in cells):
-                tables[-1].append([plain(cell) for cell in cells])
+            entries = re.split(r"(?<!\\)\|", line)[1:-1]
+            if not all(re.fullmatch(r" ---:? ", entry) for entry in entries):
+                tables[-1].append([plain(entry) for entry in entries])
         previous = line
     return tables
 
@@ -49,8 +49,8 @@ def plain(text):
 
 @pytest.fixture(scope="module")
 def six():
-    cells = six_runs()
-    return render(cells, paired(cells, "accuracy", "nDCG@10"), title="Units")
+    runs = six_runs()
+    return render(runs, paired(runs, "accuracy", "nDCG@10"), title="Units")
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +59,9 @@ def page(six):
 
 
 def test_every_metric_of_every_run_is_printed_with_its_digits(six):
-    for cell in six_runs():
+    for run in six_runs():
         for measure, digits in (("accuracy", 3), ("recall_cited", 3), ("AP", 4), ("nDCG@10", 4)):
-            value = f"{cell.metrics[measure]:.{digits}f}"
+            value = f"{run.metrics[measure]:.{digits}f}"
             assert value in six.html
             assert value in six.markdown
 
@@ -103,8 +103,8 @@ def test_ids_are_unique_and_every_reference_has_its_target(page, six):
 
 
 def test_names_and_titles_are_shown_and_never_run():
-    cells = [replace(c, name=f"{EVIL} {i}", factors={}) for i, c in enumerate(six_runs()[:2])]
-    made = render(cells, paired(cells, "accuracy"), title=EVIL)
+    runs = [replace(c, name=f"{EVIL} {i}", factors={}) for i, c in enumerate(six_runs()[:2])]
+    made = render(runs, paired(runs, "accuracy"), title=EVIL)
     page = Page(made.html)
     assert "script" not in page.tags
     assert EVIL in page.raw("main")[0]
@@ -151,18 +151,18 @@ def test_the_only_dates_are_those_of_the_manifests(six):
 
 
 def test_rankings_without_an_agent_leave_the_agents_sections_out():
-    cells = [
+    runs = [
         replace(
-            cell,
-            metrics={"AP": cell.metrics["AP"]},
-            per_question={"AP": cell.per_question["AP"]},
+            run,
+            metrics={"AP": run.metrics["AP"]},
+            per_question={"AP": run.per_question["AP"]},
             funnel={},
             curves={},
             counts={"questions": 100, "answered": 100, "failed": 0, "unjudged": 0},
         )
-        for cell in six_runs()
+        for run in six_runs()
     ]
-    made = render(cells, paired(cells, "AP"))
+    made = render(runs, paired(runs, "AP"))
     page = Page(made.html)
     anchors = set(page.attributes("id", tag="section"))
     assert anchors == {"results", "differences", "setup", "provenance", "glossary"}
@@ -188,11 +188,11 @@ def test_refused_calls_and_reasons_are_counted_by_run():
 
 
 def test_repeated_calls_are_counted_where_none_was_refused():
-    cell = six_runs()[0]
-    counts = {**cell.counts, "calls": 9, "repeated": 4, "refused": 0}
-    tables = Page(render([replace(cell, counts=counts)]).html).tables()
+    run = six_runs()[0]
+    counts = {**run.counts, "calls": 9, "repeated": 4, "refused": 0}
+    tables = Page(render([replace(run, counts=counts)]).html).tables()
     assert [["9", "4", "0"]] in [[row[1:] for row in table[1:]] for table in tables]
-    none = render([replace(cell, counts={**counts, "repeated": 0})])
+    none = render([replace(run, counts={**counts, "repeated": 0})])
     assert "that repeat an earlier one" not in none.html
 
 
@@ -203,21 +203,21 @@ def test_one_run_is_reported_without_comparisons():
 
 
 def test_a_run_with_nothing_in_it_is_still_reported():
-    cell = replace(six_runs()[0], metrics={}, per_question={}, funnel={}, curves={}, counts={})
-    made = render([replace(cell, factors={}, manifest={})])
+    run = replace(six_runs()[0], metrics={}, per_question={}, funnel={}, curves={}, counts={})
+    made = render([replace(run, factors={}, manifest={})])
     assert "The runs have no measure" in Page(made.html).raw("main")[0]
 
 
 def test_many_runs_are_compared_with_the_baseline_only():
-    cells = [
+    runs = [
         fake_run(
             f"run{i}", 0.25 + 0.015 * i, questions=40, unit=f"u{i // 5}", retriever=f"r{i % 5}"
         )
         for i in range(30)
     ]
-    against = compare(cells, ["accuracy"], "run7", test="t", resamples=99)
-    others = paired(cells[:3], "accuracy")
-    made = render(cells, [*others, *against], baseline="run7")
+    against = compare(runs, ["accuracy"], "run7", test="t", resamples=99)
+    others = paired(runs[:3], "accuracy")
+    made = render(runs, [*others, *against], baseline="run7")
     page = Page(made.html)
     tables = [t for t in page.tables() if t[0][1:2] == ["difference 95% interval"]]
     assert [len(rows) for rows in tables] == [1 + 29]
@@ -241,8 +241,8 @@ def test_missing_tiers_curves_and_calls_of_one_run_are_dashes():
 
 def test_curves_in_numbers_are_the_last_recall_within_the_budget():
     curve = [(1.0, 0.0), (9.0, 0.125), (11.0, 0.5), (90.0, 0.75), (101.0, 0.875)]
-    cells = [replace(c, curves={"documents": curve}) for c in six_runs()[:2]]
-    text = render(cells).markdown
+    runs = [replace(c, curves={"documents": curve}) for c in six_runs()[:2]]
+    text = render(runs).markdown
     assert "at 1 (documents) | at 10 (documents) | at 100 (documents) | at 1,000" in text
     assert "| 0.000 | 0.125 | 0.750 | 0.875 |" in text
 
@@ -265,16 +265,16 @@ def test_failures_missing_questions_and_other_benchmarks_are_warnings_at_the_top
 
 
 def test_a_total_that_is_no_mean_of_its_questions_gets_no_interval():
-    cell = six_runs()[0]
-    odd = replace(cell, metrics={**cell.metrics, "accuracy": cell.metrics["accuracy"] + 0.2})
+    run = six_runs()[0]
+    odd = replace(run, metrics={**run.metrics, "accuracy": run.metrics["accuracy"] + 0.2})
     header, row = Page(render([odd]).html).tables()[0]
     assert row[header.index("accuracy")] == f"{odd.metrics['accuracy']:.3f}"
 
 
 def test_infinite_questions_needed_is_a_dash():
-    cells = six_runs()[:2]
-    verdicts = [v._replace(questions_needed=math.inf) for v in paired(cells, "accuracy")]
-    header, row = Page(render(cells, verdicts).html).tables()[2]
+    runs = six_runs()[:2]
+    verdicts = [v._replace(questions_needed=math.inf) for v in paired(runs, "accuracy")]
+    header, row = Page(render(runs, verdicts).html).tables()[2]
     assert row[header.index("questions needed")] == "—"
 
 
@@ -287,24 +287,24 @@ def test_both_files_are_written(tmp_path, six):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        ({"cells": []}, "no runs"),
+        ({"runs": []}, "no runs"),
         ({"baseline": "nobody"}, "baseline 'nobody'"),
         ({"main": "acuracy"}, "measure 'acuracy'"),
         ({"measures": ["AP", "MAP"]}, "measure 'MAP'"),
     ],
 )
-def test_a_mistaken_argument_is_named_with_what_is_valid(arguments, told):
-    cells = arguments.pop("cells", six_runs()[:2])
-    with pytest.raises(InputError, match=told):
-        render(cells, **arguments)
+def test_a_mistaken_argument_is_named_with_what_is_valid(arguments, message):
+    runs = arguments.pop("runs", six_runs()[:2])
+    with pytest.raises(InputError, match=message):
+        render(runs, **arguments)
 
 
 def test_runs_of_one_name_are_refused():
-    cell = six_runs()[0]
+    run = six_runs()[0]
     with pytest.raises(InputError, match="more than one run is named"):
-        render([cell, cell])
+        render([run, run])
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from soundingline.toolkit.report.plots import (
 )
 from soundingline.toolkit.report.tuning import render_tuning
 
-CELL = six_runs()[0]
-LOOK = RunStyle(CELL, "document · bm25_default", 0)
+RUN = six_runs()[0]
+LOOK = RunStyle(RUN, "document · bm25_default", 0)
 
 
 def texts(svg):
@@ -71,8 +71,8 @@ def test_differences_that_are_not_significant_are_hollow():
 
 
 def test_a_funnel_prints_recall_and_documents_of_every_tier():
-    said = texts(funnel(LOOK, CELL.funnel))
-    for tier, row in CELL.funnel["evidence"].items():
+    said = texts(funnel(LOOK, RUN.funnel))
+    for tier, row in RUN.funnel["evidence"].items():
         assert tier in said
         assert f"{row['macro']:.3f} · {row['documents']:,.1f} docs" in said
 
@@ -124,7 +124,7 @@ def test_long_names_are_cut_to_two_lines_a_side():
 
 
 def test_runs_have_their_colour_on_a_light_background_in_the_font_of_the_page():
-    svg = funnel(replace(LOOK, colour=3), CELL.funnel)
+    svg = funnel(replace(LOOK, colour=3), RUN.funnel)
     assert f"fill: {COLOURS[3]}" in svg and f"fill: {PAPER}" in svg
     assert "font-family" not in svg
 
@@ -139,7 +139,7 @@ def test_figures_with_other_labels_share_no_ids():
 
 def test_drawing_leaves_matplotlib_as_it_was():
     before = dict(matplotlib.rcParams)
-    funnel(LOOK, CELL.funnel)
+    funnel(LOOK, RUN.funnel)
     assert dict(matplotlib.rcParams) == before
 
 
@@ -159,7 +159,7 @@ def test_a_heat_map_shows_its_lowest_and_highest_value_and_its_axes():
     assert svg == heat_map_of()
 
 
-def test_marks_lie_between_cells_and_not_outside_the_grid():
+def test_marks_lie_between_points_and_not_outside_the_grid():
     plain, inside = heat_map_of(), heat_map_of(marks={"default": (0.9, 0.4)})
     assert len(inside) > len(plain)
     assert heat_map_of(marks={"default": (25.0, 1.0)}) == plain
@@ -187,10 +187,10 @@ def test_a_constant_map_is_drawn():
 def tuned(method):
     rng = np.random.default_rng(0)
     grid = Grid(K1, B, "tiny")
-    cells = [*grid.points, (0.9, 0.4)]
+    points = [*grid.points, (0.9, 0.4)]
     names = ["nDCG@10", "R@5"]
     sides = [
-        MeasureTable(names, [f"{side}{n}" for n in range(9)], cells, rng.random((2, 9, 13)))
+        MeasureTable(names, [f"{side}{n}" for n in range(9)], points, rng.random((2, 9, 13)))
         for side in "ab"
     ]
     selecting = sides[0] if method == "held_out" else sides[1]
@@ -199,7 +199,7 @@ def tuned(method):
 
 
 @pytest.mark.parametrize(("method", "maps"), [("held_out", 4), ("kfold", 2)])
-def test_the_report_tells_choice_optimism_and_plateau_and_needs_no_network(method, maps):
+def test_the_report_has_choice_optimism_and_plateau_and_needs_no_network(method, maps):
     found = tuned(method)
     made = render_tuning(
         found, title="T", splits=("dev", "test"), cutoffs=[5], manifest={"config": {"a": 1}}

@@ -54,7 +54,7 @@ def test_too_few_or_undefined_values_have_no_interval(values):
     assert mean_interval(values) is None
 
 
-def test_a_cell_without_values_by_question_has_no_interval():
+def test_a_run_without_values_by_question_has_no_interval():
     assert run_interval(six_runs()[0], "completion") is None
     assert run_interval(six_runs()[0], "accuracy") is not None
 
@@ -116,10 +116,9 @@ def test_headline_measures_come_first_and_none_twice():
 def test_counts_of_stages_are_shown_by_run_and_stage():
     one, other = six_runs()[:2]
     counted = {"reranker": {"pairs_scored": 1234, "unscored": 0, "cache_hit_rate": 0.5}}
-    cells = [replace(one, manifest={**one.manifest, "stages": counted}), other]
-    data = report_data(cells)
+    runs = [replace(one, manifest={**one.manifest, "stages": counted}), other]
+    data = report_data(runs)
     section = stages_section(data)
-    assert section is not None
     ((row,),) = (table.rows for table in section.tables)
     assert [entry.text for entry in row[1:]] == [
         "reranker",

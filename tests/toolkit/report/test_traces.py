@@ -343,9 +343,9 @@ def test_traces_behind_a_link_are_refused(tmp_path):
 
 def test_without_a_readable_price_in_the_manifest_dollars_are_left_out(tmp_path):
     folder = write_run(tmp_path / "run", two_calls())
-    cell = evaluated(folder)
+    run = evaluated(folder)
     for price in ("dear", {"input": -1}, {"unknown": 1}, {"long_context": {"above": 1}}, None):
-        damaged = replace(cell, manifest={"config": {"llm": {"price": price}}})
+        damaged = replace(run, manifest={"config": {"llm": {"price": price}}})
         shutil.rmtree(folder.path / "traces", ignore_errors=True)
         page = Page(write_traces(folder, BENCHMARK, damaged).parent / "1-7.html")
         assert len(page.texts("section", "step")) == 7

@@ -112,8 +112,8 @@ def evaluated(folder, benchmark=BENCHMARK):
 def traced(path, *trajectories, benchmark=BENCHMARK, repeats=(), passages=None):
     """The folder of the traces of a new run."""
     folder = write_run(path, *trajectories, repeats=repeats)
-    cell = evaluated(folder, benchmark)
-    return write_traces(folder, benchmark, cell, passages=passages).parent
+    run = evaluated(folder, benchmark)
+    return write_traces(folder, benchmark, run, passages=passages).parent
 
 
 CHECKLIST = ("is a mill", "was built by Ada in the years between 1700 and 1750", "not burnt down")

@@ -1,7 +1,5 @@
 """A run folder has one writer; a dead writer's lock is taken over."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Search by patterns: what matches, in which order, and what bounds it."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import re

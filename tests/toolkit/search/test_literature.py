@@ -1,7 +1,5 @@
 """Literature search: pages, layers of reading, exposures, refusals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -42,7 +40,7 @@ OPERATORS = Operators(
 def session(operators=OPERATORS, **settings):
     backend = WordBackend({docid: document.text for docid, document in DOCUMENTS.items()})
     store = store_of(DOCUMENTS)
-    return Literature(**settings).bind(operators).open(backend, store)  # type: ignore[arg-type]
+    return Literature(**settings).bind(operators).open(backend, store)
 
 
 def test_a_search_shows_titles_and_exposes_metadata():

@@ -1,7 +1,5 @@
 """Ranked browsing: its pages, its hints, its errors, and what each call exposes."""
 
-from __future__ import annotations
-
 import ast
 import re
 import time
@@ -64,14 +62,10 @@ def followed(result):
     return call
 
 
-def test_it_is_a_search_tool_with_three_tools_whose_first_argument_is_the_reason():
-    tool = browsing()
-    assert [spec["name"] for spec in tool.specs()] == [
-        "search",
-        "read_search_results",
-        "read_document",
-    ]
-    assert all(next(iter(spec["parameters"]["properties"])) == "reason" for spec in tool.specs())
+def test_there_are_three_tools_whose_first_argument_is_the_reason():
+    specs = browsing().specs()
+    assert [spec["name"] for spec in specs] == ["search", "read_search_results", "read_document"]
+    assert all(next(iter(spec["parameters"]["properties"])) == "reason" for spec in specs)
 
 
 def test_a_result_page_looks_as_documented():
@@ -97,19 +91,13 @@ def test_a_document_page_looks_as_documented():
     )
 
 
-def test_paging_defaults_go_on_after_the_first_page():
+def test_the_search_records_the_whole_ranking_and_paging_goes_on_after_its_page():
     tool = browsing()
-    search(tool)
+    assert search(tool).call.ranking == tuple(TEXTS)
     page = browse(tool, search_id="s1")
     assert page.call.shown == tuple(f"d{n}" for n in range(6, 13))
     assert page.text.endswith("End of the ranking.")
-
-
-def test_the_whole_ranking_is_recorded_by_the_search_and_by_no_other_call():
-    tool = browsing()
-    assert search(tool).call.ranking == tuple(TEXTS)
-    assert browse(tool, search_id="s1").call.ranking == ()
-    assert read(tool, "d1").call.ranking == ()
+    assert page.call.ranking == read(tool, "d1").call.ranking == ()
 
 
 def test_each_tier_holds_what_its_call_exposed():
@@ -206,7 +194,7 @@ class CountingBackend:
         return WordBackend(TEXTS).search(request)
 
 
-def test_a_repeated_query_gets_a_new_id_without_a_second_search():
+def test_an_equal_query_and_reasoning_get_a_new_id_without_a_second_search():
     backend = CountingBackend()
     tool = RankedBrowsing(depth=7).open(backend, store_of(DOCUMENTS))
     first, second = search(tool, "king 3"), search(tool, " king 3")
@@ -214,14 +202,8 @@ def test_a_repeated_query_gets_a_new_id_without_a_second_search():
     assert "search_id=s2" in second.text
     assert len(tool.calls) == 2
     assert second.call.ranking == first.call.ranking
-
-
-def test_another_reasoning_is_another_request():
-    backend = CountingBackend()
-    tool = RankedBrowsing().open(backend, store_of(DOCUMENTS))
-    search(tool)
     tool.reasoning = "perhaps a queen"
-    search(tool)
+    search(tool, "king 3")
     assert [request.reasoning for request in backend.requests] == ["", "perhaps a queen"]
 
 
@@ -248,13 +230,10 @@ def test_titles_and_texts_of_a_page_are_fetched_in_one_call_for_the_shown_hits_o
     assert store.asked == [["d1", "d2", "d3"]]
 
 
-def test_excerpts_stop_behind_their_depth_and_titles_do_not():
+def test_snippets_stop_at_their_depth_and_titles_do_not():
     result = search(browsing(excerpt_depth=1, page=2))
     assert result.text.count("\n   ") == 1
     assert "title=Title of d2" in result.text
-
-
-def test_no_excerpts_on_request():
     assert "\n   " not in search(browsing(excerpt="none")).text
 
 

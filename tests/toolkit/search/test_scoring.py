@@ -1,7 +1,5 @@
 """The tool `score`: evidence is located, scored by whatever scorer there is, and on record."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

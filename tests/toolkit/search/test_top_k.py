@@ -1,7 +1,5 @@
 """The top-k interface: what it shows, what it cuts, what it counts."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
