@@ -167,7 +167,7 @@ class Retriever(Stage):
         shorter.depth = depth
         return shorter
 
-    def _with_feedback(self, terms: int, docs: int, weight: float, **model: float) -> RM3:
+    def _with_feedback(self, terms: int, docs: int, weight: float, **model: Any) -> RM3:
         feedback: dict[str, Any] = {"fb_terms": terms, "fb_docs": docs, "original_weight": weight}
         return RM3(depth=self.depth, index=self.index, **feedback, **model)
 
