@@ -6,13 +6,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext
+from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, batches
 from soundingline.pipelines.lexical.analyzers import is_ngram
 from soundingline.pipelines.lexical.bm25 import idf
 from soundingline.pipelines.lexical.forward import Vector
@@ -74,8 +73,7 @@ class FeedbackPhrases(PhraseSource):
     ) -> Iterator[tuple[str, Sequence[str]]]:
         """See `PhraseSource`."""
         feedback = _Feedback(self, collection)
-        unit_ids = (unit.unit_id for unit in units)
-        while batch := list(islice(unit_ids, _BATCH)):
+        for batch in batches((unit.unit_id for unit in units), _BATCH):
             yield from zip(batch, feedback.of_documents(batch), strict=True)
 
     def for_queries(

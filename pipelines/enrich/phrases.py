@@ -7,8 +7,9 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pandas as pd
 from pydantic import BaseModel
@@ -25,6 +26,7 @@ from soundingline.toolkit.llm.prompts import json_values
 KEY = "keywords"
 LEFT_OUT = ("repeated", "too_long", "beyond", "empty")
 _LONGEST_CHARACTERS = 200
+Item = TypeVar("Item")
 _CONTROL = ("Cc", "Cf", "Cs", "Co", "Cn")
 
 
@@ -69,6 +71,12 @@ def clean(phrases: Iterable[Any], limits: Limits) -> Cleaned:
         else:
             usable[text.casefold()] = text
     return Cleaned(tuple(usable.values()), left_out)
+
+
+def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of `size` items; the last one may be shorter."""
+    iterator = iter(items)
+    return iter(lambda: list(islice(iterator, size)), [])
 
 
 def clean_text(text: str, words: int) -> str:
