@@ -67,7 +67,7 @@ class LlmSource(PhraseSource):
     with the next seed.
     """
 
-    asks_model: ClassVar[bool] = True
+    needs_llm: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = ()
     """Names of the counts of texts and phrases."""
 
@@ -160,7 +160,7 @@ class ModelPhrases(LlmSource):
         if self.task not in TASKS:
             raise InputError(f"task is {self.task!r}", valid=", ".join(TASKS))
         check_int("max_characters", self.max_characters)
-        self.limits = Limits(self.phrases, self.words).checked()
+        self.limits = Limits(self.phrases, self.words)
         self._templates = MadeOnce()
         super().__post_init__()
 
@@ -177,7 +177,7 @@ class ModelPhrases(LlmSource):
         """Hash of the prompts and the limits. The cache keys have the model and its sampling."""
         sides = ("document", "query")
         texts = [self._template(side).text for side in sides if self._has(side)]
-        return fingerprint("model", texts, *self.limits, self.max_characters)
+        return fingerprint("model", texts, self.phrases, self.words, self.max_characters)
 
     def content(self, collection: Collection) -> str:
         """Hash of prompts, limits and model; with `allow_missing` also of the documents without a
@@ -211,12 +211,9 @@ class ModelPhrases(LlmSource):
         missing = total = 0
         for unit, answer in self._cached(units, collection):
             total += 1
-            missing += answer is None
-            if answer is not None:
-                yield unit.unit_id, self.read(Reply(answer))
-            elif self.allow_missing:
-                yield unit.unit_id, ()
-        if missing and not self.allow_missing:
+            missing += answer is None and not self.allow_missing
+            yield unit.unit_id, () if answer is None else self.read(Reply(answer))
+        if missing:
             raise InputError(
                 f"{missing:,} of {total:,} documents have no phrases yet",
                 valid="phrases of every document",

@@ -17,11 +17,7 @@ from hypothesis import strategies as st
 from soundingline.pipelines.lexical import bm25, build
 from soundingline.pipelines.lexical import invert as vocabulary
 from soundingline.pipelines.lexical import storage as strings
-from soundingline.pipelines.lexical.bm25 import (
-    ScoreBuffers,
-    best,
-    searches_at_once,
-)
+from soundingline.pipelines.lexical.bm25 import ScoreBuffers, best, searches_at_once
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.storage import Postings, StringLookup
 from soundingline.toolkit.data import Unit
@@ -148,9 +144,7 @@ def test_a_failed_search_gives_its_turn_back(monkeypatch):
     assert documents.tolist() == [4]
 
 
-def test_a_forked_process_searches_although_its_parents_threads_had_all_turns(
-    monkeypatch,
-):
+def test_a_forked_process_searches_although_its_parents_threads_had_all_turns(monkeypatch):
     monkeypatch.setattr(bm25, "cores", lambda: 1)
     sums = ScoreBuffers(everywhere(10), 10)
     begun, end = threading.Event(), threading.Event()

@@ -258,11 +258,7 @@ def test_an_error_while_reading_leaves_nothing(many, tmp_path, error, after):
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("step", [(WordTable, "numbers"), (build, "terms_of_forms")])
 def test_an_error_while_cutting_or_analysing_leaves_nothing(
-    many,
-    tmp_path,
-    monkeypatch,
-    error,
-    step,
+    many, tmp_path, monkeypatch, error, step
 ):
     calls = itertools.count(1)
     work = getattr(*step)
