@@ -1,25 +1,42 @@
-"""The command line: composing the configuration, help, bad input in one line, and exit codes."""
+"""The command line: `soundingline COMMAND [KEY=VALUE ...]`.
+
+One parser, one help and one form of refusals and exit codes serve all commands. A command is a
+function of the composed configuration. Its second argument, where it has one, takes paths, and its
+keyword-only arguments are flags, which may be written as `--flag VALUE` or `flag=VALUE`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
+import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hydra._internal.utils import _run_hydra, get_args_parser
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import _run_hydra, create_config_search_path, get_args_parser
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.core.utils import configure_log, run_job
 from hydra.errors import HydraException
+from hydra.types import HydraContext, RunMode
 from hydra.version import setbase
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from soundingline.experiments.config import CONF, Settings, check_choices, register
+from soundingline.experiments.config import CONF, ROOT_CONFIG, Settings, check_choices, register
 from soundingline.experiments.refusals import one_line, refuse_secrets
 from soundingline.experiments.sweep import (
     CellFailed,
@@ -36,89 +53,303 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import ModelError
 from soundingline.toolkit.runs.run_folder import SWEEP
 
-FLAGS = frozenset({"-h", "--help"})
-_FOLDER = "--config-dir"
+# By command: the module and the function in it, which are imported when the command is run, and
+# what the command does.
+COMMANDS = {
+    "run": (
+        "run:run",
+        "Answer the questions of a benchmark with an agent that searches through a pipeline.",
+    ),
+    "rank": ("rank:rank", "Rank the questions of a benchmark with a pipeline, without an agent."),
+    "tune": ("tune:tune", "Choose k1 and b of BM25 on one split and report them on another."),
+    "enrich": (
+        "enrich:enrich",
+        "Ask a language model for phrases that enrich the documents of a corpus.",
+    ),
+    "index": ("maintenance:index", "Build the text store and the indexes of a benchmark."),
+    "replay": (
+        "replay:replay_run",
+        "Send the recorded searches of a run through another pipeline.",
+    ),
+    "evaluate": ("evaluate:evaluate", "Compute the measures of recorded runs again."),
+    "compare": ("evaluate:compare", "Compare runs with paired tests and write a report."),
+    "judge": ("evaluate:judge", "Measure how far the judges of a run agree."),
+    "calibrate": (
+        "training:calibrate",
+        "Fit the probabilities of a requirement scorer to judgements.",
+    ),
+    "export": ("exchange:export", "Write a run in the format of another project."),
+    "import": ("exchange:import_run", "Read a run of another project."),
+    "lint": ("exchange:lint", "List the faults of published run files."),
+    "serve": ("serve:start", "Serve a pipeline to agents over MCP and HTTP."),
+    "train": ("training:train", "Train a re-ranker on the judgements of a benchmark."),
+    "caches": ("maintenance:caches", "Show what the caches hold, and prune them."),
+    "list": (
+        "maintenance:list_options",
+        "List the options of a group, such as retriever or experiment.",
+    ),
+    "describe": ("maintenance:describe", "Show which options and values a command line chooses."),
+}
+# These take no paths and may be swept with -m.
+SWEPT = ("run", "rank", "tune", "enrich", "index")
+HELP = frozenset({"-h", "--help"})
+DEFECT, BAD_INPUT, INTERRUPTED = 1, 2, 130
+BAD_INPUTS = (InputError, ModelError, OmegaConfBaseException, OSError)
+REFUSED = (InputError, HydraException, OmegaConfBaseException, KeyboardInterrupt)
+_CONFIG_DIR = ("--config-dir", "-cd")
 _SENTENCE_END = re.compile(r"(?<=[.:])\n|(?<=\.) (?=[A-Z])")
-_END = """\
+_DISK_ERRORS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
+    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+}
+_HELP_END = """\
 An option's arguments are changed by GROUP.ARGUMENT=VALUE. -m sweeps over values with commas between
 them; --config-dir FOLDER adds options of your own; --cfg job prints the configuration that the
 command line composes; --hydra-help lists Hydra's own flags.
 """
 
 
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command that `arguments` (None: those of the process) name first.
+
+    The process exits with the code 0 if the command ended well, 2 for bad input (with one line on
+    standard error), 130 for Ctrl-C, and 1 for a defect, whose traceback is printed. In a sweep, a
+    cell that fails is a failed job, the other cells are run, and the report lists it; the exit code
+    is then 2, or 1 if a defect or a kill ended a cell. The code is also 1 if the reader of standard
+    output has gone (`| head`).
+    """
+    sys.excepthook = print_traceback
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _start(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is left cannot be flushed at the end of the process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = DEFECT
+    sys.exit(code)
+
+
+def _start(words: Sequence[str]) -> int:
+    if not words or words[0] in HELP:
+        lines = [f"  {name:10} {about}" for name, (_, about) in COMMANDS.items()]
+        end = "soundingline COMMAND --help describes a command."
+        print("\n".join(["usage: soundingline COMMAND [KEY=VALUE ...]", "", *lines, "", end]))
+        return 0
+    name, *arguments = words
+    try:
+        task = _task(name)
+        if name == "serve":  # its options are not part of the configuration
+            return int(task(arguments))
+        parser = CommandParser(name, task)
+        if HELP.intersection(arguments):
+            print(parser.help_page(arguments))
+            return 0
+        flags = parser.read(arguments)
+        if name in SWEPT:
+            return _run_or_sweep(task, flags, parser)
+        return _run_over_paths(task, flags, parser)
+    except (*REFUSED, *BAD_INPUTS) as error:
+        if not is_bad_input(error):
+            raise
+        return ending(error)
+
+
+def _task(name: str) -> Callable[..., Any]:
+    if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        raise InputError(
+            f"there is no command {name!r}",
+            valid=", ".join(COMMANDS),
+            do=f"did you mean {close[0]}?" if close else "",
+        )
+    module, _, function = COMMANDS[name][0].partition(":")
+    task: Callable[..., Any] = getattr(
+        import_module(f"soundingline.experiments.{module}"), function
+    )
+    return task
+
+
+class CommandParser(argparse.ArgumentParser):
+    """The arguments of a command: overrides, paths and flags, in any order.
+
+    The flags of a command that may be swept include Hydra's own.
+    """
+
+    def __init__(self, name: str, task: Callable[..., Any]) -> None:
+        swept = name in SWEPT
+        parents = [get_args_parser()] if swept else []
+        super().__init__(
+            f"soundingline {name}", add_help=False, allow_abbrev=False, parents=parents
+        )
+        self._task, self._swept = task, swept
+        self._hints = typing.get_type_hints(task, include_extras=True)
+        parameters = list(inspect.signature(task).parameters.values())
+        self._path = None if swept or len(parameters) < 2 else parameters[1]
+        if self._path is not None and self._path.kind is self._path.KEYWORD_ONLY:
+            self._path = None
+        if not swept:
+            self.add_argument("overrides", nargs="*", metavar=self._metavar())
+            self.add_argument(*_CONFIG_DIR, metavar="FOLDER", help="options of your own")
+            self.add_argument(
+                "--cfg", "-c", choices=["job"], help="print the configuration; do nothing"
+            )
+        self._own = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        for parameter in parameters:
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                self._add_flag(parameter)
+
+    def _metavar(self) -> str:
+        return f"{self._path.name.upper()} | KEY=VALUE" if self._path else "KEY=VALUE"
+
+    def _add_flag(self, parameter: inspect.Parameter) -> None:
+        """Add the flag that a keyword-only argument is. Its annotation is `Annotated[type, help]`;
+        a `Literal` states the choices, and a `Sequence` may be given several times."""
+        kind, about = typing.get_args(self._hints[parameter.name])
+        required = parameter.default is parameter.empty
+        options: dict[str, Any] = {"help": about, "required": required, "dest": parameter.name}
+        if not required:
+            options["default"] = parameter.default
+        inner = typing.get_args(kind)
+        if kind is bool:
+            options["action"] = "store_true"
+            del options["required"]
+        elif typing.get_origin(kind) is typing.Literal:
+            options["choices"] = inner
+        elif typing.get_origin(kind) not in (None, typing.Union, *_UNIONS):
+            options |= {"action": "append", "default": [], "metavar": "NAME"}
+        else:
+            options["type"] = next((each for each in inner if each is not type(None)), kind)
+            options["metavar"] = parameter.name.rpartition("_")[2].upper()
+        self.add_argument(f"--{parameter.name.replace('_', '-')}", **options)
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The flags; `InputError` for wrong ones, and for a secret among the overrides."""
+        flags = self.parse_intermixed_args([self._spelled(item) for item in arguments])
+        refuse_secrets([item for item in flags.overrides if not self._is_path(item)])
+        return flags
+
+    def own_flags(self, flags: argparse.Namespace) -> dict[str, Any]:
+        """The flags of the command's function."""
+        return {name: getattr(flags, name) for name in self._own}
+
+    def paths(self, items: Sequence[str]) -> list[Any]:
+        """What the second argument of the command's function receives: one path, several, or None
+        if it may be left out. `InputError` for another number of paths."""
+        paths = [Path(item) for item in items if self._is_path(item)]
+        if self._path is None:
+            if paths:
+                raise InputError(f"{paths[0]} is no override", valid="KEY=VALUE")
+            return []
+        name, kind = self._path.name.upper(), self._hints[self._path.name]
+        if typing.get_origin(kind) not in (None, typing.Union, *_UNIONS):
+            return [paths]
+        optional = self._path.default is not self._path.empty
+        if len(paths) > 1 or (not paths and not optional):
+            raise InputError(
+                f"{len(paths)} paths were named", valid=f"one: {name}", do="name one of them"
+            )
+        if kind is str:
+            return list(map(str, paths))
+        return list(paths)
+
+    def overrides(self, items: Sequence[str]) -> list[str]:
+        """The arguments that are no paths."""
+        return [item for item in items if not self._is_path(item)]
+
+    def _is_path(self, argument: str) -> bool:
+        # Names of cells hold equals signs too.
+        if self._swept or argument.startswith(("-", "+", "~")):
+            return False
+        return "=" not in argument or (self._path is not None and Path(argument).exists())
+
+    def _spelled(self, argument: str) -> str:
+        name, mark, value = argument.partition("=")
+        flag = f"--{name.replace('_', '-')}"
+        own = name.replace("-", "_") in self._own
+        return f"{flag}={value}" if mark and own else argument
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message, do="--help lists what this command takes")
+
+    def help_page(self, arguments: Sequence[str]) -> str:
+        """What the command does, its flags, and for a command that may be swept the options of
+        `conf/` and of the folders that `arguments` add."""
+        about = inspect.getdoc(self._task) or ""
+        if self._swept:
+            return usage(self._task, arguments)
+        more = "KEY=VALUE changes the configuration; soundingline list lists its groups."
+        return f"{about}\n\n{self.format_help()}\n{more}"
+
+
+_UNIONS = (type(int | None),)
+
+
 def usage(task: Callable[..., Any], arguments: Sequence[str]) -> str:
-    """The help of the entry point that `task` belongs to, with the options of `conf/` and of the
-    folders that `arguments` add. An asterisk marks the option that is chosen by default."""
-    about = (sys.modules[task.__module__].__doc__ or "").strip()
+    """What a command does, and the options of `conf/` and of the folders that `arguments` add. An
+    asterisk marks the option that is chosen by default."""
     chosen = _defaults()
-    options: dict[str, dict[str, str]] = {}
-    for folder in (CONF, *_folders(arguments)):
-        for path in sorted(folder.rglob("*.yaml")):
-            group = path.parent.relative_to(folder).as_posix()
-            if group != ".":
-                options.setdefault(group, {})[path.stem] = _comment(path)
+    options = options_of(_folders(arguments))
     width = max(len(name) for names in options.values() for name in names)
-    blocks = [about]
+    blocks = [inspect.getdoc(task) or ""]
     for group, names in sorted(options.items()):
         lines = [
             f"  {'*' if chosen.get(group) == name else ' '} {name:{width}}  {comment}".rstrip()
             for name, comment in sorted(names.items())
         ]
         blocks.append("\n".join([f"{group}=", *lines]))
-    return "\n\n".join([*blocks, _END])
+    return "\n\n".join([*blocks, _HELP_END])
+
+
+def options_of(folders: Iterable[Path]) -> dict[str, dict[str, str]]:
+    """The first sentence about each option, by group and name, of `conf/` and of `folders`."""
+    options: dict[str, dict[str, str]] = {}
+    for folder in (CONF, *folders):
+        for path in sorted(folder.rglob("*.yaml")):
+            group = path.parent.relative_to(folder).as_posix()
+            if group != ".":
+                options.setdefault(group, {})[path.stem] = _comment(path)
+    return options
 
 
 def _defaults() -> dict[str, str]:
     entries: Any = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"), resolve=False)
-    return {
-        group: option
-        for entry in entries["defaults"]
-        if isinstance(entry, dict)
-        for group, option in entry.items()
-    }
+    choices = [entry for entry in entries["defaults"] if isinstance(entry, dict)]
+    return {group: option for entry in choices for group, option in entry.items()}
 
 
 def _folders(arguments: Sequence[str]) -> Iterator[Path]:
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         name, _, value = argument.partition("=")
-        if name == _FOLDER:
+        if name in _CONFIG_DIR:
             yield Path(value or following)
 
 
 def _comment(path: Path) -> str:
-    """The first sentence of the comment at the head of an option's file; empty where there is
-    none."""
+    """The first sentence of the comment at the head of an option's file; empty without one."""
     with path.open(encoding="utf-8") as lines:
         head = takewhile(lambda line: line.startswith("#"), lines)
         text = "\n".join(line.lstrip("# ").strip() for line in head if "@package" not in line)
     return escape_control(_SENTENCE_END.split(text, maxsplit=1)[0].replace("\n", " "))
 
 
-BAD_INPUT = 2
-DEFECT = 1
-INTERRUPTED = 130
-BAD_INPUTS = (InputError, ModelError, OmegaConfBaseException, OSError)
-REFUSED = (InputError, HydraException, OmegaConfBaseException, KeyboardInterrupt)
-_COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
-_OF_THE_DISK = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
-    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
-}
+def _run_over_paths(
+    task: Callable[..., Any], flags: argparse.Namespace, parser: CommandParser
+) -> int:
+    folder = flags.config_dir
+    search = [f"file://{Path(folder).resolve()}"] if folder else []
+    settings = Settings.compose(parser.overrides(flags.overrides), search)
+    if flags.cfg:
+        print(OmegaConf.to_yaml(settings.config), end="")
+        return 0
+    code = task(settings, *parser.paths(flags.overrides), **parser.own_flags(flags))
+    return code if isinstance(code, int) else 0
 
 
-def main(task: Callable[[Settings], Any], arguments: Sequence[str] | None = None) -> None:
-    """Run `task` with the configuration that Hydra composes from `arguments` (None: those of the
-    process).
-
-    Exit code 0 when it ended well, 2 for bad input (one line on standard error), 130 for Ctrl-C; a
-    defect keeps its traceback and leaves with 1. In a sweep, a cell that fails is a failed job, the
-    others go on, and the report tells of it; the exit code is then 2, or 1 where a defect or a kill
-    ended a cell.
-    """
-    words = _given(arguments)
-    if FLAGS.intersection(words):
-        print(usage(task, words))
-        return
+def _run_or_sweep(
+    task: Callable[[Settings], Any], flags: argparse.Namespace, parser: CommandParser
+) -> int:
+    """Run `task` with the configuration that Hydra composes, or sweep over cells. The exit code."""
     refused: list[str] = []
 
     def one_job(config: DictConfig) -> None:
@@ -137,16 +368,14 @@ def main(task: Callable[[Settings], Any], arguments: Sequence[str] | None = None
                 if settings.multirun:
                     raise CellFailed(refused[-1]) from None
 
-    sys.excepthook = print_traceback
     SweepStart.folder = None
     unfinished: list[CellStatus] = []
     interrupted = False
+    check_choices(flags.overrides)
+    check_name(flags.overrides)
     try:
-        refuse_secrets(words)
-        check_choices(words)
-        check_name(words)
         try:
-            _compose_and_run(one_job, words)
+            _compose_and_run(one_job, flags, parser)
         except SweepRefused as refusal:
             raise refusal.error from None
         except KeyboardInterrupt:
@@ -159,114 +388,82 @@ def main(task: Callable[[Settings], Any], arguments: Sequence[str] | None = None
         finally:
             os.environ.pop(SWEEP, None)  # this process may go on, and belongs to no sweep then
             if SweepStart.folder:
-                unfinished = _ended_sweep(SweepStart.folder, interrupted)
+                from soundingline.experiments.run_context import end_servers
+
+                end_servers()
+                unfinished = end_sweep(SweepStart.folder, interrupted=interrupted)
     except REFUSED as error:
-        sys.exit(ending(error, unfinished))
+        return ending(error, unfinished)
     except Exception:
         if not unfinished:
             raise
-        sys.exit(DEFECT)  # told, with its traceback, among the cells that did not finish
-    if refused or unfinished:
-        sys.exit(exit_code(unfinished))
+        return DEFECT  # its traceback was printed with the cells that did not finish
+    return exit_code(unfinished) if refused or unfinished else 0
 
 
-def _ended_sweep(folder: Path, interrupted: bool) -> list[CellStatus]:
-    from soundingline.experiments.build import end_servers  # models, which not every command needs
-
-    end_servers()
-    return end_sweep(folder, interrupted=interrupted)
-
-
-def _compose_and_run(job: Callable[[DictConfig], None], arguments: Sequence[str]) -> None:
-    """Hydra's own command line, in any order. `hydra.main` reads `sys.argv` alone, and refuses
-    overrides on both sides of a flag."""
-    # Hydra swallows tracebacks and leaves with 1 unless this is set; we sort the errors ourselves.
+def _compose_and_run(
+    job: Callable[[DictConfig], None], flags: argparse.Namespace, parser: CommandParser
+) -> None:
+    """Compose the configuration once, and run the job or sweep, whichever `-m` or the option
+    `hydra.mode` says. `hydra.main` would compose a second time to learn the mode."""
+    # Hydra swallows tracebacks and exits with 1 unless this is set; we sort the errors ourselves.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     setbase("1.3")
     register()
-    parser = get_args_parser()
-    flags = parser.parse_intermixed_args(arguments)
-    _check_flags(flags)
-    _run_hydra(
-        args=flags,
-        args_parser=parser,
-        task_function=job,
-        config_path=str(CONF),
-        config_name="config",
-    )
+    _check_hydra_flags(flags)
+    if flags.cfg or flags.info or flags.hydra_help or flags.shell_completion:
+        _run_hydra(flags, parser, job, config_path=str(CONF), config_name=ROOT_CONFIG)
+        return
+    search_path = create_config_search_path(str(CONF))
+    if flags.config_dir:
+        if not Path(flags.config_dir).is_dir():
+            raise InputError(f"--config-dir: there is no folder {flags.config_dir}")
+        where = f"file://{Path(flags.config_dir).resolve()}"
+        search_path.prepend("command-line", where, SearchPathQuery(provider="schema"))
+    GlobalHydra.instance().clear()
+    hydra = Hydra.create_main_hydra2(parser.prog.split()[-1], search_path)
+    try:
+        overrides = [*flags.overrides, *(["hydra.mode=MULTIRUN"] if flags.multirun else [])]
+        config = hydra.compose_config(
+            ROOT_CONFIG, overrides, RunMode.MULTIRUN, validate_sweep_overrides=False
+        )
+        config.hydra.mode = config.hydra.mode or RunMode.RUN
+        parsed = OverridesParser.create().parse_overrides(overrides)
+        loader: Any = hydra.config_loader
+        loader.validate_sweep_overrides_legal(parsed, config.hydra.mode, from_shell=True)
+        configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+        callbacks = Callbacks(config)
+        context = HydraContext(config_loader=hydra.config_loader, callbacks=callbacks)
+        if config.hydra.mode == RunMode.MULTIRUN:
+            callbacks.on_multirun_start(config=config, config_name=ROOT_CONFIG)
+            sweeper = Plugins.instance().instantiate_sweeper(
+                config=config, hydra_context=context, task_function=job
+            )
+            swept: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+            sweeper.sweep(arguments=swept)
+            callbacks.on_multirun_end(config=config, config_name=ROOT_CONFIG)
+            return
+        callbacks.on_run_start(config=config, config_name=ROOT_CONFIG)
+        ended = run_job(job, config, "hydra.run.dir", None, context)
+        callbacks.on_run_end(config=config, config_name=ROOT_CONFIG, job_return=ended)
+        _ = ended.return_value  # raises what the job raised
+    finally:
+        GlobalHydra.instance().clear()
 
 
-def _check_flags(flags: argparse.Namespace) -> None:
-    """`InputError` for flags that Hydra takes one at a time, which it tells with a traceback."""
-    names = [name for name in _COMMANDS if getattr(flags, name)]
+def _check_hydra_flags(flags: argparse.Namespace) -> None:
+    """`InputError` for flags that exclude each other, which Hydra reports with a traceback."""
+    commands = ("run", "multirun", "cfg", "info", "shell_completion")
+    names = [name for name in commands if getattr(flags, name)]
     if len(names) > 1:
-        flags_given = " and ".join(f"--{name.replace('_', '-')}" for name in names)
-        raise InputError(f"{flags_given} exclude each other", valid="one of them")
+        both = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+        raise InputError(f"{both} exclude each other", valid="one of them")
     if flags.resolve and not flags.cfg:
         raise InputError("--resolve goes with --cfg only", do="add --cfg job, or leave it out")
 
 
-class CommandParser(argparse.ArgumentParser):
-    """The arguments of a command over recorded folders: its own flags, paths, and overrides of the
-    configuration, in any order. A flag may be written as an override is: `format=trec`."""
-
-    def __init__(self, description: str | None, paths: str) -> None:
-        more = "KEY=VALUE changes the configuration, as in soundingline run, whose --help lists it."
-        super().__init__(description=description, epilog=more, allow_abbrev=False)
-        self.add_argument("arguments", nargs="*", metavar=f"{paths} | KEY=VALUE")
-        self.add_argument("--config-dir", metavar="FOLDER", help="options of your own")
-        self.add_argument("--cfg", choices=["job"], help="print the configuration; do nothing")
-
-    def parse_arguments(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """The flags by name, `arguments` and `config_dir` among them."""
-        return vars(self.parse_intermixed_args([self._flag(item) for item in arguments]))
-
-    def _flag(self, argument: str) -> str:
-        name, mark, value = argument.partition("=")
-        flag = f"--{name.replace('_', '-')}"
-        return f"{flag}={value}" if mark and flag in self._option_string_actions else argument
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(message, do="--help lists what this command takes")
-
-
-def run_command(
-    task: Callable[..., Any], parser: CommandParser, arguments: Sequence[str] | None = None
-) -> None:
-    """Run `task(settings, paths, **flags)` with what `arguments` (None: those of the process) hold;
-    `paths` are those that are no overrides. Exit codes as in `main`."""
-    sys.excepthook = print_traceback
-    parser.prog = f"soundingline {task.__module__.rpartition('.')[2]}"
-    try:
-        flags = parser.parse_arguments(_given(arguments))
-        items, config_dir = flags.pop("arguments"), flags.pop("config_dir")
-        overrides = [item for item in items if not _is_path(item)]
-        refuse_secrets(overrides)
-        search = [f"file://{Path(config_dir).resolve()}"] if config_dir else []
-        settings = Settings.compose(overrides, search)
-        if flags.pop("cfg"):
-            print(OmegaConf.to_yaml(settings.config), end="")
-        else:
-            task(settings, [item for item in items if _is_path(item)], **flags)
-    except (*REFUSED, *BAD_INPUTS) as error:
-        if not is_bad_input(error):
-            raise
-        sys.exit(ending(error))
-
-
-def one_path(paths: Sequence[str], what: str) -> Path:
-    """The only path; `InputError` where there is none, or another."""
-    if len(paths) != 1:
-        raise InputError(f"{len(paths)} paths were named", valid=f"one: {what}")
-    return Path(paths[0])
-
-
-def _given(arguments: Sequence[str] | None) -> list[str]:
-    return list(sys.argv[1:] if arguments is None else arguments)
-
-
 def ending(error: BaseException, unfinished: Sequence[CellStatus] = ()) -> int:
-    """Tell what ended a command: Ctrl-C, or bad input in one line. Its exit code."""
+    """Print what ended a command, Ctrl-C or bad input, in one line. Its exit code."""
     if isinstance(error, KeyboardInterrupt):
         notify("interrupted; the same command goes on where this stopped.")
         return INTERRUPTED
@@ -276,19 +473,12 @@ def ending(error: BaseException, unfinished: Sequence[CellStatus] = ()) -> int:
 
 
 def exit_code(unfinished: Sequence[CellStatus]) -> int:
-    """That of a command that failed: of a defect where one, or a kill, ended any cell."""
+    """The exit code of a command that failed: that of a defect if one, or a kill, ended a cell."""
     ended = any(status.defect or not status.reason for status in unfinished)
     return DEFECT if ended else BAD_INPUT
 
 
 def is_bad_input(error: BaseException) -> bool:
-    """Whether an error is the user's to mend. Of the operating system's, that is a disk or a right;
-    a file that is missing because of a defect keeps its traceback."""
-    return not isinstance(error, OSError) or error.errno in _OF_THE_DISK
-
-
-def _is_path(argument: str) -> bool:
-    """Whether an argument is a path and no override; names of cells hold equals signs too."""
-    if argument.startswith(("-", "+", "~")):
-        return False
-    return "=" not in argument or Path(argument).exists()
+    """Whether the user can correct an error. Of the operating system's errors, that is one of a
+    disk or a right; a file that is missing because of a defect keeps its traceback."""
+    return not isinstance(error, OSError) or error.errno in _DISK_ERRORS

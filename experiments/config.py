@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +186,7 @@ def _recorded(cell: Path) -> dict[str, Any]:
 
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
-_ROOT = "config"
+ROOT_CONFIG = "config"
 _NONE_BY_DEFAULT = ("llm", "scorer", "experiment")
 
 
@@ -226,6 +226,7 @@ class Settings:
     - `search_path`: folders of one's own options (`--config-dir`, `hydra.searchpath`).
     - `benchmark`: the benchmark's values before references to other settings were resolved.
     - `multirun`: whether this is one job of a sweep.
+    - `swept`: what an experiment sweeps over, by key (`hydra.sweeper.params`).
     """
 
     config: DictConfig
@@ -234,6 +235,8 @@ class Settings:
     search_path: Sequence[str] = ()
     benchmark: Mapping[str, Any] = field(default_factory=dict)
     multirun: bool = False
+    swept: Mapping[str, str] = field(default_factory=dict)
+    _options: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_options(self.config)
@@ -248,14 +251,15 @@ class Settings:
         register()
         with _composing():
             all_overrides = [*_search(search_path), *overrides]
-            config = compose(_ROOT, overrides=all_overrides, return_hydra_config=True)
+            config = compose(ROOT_CONFIG, overrides=all_overrides, return_hydra_config=True)
             unresolved = _unresolved(config)
             with _hydra_config(config):
                 values = {key: _resolved(config, key) for key in config if key != "hydra"}
         resolved = OmegaConf.create(values, flags={"struct": True})
         choices = _choices(config.hydra)
         task, folders = tuple(_given(config.hydra)), tuple(_search_path(config.hydra))
-        return cls(resolved, choices, task, folders, unresolved)
+        swept = plain_values(config.hydra.sweeper.get("params") or {}, resolve=False)
+        return cls(resolved, choices, task, folders, unresolved, swept=swept)
 
     @classmethod
     def of_job(cls, config: DictConfig) -> Settings:
@@ -270,33 +274,25 @@ class Settings:
             hydra.mode == RunMode.MULTIRUN,
         )
 
-    @cached_property
-    def chosen_only(self) -> Settings:
-        """The same options without the single values that the command line changed."""
-        return Settings.compose(
-            [item for item in self.overrides if is_choice(item)], self.search_path
-        )
-
     def option_names(self, group: str) -> list[str]:
         """The options of a group, or of a folder below one, that this command line can choose."""
-        with _composing():
-            loader: Any = GlobalHydra.instance().config_loader()
-            search_overrides = _search(self.search_path)
-            return sorted(
-                loader.get_group_options(group, config_name=_ROOT, overrides=search_overrides)
-            )
+        if group not in self._options:
+            search = _search(self.search_path)
+            with _composing():
+                loader: Any = GlobalHydra.instance().config_loader()
+                names = loader.get_group_options(group, config_name=ROOT_CONFIG, overrides=search)
+            self._options[group] = sorted(names)
+        return list(self._options[group])
 
     def option(self, group: str, name: str) -> dict[str, Any]:
         """The resolved values of an option, its `_target_` included, with this command line's
         paths; what it leaves to its user is `???`."""
-        paths = [item for item in self.overrides if key_of(item).partition(".")[0] == "paths"]
-        config = Settings.compose([*paths, f"{group}={name}"], self.search_path).config
-        return plain_values(config[group])
-
-    @property
-    def changes_values(self) -> bool:
-        """Whether the command line changed any single value."""
-        return not all(map(is_choice, self.overrides))
+        choice = f"{group}={name}"
+        if choice not in self._options:
+            paths = [item for item in self.overrides if key_of(item).partition(".")[0] == "paths"]
+            config = Settings.compose([*paths, choice], self.search_path).config
+            self._options[choice] = plain_values(config[group])
+        return dict(self._options[choice])
 
 
 def plain_values(option: Any, *, resolve: bool = True) -> dict[str, Any]:
@@ -385,7 +381,7 @@ def missing_option(error: MissingConfigException) -> str:
     if start < 0:
         return " ".join(str(error).split())
     source = re.match(r"In '([^']+)'", str(error))
-    where = f" (in '{source[1]}')" if source and source[1] != _ROOT else ""
+    where = f" (in '{source[1]}')" if source and source[1] != ROOT_CONFIG else ""
     return str(_no_option(file[:start], file[start + 1 :], where, error.options or ()))
 
 

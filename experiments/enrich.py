@@ -1,22 +1,16 @@
-"""`soundingline enrich`: ask a language model for the phrases of a corpus, and index them.
-
-Everything that is answered is kept at once, so the same command goes on after a kill, pays for
-nothing twice, and tries again what failed.
-"""
+"""Enriching a corpus: a language model proposes phrases for its documents, which are indexed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain, compress, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from soundingline.experiments.build import make, servers_of_run
-from soundingline.experiments.cli import main
+from soundingline.experiments.build import make
 from soundingline.experiments.collection import IndexedCollection, StoredUnits, prepare
-from soundingline.experiments.config import Settings, plain_values
+from soundingline.experiments.config import Settings
 from soundingline.experiments.naming import (
     RANKING,
     cell_label,
@@ -27,8 +21,8 @@ from soundingline.experiments.naming import (
 )
 from soundingline.experiments.pipeline import Stages, caches_folder, make_stages, writes_obfuscated
 from soundingline.experiments.rank import note_phrases
-from soundingline.experiments.recorded import recorded_option
 from soundingline.experiments.rollouts import duration, expected
+from soundingline.experiments.run_context import open_run
 from soundingline.pipelines.enrich.enrichment import (
     REASONS_FILE,
     Enrichment,
@@ -44,9 +38,8 @@ from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, read_json
 from soundingline.toolkit.llm.errors import OutOfMoney
-from soundingline.toolkit.llm.ledger import Ledger, open_ledger
+from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import estimate
-from soundingline.toolkit.runs import make_manifest
 
 SAMPLE = 20
 """Documents after which the estimate for the rest is made."""
@@ -73,7 +66,11 @@ class AnswerTally(NamedTuple):
 
 
 def enrich(settings: Settings) -> None:
-    """Ask for the missing phrases, then build the index and print what it has."""
+    """Ask a language model for the phrases of a corpus, and index them.
+
+    Every answer is written at once, so that the same command continues after a kill, pays for
+    nothing twice, and tries again what failed.
+    """
     config = settings.config
     if config.paths.caches is None:
         raise InputError(
@@ -81,7 +78,7 @@ def enrich(settings: Settings) -> None:
         )
     engine, segmenter = make(config.engine), make(config.unit)
     stages = make_stages(config)
-    stages.check(engine)
+    stages.validate(engine)
     stage = stages.transformers.get("enrichment")
     if not isinstance(stage, Enrichment) or stage.corpus is None:
         raise InputError(
@@ -119,16 +116,12 @@ def ask_missing(
     digest = fingerprint(identity_of(settings, RANKING), source.fingerprint)[:8]
     folder = run_folder(settings, f"enrichment-{cell_label(settings, RANKING)}-{digest}")
     prints = {"corpus": prepared.corpus, "phrases": source.fingerprint, **form}
-    manifest = make_manifest(
-        plain_values(config), prints, factors(settings, RANKING), recorded_option(settings)
-    )
     cap = make(config.budget).run_dollars
     with (
-        folder.writing(manifest),
-        open_ledger(folder.ledger_path, cap=cap) as ledger,
-        servers_of_run(settings.multirun) as servers,
-        stages.asking(ledger, folder.path, servers),
+        open_run(settings, folder, prints, factors(settings, RANKING)) as run,
+        run.running(stages),
     ):
+        folder, ledger = run.folder, run.ledger
         left = compress(units, lacking)
         sample = list(islice(left, SAMPLE))
         began = time.monotonic()
@@ -237,6 +230,3 @@ def print_enriched(index: LexicalIndex) -> None:
         highlight=False,
         soft_wrap=True,
     )
-
-
-start = partial(main, enrich)

@@ -1,141 +1,71 @@
-"""`soundingline evaluate runs/<name> ...`: evaluate recorded trajectories again, without an agent.
-
-Questions and judgements are those of the run's own benchmark, opened by this installation's option
-of that name, or those of `benchmark=`. `measures=` and `judge=` may differ from the first
-evaluation."""
+"""Recorded runs are evaluated again, compared with paired tests, and their judges are compared."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Literal
+from urllib.parse import quote
 
 from omegaconf import DictConfig
+from rich.table import Table
 
-from soundingline.agents.base import Budget
-from soundingline.experiments.build import check_price, language_model, make, running
-from soundingline.experiments.cli import CommandParser, run_command
 from soundingline.experiments.collection import texts_under
 from soundingline.experiments.config import Settings
-from soundingline.experiments.recorded import Options, recorded_benchmark
+from soundingline.experiments.judging import (
+    check_judge,
+    judge_run,
+    judges_of,
+    judging_alone,
+    questions_of,
+)
+from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.console import Console, notify, progress_bar
+from soundingline.toolkit.console import Console, notify
 from soundingline.toolkit.data import DocumentStore
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.evaluation import EvaluatedRun, Judge, evaluate_run_folder
-from soundingline.toolkit.evaluation.judge import (
-    JudgeCase,
-    LlmJudge,
-    ModelVerdict,
-    RecordedVerdicts,
-    VerdictFile,
-    case_of,
-    judge_cases,
+from soundingline.toolkit.evaluation import (
+    EvaluatedRun,
+    PairedComparison,
+    evaluate_run_folder,
+    load_runs,
 )
-from soundingline.toolkit.llm.blocking import interruptible, run_coroutine
-from soundingline.toolkit.llm.client import LanguageModel
-from soundingline.toolkit.llm.errors import ModelError, OutOfMoney
-from soundingline.toolkit.llm.ledger import Ledger, MeteredModel, last_cap, open_ledger
-from soundingline.toolkit.llm.messages import ChatModel
-from soundingline.toolkit.llm.prices import UsageTotals
+from soundingline.toolkit.evaluation.comparison import Systems, by_benchmark, systems_of
+from soundingline.toolkit.evaluation.comparison import compare as compare_runs
+from soundingline.toolkit.evaluation.judge import RecordedVerdicts
+from soundingline.toolkit.evaluation.statistics import Agreement, agreement
+from soundingline.toolkit.files import fingerprint, write_json
+from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.server import Servers
 from soundingline.toolkit.obfuscation import is_obfuscated
-from soundingline.toolkit.report import comparison_table
+from soundingline.toolkit.report import benchmark_tables, comparison_table, render, write_report
 from soundingline.toolkit.report.traces import PAGE, write_traces
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.runs.run_folder import repeat_id
 
-ROLE = "judge"
-
-
-def check_judge(config: DictConfig) -> None:
-    """`InputError` for impossible settings of the judge."""
-    judge, llm = _judge(config)
-    if isinstance(judge, LlmJudge) and llm:
-        check_price(config, ROLE, llm.price, "judge_llm")
+ALL_PAIRS = 8  # with more runs, each is compared only with the baseline (or the first run)
+TESTED = ("accuracy", "F1@20", "nDCG@20", "recall_opened", "nDCG@10", "AP")
+_QUESTIONS = 8  # questions on which two judges differ that are named
 
 
-def asks_model(config: DictConfig) -> bool:
-    """Whether the judge is a language model."""
-    return isinstance(_judge(config)[0], LlmJudge)
+def evaluate(settings: Settings, runs: Sequence[Path]) -> None:
+    """Evaluate recorded trajectories again, without an agent.
 
-
-@contextmanager
-def judging_alone(config: DictConfig, folder: RunFolder) -> Iterator[Ledger]:
-    """The ledger for the judge of a run that no agent is answering.
-
-    For a language model this is the run's own ledger, with everything that the run has spent, and
-    the run is locked meanwhile. The cap is `budget.run_dollars` of the command line, or that of the
-    run's newest start.
+    Questions and judgements are those of the run's own benchmark, opened by this installation's
+    option of that name, or those of `benchmark=`. `measures=` and `judge=` may differ from the
+    first evaluation.
     """
-    if not asks_model(config):
-        yield Ledger()
-        return
-    with (
-        folder.locked(),
-        open_ledger(folder.ledger_path, cap=_cap(config, folder)) as ledger,
-    ):
-        yield ledger
-
-
-def judge_run(
-    config: DictConfig,
-    folder: RunFolder,
-    benchmark: Benchmark,
-    ledger: Ledger,
-    servers: Servers | None = None,
-) -> list[Judge]:
-    """The judges of a run, one for each of its repeats. A language model first judges all answers
-    without a verdict; its requests are entered in `ledger`, and each verdict is written as soon as
-    it is received. No agent runs.
-
-    The caller holds the run's lock; `servers` as in `running`.
-
-    Raises: InputError: if judging cannot go on, because of a wrong key or the budget: an accuracy
-        over a part of the verdicts would be wrong.
-    """
-    judge, llm = _judge(config)
-    parts = folder.repeats()
-    if not isinstance(judge, LlmJudge) or llm is None:
-        return [judge] * len(parts)
-    work = [_work(part, judge, benchmark) for part in parts]
-    if any(one.left for one in work):
-        ledger.check_price(ROLE, llm.price, "judge_llm.price.input and judge_llm.price.output")
-        try:
-            with running(llm, folder.path / "judge-server.log", servers) as served:
-                asking = _ask_all(judge, llm, served["model"], work, ledger, config.concurrency)
-                run_coroutine(asking)
-        except ModelError as error:
-            cases = sum(one.cases for one in work)
-            left = sum(len(_work(part, judge, benchmark).left) for part in parts)
-            raise _stopped(error, folder, f"{cases - left} of {cases}", ledger) from error
-    verdicts = [one.record.read() for one in work]
-    if line := without_verdict([verdict for rows in verdicts for verdict in rows.values()]):
-        Console(stderr=True, soft_wrap=True).print(line)
-    return [RecordedVerdicts(judge, rows) for rows in verdicts]
-
-
-class JudgeWork(NamedTuple):
-    """The work of a judge on one repeat of a run: how many answers there are (`cases`), and those
-    without a verdict (`left`)."""
-
-    repeat: int
-    cases: int
-    left: list[JudgeCase]
-    record: VerdictFile
-
-
-def _work(part: RunFolder, judge: LlmJudge, benchmark: Benchmark) -> JudgeWork:
-    answers, record = benchmark.answers, VerdictFile(part.path, judge)
-    cases = [
-        case_of(trajectory, answers.get(trajectory.qid, ()))
-        for trajectory in part.trajectories()
-        if trajectory.status != "failed" and (answers.get(trajectory.qid) or not judge.reference)
-    ]
-    return JudgeWork(part.number, len(cases), record.left(cases), record)
+    if not runs:
+        raise InputError("no run was named", do="soundingline evaluate runs/<name>")
+    check_judge(settings.config)
+    evaluated_runs = []
+    for run in runs:
+        folder = RunFolder(run)
+        benchmark = recorded_benchmark(folder, settings)
+        evaluated_runs.append(evaluate_recorded(folder, benchmark, settings.config))
+    Console().print(comparison_table(evaluated_runs))
 
 
 def evaluate_recorded(folder: RunFolder, benchmark: Benchmark, config: DictConfig) -> EvaluatedRun:
@@ -180,108 +110,185 @@ def evaluated(
     return run
 
 
-def without_verdict(verdicts: Sequence[ModelVerdict]) -> str:
-    """A line on answers without a verdict; empty if there are none."""
-    counts = Counter(verdict.error for verdict in verdicts if verdict.error)
-    parts = [f"{count} {error}" for error, count in sorted(counts.items())]
-    if not parts:
-        return ""
-    return (
-        f"{sum(counts.values())} of {len(verdicts)} answers have no verdict ({', '.join(parts)}) "
-        "and count as wrong; evaluating again asks the failed ones again"
-    )
-
-
-def _stopped(error: ModelError, folder: RunFolder, judged: str, ledger: Ledger) -> InputError:
-    do = "mend it"
-    if isinstance(error, OutOfMoney):
-        do = "raise budget.run_dollars"
-        if ledger.unpriced:
-            do = "choose a server that tells the usage of every reply"
-    return InputError(
-        f"judging {folder.path} stopped: {error}. {judged} answers have a verdict, which is kept",
-        do=f"{do} and run the same command, which asks for the others",
-    )
-
-
-def _cap(config: DictConfig, folder: RunFolder) -> float | None:
-    cap: float | None = make(config.budget).run_dollars
-    if cap is not None:
-        return cap
-    budget = folder.manifest().get("config", {}).get("budget") or {}
-    recorded = Budget(run_dollars=budget.get("run_dollars"))
-    return last_cap(folder.ledger_path, otherwise=recorded.run_dollars)
-
-
-def _judge(config: DictConfig) -> tuple[Any, LanguageModel | None]:
-    judge = make(config.judge)
-    llm = language_model(config, "judge_llm")
-    if not isinstance(judge, LlmJudge):
-        return judge, llm
-    if llm is None:
+def compare(
+    settings: Settings,
+    runs: Sequence[Path],
+    *,
+    measure: Annotated[
+        Sequence[str],
+        "a measure to test; may be given again (accuracy, recall_opened, nDCG@10 and AP, where all "
+        "runs have them)",
+    ] = (),
+    baseline: Annotated[str | None, "the run to compare with (all pairs)"] = None,
+    test: Annotated[Literal["randomisation", "t"], "the paired test"] = "randomisation",
+    by: Annotated[
+        Sequence[str],
+        "over several benchmarks: a factor that tells systems apart, such as retriever; may be "
+        "given again (all settings but the benchmark's)",
+    ] = (),
+) -> None:
+    """Compare evaluated runs with paired tests; the report goes to `runs/<name>/`."""
+    if len(runs) < 2:
         raise InputError(
-            "the judge asks a language model, and none is chosen",
-            do="choose one: llm@judge_llm=..., or judge=exact",
+            f"{len(runs)} runs were named",
+            valid="two or more run folders",
+            do="soundingline compare runs/a runs/b",
         )
-    return judge.bind(llm), llm
+    name = settings.config.name or f"comparison-{fingerprint(*map(str, runs))[:6]}"
+    compare_folders(
+        runs,
+        Path(settings.config.paths.runs) / name,
+        title=name,
+        tested=list(measure) or None,
+        baseline=baseline,
+        test=test,
+        by=by,
+    )
 
 
-async def _ask_all(
-    judge: LlmJudge,
-    llm: LanguageModel,
-    model: ChatModel,
-    work: Sequence[JudgeWork],
-    ledger: Ledger,
-    concurrency: int,
+def compare_folders(
+    paths: Sequence[Path],
+    folder: Path,
+    *,
+    title: str,
+    tested: Sequence[str] | None = None,
+    baseline: str | None = None,
+    factors: Mapping[str, str] | None = None,
+    test: str = "randomisation",
+    unfinished: Sequence[str] = (),
+    by: Sequence[str] = (),
 ) -> None:
-    """Judge the answers without a verdict, one repeat after the other."""
-    try:
-        with interruptible():
-            for one in work:
-                await _ask(judge, llm, model, one, ledger, concurrency)
-    finally:
-        await model.close()
+    """Compare evaluated runs, print a table, and write `report.html`, `report.md` and
+    `verdicts.json`.
+
+    Only runs over the same benchmark content are compared. Runs over several benchmarks are
+    compared within each, with the run of the baseline's system, and have a table of systems by
+    benchmarks with macro averages.
+
+    Args:
+        paths: the run folders.
+        folder: where the report is written.
+        title: the report's title.
+        tested: the measures to test; None for those of `TESTED` that all runs have.
+        baseline: the name of the run that the others are compared with.
+        factors: without a baseline, the first run with these factors is the baseline.
+        test: see `statistics.paired_test`.
+        unfinished: lines about runs without an evaluation, for the report.
+        by: see `systems_of`.
+    """
+    runs = load_runs(paths)
+    if factors and baseline is None:
+        baseline = _run_with(runs, factors)
+    systems = systems_of(runs, by)
+    comparisons: list[PairedComparison] = []
+    for group in by_benchmark(runs):
+        inside = _baseline_of(group, baseline, systems)
+        if inside is None and len(group) > ALL_PAIRS:
+            inside = _baseline_of(group, runs[0].name, systems) or group[0].name
+        questions = max((len(values) for values in group[0].per_question.values()), default=0)
+        if len(group) > 1 and questions < 2:
+            notify(f"{group[0].name} has one question: paired comparisons need two or more")
+        elif len(group) > 1:
+            known = [m for m in TESTED if all(m in run.per_question for run in group)]
+            comparisons += compare_runs(group, list(tested or known), inside, test=test)
+    write_json(folder / "verdicts.json", [row._asdict() for row in comparisons])
+    report = render(
+        runs,
+        comparisons,
+        title=title,
+        baseline=baseline,
+        unfinished=unfinished,
+        traces=_trace_links(runs, paths, folder),
+        by=by,
+    )
+    report_path = write_report(folder, report)
+    console = Console()
+    console.print(comparison_table(runs, comparisons, baseline=baseline))
+    shown = list(dict.fromkeys(tested or ()))
+    for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
+        console.print(table)
+    console.print(f"Report: {report_path}", highlight=False, soft_wrap=True)
 
 
-async def _ask(
-    judge: LlmJudge,
-    llm: LanguageModel,
-    model: ChatModel,
-    work: JudgeWork,
-    ledger: Ledger,
-    concurrency: int,
-) -> None:
-    """Judge the cases of one repeat and write each verdict as soon as it is received."""
-
-    async def ask(case: JudgeCase) -> ModelVerdict:
-        qid = repeat_id(case.qid, work.repeat)
-        ledgered = MeteredModel(model, ledger, role=ROLE, qid=qid, price=llm.price)
-        return await judge.judge(ledgered, case)
-
-    with progress_bar() as progress, work.record.writing() as write:
-        task = progress.add_task(f"Judging ({judge.model})", total=len(work.left), note="")
-
-        def done(verdict: ModelVerdict) -> None:
-            account = ledger.by_role(repeat_id(verdict.qid, work.repeat)).get(ROLE, UsageTotals())
-            write(verdict, account.flatten())
-            progress.advance(task)
-
-        await judge_cases(work.left, ask, concurrency=concurrency, done=done)
+def _run_with(runs: Sequence[EvaluatedRun], factors: Mapping[str, str]) -> str | None:
+    """The name of the first run with these factors; None, with a line on the terminal, if there is
+    none."""
+    for run in runs:
+        if all(str(run.factors.get(name)) == value for name, value in factors.items()):
+            return run.name
+    wanted = ", ".join(f"{name}={value}" for name, value in factors.items())
+    notify(f"no run has {wanted}: the report has no such baseline")
+    return None
 
 
-def evaluate(settings: Settings, paths: Sequence[str]) -> None:
-    """Evaluate the runs in the folders `paths`."""
-    if not paths:
-        raise InputError("no run was named", do="soundingline evaluate runs/<name>")
-    check_judge(settings.config)
-    runs, options = [], Options(settings)
-    for path in paths:
-        folder = RunFolder(path)
-        benchmark = recorded_benchmark(folder, settings, options)
-        runs.append(evaluate_recorded(folder, benchmark, settings.config))
-    Console().print(comparison_table(runs))
+def _trace_links(
+    runs: Sequence[EvaluatedRun], paths: Sequence[Path], folder: Path
+) -> dict[str, str]:
+    """The addresses of the runs' traces, relative to a report in `folder`. The runs are those of
+    `load_runs(paths)`."""
+    folders = dict.fromkeys(path.resolve() for path in paths)
+    pages = {run.name: path / PAGE for run, path in zip(runs, folders, strict=True)}
+    return {
+        name: quote(os.path.relpath(page, folder.resolve()))
+        for name, page in pages.items()
+        if page.is_file()
+    }
 
 
-PARSER = CommandParser(__doc__, "RUN")
+def _baseline_of(
+    group: Sequence[EvaluatedRun], baseline: str | None, systems: Systems | None
+) -> str | None:
+    """The run of one benchmark that the others are compared with: the baseline, or the run of the
+    baseline's system; None if there is none."""
+    names = {run.name for run in group}
+    if baseline is None or baseline in names:
+        return baseline
+    system = systems.of(baseline) if systems else None
+    runs = system.runs.values() if system else ()
+    return next((run.name for run in runs if run.name in names), None)
 
-start = partial(run_command, evaluate, PARSER)
+
+def judge(settings: Settings, runs: Sequence[Path]) -> None:
+    """Measure how far the judges of a run agree.
+
+    Compares the exact rule and every model whose verdicts are in the run folder, pairwise, and
+    writes `evaluation/agreement.json`. No model is called.
+    """
+    if not runs:
+        raise InputError("no run was named", do="soundingline judge runs/<name>")
+    for run in runs:
+        folder = RunFolder(run)
+        judges = judges_of(folder, recorded_benchmark(folder, settings))
+        if len(judges) < 2:
+            raise InputError(
+                f"only {', '.join(judges)} has judged {folder.path}",
+                do=f"soundingline evaluate judge=llm llm@judge_llm=... {folder.path}",
+            )
+        questions = questions_of(folder)
+        pairs = {
+            (a, b): agreement(judges[a], judges[b], questions)
+            for a, b in combinations(sorted(judges), 2)
+        }
+        rows = [{"a": a, "b": b, **row._asdict()} for (a, b), row in pairs.items()]
+        write_json(folder.path / "evaluation" / "agreement.json", rows)
+        Console().print(agreement_table(folder.name, pairs))
+
+
+def agreement_table(title: str, pairs: Mapping[tuple[str, str], Agreement]) -> Table:
+    """A table with a row for each pair of judges."""
+    judges = Table("judges", "n", "raw", "kappa (95 %)", "correct", "they differ on", title=title)
+    for (a, b), row in pairs.items():
+        kappa = "undefined" if row.kappa is None else f"{row.kappa:.3f}"
+        if row.low is not None:
+            kappa += f" ({row.low:.3f} to {row.high:.3f})"
+        differing = [*row.only_a, *row.only_b]
+        more = f" and {len(differing) - _QUESTIONS} more" if len(differing) > _QUESTIONS else ""
+        judges.add_row(
+            f"{a}\n{b}",
+            str(row.n),
+            f"{row.raw:.3f}",
+            kappa,
+            f"{row.correct_a:.3f}\n{row.correct_b:.3f}",
+            ", ".join(differing[:_QUESTIONS]) + more,
+        )
+    return judges

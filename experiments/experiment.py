@@ -14,7 +14,7 @@ from soundingline.experiments.evaluate import evaluate_recorded
 from soundingline.experiments.naming import cell_name, run_folder
 from soundingline.experiments.pipeline import BoundPipeline, build_pipeline
 from soundingline.experiments.rank import rank
-from soundingline.experiments.recorded import Options, recorded_benchmark
+from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.experiments.refusals import one_line
 from soundingline.experiments.run import run
 from soundingline.toolkit.errors import InputError
@@ -64,7 +64,7 @@ class Experiment:
     def evaluate(self) -> EvaluatedRun:
         """Evaluate again what the run folder holds; no agent runs."""
         folder = run_folder(self.settings, cell_name(self.settings))
-        benchmark = recorded_benchmark(folder, self.settings, Options(self.settings))
+        benchmark = recorded_benchmark(folder, self.settings)
         return evaluate_recorded(folder, benchmark, self.settings.config)
 
     def __repr__(self) -> str:

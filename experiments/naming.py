@@ -1,7 +1,8 @@
-"""What a cell is called, a function of its own configuration and of nothing else, and what must be
-equal for its run to go on.
+"""The identity of a cell: a hash of all settings that can change its results, and nothing else.
 
-So a sweep can be widened, moved to a cluster, or run twice, and finds the cells that it has."""
+A run folder is recognised by this hash, whatever the label before it. So a sweep can be widened,
+moved to a cluster, or written in other words, and continues the cells that it has.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from soundingline.experiments.build import declares
-from soundingline.experiments.config import Settings, choice_of, key_of, without_runtime_keys
+from soundingline.experiments.config import (
+    Settings,
+    choice_of,
+    is_choice,
+    key_of,
+    without_runtime_keys,
+)
 from soundingline.experiments.pipeline import (
     LIBRARIANS,
     STAGES,
@@ -28,42 +33,24 @@ from soundingline.experiments.pipeline import (
 from soundingline.pipelines.stage import Stage
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.files import file_lock, fingerprint
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.manifest import SEALED
 
+# The kinds of results that a folder may hold.
 SINGLE_RUN = "a single run"
 SWEEP_CELLS = "the cells of a sweep (-m)"
 REPLAYS = "replays of a run"
 CELLS = ".cells"  # in a sweep's folder: what became of each cell
 RECORDED = "recorded"  # in a folder of replays: the cell of the run itself
 
-
-def check_kind(folder: Path, kind: str) -> None:
-    """`InputError` where `folder` holds results of another kind than `kind`."""
-    found = _kind_of(folder)
-    if found not in ("", kind):
-        raise InputError(f"{folder} holds {found}, not {kind}", do="choose another name=")
-
-
-def _kind_of(folder: Path) -> str:
-    """`SINGLE_RUN`, `SWEEP_CELLS` or `REPLAYS`; empty where the folder holds no results yet."""
-    if (folder / "manifest.json").exists():
-        return SINGLE_RUN
-    if (folder / RECORDED / "manifest.json").exists():
-        return REPLAYS
-    if (folder / CELLS).exists() or any(folder.glob("*/manifest.json")):
-        return SWEEP_CELLS
-    return ""
-
-
 # Groups whose settings decide what a ranking is, and what a trajectory is. The model counts in a
-# ranking where a stage asks it.
+# ranking if a stage asks it.
 _PIPELINE = ("benchmark", "unit", "engine", *STAGES)
 RANKING = (*_PIPELINE, "llm")
 AGENT = (*_PIPELINE, "tool", *LIBRARIANS, "agent", "llm", "budget")
-# Models of their own, and who asks them.
+# The groups of stages' own models, and the stages that ask them.
 STAGE_MODELS = {
     "rewriter_llm": ("rewriter",),
     "enrichment_llm": ("enrichment",),
@@ -79,95 +66,131 @@ _USUAL = {
     "agent": "keyword",
 }
 _NO_OPTION = ("None", "null")
-# Settings that name files; their content has a fingerprint of its own.
-_PLACES = (
-    *(("benchmark", key) for key in ("path", "questions", "corpus", "topics", "qrels")),
-    ("benchmark", "gold_qrels"),
-    ("scorer", "path"),
-    ("tool", "tokenizer"),
-    ("unit", "tokenizer"),
+# Settings that name files; a collection or weights that have moved are the same, and their content
+# has a fingerprint of its own.
+_FILES = (
+    *("benchmark.path", "benchmark.questions", "benchmark.corpus", "benchmark.topics"),
+    *("benchmark.qrels", "benchmark.gold_qrels", "scorer.path", "tool.tokenizer"),
+    "unit.tokenizer",
 )
-_LONGEST = 120  # characters of a label, so that a name fits every file system
-
-
-def cell_name(settings: Settings, groups: Sequence[str] = AGENT) -> str:
-    """`<label>-<hash>`: the options and single values that are not the default, and a hash of all
-    that can change a trajectory."""
-    digest = fingerprint(identity_of(settings, groups))[:8]
-    return f"{cell_label(settings, groups)}-{digest}"
-
-
-def run_folder(settings: Settings, name: str) -> RunFolder:
-    """`runs/<name>`, or `runs/<name=>/<name>` in a sweep, where `name` is the cell's own.
-    `InputError` where `runs/<name>` holds a sweep and this is a single run, or the reverse."""
-    root, run_name = Path(settings.config.paths.runs), settings.config.name
-    folder = RunFolder.named(root, str(run_name) if settings.multirun else run_name or name)
-    check_kind(folder.path, SWEEP_CELLS if settings.multirun else SINGLE_RUN)
-    return RunFolder.named(folder.path, name) if settings.multirun else folder
-
-
-def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
-    """What a person reads: unit and retriever, other options that are not the default, and single
-    values as `key=value`, absolute paths by their last part."""
-    options = [_option(settings, group) for group in active_groups(settings, groups)]
-    parts = [option for option in options if option]
-    different = changed(settings, groups).items()
-    # Those of the benchmark come last: they are often the same in a whole sweep.
-    values = sorted(different, key=lambda item: (item[0].startswith("benchmark."), item[0]))
-    parts += [f"{key}={_last_part(value)}" for key, value in values]
-    label = re.sub(r"[^\w=,.+-]", "_", "-".join(parts))
-    return label[:_LONGEST].rstrip("-.")
+_LABEL_LENGTH = 120  # at most, so that a name fits every file system
 
 
 def identity_of(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]:
-    """The settings that can change a trajectory, by group. Nothing of a stage that is not there,
-    nor of a language model that nobody asks; of a path its last part, because a collection or a
-    tokenizer that moves is the same (its content has a fingerprint of its own)."""
-    values = {
-        group: _lasting(_plain(settings.config[group]), group)
-        for group in active_groups(settings, groups)
-        if settings.config[group] is not None
-    }
-    for group, key in _PLACES:
-        if isinstance(path := values.get(group, {}).get(key), str):
-            values[group][key] = PurePath(path).name
-        elif key == "tokenizer" and group in values:
-            values[group].pop(key, None)  # As in runs from before there was this setting.
-    if values.get("benchmark", {}).get("sets") is False:
-        del values["benchmark"]["sets"]  # Likewise.
-    # Likewise; without them an agent is as it was.
-    _drop(values.get("agent", {}), {"remind": False, "first_call": None})
-    for group in values:
-        server = values[group].get("server") if group.endswith("llm") else None
-        if isinstance(server, dict) and isinstance(server.get("gguf"), str):
-            server["gguf"] = PurePath(server["gguf"]).name
-    values.get("retriever", {}).pop("source", None)  # of a tuning, whose choice stands beside it
+    """The settings that can change a trajectory, by group, without secrets. Stages that are absent
+    and language models that nobody asks have none; of a file, only its name counts."""
+    values: dict[str, Any] = {}
+    for group in active_groups(settings, groups):
+        option = settings.config[group]
+        if option is None:
+            continue
+        plain = (
+            OmegaConf.to_container(option, resolve=True) if OmegaConf.is_config(option) else option
+        )
+        # A renewed key of a language model is the same model.
+        plain = redact(plain) if group.endswith("llm") else plain
+        values[group] = without_runtime_keys(plain, group)
+        if isinstance(values[group], dict):
+            for key, value in values[group].items():
+                if f"{group}.{key}" in _FILES and isinstance(value, str):
+                    values[group][key] = PurePath(value).name
+            if group == "retriever":
+                values[group].pop("source", None)  # a tuning, whose choice is among the values
+            server = values[group].get("server")
+            if isinstance(server, dict) and isinstance(server.get("gguf"), str):
+                server["gguf"] = PurePath(server["gguf"]).name
     return values
 
 
-def _drop(option: dict[str, Any], idle: Mapping[str, Any]) -> None:
-    for key, value in idle.items():
-        if key in option and option[key] == value:
-            del option[key]
+def active_groups(settings: Settings, groups: Sequence[str]) -> list[str]:
+    """Those of `groups` that have a part in this cell, and the models that stages among them
+    ask."""
+    config = settings.config
+    idle = {group for group in (*STAGES, *LIBRARIANS) if not active(config, group)}
+    has_model = any(config[group] for group in ("llm", *STAGE_MODELS))
+    asking = set(asking_groups(config)) & set(groups) if has_model else set()
+    agent_asks = "agent" in groups and declares(config.agent, "accepts_llm")
+    if not (config.llm and (agent_asks or asks_agents_model(config, asking))):
+        idle.add("llm")
+    if not (agent_asks or asking):  # an agent that may use a model has its budget without one too
+        idle.add("budget")
+    models = [group for group, parts in STAGE_MODELS.items() if asking & set(parts)]
+    return [group for group in groups if group not in idle] + models
+
+
+def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
+    """The readable part of a name: unit and retriever, other options that are not the default, and
+    the single values of the command line, of absolute paths their last part."""
+    parts = [_shown_option(settings, group) for group in active_groups(settings, groups)]
+    # The values of the benchmark come last: they are often the same in a whole sweep.
+    values = sorted(
+        changed(settings, groups).items(), key=lambda item: (item[0].startswith("benchmark."), item)
+    )
+    parts += [f"{key}={_last_part(value)}" for key, value in values]
+    label = re.sub(r"[^\w=,.+-]", "_", "-".join(filter(None, parts)))
+    return label[:_LABEL_LENGTH].rstrip("-.")
+
+
+def cell_name(settings: Settings, groups: Sequence[str] = AGENT) -> str:
+    """`<label>-<hash>` of a cell."""
+    return f"{cell_label(settings, groups)}-{fingerprint(identity_of(settings, groups))[:8]}"
+
+
+def run_folder(settings: Settings, name: str) -> RunFolder:
+    """The folder of a run: `runs/<name=>`; without `name=` that of the cell `name`
+    (`<label>-<hash>`), and in a sweep that of the cell within `runs/<name=>`. `InputError` if
+    `runs/<name=>` holds a sweep and this is a single run, or the reverse."""
+    root, run_name = Path(settings.config.paths.runs), settings.config.name
+    if not settings.multirun:
+        folder = RunFolder.named(root, run_name) if run_name else cell_folder(root, name)
+        check_kind(folder.path, SINGLE_RUN)
+        return folder
+    sweep = RunFolder.named(root, str(run_name)).path
+    check_kind(sweep, SWEEP_CELLS)
+    return cell_folder(sweep, name)
+
+
+def cell_folder(root: Path, name: str) -> RunFolder:
+    """The folder below `root` with the hash of `name`; `root/name` if there is none yet."""
+    matching = root.glob(f"*-{name.rpartition('-')[2]}")
+    present = sorted(path for path in matching if path.is_dir())
+    return RunFolder(present[0]) if present else RunFolder.named(root, name)
+
+
+def claim_cell(settings: Settings, folder: RunFolder) -> RunFolder:
+    """Create the folder of a sweep's cell; twin cells that start at once meet in one folder."""
+    if not settings.multirun:
+        return folder
+    root = folder.path.parent
+    with file_lock(root / ".names.lock"):
+        folder = cell_folder(root, folder.path.name)
+        folder.path.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def check_kind(folder: Path, kind: str) -> None:
+    """`InputError` if `folder` holds results of another kind than `kind`."""
+    present = ""
+    if (folder / "manifest.json").exists():
+        present = SINGLE_RUN
+    elif (folder / RECORDED / "manifest.json").exists():
+        present = REPLAYS
+    elif (folder / CELLS).exists() or any(folder.glob("*/manifest.json")):
+        present = SWEEP_CELLS
+    if present not in ("", kind):
+        raise InputError(f"{folder} holds {present}, not {kind}", do="choose another name=")
 
 
 def changed(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]:
-    """Single values that are not those of the chosen options, by key; without secrets."""
-    if not settings.changes_values:
-        return {}
-    values = dict(_flat(identity_of(settings, groups)))
-    try:
-        usual = dict(_flat(identity_of(settings.chosen_only, groups)))
-    except (InputError, HydraException, OmegaConfBaseException):
-        # An option may need the value that the command line gives it: all that were given count.
-        overridden = set(map(key_of, settings.overrides))
-        usual = {key: value for key, value in values.items() if key not in overridden}
-    different = {key: value for key, value in values.items() if usual.get(key) != value}
-    return {key: redact(value, key) for key, value in different.items()}
+    """The single values that the command line sets, by key; without secrets."""
+    keys = {key_of(item) for item in settings.overrides if not is_choice(item)}
+    values = _flat(identity_of(settings, groups)) if keys else ()
+    return {key: redact(value, key) for key, value in values if keys & set(_prefixes(key))}
 
 
 def factors(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, str]:
-    """A cell's coordinates in a sweep: the option of each group, and each changed value."""
+    """A cell's coordinates in a sweep: the option of each group, and each single value that the
+    command line sets."""
     chosen: dict[str, str] = {}
     here = active_groups(settings, groups)
     for group in (*groups, *STAGE_MODELS):
@@ -176,8 +199,7 @@ def factors(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, str]
             chosen[group] = option.replace("/", "-")
         elif group in STAGES:
             chosen[group] = "none"
-    values = {key: str(value) for key, value in changed(settings, groups).items()}
-    return {**chosen, **values}
+    return chosen | {key: str(value) for key, value in changed(settings, groups).items()}
 
 
 def fingerprints(
@@ -206,30 +228,13 @@ def fingerprints(
 
 
 def form_of(config: DictConfig, benchmark: Benchmark) -> dict[str, str]:
-    """For a run's fingerprints: the form of its texts, where the benchmark is obfuscated. A run
-    holds all of its texts in one form: with the setting changed it is another run."""
+    """For the fingerprints of a run on an obfuscated benchmark: the form of all of its texts."""
     if not benchmark.obfuscated:
         return {}
     return {SEALED: "yes" if writes_obfuscated(config, benchmark) else "no"}
 
 
-def active_groups(settings: Settings, groups: Sequence[str]) -> list[str]:
-    """Those of `groups` that have a part in this cell, and the language models of their own that
-    stages among them ask."""
-    config = settings.config
-    idle = {group for group in (*STAGES, *LIBRARIANS) if not active(config, group)}
-    has_model = any(config[group] for group in ("llm", *STAGE_MODELS))
-    asking = set(asking_groups(config)) & set(groups) if has_model else set()
-    agent_asks = "agent" in groups and declares(config.agent, "accepts_llm")
-    llm = config.llm and (agent_asks or asks_agents_model(config, asking))
-    idle |= set() if llm else {"llm"}
-    # An agent that can do without a model keeps to its budget without one as well.
-    idle |= set() if agent_asks or asking else {"budget"}
-    models = [group for group, parts in STAGE_MODELS.items() if asking & set(parts)]
-    return [group for group in groups if group not in idle] + models
-
-
-def _option(settings: Settings, group: str) -> str:
+def _shown_option(settings: Settings, group: str) -> str:
     option = settings.choices.get(choice_of(group), "None").replace("/", "-")
     usual = {**_USUAL, "budget": settings.choices.get("agent")}
     idle = option in (*_NO_OPTION, "none") or option == usual.get(group)
@@ -237,18 +242,8 @@ def _option(settings: Settings, group: str) -> str:
 
 
 def _last_part(value: Any) -> Any:
-    """The name at the end of an absolute path; any other value as it is."""
     is_path = isinstance(value, str) and value.startswith(("/", "~"))
     return PurePath(value).name if is_path else value
-
-
-def _plain(config: Any) -> Any:
-    return OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
-
-
-def _lasting(value: Any, group: str) -> Any:
-    # A renewed key of a language model is the same model.
-    return without_runtime_keys(redact(value) if group.endswith("llm") else value, group)
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -257,3 +252,10 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(inner, f"{prefix}.{key}".lstrip("."))
     else:
         yield prefix, value
+
+
+def _prefixes(key: str) -> Iterator[str]:
+    """The key and the keys of the mappings that hold it."""
+    while key:
+        yield key
+        key = key.rpartition(".")[0]

@@ -17,20 +17,17 @@ from typing import Any
 import pandas as pd
 import pyterrier as pt
 
-from soundingline.experiments.build import make, servers_of_run
-from soundingline.experiments.cli import main
 from soundingline.experiments.collection import texts_in
-from soundingline.experiments.config import Settings, plain_values
+from soundingline.experiments.config import Settings
 from soundingline.experiments.naming import RANKING, cell_name, factors, fingerprints, run_folder
 from soundingline.experiments.pipeline import (
     PipelineOpener,
     Stages,
     Transformers,
     build_pipeline,
-    stage_counts,
 )
-from soundingline.experiments.recorded import recorded_option
 from soundingline.experiments.rollouts import Progress, fallbacks
+from soundingline.experiments.run_context import open_run
 from soundingline.experiments.sweep import obfuscate_cells
 from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.stage import search_notes
@@ -63,9 +60,9 @@ from soundingline.toolkit.evaluation.retrieval import (
     with_targets,
 )
 from soundingline.toolkit.files import file_lock, read_json, write_json, write_text
-from soundingline.toolkit.llm.ledger import Ledger, open_ledger, recorded_usage
+from soundingline.toolkit.llm.ledger import Ledger, recorded_usage
 from soundingline.toolkit.report import comparison_table
-from soundingline.toolkit.runs import RunFolder, make_manifest
+from soundingline.toolkit.runs import RunFolder
 
 _SHOWN = ("calls", "input_tokens", "output_tokens", "dollars")
 _Runs = dict[str, dict[str, float]]
@@ -200,11 +197,13 @@ def guessing_rewrites(
 
 
 def rank(settings: Settings, prepared: PipelineOpener | None = None) -> EvaluatedRun:
-    """Rank every question, measure, print the numbers and where they stand. `prepared` gives the
-    pipeline where it has been opened already."""
+    """Rank the questions of a benchmark with a pipeline, without an agent.
+
+    Measures come from `ir_measures`; the run is written like any other, so that
+    `soundingline compare` takes it. `prepared` gives the pipeline if it has been opened already.
+    """
     config = settings.config
     parse_measures(list(config.measures))
-    chosen = {**factors(settings, RANKING), "agent": "none"}
     folder = run_folder(settings, cell_name(settings, RANKING))
     built = prepared() if prepared else build_pipeline(config)
     measures = with_list_measures(list(config.measures), built.benchmark.targets)
@@ -212,23 +211,14 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
     if built.obfuscated:
         obfuscate_cells(settings)
     prints = fingerprints(settings, built, RANKING)
-    cap = make(config.budget).run_dollars
-    manifest = make_manifest(plain_values(config), prints, chosen, recorded_option(settings))
-    before = stage_counts(built.parts)
-    with folder.writing(manifest):
-        try:
-            with (
-                open_ledger(folder.ledger_path, cap=cap) as ledger,
-                servers_of_run(settings.multirun) as servers,
-                built.stages.asking(ledger, folder.path, servers),
-            ):
-                began = time.monotonic()
-                with search_notes() as notes, asking_bar(built.stages, ledger):
-                    evaluation = evaluate_pipeline(built.benchmark, built.pipeline, measures)
-                seconds = time.monotonic() - began
-        finally:
-            counted = stage_counts(built.parts, before)
-            folder.add_counts(counted)
+    chosen = {**factors(settings, RANKING), "agent": "none"}
+    with open_run(settings, folder, prints, chosen) as run:
+        folder = run.folder
+        with run.running(built.stages, built.parts) as counted:
+            began = time.monotonic()
+            with search_notes() as notes, asking_bar(built.stages, run.ledger):
+                evaluation = evaluate_pipeline(built.benchmark, built.pipeline, measures)
+            seconds = time.monotonic() - began
         ranked = len(evaluation.per_question[measures[0]])
         once = corpus_costs(built.parts)
         a_query = query_costs(built.stages, counted, seconds, ranked)
@@ -304,6 +294,3 @@ def evaluate_pipeline(
     qids = [topic.qid for topic in benchmark.topics]
     counts = {**outline.counts, **list_counts(benchmark.targets, qids)}
     return replace(outline, counts=counts).with_values(per_question)
-
-
-start = partial(main, rank)

@@ -46,49 +46,24 @@ def recorded_option(settings: Settings) -> dict[str, Any]:
     return {"option": settings.choices[GROUP], "arguments": _without_instructions(arguments)}
 
 
-class Options:
-    """The options of the group `benchmark` that a command line can choose, each composed when it is
-    first asked for."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._names: dict[str, list[str]] = {}
-        self._composed: dict[str, dict[str, Any]] = {}
-
-    def names(self, folder: str = "") -> list[str]:
-        """Names of the options in the group, or in a folder below it."""
-        if folder not in self._names:
-            self._names[folder] = self._settings.option_names(f"{GROUP}/{folder}".rstrip("/"))
-        return self._names[folder]
-
-    def values(self, name: str) -> dict[str, Any]:
-        """The resolved values of an option, its `_target_` included; what it leaves to its user is
-        `???`. `InputError` for a name that is none."""
-        folder, _, last = name.rpartition("/")
-        if not _OPTION.fullmatch(name) or last not in self.names(folder):
-            raise InputError(
-                f"there is no option {GROUP}={name[:_SHOWN]!r} here",
-                valid=", ".join(self.names()),
-                do="name the folder of your own options with --config-dir",
-            )
-        if name not in self._composed:
-            self._composed[name] = self._settings.option(GROUP, name)
-        return self._composed[name]
+def names_benchmark(settings: Settings) -> bool:
+    """Whether the command line names a benchmark."""
+    return any(key_of(item).partition(".")[0] == GROUP for item in settings.overrides)
 
 
-def recorded_benchmark(folder: RunFolder, settings: Settings, options: Options) -> Benchmark:
-    """The benchmark that a run was made on: that of `settings` where the command line names one,
-    else the recorded option of this installation with the recorded arguments.
+def recorded_benchmark(folder: RunFolder, settings: Settings) -> Benchmark:
+    """The benchmark that a run was made on: that of `settings` if the command line names one, else
+    the recorded option of this installation with the recorded arguments.
 
-    `InputError` where the manifest holds anything but plain arguments, where there is no such
-    option, and where the content is not what it was when the run was made.
+    `InputError` if the manifest holds anything but plain arguments, if there is no such option, and
+    if the content is not what it was when the run was made.
     """
     manifest = folder.manifest()
-    is_chosen = any(key_of(item).partition(".")[0] == GROUP for item in settings.overrides)
     try:
-        benchmark: Benchmark = make(
-            settings.config[GROUP] if is_chosen else _recorded(manifest, options)
+        option = (
+            settings.config[GROUP] if names_benchmark(settings) else _recorded(manifest, settings)
         )
+        benchmark: Benchmark = make(option)
         fingerprint = benchmark.fingerprint
     except (InputError, InstantiationException, OmegaConfBaseException) as error:
         raise InputError(
@@ -105,14 +80,28 @@ def recorded_benchmark(folder: RunFolder, settings: Settings, options: Options) 
     return benchmark
 
 
-def _recorded(manifest: Mapping[str, Any], options: Options) -> DictConfig:
+def _recorded(manifest: Mapping[str, Any], settings: Settings) -> DictConfig:
     described = _mapping(manifest.get(GROUP))
     name, arguments = described.get("option"), described.get("arguments")
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise InputError("its manifest names no option with its arguments")
     _check_plain(arguments, "")
-    values = _merged(options.values(name), arguments)
+    values = _merged(_option(name, settings), arguments)
     return OmegaConf.create({GROUP: values})[GROUP]  # a group, for the names in messages
+
+
+def _option(name: str, settings: Settings) -> dict[str, Any]:
+    """The resolved values of the option of this installation with that name."""
+    folder, _, last = name.rpartition("/")
+    if not _OPTION.fullmatch(name) or last not in settings.option_names(
+        f"{GROUP}/{folder}".rstrip("/")
+    ):
+        raise InputError(
+            f"there is no option {GROUP}={name[:_SHOWN]!r} here",
+            valid=", ".join(settings.option_names(GROUP)),
+            do="name the folder of your own options with --config-dir",
+        )
+    return settings.option(GROUP, name)
 
 
 def _mapping(value: Any) -> dict[str, Any]:

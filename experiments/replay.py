@@ -1,33 +1,24 @@
-"""`soundingline replay runs/<name> retriever=... unit=... reranker=...`: recorded calls
-through another pipeline, no agent's model asked.
-
-The queries of each question go through the pipeline in their order, and what its pages would have
-shown is measured and tested against what was recorded. What an agent would have seen differs from
-its first changed page on: `<measure>_unchanged` counts the calls before that point alone, and
-`unchanged_calls` tells their share. Each replay is a cell of `runs/<name=>`, which holds the
-report; the tool is the recorded one, or the one that its format has.
-"""
+"""Replaying a run: its recorded searches through another pipeline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Quote, QuotedString
 
-from soundingline.experiments.build import make, make_interface
-from soundingline.experiments.cli import CommandParser, one_path, run_command
-from soundingline.experiments.comparison import compare_folders
-from soundingline.experiments.config import Settings, key_of, plain_values
+from soundingline.experiments.build import make_interface
+from soundingline.experiments.config import Settings, key_of
+from soundingline.experiments.evaluate import compare_folders
 from soundingline.experiments.naming import (
     RANKING,
     RECORDED,
     REPLAYS,
+    cell_folder,
     cell_name,
     check_kind,
     factors,
@@ -36,11 +27,11 @@ from soundingline.experiments.naming import (
 from soundingline.experiments.pipeline import (
     build_pipeline,
     parts_of,
-    stage_counts,
     with_literature_tools,
 )
-from soundingline.experiments.recorded import Options, recorded_benchmark
-from soundingline.experiments.run import check_concurrency
+from soundingline.experiments.recorded import recorded_benchmark
+from soundingline.experiments.rollouts import check_concurrency
+from soundingline.experiments.run_context import open_run
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, track
@@ -60,8 +51,7 @@ from soundingline.toolkit.evaluation.replay import (
     without_answer,
 )
 from soundingline.toolkit.files import write_json
-from soundingline.toolkit.llm.ledger import open_ledger
-from soundingline.toolkit.runs import RunFolder, make_manifest
+from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.manifest import SEALED
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.trajectory import Trajectory
@@ -137,51 +127,52 @@ def evidence_of(benchmark: Benchmark) -> dict[str, frozenset[str]]:
     return relevant_documents(benchmark.qrels.get("evidence", {}))
 
 
-def replay_run(settings: Settings, paths: Sequence[str]) -> None:
-    """Replay the run in the folder `paths[0]`, write the cell, and report all cells there are."""
-    run = RunFolder(one_path(paths, "a run folder"))
-    manifest = run.manifest()
-    name = settings.config.name or f"{run.name[:150]}-replay"
+def replay_run(settings: Settings, run: Path) -> None:
+    """Send the recorded calls of a run through another pipeline; no agent's model is asked.
+
+    The queries of each question are sent in their order, and what the pages would have shown is
+    measured and tested against what was recorded. What an agent would have seen differs from its
+    first changed page on: `<measure>_unchanged` counts the calls before that point alone, and
+    `unchanged_calls` is their share. Each replay is a cell of `runs/<name=>`, which holds the
+    report; the tool is the recorded one, or the one that its format has.
+    """
+    recorded = RunFolder(run)
+    manifest = recorded.manifest()
+    name = settings.config.name or f"{recorded.name[:150]}-replay"
     root = RunFolder.named(Path(settings.config.paths.runs), name).path
     check_kind(root, REPLAYS)
-    if not run.has_trajectories():
-        raise InputError(f"the run {run.path} has no trajectories", do="replay one that has")
-    benchmark = recorded_benchmark(run, settings, Options(settings))
+    if not recorded.has_trajectories():
+        raise InputError(f"the run {recorded.path} has no trajectories", do="replay one that has")
+    benchmark = recorded_benchmark(recorded, settings)
     settings = with_tool(settings, manifest)
     config = settings.config
     check_concurrency(config.concurrency)
     interface = make_interface(config.tool)
-    folder = RunFolder.named(root, cell_name(settings, REPLAYED))
+    folder = cell_folder(root, cell_name(settings, REPLAYED))
     built = build_pipeline(config, benchmark, searched=interface.uses_pipeline)
     interface, operator_prints = with_literature_tools(interface, built, config)
     described = dict(manifest.get("factors", {}))
-    of_benchmark = {n: v for n, v in described.items() if n.startswith("benchmark")}
-    chosen = {**factors(settings, REPLAYED), **of_benchmark, "agent": "replay"}
+    same = {name: value for name, value in described.items() if name.startswith("benchmark")}
+    chosen = {**factors(settings, REPLAYED), **same, "agent": "replay"}
     prints = {
         **fingerprints(settings, built, REPLAYED),
         **operator_prints,
-        "replayed": run.state(),
+        "replayed": recorded.state(),
     }
-    written = make_manifest(plain_values(config), prints, chosen, manifest.get("benchmark"))
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
     replaying = Replaying(backend, built.prepared.store, interface, evidence_of(benchmark))
-    with folder.writing(written):
-        try:
-            with (
-                open_ledger(folder.ledger_path, cap=make(config.budget).run_dollars) as ledger,
-                built.stages.asking(ledger, folder.path),
-            ):
-                replaying.replay(run, config.concurrency)
-        finally:
-            folder.add_counts(stage_counts(parts_of(interface, built)))
+    of_benchmark = manifest.get("benchmark") or {}
+    with open_run(settings, folder, prints, chosen, of_benchmark) as context:
+        with context.running(built.stages, parts_of(interface, built)):
+            replaying.replay(recorded, config.concurrency)
         write_json(folder.path / "replay.json", replaying.calls)
         _write(folder, replaying.replayed, benchmark)
     reference = RunFolder.named(root, RECORDED)
     described["agent"] = RECORDED
     shared = {name: prints[name] for name in ("benchmark", SEALED, "replayed") if name in prints}
-    with reference.writing({**written, "factors": described, "fingerprints": shared}):
+    with reference.writing({**context.manifest, "factors": described, "fingerprints": shared}):
         _write(reference, replaying.recorded, benchmark)
-    _tell(run, replaying.calls)
+    _tell(recorded, replaying.calls)
     cells = sorted(path.parent for path in root.glob("*/metrics.json"))
     ordered = [reference.path, *(cell for cell in cells if cell.name != RECORDED)]
     compare_folders(ordered, root, title=root.name, tested=TESTED, baseline=RECORDED)
@@ -270,8 +261,3 @@ def _tell(run: RunFolder, shares: Mapping[str, Mapping[str, int]]) -> None:
         console.print(
             "the run was imported: pages of a tool that is not ours differ from the first one on"
         )
-
-
-PARSER = CommandParser(__doc__, "RUN")
-
-start = partial(run_command, replay_run, PARSER)

@@ -252,6 +252,12 @@ def within_window(budget: Budget, llm: LanguageModel | None) -> Budget:
     return replace(budget, context_window=llm.context_window)
 
 
+def check_concurrency(value: int) -> None:
+    """`InputError` for a number below 1."""
+    if value < 1:
+        raise InputError(f"concurrency={value}", valid="1 or more", do="set concurrency=1")
+
+
 def stops_run(reason: str) -> bool:
     """Whether every further question would end for the same reason."""
     faults = {kind.code for kind in ModelError.__subclasses__() if kind.stops_run}

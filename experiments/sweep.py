@@ -24,7 +24,6 @@ from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from soundingline.experiments.comparison import compare_folders
 from soundingline.experiments.config import Settings, key_of, value_of
 from soundingline.experiments.naming import CELLS, SWEEP_CELLS, check_kind
 from soundingline.toolkit.console import Console, in_one_line, users_frame
@@ -224,6 +223,9 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
     waiting = max(SweepStart.cells - len(statuses), 0)
     cells = sorted(path.parent for path in sweep.glob("*/metrics.json"))
     if cells:
+        # Imported here: evaluating opens models, which a command that sweeps nothing need not.
+        from soundingline.experiments.evaluate import compare_folders
+
         compare_folders(
             cells,
             sweep,

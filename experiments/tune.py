@@ -10,15 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyterrier as pt
 from omegaconf import DictConfig, OmegaConf
 
-from soundingline.experiments.build import make, servers_of_run
-from soundingline.experiments.cli import main
+from soundingline.experiments.build import make
 from soundingline.experiments.collection import IndexedCollection, prepare
 from soundingline.experiments.config import CHOSEN, TUNED, Settings, plain_values
 from soundingline.experiments.naming import cell_label, factors, identity_of, run_folder
@@ -30,7 +28,7 @@ from soundingline.experiments.pipeline import (
     writes_obfuscated,
 )
 from soundingline.experiments.rank import evaluate_pipeline
-from soundingline.experiments.recorded import recorded_option
+from soundingline.experiments.run_context import open_run
 from soundingline.experiments.tune_ranks import EnrichmentGrid, chosen_overrides, judged_ranks
 from soundingline.pipelines.compose import compose
 from soundingline.pipelines.enrich.enrichment import Enrichment
@@ -50,10 +48,9 @@ from soundingline.toolkit.evaluation.grid import (
 from soundingline.toolkit.evaluation.retrieval import parse_measures
 from soundingline.toolkit.evaluation.tuning import TuningResult
 from soundingline.toolkit.files import fingerprint, write_json, write_text
-from soundingline.toolkit.llm.ledger import open_ledger
 from soundingline.toolkit.report import write_report
 from soundingline.toolkit.report.tuning import render_tuning
-from soundingline.toolkit.runs import RunFolder, make_manifest
+from soundingline.toolkit.runs import RunFolder
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def wanted_measures(config: DictConfig) -> list[str]:
 def tuning_inputs(config: DictConfig, grid: Grid) -> TuningInputs:
     """Open the benchmarks and the index, after all checks that need neither."""
     engine, segmenter = make(config.engine), make(config.unit)
-    if "grid" not in engine.offers:
+    if "grid" not in engine.supports:
         raise InputError(
             f"the engine {engine.name} does not offer the statistics that tuning reads",
             valid="lexical",
@@ -104,7 +101,7 @@ def tuning_inputs(config: DictConfig, grid: Grid) -> TuningInputs:
             do="choose one (enrichment=feedback), or another grid",
         )
     if stage is not None:
-        stage.check(engine)
+        stage.validate(engine)
     selecting, reported = splits(config)
     prepared = prepare(reported, segmenter, engine, Path(config.paths.indexes))
     enrichment = None
@@ -230,7 +227,13 @@ class Judged(NamedTuple):
 
 
 def tune(settings: Settings) -> None:
-    """Tune, check the chosen point by an ordinary run, and write the report."""
+    """Choose a point of the (k1, b) grid on one split and report it on another.
+
+    With an enrichment, its weight and the limit of its filters are further axes of the grid. The
+    ranks of the judged documents at all points come from one pass over the postings of each
+    question. They are stored, so that the same command resumes an interrupted tuning. The chosen
+    point is checked by an ordinary run. `-m unit=document,passage` is a sweep.
+    """
     config = settings.config
     measures = wanted_measures(config)
     grid: Grid = make(config.grid)
@@ -240,21 +243,17 @@ def tune(settings: Settings) -> None:
         "retriever": f"tuned_{grid.name}",
         "agent": "none",
     }
-    folder = run_folder(settings, f"{cell_label(settings, groups)}-{chosen['retriever']}")
+    identity = identity_of(settings, groups), plain_values(config.grid), plain_values(config.tuning)
+    name = f"{cell_label(settings, groups)}-{chosen['retriever']}-{fingerprint(*identity)[:8]}"
+    folder = run_folder(settings, name)
     built = tuning_inputs(config, grid)
-    described = recorded_option(settings)
-    manifest = make_manifest(
-        plain_values(config), fingerprints_of(settings, built), chosen, described
-    )
-    cap = make(config.budget).run_dollars
     with (
-        folder.writing(manifest),
-        open_ledger(folder.ledger_path, cap=cap) as ledger,
-        servers_of_run(settings.multirun) as servers,
-        built.stages.asking(ledger, folder.path, servers),
+        open_run(settings, folder, fingerprints_of(settings, built), chosen) as run,
+        run.running(built.stages),
     ):
+        folder = run.folder
         result = tuned(config, built, measures, folder)
-        write_results(folder, result, config, built, manifest)
+        write_results(folder, result, config, built, run.manifest)
     console = Console(stderr=True)
     console.print(f"{folder.path}/report.html", highlight=False, soft_wrap=True)
 
@@ -387,9 +386,6 @@ def write_points(path: Path, result: TuningResult) -> None:
         for index, measure in enumerate(table.measures):
             rows[f"{measure} {side}"] = table.values[index].mean(axis=0)
     write_text(path, rows.to_csv(index=False))
-
-
-start = partial(main, tune)
 
 
 def write_chosen(

@@ -10,9 +10,8 @@ composition takes 0.12 s, which was a third of the suite. These are kept, as Hyd
 - what the first files of a list of defaults have merged to, where lists go on differently;
 - what is read of an option for a list of defaults, which Hydra only looks at;
 - how an override reads;
-- the settings of chosen options alone, which the name of each cell is compared with;
-- what Hydra composes to learn its mode, and of each cell of a sweep to see whether it can be, for
-  the composition of the same overrides that follows.
+- what Hydra composes of each cell of a sweep to see whether it can be, for the composition of the
+  same overrides that follows.
 
 Two more are not made where nobody reads them: copies of every registered schema, and what the
 options in a list of defaults may refer to, which Hydra makes for each file.
@@ -24,7 +23,6 @@ import copy
 import hashlib
 import os
 import pickle
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +39,7 @@ from omegaconf.base import Node, UnionNode
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
-from soundingline.experiments.config import CONF, Settings, is_choice
+from soundingline.experiments.config import CONF
 
 _TESTS = Path(__file__).resolve().parent
 _OURS = {str(CONF), str(_TESTS / "experiments" / "options"), "hydra.conf", ""}
@@ -58,15 +56,6 @@ class _FileKey(NamedTuple):
     path: str
     modified: int = 0
     size: int = 0
-
-
-class _ForMode(NamedTuple):
-    """What Hydra composed to learn its mode, and of what."""
-
-    loader: ConfigLoaderImpl
-    config_name: str | None
-    overrides: tuple[str, ...]
-    config: DictConfig
 
 
 class _ForCell(NamedTuple):
@@ -125,8 +114,6 @@ _READ = {}
 _SEEN = set()
 _BEGINNINGS = {}
 _OVERRIDES = {}
-_SETTINGS = {}
-_for_mode = None
 _for_cells = {}
 
 
@@ -142,7 +129,6 @@ def install():
     if ConfigLoaderImpl._compose_config_from_defaults_list is not _keeping_config:
         config_loader_impl.create_defaults_list = _keeping_list
         ConfigLoaderImpl._compose_config_from_defaults_list = _keeping_config  # type: ignore[method-assign]
-        ConfigLoaderImpl._load_configuration_impl = _keeping_for_mode  # type: ignore[method-assign]
         ConfigLoaderImpl.load_sweep_config = _keeping_for_cell  # type: ignore[method-assign]
         Sweeper.validate_batch_is_legal = _keeping_cells  # type: ignore[method-assign]
         # Not those of the sources: Hydra executes the modules of its plugins once more.
@@ -152,18 +138,14 @@ def install():
         OverridesParser.parse_rule = _keeping_override  # type: ignore[method-assign]
         DictConfig.__deepcopy__ = _copied  # type: ignore[assignment]
         ListConfig.__deepcopy__ = _copied  # type: ignore[assignment]
-        Settings.chosen_only = cached_property(_keeping_chosen)
-        Settings.chosen_only.__set_name__(Settings, "chosen_only")
 
 
 _list = config_loader_impl.create_defaults_list
 _config = ConfigLoaderImpl._compose_config_from_defaults_list
-_configuration = ConfigLoaderImpl._load_configuration_impl
 _for_sweep = ConfigLoaderImpl.load_sweep_config
 _file = ConfigRepository.load_config
 _map = defaults_list._create_interpolation_map
 _parse = OverridesParser.parse_rule
-_chosen = Settings.chosen_only.func
 
 
 def _keeping_list(
@@ -271,29 +253,6 @@ def _write(path, content):
         partial.replace(path)
 
 
-def _keeping_for_mode(
-    loader,
-    config_name,
-    overrides,
-    run_mode,
-    from_shell=True,
-    validate_sweep_overrides=True,
-):
-    """What Hydra composes to learn its mode, which may be `???` in it, is what it then runs."""
-    global _for_mode
-    composed, _for_mode = _for_mode, None
-    if not validate_sweep_overrides:  # only there
-        config = _configuration(loader, config_name, overrides, run_mode, from_shell, False)
-        if all(source.path in _OURS for source in loader.get_sources()):
-            _for_mode = _ForMode(loader, config_name, tuple(overrides), config)
-        return config
-    if composed is None or composed[:3] != (loader, config_name, tuple(overrides)):
-        return _configuration(loader, config_name, overrides, run_mode, from_shell)
-    parsed = OverridesParser.create().parse_overrides(overrides)
-    loader.validate_sweep_overrides_legal(parsed, run_mode, from_shell)
-    return composed.config
-
-
 def _keeping_cells(sweeper, batch):
     """What Hydra composes of all cells before it runs the first, is what it then runs in this
     process."""
@@ -309,18 +268,6 @@ def _keeping_for_cell(loader, master_config, sweep_overrides):
     if composed is None or composed.loader is not loader or composed.master is not master_config:
         return _for_sweep(loader, master_config, sweep_overrides)
     return composed.config
-
-
-def _keeping_chosen(settings):
-    choices = tuple(item for item in settings.overrides if is_choice(item))
-    variables = tuple(sorted(item for item in os.environ.items() if "SOUNDINGLINE" in item[0]))
-    folders = tuple(settings.search_path)
-    if not {path.removeprefix("file://") for path in folders} <= _OURS:
-        return _chosen(settings)  # type: ignore[no-any-return]
-    key = (choices, variables, folders)
-    if key not in _SETTINGS:
-        _SETTINGS[key] = _chosen(settings)
-    return _SETTINGS[key]
 
 
 def _keeping_override(parser, text, rule):

@@ -29,8 +29,8 @@ ANY_VARIABLE = "API_KEY"
 ANY_VALUE = "x"  # stands for `group.key=...`
 # Commands with flags of their own, which take folders as plain arguments and do not sweep.
 TAKES_PATHS = {
-    *("evaluate", "compare", "judge_agreement", "caches", "calibrate"),
-    *("export", "import_runs", "lint", "replay", "train_reranker"),
+    *("evaluate", "compare", "judge", "caches", "calibrate"),
+    *("export", "import", "lint", "replay", "train"),
 }
 FLAGS = {"-m", "--multirun", "--help"}
 

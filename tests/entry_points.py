@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hydra.core.global_hydra import GlobalHydra
 
-from soundingline.experiments.__main__ import main
+from soundingline.experiments.cli import main
 
 
 def run_entry(command, *arguments):

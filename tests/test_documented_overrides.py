@@ -28,7 +28,7 @@ from documented_commands import (
 from entry_points import run_entry
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from soundingline.experiments.__main__ import COMMANDS
+from soundingline.experiments.cli import COMMANDS
 from soundingline.experiments.serve.options import ServerOptions
 
 MENTIONS = [mention for path in documents() for mention in mentions(path)]

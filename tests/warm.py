@@ -117,7 +117,7 @@ def _become(request, client):
         os.environ.update(request.variables)
         sys.path[:0] = request.variables.get("PYTHONPATH", "").split(os.pathsep)
         sys.argv = [request.command, *request.arguments]
-        from soundingline.experiments.__main__ import main
+        from soundingline.experiments.cli import main
 
         main([request.command, *request.arguments])
         code = 0

@@ -66,7 +66,7 @@ class AnseriniEngine:
     java_home: str | None = None
     heap: str | None = None
     name: str = NAME
-    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3"})
+    supports: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3"})
 
     @property
     def fingerprint(self) -> str:

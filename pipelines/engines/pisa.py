@@ -68,7 +68,7 @@ class PisaEngine:
     algorithm: str = "maxscore"
     threads: int = 1
     name: str = NAME
-    offers: ClassVar[frozenset[str]] = frozenset({"bm25"})
+    supports: ClassVar[frozenset[str]] = frozenset({"bm25"})
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)

@@ -69,7 +69,7 @@ class LlmSource(PhraseSource):
     with the next seed.
     """
 
-    asks_model: ClassVar[bool] = True
+    needs_llm: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = ()
     """Names of the counts of texts and phrases."""
 

@@ -134,7 +134,7 @@ class PhraseSource(ByArguments, ABC):
     dataclass with the same decorator.
     """
 
-    asks_model: ClassVar[bool] = False
+    needs_llm: ClassVar[bool] = False
     """Whether it needs a language model in the collection."""
 
     @property

@@ -528,7 +528,7 @@ class LexicalEngine:
     analyzer: str = "english"
     memory_mb: int = 1024
     name: str = "lexical"
-    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3", "grid", "enrichment"})
+    supports: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3", "grid", "enrichment"})
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)

@@ -176,7 +176,7 @@ class CrossEncoder(NeuralReranker):
                 f"'{self.model}' has no output that was trained to score pairs "
                 f"({config.architectures[0]})",
                 valid=f"a sequence classifier, such as {MODEL}",
-                do="choose a cross-encoder, or train one: soundingline train_reranker "
+                do="choose a cross-encoder, or train one: soundingline train "
                 "--kind cross_encoder --start",
             )
         check_labels(config, self.model)

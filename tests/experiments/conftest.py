@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from entry_points import run_entry
 from experiment_samples import CORPUS, QRELS, QUERIES, folder
-from hydra.core.global_hydra import GlobalHydra
 
 Entry = Callable[..., int]
 
@@ -22,31 +21,7 @@ def entry(monkeypatch, tmp_path):
         root = Path(__file__).resolve().parents[2]
         monkeypatch.setenv("SOUNDINGLINE_DATA", str(root.parent / "shared" / "data"))
 
-    def call(name, *arguments):
-        module = importlib.import_module(f"soundingline.experiments.{name}")
-        entry = importlib.import_module("soundingline.experiments.cli")
-        GlobalHydra.instance().clear()
-        try:
-            if name in COMMANDS:
-                entry.run_command(getattr(module, COMMANDS[name]), module.PARSER, arguments)
-            else:
-                entry.main(getattr(module, name), arguments)
-        except SystemExit as end:
-            return int(end.code or 0)
-        return 0
-
-    return call
-
-
-# Those that Hydra does not compose, and what they call.
-COMMANDS = {
-    "caches": "caches",
-    "evaluate": "evaluate",
-    "compare": "compare",
-    "judge_agreement": "agree",
-    "calibrate": "calibrate",
-    "train_reranker": "train_reranker",
-}
+    return run_entry
 
 
 @pytest.fixture

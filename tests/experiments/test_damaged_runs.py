@@ -28,7 +28,7 @@ COMMANDS = {
         ("export", "runs/agent", "format=browsecomp_plus", "out=runs/out"),
         ("export", "runs/agent", "format=inspect_json", "out=runs/out"),
         ("export", "runs/agent", "format=leaderboard", "out=runs/out"),
-        ("judge_agreement", "runs/agent"),
+        ("judge", "runs/agent"),
         ("lint", "runs/agent"),
         ("replay", "runs/agent", "name=replayed"),
         ("run", "name=agent", *BENCHMARK),

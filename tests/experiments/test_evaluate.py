@@ -87,10 +87,10 @@ def test_a_judge_that_needs_a_model_says_so(entry, capsys):
 
 def test_the_judges_of_a_run_are_compared(entry, capsys):
     assert entry("run", *TINY, "name=k") == 0
-    assert entry("judge_agreement", "runs/k") == 2
+    assert entry("judge", "runs/k") == 2
     assert "judge=llm" in capsys.readouterr().err
     assert entry("evaluate", *JUDGE, "runs/k") == 0
-    assert entry("judge_agreement", "runs/k") == 0
+    assert entry("judge", "runs/k") == 0
     (pair,) = contents("runs/k/evaluation/agreement.json")
     assert pair["a"] == "exact_answer" and pair["b"].startswith("llm-")
     differing = len(pair["only_a"]) + len(pair["only_b"])

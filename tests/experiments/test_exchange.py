@@ -49,7 +49,7 @@ def exported(working, form, *words):
 def imported(name, path, form, *words):
     shutil.rmtree(Path("runs") / name, ignore_errors=True)
     given = (f"format={form}", f"name={name}", *BENCHMARK, *words)
-    assert run_entry("import_runs", str(path), *given) == 0
+    assert run_entry("import", str(path), *given) == 0
     return Path("runs") / name
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_was_changed_after_the_export_is_refused(working, capsys):
     path.write_text(json.dumps(content), encoding="utf-8")
     shutil.rmtree("runs/back", ignore_errors=True)
     words = ("format=browsecomp_plus", "name=back", *BENCHMARK)
-    assert run_entry("import_runs", str(files), *words) == 2
+    assert run_entry("import", str(files), *words) == 2
     assert "was changed after it was exported" in capsys.readouterr().err
     assert not Path("runs/back").exists()
     assert not list(Path("runs").glob(".back*"))
@@ -295,7 +295,7 @@ def test_traces_that_are_obfuscated_as_published_are_opened_by_their_own_canary(
     ):
         monkeypatch.setenv("WRONG", "another canary")
         given = [f"canary_env={variable}"] if variable else []
-        assert run_entry("import_runs", str(files), *words, *given) == 2
+        assert run_entry("import", str(files), *words, *given) == 2
         assert said in capsys.readouterr().err
     assert not Path("runs/sealed").exists()
     monkeypatch.setenv("STUDY_CANARY", "a canary of this test's own")
@@ -371,12 +371,12 @@ def test_an_import_that_was_killed_before_its_evaluation_is_repeated(working, ca
     shutil.rmtree(run / "evaluation")
     (run / "metrics.json").unlink()
     again = ("format=browsecomp_plus", "name=killed", *BENCHMARK)
-    assert run_entry("import_runs", str(exported_files), *again) == 0
+    assert run_entry("import", str(exported_files), *again) == 0
     assert metrics(run) == expected
     qids, _ = world()
     other = write_files(working / "other-files", [browsecomp(qids[0], [answer("no")])])
     capsys.readouterr()
-    assert run_entry("import_runs", str(other), *again) == 2
+    assert run_entry("import", str(other), *again) == 2
     assert "which holds something else" in capsys.readouterr().err
     assert metrics(run) == expected
 
@@ -386,7 +386,7 @@ def test_a_second_file_of_a_question_is_refused_and_nothing_is_left(working, cap
     twice = [browsecomp(qids[0], [answer("no")])] * 2
     files = write_files(working / "twice", twice)
     words = ("format=browsecomp_plus", "name=twice", *BENCHMARK)
-    assert run_entry("import_runs", str(files), *words) == 2
+    assert run_entry("import", str(files), *words) == 2
     assert f"a second file of question {qids[0]!r}" in capsys.readouterr().err
     assert not Path("runs/twice").exists()
 
@@ -394,7 +394,7 @@ def test_a_second_file_of_a_question_is_refused_and_nothing_is_left(working, cap
 def test_a_run_over_other_questions_is_refused(working, capsys):
     files = write_files(working / "strange", [browsecomp("831", [answer("no")])])
     words = ("format=browsecomp_plus", "name=strange", *BENCHMARK)
-    assert run_entry("import_runs", str(files), *words) == 2
+    assert run_entry("import", str(files), *words) == 2
     assert "none of the 1 questions" in capsys.readouterr().err
     assert not Path("runs/strange").exists()
 
@@ -412,7 +412,7 @@ def test_damaged_files_end_in_one_line_and_leave_no_run(working, capsys):
         (place / "run_2.json").write_bytes(content)
         for form in ("browsecomp_plus", "pi_serini"):
             words = (f"format={form}", "name=damaged", *BENCHMARK)
-            assert run_entry("import_runs", str(place), *words) == 2, number
+            assert run_entry("import", str(place), *words) == 2, number
             (line,) = capsys.readouterr().err.splitlines()
             assert line.startswith("soundingline: ")
         assert not Path("runs/damaged").exists()
@@ -439,7 +439,7 @@ def test_a_run_of_a_sealed_benchmark_is_sealed_when_it_comes_in_and_told_when_it
     content = browsecomp("1", [search("quilt weaver", ["12"]), answer("Wilhelmina")])
     files = write_files(working / "plain", [content])
     words = ("format=browsecomp_plus", "name=secret", *benchmark)
-    assert run_entry("import_runs", str(files), *words) == 0
+    assert run_entry("import", str(files), *words) == 0
     held = [path.read_bytes() for path in Path("runs/secret").rglob("*") if path.is_file()]
     assert held
     assert not any(b"Wilhelmina" in data or b"quilt" in data for data in held)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from experiment_samples import TINY
 
-from soundingline.experiments.calibrate import fit, pairs_of
+from soundingline.experiments.training import fit_probabilities, pairs_of
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.trajectory import Trajectory
 
@@ -87,7 +87,7 @@ def test_isotonic_regression_is_the_share_of_targets_at_each_probability():
     pytest.importorskip("sklearn")
     probabilities = [0.1] * 10 + [0.5] * 10 + [0.9] * 10
     met = [False] * 9 + [True] + [True] * 4 + [False] * 6 + [True] * 8 + [False] * 2
-    fitted = fit(probabilities, met, "isotonic")
+    fitted = fit_probabilities(probabilities, met, "isotonic")
     assert fitted["x"] == pytest.approx([0.1, 0.5, 0.9])
     assert fitted["y"] == pytest.approx([0.1, 0.4, 0.8])
 
@@ -96,7 +96,7 @@ def test_platts_regression_leaves_calibrated_probabilities_as_they_are():
     pytest.importorskip("sklearn")
     probabilities = [0.2] * 500 + [0.8] * 500
     met = [True] * 100 + [False] * 400 + [True] * 400 + [False] * 100
-    fitted = fit(probabilities, met, "platt")
+    fitted = fit_probabilities(probabilities, met, "platt")
     assert fitted["slope"] == pytest.approx(1, abs=1e-3)
     assert fitted["intercept"] == pytest.approx(0, abs=1e-3)
 

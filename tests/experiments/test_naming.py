@@ -9,7 +9,7 @@ import pytest
 
 from soundingline.experiments import Experiment
 from soundingline.experiments.config import Settings
-from soundingline.experiments.naming import RANKING, cell_label, cell_name, identity_of
+from soundingline.experiments.naming import RANKING, cell_label, cell_name, run_folder
 from soundingline.experiments.tune import named_groups
 
 OPTIONS = Path(__file__).parent / "options"
@@ -21,11 +21,16 @@ def composed(*overrides):
 
 
 def name(*overrides):
-    return cell_name(composed(*overrides))
+    return identity(cell_name(composed(*overrides)))
 
 
 def ranking_name(*overrides):
-    return cell_name(composed(*overrides), RANKING)
+    return identity(cell_name(composed(*overrides), RANKING))
+
+
+def identity(cell):
+    """The hash at the end of a cell's name."""
+    return cell.rpartition("-")[2]
 
 
 MODEL = ("agent=pi_serini", "llm=vllm/gpt_oss_20b")
@@ -91,6 +96,17 @@ def test_a_default_that_is_written_out_is_the_default():
     assert name("retriever=bm25_default") == name()
 
 
+def test_a_cell_is_recognised_whatever_its_label(tmp_path):
+    first, again = (
+        Settings.compose([f"paths.runs={tmp_path}", *changes])
+        for changes in ((), ("retriever=bm25", "retriever.k1=0.9", "retriever.b=0.4"))
+    )
+    assert cell_name(first) != cell_name(again)
+    folder = run_folder(first, cell_name(first))
+    folder.path.mkdir()
+    assert run_folder(again, cell_name(again)).path == folder.path
+
+
 def test_settings_of_a_stage_that_is_not_there_change_nothing():
     assert name("reranker=none", "reranker.depth=10") == name()
     for setting in ("apply_to=reranker", "prompt=mine.txt", "max_words=9"):
@@ -133,7 +149,7 @@ ASKING = ("rewriter=q2q", "reranker=listwise", "enrichment=sira")
 def test_a_ranking_is_named_after_the_model_that_a_stage_shares(asking):
     plain = (asking, "llm=scripted")
     assert ranking_name(*plain, "llm.says=other") != ranking_name(*plain)
-    assert "-scripted-" in ranking_name(*plain)
+    assert "-scripted-" in cell_name(composed(*plain), RANKING)
     group = asking.partition("=")[0]
     its_own = (*plain, f"llm@{group}_llm=scripted")
     assert ranking_name(*its_own, "llm.says=other") == ranking_name(*its_own)
@@ -174,12 +190,12 @@ def test_a_budget_counts_where_a_stage_asks_a_model_of_its_own():
 
 
 def test_the_label_tells_what_is_not_the_default():
-    label = name("unit=passage", "reranker=monot5", "reranker.depth=10").rpartition("-")[0]
-    assert label == "passage-bm25_default-monot5-reranker.depth=10"
+    settings = composed("unit=passage", "reranker=monot5", "reranker.depth=10")
+    assert cell_label(settings) == "passage-bm25_default-monot5-reranker.depth=10"
 
 
 def test_a_secret_is_never_part_of_a_name():
-    cell = name(*MODEL, "+llm.settings.extra.api_key=sk-1234567890abcdef")
+    cell = cell_name(composed(*MODEL, "+llm.settings.extra.api_key=sk-1234567890abcdef"))
     assert "sk-1234567890abcdef" not in cell
 
 
@@ -233,15 +249,6 @@ def test_a_setting_of_ones_own_is_in_the_name_whatever_it_is_called(group, optio
     assert len(names) == 2
 
 
-def test_demands_that_an_agent_does_not_make_leave_its_name_as_it_was():
-    settings = Settings.compose([*MODEL])
-    assert {"remind", "first_call"} <= set(settings.config.agent)
-    assert not {"remind", "first_call"} & set(identity_of(settings)["agent"])
-    demanding = Settings.compose([*MODEL, "agent.remind=true"])
-    assert identity_of(demanding)["agent"]["remind"] is True
-    assert cell_name(demanding) != cell_name(settings)
-
-
 def test_weights_that_have_moved_are_the_same():
     names = [
         name("agent=chat", "llm=llamacpp/gguf", f"llm.server.gguf={place}")
@@ -259,7 +266,7 @@ def test_a_budget_counts_for_an_agent_that_keeps_to_it_without_a_model():
 @pytest.mark.parametrize("weights", ["/models/tuned/Qwen3", "'~/tuned/Qwen3'", "/tuned/Qwen3/"])
 def test_a_name_shows_of_an_absolute_path_its_last_part(weights):
     names = {
-        value: name("agent=chat", "llm=vllm/qwen3_8b", f"llm.server.weights={value}")
+        value: cell_name(composed("agent=chat", "llm=vllm/qwen3_8b", f"llm.server.weights={value}"))
         for value in (weights, "/other/Qwen3", "Qwen/Qwen3")
     }
     labels = {value: cell.rpartition("-")[0] for value, cell in names.items()}

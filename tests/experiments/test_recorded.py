@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from soundingline.experiments.config import Settings
-from soundingline.experiments.recorded import Options, recorded_benchmark
+from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.errors import InputError
@@ -74,7 +74,7 @@ CRAFTED = {
 }
 
 
-@pytest.mark.parametrize("command", ["evaluate", "judge_agreement"])
+@pytest.mark.parametrize("command", ["evaluate", "judge"])
 @pytest.mark.parametrize("case", CRAFTED)
 def test_what_a_manifest_names_is_not_called(
     case,
@@ -221,8 +221,7 @@ def context(tmp_path, beir, monkeypatch):
     monkeypatch.setenv("SOUNDINGLINE_CANARY", SECRET)
     monkeypatch.setenv("SOUNDINGLINE_DATA", str(tmp_path / "absent"))
     composed = Settings.compose()
-    options = Options(composed)
-    for name in options.names():
+    for name in composed.option_names("benchmark"):
         # What an ordinary manifest makes is loaded before anything is watched.
         place = tmp_path / f"run of {name}"
         place.mkdir()
@@ -230,8 +229,8 @@ def context(tmp_path, beir, monkeypatch):
             recorded = {"benchmark": {"option": name, "arguments": arguments}}
             (place / "manifest.json").write_text(json.dumps(recorded))
             with suppress(InputError):
-                recorded_benchmark(RunFolder(place), composed, options)
-    return composed, options
+                recorded_benchmark(RunFolder(place), composed)
+    return composed
 
 
 TARGETS = [f"{CANARY}.write", CANARY, "os.system", "subprocess.run", "pathlib.Path.touch", BEIR]
@@ -299,7 +298,7 @@ def test_whatever_a_manifest_holds_nothing_is_imported_run_or_written(
     told = ""
     with watched() as events:
         try:
-            benchmark = recorded_benchmark(folder, *context)
+            benchmark = recorded_benchmark(folder, context)
         except InputError as error:
             told, benchmark = str(error), None
     event(told.partition("again: ")[2][:32] or "made")

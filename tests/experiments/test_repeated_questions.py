@@ -101,7 +101,7 @@ def test_judges_are_compared_on_every_repeat(entry):
     for row in (*rows, {**last, "error": "failed", "correct": False}):
         journal.append(row)
     journal.close()
-    assert entry("judge_agreement", "runs/r") == 0
+    assert entry("judge", "runs/r") == 0
     (pair,) = contents("runs/r/evaluation/agreement.json")
     assert pair["n"] == 11
     first, second = (

@@ -79,7 +79,7 @@ def test_a_sealed_run_is_resumed_evaluated_and_compared_with_the_canary(entry, b
     assert json.loads((cell / "metrics.json").read_text()).keys() == json.loads(before).keys()
     moved = shutil.copytree(cell, "elsewhere")
     assert entry("evaluate", str(moved)) == 0
-    assert entry("judge_agreement", str(moved)) == 2  # one judge alone has judged it
+    assert entry("judge", str(moved)) == 2  # one judge alone has judged it
     assert "only exact_answer has judged" in capsys.readouterr().err
     assert not list(leaks("runs", "elsewhere"))
 

@@ -237,7 +237,7 @@ def test_rankings_by_several_models_that_a_stage_shares_have_folders_of_their_ow
     cells = [path.parent for path in Path("runs/s").glob("*/metrics.json")]
     factors = [contents(cell / "manifest.json")["factors"] for cell in cells]
     assert {factor["llm"] for factor in factors} == {"scripted"}
-    assert {factor.get("llm.says") for factor in factors} == {None, "harbour", "tower"}
+    assert {factor.get("llm.says") for factor in factors} == {"", "harbour", "tower"}
 
 
 def test_a_rewriter_asks_the_agents_model_where_it_has_none_of_its_own(entry, capsys):

@@ -38,7 +38,7 @@ def imported(code, names):
 
 def test_the_help_of_a_command_waits_for_no_large_library():
     code = """
-from soundingline.experiments.__main__ import main
+from soundingline.experiments.cli import main
 try:
     main(["run", "--help"])
 except SystemExit as end:
@@ -110,7 +110,7 @@ for made in (
     ColBERT({late!r}, **exact),
     Dense({dense!r}, **exact),
 ):
-    made.check(None)
+    made.validate(None)
 """
 
 
@@ -135,7 +135,7 @@ def test_the_help_lists_every_option_and_what_it_is(entry, tmp_path, capsys):
     (own / "unit" / "paragraphs.yaml").write_text(comment + "size: 1\n")
     assert entry("run", "--help", "--config-dir", str(own), "unit=passage") == 0
     page = capsys.readouterr().out
-    assert page.startswith("`soundingline run`: an agent answers")
+    assert page.startswith("Answer the questions of a benchmark")
     blocks = {block.split("\n")[0]: block.split("\n")[1:] for block in page.split("\n\n")}
     for path in (ROOT / "conf").glob("*/**/*.yaml"):
         group = path.parent.relative_to(ROOT / "conf").as_posix()
@@ -144,3 +144,22 @@ def test_the_help_lists_every_option_and_what_it_is(entry, tmp_path, capsys):
     assert chosen == ["bm25_default"]
     (line,) = [line for line in blocks["unit="] if "paragraphs" in line]
     assert line.split(maxsplit=1)[1] == "Paragraphs, cut at ␛[31mblank lines."
+
+
+def test_the_options_of_a_group_are_listed_with_what_they_are(entry, capsys):
+    assert entry("list", "unit", "unit=maxp") == 0
+    rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    assert [row[1] for row in rows if row[0] == "*"] == ["maxp"]
+    assert {"document", "passage"} <= {row[0] for row in rows}
+    assert entry("list") == 0
+    assert "retriever" in capsys.readouterr().out
+    assert entry("list", "nothing") == 2
+    assert "there is no group 'nothing'" in capsys.readouterr().err
+
+
+def test_a_command_line_is_described_by_what_it_chooses_and_sweeps(entry, capsys):
+    given = ("experiment=pi_serini/tuned_vs_default", "retriever.depth=7")
+    assert entry("describe", *given) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["unit", "document,maxp", "swept"] in rows
+    assert ["retriever.depth", "7"] in rows and ["agent", "keyword"] in rows

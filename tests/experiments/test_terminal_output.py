@@ -13,7 +13,7 @@ import pytest
 from experiment_samples import CORPUS, TINY, folder
 from omegaconf.errors import OmegaConfBaseException
 
-from soundingline.experiments.judge_agreement import table
+from soundingline.experiments.evaluate import agreement_table
 from soundingline.toolkit.console import Console, print_traceback
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.statistics import agreement
@@ -93,5 +93,7 @@ def test_a_servers_words_are_shown(entry, monkeypatch, capsys):
 
 def test_the_questions_that_judges_differ_on_are_shown(capsys):
     one, other = {ATTACK: True, "2": True}, {ATTACK: False, "2": True}
-    Console(width=200).print(table(ATTACK, {("exact", f"llm {ATTACK}"): agreement(one, other)}))
+    Console(width=200).print(
+        agreement_table(ATTACK, {("exact", f"llm {ATTACK}"): agreement(one, other)})
+    )
     assert output(capsys).count(SHOWN) == 3

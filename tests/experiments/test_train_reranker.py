@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from soundingline.experiments import train_reranker
-from soundingline.experiments.train_reranker import (
+from soundingline.experiments import training
+from soundingline.experiments.training import (
     LEARNERS,
     CrossEncoderLearner,
     Example,
+    fit_network,
     small_bert,
-    train,
 )
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.reranker import Pair
@@ -31,13 +31,13 @@ QUICK = ("steps=3", "batch=4", "depth=4")
 def test_what_the_command_writes_is_a_model_of_the_reranker(kind, entry, beir, capsys):
     given = ("benchmark=beir", f"benchmark.path={beir}")
     trained = (*given, *QUICK, "--kind", kind)
-    assert entry("train_reranker", "models/mine", *trained) == 0
+    assert entry("train", "models/mine", *trained) == 0
     assert "candidates; loss" in capsys.readouterr().err
     reranked = (f"reranker={kind}", "reranker.model=models/mine", "reranker.dtype=float32")
     assert entry("rank", *given, *reranked, "name=adapted") == 0
     # It goes on from a checkpoint, its own too.
     start = ("--start", "models/mine", "--rate", "0.001")
-    assert entry("train_reranker", "models/further", *trained, *start) == 0
+    assert entry("train", "models/further", *trained, *start) == 0
     weights = [Path(f"models/{name}/model.safetensors") for name in ("mine", "further")]
     assert weights[0].read_bytes() != weights[1].read_bytes()
 
@@ -46,7 +46,7 @@ def test_the_checkpoint_has_the_rights_that_the_umask_leaves(entry, beir):
     before = os.umask(0o027)
     try:
         given = ("benchmark=beir", f"benchmark.path={beir}", *QUICK)
-        assert entry("train_reranker", "models/mine", *given) == 0
+        assert entry("train", "models/mine", *given) == 0
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in Path("models/mine").iterdir()}
@@ -58,13 +58,13 @@ def test_it_trains_on_a_gpu_where_there_is_one(monkeypatch):
     model = LEARNERS["monot5"].from_nothing(["the old mill"], seed=0)
     learnt = [Example(Pair("mill", "the mill"), True), Example(Pair("mill", "the old"), False)]
     if torch.cuda.is_available():
-        train(model, learnt, steps=1, batch=2, rate=0.01)
+        fit_network(model, learnt, steps=1, batch=2, rate=0.01)
         assert model.network.device.type == "cuda"
         return
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(AssertionError, match="not compiled with CUDA"):
-        train(model, learnt, steps=1, batch=2, rate=0.01)
+        fit_network(model, learnt, steps=1, batch=2, rate=0.01)
 
 
 def saved(folder, network, tokenizer):
@@ -105,9 +105,9 @@ def test_parts_of_a_batch_teach_what_the_whole_teaches(kind, monkeypatch):
     learnt = [Example(Pair("mill", text), number < 2) for number, text in enumerate(texts)]
     gradients, losses = [], []
     for tokens in (1, 10_000):  # each example by itself, and all at once
-        monkeypatch.setitem(train_reranker._PART_TOKENS, "cpu", tokens)
+        monkeypatch.setitem(training._PART_TOKENS, "cpu", tokens)
         model = LEARNERS[kind].from_nothing(texts, seed=0)
-        losses += train(model, learnt, steps=1, batch=4, rate=0.001)
+        losses += fit_network(model, learnt, steps=1, batch=4, rate=0.001)
         rows = [weight.grad.flatten() for weight in model.network.parameters()]
         gradients.append(torch.cat(rows))
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
@@ -149,7 +149,7 @@ def test_what_cannot_be_trained_is_told_and_leaves_nothing(
     capsys,
 ):
     Path("models").mkdir()
-    assert entry("train_reranker", "benchmark=beir", f"benchmark.path={beir}", *given) == 2
+    assert entry("train", "benchmark=beir", f"benchmark.path={beir}", *given) == 2
     error = capsys.readouterr().err
     assert told in error.splitlines()[-1]
     assert list(Path("models").iterdir()) == []

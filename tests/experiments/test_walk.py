@@ -115,10 +115,10 @@ def test_a_run_composes_its_pipeline_in_ten_files(options, folder, monkeypatch):
     with pytest.raises(Composed):
         running.run(settings)
     files = {"experiments/run.py", *walk.entrances} - ASIDE
-    assert {"experiments/pipeline.py", "pipelines/composition.py"} <= files
+    assert {"experiments/pipeline.py", "pipelines/compose.py"} <= files
     assert len(files) <= 10, sorted(files)
     # Each is entered once or twice. What an option and a stage are called by is their protocol.
     composing = {file for file in files if file.startswith("experiments/")}
-    for file in composing - {"experiments/run.py"} | {"pipelines/composition.py"}:
+    for file in composing - {"experiments/run.py"} | {"pipelines/compose.py"}:
         names = [code.co_name for code in walk.entrances[file]]
         assert len(names) <= 2, (file, names)

@@ -134,12 +134,14 @@ NAMES = (
 
 def test_settings_make_the_runs_that_are_stored(workplace):
     """Command lines that mean the same share a run folder, and no others do."""
-    named = {}
+    labels, meanings = {}, {}
     for overrides in NAMES:
-        named.setdefault(product.cell_name(*overrides.split()), []).append(overrides)
-    groups = {name.rpartition("-")[0]: [] for name in named}
-    for name, lines in named.items():
-        groups[name.rpartition("-")[0]].append(sorted(lines))
+        label, _, identity = product.cell_name(*overrides.split()).rpartition("-")
+        labels.setdefault(identity, label)
+        meanings.setdefault(identity, []).append(overrides)
+    groups = {label: [] for label in labels.values()}
+    for identity, lines in meanings.items():
+        groups[labels[identity]].append(sorted(lines))
     check("cell_names", groups, workplace.places)
 
 
@@ -216,9 +218,9 @@ BAD = {
     "compare runs/a": "two",
     "export runs/nothing format=trec out=x": "runs/nothing",
     "export runs/nothing format=xml out=x": "xml",
-    "import_runs nothing format=trec name=x": "trec",
+    "import nothing format=trec name=x": "trec",
     "replay runs/nothing": "runs/nothing",
-    "judge_agreement": "run",
+    "judge": "run",
     "calibrate runs/nothing out=x.json": "runs/nothing",
     "lint nothing": "nothing",
     "serve port=99999": "port=99999",
@@ -245,6 +247,6 @@ def test_bad_commands_end_with_a_line_that_names_what_is_wrong(workplace, tmp_pa
 
 
 OF_FOLDERS = (
-    *("evaluate", "compare", "export", "import_runs", "replay", "judge_agreement", "calibrate"),
+    *("evaluate", "compare", "export", "import", "replay", "judge", "calibrate"),
     *("lint", "serve"),
 )

@@ -185,7 +185,7 @@ def test_repeated_questions_and_a_judge_with_a_model(workplace):
         f" judge=llm {JUDGE_LLM} judge_llm.price.input=1 judge_llm.price.output=1"
     )
     workplace.run("run", "judged", text)
-    agreement = workplace.run("judge_agreement", "", "runs/judged")
+    agreement = workplace.run("judge", "", "runs/judged")
     content = workplace.recorded("judged")
     content["requests of the judge"] = [
         each for each in workplace.requests() if len(each["messages"]) == 1
@@ -307,7 +307,7 @@ def test_a_run_goes_out_in_five_formats_and_comes_back(workplace):
     for form in ("browsecomp_plus", "inspect"):
         back = f"back-{form}"
         benchmark = "benchmark=beir benchmark.path={world} benchmark.limit=2"
-        imported = workplace.run("import_runs", back, f"out-{form} format={form} {benchmark}")
+        imported = workplace.run("import", back, f"out-{form} format={form} {benchmark}")
         content[f"{form}, imported"] = {
             "differences": _without(twin(ours, workplace.recorded(back)), "factors"),
             "out": lines_of(imported.out),

@@ -322,7 +322,7 @@ class OpenAICompletions(OpenAIModel):
         finish = choice.get("finish_reason")
         tokens = list(wire.tokens(choice.get("logprobs")))
         return Turn(
-            text=str(choice.get("text") or ""),
+            text=str(choice["text"] or ""),
             usage=self._usage(reply.get("usage")),
             finish_reason=str(_FINISH.get(finish, finish)),
             model=str(reply.get("model") or ""),

@@ -14,7 +14,7 @@ import pytest
 import tiny_llama
 import tiny_t5
 
-from soundingline.experiments.train_reranker import CrossEncoderLearner, small_bert
+from soundingline.experiments.training import CrossEncoderLearner, small_bert
 from soundingline.pipelines import models
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.monot5 import MonoT5

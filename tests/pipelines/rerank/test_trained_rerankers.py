@@ -1,4 +1,4 @@
-"""From labels to scores: what `soundingline train_reranker` begins from nothing is trained on
+"""From labels to scores: what `soundingline train` begins from nothing is trained on
 judgements, saved, and loaded by its path."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from soundingline.experiments.train_reranker import LEARNERS, examples, train
+from soundingline.experiments.training import LEARNERS, examples, fit_network
 from soundingline.pipelines import CrossEncoder, MonoT5
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
@@ -75,7 +75,7 @@ def test_a_model_trained_on_judgements_beats_bm25s_order_on_its_questions(
     ndcg = {}
     for name in ("untrained", "trained"):
         if name == "trained":
-            train(model, learnt, steps=steps, batch=batch, rate=learner.rates[0])
+            fit_network(model, learnt, steps=steps, batch=batch, rate=learner.rates[0])
         model.network.save_pretrained(tmp_path / name)
         model.tokenizer.save_pretrained(tmp_path / name)
         reranker = stage(str(tmp_path / name), texts=collection.texts, depth=DEPTH, device="cpu")

@@ -1,4 +1,4 @@
-"""What every adapter must do, whatever its wire format: each test runs against all three."""
+"""What every client must do, whatever its wire format."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import socket
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 
 import pytest
-from scripted_peer import Cut, Fail, Raw, Say, Stall, running_peer
+from llm_clients import ADAPTERS, Waits, client, using
+from scripted_peer import Cut, Fail, Raw, Say, Stall
 
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.llm import client, errors
+from soundingline.toolkit.llm import client as clients
+from soundingline.toolkit.llm import errors
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
 from soundingline.toolkit.llm.messages import (
     SamplingParams,
@@ -27,16 +30,10 @@ from soundingline.toolkit.llm.messages import (
     tool_result,
     user,
 )
-from soundingline.toolkit.llm.openai_chat import OpenAIChat
-from soundingline.toolkit.llm.openai_responses import OpenAIResponses
+from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
 
 pytestmark = pytest.mark.slow
 
-ADAPTERS = {
-    "chat": OpenAIChat,
-    "responses": OpenAIResponses,
-    "messages": AnthropicMessages,
-}
 SEARCH = {
     "name": "search",
     "description": "Ranks documents.",
@@ -55,64 +52,28 @@ SEARCH = {
         "additionalProperties": False,
     },
 }
-QUESTION = [system("Answer."), user("Who?")]
+QUESTION = [user("Who?")]
+TRANSCRIPT = [system("Answer."), user("Who?")]
 KEY = "sk-very-secret-0123456789"
 
 
-@pytest.fixture(scope="module")
-def server():
-    with running_peer() as running:
-        for adapter in ADAPTERS.values():  # The first request of an SDK imports for a second.
-            using(adapter(model="m", base_url=address(running, adapter)), first_request)
-        yield running
+def making(names):
+    @pytest.fixture(params=names)
+    def make(request, peer):
+        """Makes the client under test, aimed at the fake server."""
+        return partial(client, peer, ADAPTERS[request.param])
+
+    return make
 
 
-async def first_request(model):
-    await model.respond(QUESTION)
+make = making(list(ADAPTERS))
+make_chat = making([name for name in ADAPTERS if name != "completions"])  # those with tools
 
 
-def address(peer, adapter):
-    return peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
-
-
-@pytest.fixture
-def peer(server):
-    server.reset()
-    return server
-
-
-class Waits(list[float]):
-    """The waits that were asked for; none takes any time."""
-
-    async def __call__(self, seconds):
-        self.append(seconds)
-
-
-@pytest.fixture(params=list(ADAPTERS))
-def make(request, peer):
-    """Makes the adapter under test, aimed at the peer."""
-    adapter = ADAPTERS[request.param]
-    url = address(peer, adapter)
-
-    def made(**arguments):
-        defaults = {"model": "m", "base_url": url, "sleep": Waits(), "chance": lambda: 1.0}
-        return adapter(**{**defaults, **arguments})
-
-    return made
-
-
-def using(model, work):
-    async def main():
-        try:
-            return await work(model)
-        finally:
-            await model.close()
-
-    return asyncio.run(main())
-
-
-def ask(model, messages=QUESTION, tools=(SEARCH,), **settings):
+def ask(model, messages=QUESTION, tools=None, **settings):
     given = SamplingParams(**settings) if settings else None
+    if tools is None:
+        tools = () if model.continues_text else (SEARCH,)
     return using(model, lambda it: it.respond(messages, tools, given))
 
 
@@ -141,17 +102,18 @@ def test_tokens_written_to_a_cache_come_back_by_lifetime(peer, make):
     model = make()
     usage = ask(model).usage
     assert (usage.input, usage.cached, usage.cache_write) == (100, 20, 70)
-    # Chat completions do not tell lifetimes.
-    assert usage.cache_write_long == (None if isinstance(model, OpenAIChat) else 30)
+    # Chat and text completions do not report lifetimes.
+    completions = (OpenAIChat, OpenAICompletions)
+    assert usage.cache_write_long == (None if isinstance(model, completions) else 30)
 
 
-def test_reasoning_comes_back_apart_from_the_text(peer, make):
+def test_reasoning_comes_back_apart_from_the_text(peer, make_chat):
     peer.script.append(Say(text="Ada.", reasoning="First, who wrote it?"))
-    turn = ask(make())
+    turn = ask(make_chat())
     assert (turn.text, turn.reasoning) == ("Ada.", "First, who wrote it?")
 
 
-def test_several_calls_of_a_turn_come_back_in_order(peer, make):
+def test_several_calls_of_a_turn_come_back_in_order(peer, make_chat):
     peer.script.append(
         Say(
             text="I look.",
@@ -161,7 +123,7 @@ def test_several_calls_of_a_turn_come_back_in_order(peer, make):
             ],
         )
     )
-    turn = ask(make())
+    turn = ask(make_chat())
     assert turn.finish_reason == "tool_calls"
     assert [(call.id, call.name) for call in turn.tool_calls] == [("a", "search"), ("b", "search")]
     assert [call.parsed() for call in turn.tool_calls] == [
@@ -171,21 +133,21 @@ def test_several_calls_of_a_turn_come_back_in_order(peer, make):
 
 
 @pytest.mark.parametrize("arguments", ['{"query": ', "plain words", "[1]", '{"query": NaN}'])
-def test_malformed_arguments_are_kept_and_sent_back_as_an_object(peer, make, arguments):
+def test_malformed_arguments_are_kept_and_sent_back_as_an_object(peer, make_chat, arguments):
     peer.script.append(Say(calls=[("a", "search", arguments)]))
-    model = make()
+    model = make_chat()
     turn = ask(model)
     assert turn.tool_calls == (ToolCall("a", "search", arguments),)
-    ask(model, [*QUESTION, turn.message(), tool_result("a", "[error] not an object")])
+    ask(model, [*TRANSCRIPT, turn.message(), tool_result("a", "[error] not an object")])
     assert sent_calls(peer) == [("a", "search", {"malformed": arguments})]
 
 
-def test_an_unknown_tool_comes_back_and_is_sent_under_a_name_that_servers_take(peer, make):
+def test_an_unknown_tool_comes_back_and_is_sent_under_a_name_that_servers_take(peer, make_chat):
     peer.script.append(Say(calls=[("a", "functions.search<|channel|>", "{}")]))
-    model = make()
+    model = make_chat()
     turn = ask(model)
     assert turn.tool_calls[0].name == "functions.search<|channel|>"
-    ask(model, [*QUESTION, turn.message(), tool_result("a", "[error] unknown tool")])
+    ask(model, [*TRANSCRIPT, turn.message(), tool_result("a", "[error] unknown tool")])
     assert sent_calls(peer) == [("a", "functions_search__channel__", {})]
 
 
@@ -214,9 +176,9 @@ def sent_calls(peer):
     ]
 
 
-def test_a_transcript_only_grows_at_its_end(peer, make):
-    model = make()
-    messages = list(QUESTION)
+def test_a_transcript_only_grows_at_its_end(peer, make_chat):
+    model = make_chat()
+    messages = list(TRANSCRIPT)
 
     async def episode(it):
         for number in range(4):
@@ -247,21 +209,21 @@ def flattened(body):
     return list(json.loads(text))
 
 
-def test_a_turn_of_another_api_is_understood(peer, make):
+def test_a_turn_of_another_api_is_understood(peer, make_chat):
     foreign = Turn(
         text="I look.",
         reasoning="Hm.",
         tool_calls=(ToolCall("a", "search", '{"query": "x", "offset": null}'),),
         provider={"api": "elsewhere", "items": [{"type": "secret"}]},
     )
-    ask(make(), [*QUESTION, foreign.message(), tool_result("a", "page")])
+    ask(make_chat(), [*TRANSCRIPT, foreign.message(), tool_result("a", "page")])
     assert sent_calls(peer) == [("a", "search", {"query": "x", "offset": None})]
     text = json.dumps(peer.requests[-1].body)
     assert "I look." in text and "page" in text and "secret" not in text
 
 
-def test_tools_are_strict_and_one_call_a_turn_is_asked_for(peer, make):
-    ask(make())
+def test_tools_are_strict_and_one_call_a_turn_is_asked_for(peer, make_chat):
+    ask(make_chat())
     body = peer.requests[0].body
     tool = body["tools"][0]
     function = tool.get("function", tool)
@@ -288,8 +250,8 @@ def test_tools_are_strict_and_one_call_a_turn_is_asked_for(peer, make):
         ),
     ],
 )
-def test_tool_choice_reaches_the_server(peer, make, choice, forms):
-    ask(make(), tool_choice=choice)
+def test_tool_choice_reaches_the_server(peer, make_chat, choice, forms):
+    ask(make_chat(), tool_choice=choice)
     assert peer.requests[0].body["tool_choice"] in forms
 
 
@@ -322,7 +284,7 @@ def test_settings_reach_the_server_and_unset_ones_do_not(peer, make):
 
 def test_a_seed_is_sent_or_refused_and_never_dropped(peer, make):
     model = make()
-    if isinstance(model, OpenAIChat):
+    if isinstance(model, (OpenAIChat, OpenAICompletions)):
         ask(model, seed=7)
         assert peer.requests[0].body["seed"] == 7
     else:
@@ -340,12 +302,12 @@ def test_absent_usage_is_unknown_and_not_zero(peer, make):
         assert usage == Usage()
 
 
-def test_an_empty_reply_is_a_turn_and_can_be_sent_back(peer, make):
+def test_an_empty_reply_is_a_turn_and_can_be_sent_back(peer, make_chat):
     peer.script.append(Say(reasoning="Hm."))
-    model = make()
+    model = make_chat()
     turn = ask(model)
     assert turn.empty and turn.finish_reason == "stop"
-    ask(model, [*QUESTION, turn.message(), user("Please answer.")])
+    ask(model, [*TRANSCRIPT, turn.message(), user("Please answer.")])
     blocks = [
         block
         for message in peer.requests[-1].body.get("messages", [])
@@ -355,12 +317,12 @@ def test_an_empty_reply_is_a_turn_and_can_be_sent_back(peer, make):
     assert all(block["text"].strip() for block in blocks if block["type"] == "text")
 
 
-def test_lone_surrogates_are_sent_as_replacement_characters(peer, make):
+def test_lone_surrogates_are_sent_as_replacement_characters(peer, make_chat):
     calls = [("a", "search", '{"query": "\ud83d", "offset": null}')]
     peer.script.append(Say(text="x\udc00y", calls=calls))
-    model = make()
+    model = make_chat()
     turn = ask(model)
-    ask(model, [*QUESTION, turn.message(), tool_result("a", "half \ud83d")])
+    ask(model, [*TRANSCRIPT, turn.message(), tool_result("a", "half \ud83d")])
     text = json.dumps(peer.requests[-1].body, ensure_ascii=False)
     assert "x�y" in text and "half �" in text
 
@@ -448,7 +410,7 @@ def test_a_server_that_is_not_there_is_gone(make):
 
 
 def test_any_server_that_takes_a_connection_can_be_reached(peer, make, monkeypatch):
-    monkeypatch.setattr(client, "_PATIENCE", 0.2)
+    monkeypatch.setattr(clients, "_PATIENCE", 0.2)
     make().reach()  # The peer answers 501 to whatever is no POST.
     assert peer.requests == []
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -493,9 +455,9 @@ def test_a_wait_beyond_the_bound_is_not_waited_for(peer, make):
 @pytest.mark.parametrize(
     ("finish", "error"), [("length", errors.Truncated), ("refusal", errors.Refused)]
 )
-def test_truncation_and_refusal_are_errors_that_keep_the_paid_turn(peer, make, finish, error):
+def test_truncation_and_refusal_are_errors_that_keep_the_paid_turn(peer, make_chat, finish, error):
     peer.script.append(Say(text="I cannot", finish=finish))
-    raised = wrong(make(), error)
+    raised = wrong(make_chat(), error)
     assert raised.turn is not None
     assert (raised.turn.text, raised.turn.usage.output) == ("I cannot", 20)
     assert len(peer.requests) == 1
@@ -621,12 +583,12 @@ def test_secrets_in_the_settings_are_sent_and_hidden_in_errors_alone(peer, make)
 
 
 @pytest.mark.parametrize("key", ["test", "e", "authentication", KEY])
-def test_no_key_changes_a_reply(peer, make, monkeypatch, key):
+def test_no_key_changes_a_reply(peer, make_chat, monkeypatch, key):
     monkeypatch.setenv("PEER_KEY", key)
     text, reasoning = f"The latest contest: {key}", f"Think of {key}, the testament"
     arguments = json.dumps({"query": f"authentication in the latest {key}", "offset": 1})
     peer.script.append(Say(text=text, reasoning=reasoning, calls=[("c1", "search", arguments)]))
-    turn = ask(make(key_env="PEER_KEY"))
+    turn = ask(make_chat(key_env="PEER_KEY"))
     assert (turn.text, turn.reasoning) == (text, reasoning)
     assert [call.parsed() for call in turn.tool_calls] == [json.loads(arguments)]
 
@@ -708,7 +670,7 @@ def test_a_missing_sdk_is_told_with_the_way_to_install_it(make, monkeypatch):
 
 
 def test_log_probabilities_come_with_the_tokens_where_they_are_asked_for(peer):
-    model = OpenAIChat(model="m", base_url=peer.openai_url)
+    model = client(peer, OpenAIChat)
     place = {"Yes": 0.5, " yes": 0.25, "no": 0.125}
     peer.default = Say(text="Yes", finish="length", top=[place])
     turn = ask(model, tools=(), logprobs=3, max_output_tokens=1)

@@ -1,17 +1,27 @@
-"""Rules of the APIs that a request must keep and a reply can tell of, as their documents, SDKs and
-issue threads state them: the peer applies each rule as the server does."""
+"""Rules of single APIs that a request must follow and a reply can break, as their documents, SDKs
+and issue threads state them: the fake server applies each rule as the server does."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 
 import pytest
-from scripted_peer import Fail, Say, running_peer
+from llm_clients import client, using
+from scripted_peer import Fail, Raw, Say, messages_body
 
 from soundingline.toolkit.llm import errors
-from soundingline.toolkit.llm.anthropic import AnthropicMessages
-from soundingline.toolkit.llm.messages import SamplingParams, ToolCall, Turn, tool_result, user
+from soundingline.toolkit.llm.anthropic import AnthropicMessages, gather
+from soundingline.toolkit.llm.errors import BadReply, ContextOverflow, ServerFailed, ServerGone
+from soundingline.toolkit.llm.messages import (
+    SamplingParams,
+    ToolCall,
+    Turn,
+    Usage,
+    tool_result,
+    user,
+)
 from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
 from soundingline.toolkit.llm.openai_responses import OpenAIResponses
 
@@ -28,34 +38,11 @@ SEARCH = {
 CALL = ("c1", "search", '{"query": "x"}')
 
 
-@pytest.fixture(scope="module")
-def server():
-    with running_peer() as running:
-        yield running
-
-
-@pytest.fixture
-def peer(server):
-    server.reset()
-    return server
-
-
-async def no_wait(seconds):
-    pass
-
-
 def ask(peer, adapter, messages, **arguments):
     settings = SamplingParams(**arguments.pop("settings", {}))
-    url = peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
-    model = adapter(model="m", base_url=url, sleep=no_wait, attempts=2, **arguments)
-
-    async def main():
-        try:
-            return await model.respond(messages, [SEARCH], settings)
-        finally:
-            await model.close()
-
-    return asyncio.run(main())
+    model = client(peer, adapter, attempts=2, **arguments)
+    tools = [] if model.continues_text else [SEARCH]
+    return using(model, lambda it: it.respond(messages, tools, settings))
 
 
 # The Responses API: each reasoning item must be followed by the item that it led to.
@@ -182,6 +169,8 @@ BROKEN = [
     (OpenAIChat, "error", errors.ServerFailed),
     (OpenAIChat, "insufficient_system_resource", errors.ServerFailed),
     (OpenAIChat, "repetition", errors.Truncated),
+    (OpenAICompletions, "abort", errors.ServerFailed),
+    (OpenAICompletions, "error", errors.ServerFailed),
     (OpenAIResponses, "cancelled", errors.ServerFailed),
     (OpenAIResponses, "incomplete:steered", errors.Truncated),
     (OpenAIResponses, "incomplete", errors.Truncated),
@@ -213,9 +202,111 @@ def test_a_reply_that_the_server_gave_up_is_asked_for_again(peer, adapter, word)
     assert (turn.text, turn.attempts) == ("Ada Lovelace.", 2)
 
 
-@pytest.mark.parametrize("word", ["abort", "error"])
-def test_a_text_completion_that_the_server_gave_up_is_none(word):
-    reply = {"choices": [{"index": 0, "text": "half", "finish_reason": word}], "model": "m"}
-    model = OpenAICompletions(model="m")
-    with pytest.raises(errors.ServerFailed, match=word):
-        model._whole(model._turn(reply, [user("By the")]))
+# Anthropic's streams: what ends early, what fails within, and blocks that only go back.
+
+ANSWER = messages_body(Say(text="Ada Lovelace.", reasoning="Hm."), "m")
+
+
+def stream(text):
+    return Raw(text, "text/event-stream")
+
+
+def event(**fields):
+    return f"event: {fields['type']}\ndata: {json.dumps(fields)}\n\n"
+
+
+def wrong(peer, text, kind):
+    peer.requests.clear()
+    peer.default = stream(text)
+    with pytest.raises(kind):
+        ask(peer, AnthropicMessages, [user("Who?")])
+    assert len(peer.requests) == (2 if kind.retryable else 1)
+
+
+def test_a_stream_that_ends_cleanly_but_early_is_tried_again(peer):
+    events = ANSWER.split("event: message_delta")[0]
+    peer.script.append(stream(events))
+    assert ask(peer, AnthropicMessages, [user("Who?")]).attempts == 2
+    wrong(peer, events, ServerGone)
+
+
+def test_an_error_within_a_stream_is_the_servers(peer):
+    start = ANSWER.split("event: content_block_start")[0]
+    error = {"type": "overloaded_error", "message": "Overloaded"}
+    wrong(peer, start + event(type="error", error=error), ServerFailed)
+
+
+def test_a_full_window_is_an_overflow_with_what_was_said(peer):
+    wrong(peer, messages_body(Say(text="Ada", finish="overflow"), "m"), ContextOverflow)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        event(type="content_block_delta", index=3, delta={"type": "text_delta", "text": "x"}),
+        "event: message_start\ndata: {not json\n\n",
+    ],
+)
+def test_events_that_do_not_fit_are_a_bad_reply(peer, events):
+    wrong(peer, events, BadReply)
+
+
+def test_pings_and_unknown_events_are_passed_over(peer):
+    start, rest = ANSWER.split("event: content_block_start", 1)
+    new = event(type="ping") + event(type="something_new", index=9)
+    peer.script.append(stream(f"{start}{new}event: content_block_start{rest}"))
+    assert ask(peer, AnthropicMessages, [user("Who?")]).text == "Ada Lovelace."
+
+
+def test_redacted_thinking_is_no_text_and_goes_back_untouched(peer):
+    start, rest = ANSWER.split("event: content_block_start", 1)
+    secret = {"type": "redacted_thinking", "data": "opaque=="}
+    block = event(type="content_block_start", index=0, content_block=secret)
+    rest = rest.replace('"index": 1', '"index": 2').replace('"index": 0', '"index": 1')
+    peer.script.append(stream(f"{start}{block}event: content_block_start{rest}"))
+    turn = ask(peer, AnthropicMessages, [user("Who?")])
+    assert (turn.text, turn.reasoning) == ("Ada Lovelace.", "Hm.")
+    ask(peer, AnthropicMessages, [user("Who?"), turn.message(), user("Sure?")])
+    assert peer.requests[-1].body["messages"][1]["content"] == [
+        secret,
+        {"type": "thinking", "thinking": "Hm.", "signature": "signed=="},
+        {"type": "text", "text": "Ada Lovelace."},
+    ]
+
+
+def test_all_results_of_a_turn_and_what_follows_come_in_one_message(peer):
+    calls = [("a", "search", "{}"), ("b", "search", "{}")]
+    peer.script.append(Say(calls=calls))
+    turn = ask(peer, AnthropicMessages, [user("Who?")])
+    results = [tool_result("a", "one"), tool_result("b", ""), user("Time is nearly gone.")]
+    ask(peer, AnthropicMessages, [user("Who?"), turn.message(), *results])
+    sent = peer.requests[-1].body["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "user"]
+    assert [block["type"] for block in sent[2]["content"]] == ["tool_result", "tool_result", "text"]
+    assert sent[2]["content"][2]["cache_control"] == {"type": "ephemeral"}
+    marks = json.dumps(sent).count("cache_control")
+    assert marks == 1
+
+
+def test_input_counts_what_was_read_from_and_written_to_the_cache(peer):
+    counts = {"cache_creation_input_tokens": 30, "cache_read_input_tokens": 50}
+    usage = json.dumps({"input_tokens": 20, **counts, "output_tokens": 1})
+    begin, end = ANSWER.split('"usage": ', 1)
+    peer.script.append(stream(f'{begin}"usage": {usage}{end[end.index("}") + 1 :]}'))
+    assert ask(peer, AnthropicMessages, [user("Who?")]).usage == Usage(
+        input=100, cached=50, cache_write=30, reasoning=5, output=20
+    )
+
+
+def test_gathering_joins_the_parts_of_a_block():
+    async def events():
+        yield {"type": "message_start", "message": {"model": "m"}}
+        yield {"type": "content_block_start", "content_block": {"type": "tool_use", "input": {}}}
+        for part in ('{"a":', " 1"):
+            delta = {"type": "input_json_delta", "partial_json": part}
+            yield {"type": "content_block_delta", "index": 0, "delta": delta}
+
+    reply = {}
+    asyncio.run(gather(events(), reply))
+    assert reply["content"] == [{"type": "tool_use", "input": '{"a": 1'}]
+    assert "stop_reason" not in reply

@@ -1,13 +1,4 @@
-"""`soundingline train_reranker FOLDER benchmark=...`: a re-ranker adapted to a corpus.
-
-Writes a checkpoint for `reranker=KIND reranker.model=FOLDER`, where `--kind` is `monot5` or
-`cross_encoder`. It learns from the judgements of the benchmark's candidates: the best `--depth`
-units that the pipeline (`retriever=`, `unit=`) ranks for each question beyond the first
-`--held-out`, which are left for `benchmark.limit=`. `--start` is the checkpoint to go on from:
-`castorini/monot5-base-msmarco`; for a cross-encoder `cross-encoder/ms-marco-MiniLM-L6-v2`, or any
-encoder, which is given a classifier. Without one, a model of some hundred thousand parameters
-begins from nothing, and learns in minutes on a CPU what a few questions teach.
-"""
+"""What is fitted to judgements: re-rankers, and the probabilities of requirement scorers."""
 
 from __future__ import annotations
 
@@ -15,15 +6,18 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from soundingline.experiments.cli import CommandParser, one_path, run_command
+from soundingline.agents.literature.scores import Calibration, logit
 from soundingline.experiments.config import Settings
 from soundingline.experiments.pipeline import build_pipeline
+from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.pipelines.models import (
     NO_CODE,
     Checkpoint,
@@ -46,11 +40,13 @@ from soundingline.pipelines.rerank.cross_encoder import (
 from soundingline.pipelines.rerank.monot5 import MonoT5Prompts
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.pipelines.stage import Texts
-from soundingline.toolkit.console import notify, track
+from soundingline.toolkit.console import Console, notify, track
 from soundingline.toolkit.data import Qrels, parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
-from soundingline.toolkit.files import atomic_folder, give_usual_rights
+from soundingline.toolkit.files import atomic_folder, give_usual_rights, write_json
 from soundingline.toolkit.optional import import_optional
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.trajectory import Trajectory, scored_documents
 
 WORDS = 8000
 # Of what begins from nothing. A BERT compares query and text in its second layer only.
@@ -275,7 +271,7 @@ LEARNERS: Mapping[str, type[Learner]] = {
 }
 
 
-def train(
+def fit_network(
     model: Learner,
     learnt: Sequence[Example],
     *,
@@ -323,21 +319,32 @@ def train(
     return losses
 
 
-def train_reranker(
+def train(
     settings: Settings,
-    paths: Sequence[str],
+    folder: Path,
     *,
-    kind: str,
-    start: str | None,
-    held_out: int,
-    depth: int,
-    steps: int,
-    batch: int,
-    rate: float | None,
-    seed: int,
+    kind: Annotated[Literal["monot5", "cross_encoder"], "the re-ranker"] = "monot5",
+    start: Annotated[str | None, "the checkpoint to go on from"] = None,
+    held_out: Annotated[int, "first questions that are left out"] = 0,
+    depth: Annotated[int, "candidates of a question"] = 50,
+    steps: Annotated[int, "optimisation steps"] = 300,
+    batch: Annotated[int, "examples of a step, even"] = 24,
+    rate: Annotated[
+        float | None,
+        "learning rate (monot5: 0.01, with --start 1e-4; cross_encoder: 0.003 and 5e-5)",
+    ] = None,
+    seed: Annotated[int, "of the order of the examples"] = 0,
 ) -> None:
-    """Train and write the checkpoint; nothing is written before it is whole."""
-    folder = one_path(paths, "the folder of the checkpoint that is made")
+    """Train a re-ranker on the judgements of a benchmark, and write its checkpoint to FOLDER.
+
+    The checkpoint is for `reranker=KIND reranker.model=FOLDER`. The examples are candidates of the
+    benchmark: the best `--depth` units that the pipeline (`retriever=`, `unit=`) ranks for each
+    question beyond the first `--held-out`, which are left for `benchmark.limit=`. `--start` is the
+    checkpoint to go on from: `castorini/monot5-base-msmarco`; for a cross-encoder
+    `cross-encoder/ms-marco-MiniLM-L6-v2`, or any encoder, which is given a classifier. Without one,
+    a model of some hundred thousand parameters begins with random weights, and learns in minutes on
+    a CPU what a few questions teach. Nothing is written before the checkpoint is complete.
+    """
     if folder.exists():
         raise InputError(
             f"there is something at '{folder}'", do="name another folder, or remove it"
@@ -365,7 +372,7 @@ def train_reranker(
     learnt = examples(candidates, judged, built.prepared.store.texts)
     texts = [text for example in learnt for text in example.pair]
     model = learner.from_checkpoint(start, seed) if start else learner.from_nothing(texts, seed)
-    losses = train(model, learnt, steps=steps, batch=batch, rate=rate, seed=seed)
+    losses = fit_network(model, learnt, steps=steps, batch=batch, rate=rate, seed=seed)
     with atomic_folder(folder) as unfinished:
         model.network.save_pretrained(unfinished)
         model.tokenizer.save_pretrained(unfinished)
@@ -378,18 +385,94 @@ def train_reranker(
     )
 
 
-PARSER = CommandParser(__doc__, "FOLDER")
-PARSER.add_argument("--kind", choices=sorted(LEARNERS), default="monot5")
-PARSER.add_argument("--start", metavar="MODEL", help="the checkpoint to go on from")
-PARSER.add_argument("--held-out", type=int, default=0, metavar="N", help="first questions left out")
-PARSER.add_argument("--depth", type=int, default=50, help="candidates of a question")
-PARSER.add_argument("--steps", type=int, default=300)
-PARSER.add_argument("--batch", type=int, default=24, help="examples of a step, even")
-PARSER.add_argument(
-    "--rate",
-    type=float,
-    help="learning rate; for monot5 0.01, with --start 1e-4; for cross_encoder 0.003 and 5e-5",
-)
-PARSER.add_argument("--seed", type=int, default=0)
+def calibrate(
+    settings: Settings,
+    run: Path,
+    *,
+    method: Annotated[Literal["isotonic", "platt"], "the regression"] = "isotonic",
+    out: Annotated[Path, "the file that is written"],
+) -> None:
+    """Fit the probabilities of a requirement scorer to judgements.
 
-start = partial(run_command, train_reranker, PARSER)
+    Fits, on what a run of `agent=navigator` has scored, how often a document with such a
+    probability is one of its question's targets. The run should be one on questions that nothing is
+    reported of (a dev split); another run takes the file by `agent.calibration=FILE`.
+    """
+    folder = RunFolder(run)
+    benchmark = recorded_benchmark(folder, settings)
+    targets = benchmark.targets
+    probabilities, met = pairs_of(
+        (trajectory for part in folder.repeats() for trajectory in part.trajectories()), targets
+    )
+    if len(set(met)) < 2:
+        raise InputError(
+            f"{folder.path} has {len(met)} documents with a probability, of which {sum(met)} are "
+            "targets",
+            valid="some of both kinds",
+            do="take a run of agent=navigator on questions with targets, with a scorer that tells "
+            "an overall probability",
+        )
+    manifest = folder.manifest()
+    fitted = {
+        **fit_probabilities(probabilities, met, method),
+        "pairs": len(met),
+        "targets": sum(met),
+        "run": folder.name,
+        "scorer": manifest.get("fingerprints", {}).get("scorer.content", ""),
+        "benchmark": manifest.get("benchmark"),
+    }
+    write_json(out, fitted, clear=True)
+    mapped = list(map(Calibration(str(out)), probabilities))
+    Console(soft_wrap=True).print(
+        f"{len(met):,} documents, {sum(met):,} of them targets; on these the Brier score is "
+        f"{_brier(mapped, met):.4f}, without calibration {_brier(probabilities, met):.4f}",
+        highlight=False,
+    )
+    Console(soft_wrap=True).print(str(out), highlight=False)
+
+
+def pairs_of(trajectories: Iterable[Trajectory], targets: Any) -> tuple[list[float], list[bool]]:
+    """The probability of each document that was scored, and whether it is a target of its question;
+    questions of unknown targets are left out."""
+    probabilities: list[float] = []
+    met: list[bool] = []
+    for trajectory in trajectories:
+        if trajectory.qid not in targets:
+            continue
+        newest = {
+            docid: document.probability
+            for docid, document in scored_documents(trajectory.rounds).items()
+            if document.probability is not None
+        }
+        probabilities += newest.values()
+        met += [docid in targets[trajectory.qid] for docid in newest]
+    return probabilities, met
+
+
+def fit_probabilities(
+    probabilities: Sequence[float], met: Sequence[bool], method: str
+) -> dict[str, Any]:
+    """The parameters of `soundingline.agents.literature.scores.Calibration`: isotonic
+    regression (Zadrozny and Elkan, KDD 2002), or Platt's logistic regression (1999) over the
+    log-odds, both by scikit-learn."""
+    labels = np.array(met, dtype=float)
+    if method == "isotonic":
+        model = import_optional("sklearn.isotonic").IsotonicRegression(
+            y_min=0.0, y_max=1.0, out_of_bounds="clip"
+        )
+        model.fit(np.array(probabilities), labels)
+        steps = {"x": model.X_thresholds_.tolist(), "y": model.y_thresholds_.tolist()}
+        return {"method": method, **steps}
+    odds: NDArray[np.float64] = np.array([[logit(value)] for value in probabilities])
+    model = import_optional("sklearn.linear_model").LogisticRegression(C=1e6)
+    model.fit(odds, labels)
+    return {
+        "method": method,
+        "slope": float(model.coef_[0, 0]),
+        "intercept": float(model.intercept_[0]),
+    }
+
+
+def _brier(probabilities: Sequence[float], met: Sequence[bool]) -> float:
+    pairs = zip(probabilities, met, strict=True)
+    return sum((value - label) ** 2 for value, label in pairs) / len(met)

@@ -1,0 +1,544 @@
+"""Runs of other programs: a run is exported to their formats, imported from them, and run files are
+checked for faults."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from soundingline.experiments.build import make
+from soundingline.experiments.config import Settings, plain_values
+from soundingline.experiments.evaluate import evaluate_recorded
+from soundingline.experiments.judging import check_judge
+from soundingline.experiments.naming import factors, form_of
+from soundingline.experiments.pipeline import evidence_passages
+from soundingline.experiments.recorded import names_benchmark, recorded_benchmark, recorded_option
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.benchmarks.formats import lines
+from soundingline.toolkit.console import Console, notify
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import EvaluatedRun, final_ranking, load_run
+from soundingline.toolkit.evaluation.agent_run import without_texts
+from soundingline.toolkit.evaluation.evaluation import RANKINGS, read_rankings, trec_run
+from soundingline.toolkit.exchange import browsecomp_plus, inspect_ai
+from soundingline.toolkit.exchange.lint import Finding, GroundTruth, findings
+from soundingline.toolkit.exchange.transcript import (
+    Transcript,
+    run_files,
+    run_paths,
+    trajectory_of,
+)
+from soundingline.toolkit.files import (
+    atomic_file,
+    atomic_folder,
+    dump_json,
+    file_hash,
+    fingerprint,
+    read_json,
+    write_json,
+    write_text,
+)
+from soundingline.toolkit.llm.prices import AGENTS
+from soundingline.toolkit.obfuscation import VARIABLE, Canary
+from soundingline.toolkit.redaction import redact
+from soundingline.toolkit.report import comparison_table
+from soundingline.toolkit.runs import RunFolder, make_manifest
+from soundingline.toolkit.runs.run_folder import escape_qid
+from soundingline.toolkit.search.scoring import training_rows
+from soundingline.toolkit.trajectory import Trajectory
+
+ExportFormat = Literal[
+    "browsecomp_plus", "leaderboard", "trec", "judgements", "inspect", "inspect_json"
+]
+ImportFormat = Literal["browsecomp_plus", "pi_serini", "inspect"]
+Recorded = Transcript | Trajectory
+CanaryVariable = Annotated[str, f"the variable with the canary of obfuscated files ({VARIABLE})"]
+_RETRIEVAL = ("unit", "rewriter", "retriever", "reranker")
+_SCORES = ("accuracy", "answer_f1", "completion", "recall_", "citation_")
+_MODELS, _MODEL_CHARACTERS = 3, 80  # models that are named, and characters of a name
+_PLACES = 3  # locations of a fault in a line
+_FIGURE_CHANGES = 1  # the exit code of lint
+
+
+def export(
+    settings: Settings,
+    run: Path,
+    *,
+    format: Annotated[ExportFormat, "see above"],
+    out: Annotated[Path, "the folder that is made"],
+) -> None:
+    """Write a run in the format of another program. Nothing is written if any part fails.
+
+    browsecomp_plus: run files of BrowseComp-Plus, one a question.
+    leaderboard: an entry of BrowseComp-Plus's leaderboard; the run must be evaluated.
+    trec: the final ranking of each question as a TREC run; also of a run of `soundingline rank`.
+    inspect, inspect_json: a log of Inspect AI, .eval or .json, for `inspect view`.
+    judgements: the scores of a navigator's scorer with the passages, to train a smaller scorer.
+    scorer=file reads them too.
+    """
+    folder = RunFolder(run)
+    sealed = folder.manifest().get("sealed")
+    _check_content(folder, format)
+    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise InputError(f"{out} exists and is not empty", do="name another out=")
+    if sealed:
+        notify(f"{folder.path} is of a sealed benchmark; the export holds its texts in the clear")
+    with atomic_folder(out) as unfinished:
+        message = _WRITERS[format](folder, unfinished, settings)
+    Console(stderr=True, soft_wrap=True).print(f"{out}: {message}")
+
+
+def _check_content(folder: RunFolder, format: str) -> None:
+    """`InputError` if the folder contains nothing for this format."""
+    if folder.has_trajectories():
+        if format != "judgements" and (repeats := len(folder.repeats())) > 1:
+            notify(f"{folder.path} has {repeats} repeats; the first one is exported")
+        return
+    ranked = bool(_ranked(folder))
+    if format == "trec" and ranked:
+        return
+    raise InputError(
+        f"{folder.path} has rankings and no trajectories"
+        if ranked
+        else f"{folder.path} has neither trajectories nor rankings",
+        valid="format=trec for a run of `soundingline rank`, any format for one of "
+        "`soundingline run`",
+        do="set format=trec" if ranked else "name another run",
+    )
+
+
+def _ranked(folder: RunFolder) -> str:
+    """The rankings of a run without trajectories as a TREC run; empty without rankings."""
+    return read_rankings(folder) if (folder.path / RANKINGS).is_file() else ""
+
+
+def _browsecomp_plus(folder: RunFolder, out: Path, settings: Settings) -> str:
+    metadata = {"model": _model(folder), "output_dir": folder.name}
+    for trajectory in folder.trajectories():
+        name = f"run_{escape_qid(trajectory.qid)}.json"
+        write_json(out / name, browsecomp_plus.write(trajectory, metadata))
+    return f"{len(list(out.iterdir()))} run files"
+
+
+def _trec(folder: RunFolder, out: Path, settings: Settings) -> str:
+    if not folder.has_trajectories():
+        text = _ranked(folder)
+        write_text(out / f"{folder.name}.trec", text, clear=True)
+        return f"the rankings of {len({line.split()[0] for line in text.splitlines()})} questions"
+    with atomic_file(out / f"{folder.name}.trec") as stream:
+        for trajectory in folder.trajectories():
+            ranking = {trajectory.qid: final_ranking(trajectory)}
+            stream.write(trec_run(ranking, folder.name).encode())
+    return "the final ranking of each question"
+
+
+def _judgements(folder: RunFolder, out: Path, settings: Settings) -> str:
+    benchmark = recorded_benchmark(folder, settings)
+    passages = evidence_passages(benchmark, settings.config).store
+    rows = 0
+    with atomic_file(out / f"{folder.name}.jsonl") as stream:
+        for part in folder.repeats():
+            for trajectory in part.trajectories():
+                for row in training_rows(trajectory, passages, part.number):
+                    stream.write(dump_json(row, indent=None).encode())
+                    rows += 1
+    if not rows:
+        raise InputError(
+            f"no document of {folder.path} was scored",
+            valid="a run of agent=navigator with a scorer",
+            do="name such a run",
+        )
+    return f"{rows} documents with the scores of their requirements"
+
+
+def _leaderboard(folder: RunFolder, out: Path, settings: Settings) -> str:
+    benchmark = recorded_benchmark(folder, settings)
+    cell = load_run(folder.path)  # refuses a run without an evaluation of its own
+    manifest = folder.manifest()
+    rows = [without_texts(trajectory) for trajectory in folder.trajectories()]
+    right = {qid: value == 1 for qid, value in cell.per_question.get("accuracy", {}).items()}
+    accepted = {qid: texts for qid, texts in benchmark.answers.items() if texts}
+    if not accepted:
+        raise InputError(f"{benchmark.name} has no accepted answers", do="choose another format=")
+    evaluated = (folder.path / "metrics.json").stat().st_mtime
+    content = browsecomp_plus.leaderboard_entry(
+        rows,
+        right,
+        accepted,
+        benchmark.qrels.get("evidence", {}),
+        llm=_model(folder),
+        retriever=_retriever(manifest),
+        date=datetime.fromtimestamp(evaluated, timezone.utc).date().isoformat(),
+    )
+    write_json(out / f"{folder.name}.json", content)
+    files, questions = len(content["per_query_metrics"]), len(benchmark.topics)
+    accuracy = cell.metrics.get("accuracy", 0.0)
+    return (
+        f"accuracy {content['Accuracy (%)']} % of {files} files, as the published evaluator "
+        f"counts; {100 * accuracy:.2f} % of all {questions} questions"
+    )
+
+
+def _inspect(folder: RunFolder, out: Path, settings: Settings) -> str:
+    return _inspect_log(folder, out, settings, "eval")
+
+
+def _inspect_json(folder: RunFolder, out: Path, settings: Settings) -> str:
+    return _inspect_log(folder, out, settings, "json")
+
+
+def _inspect_log(folder: RunFolder, out: Path, settings: Settings, form: str) -> str:
+    """A log with the scores of the run's evaluation, if there is one."""
+    benchmark = recorded_benchmark(folder, settings)
+    manifest, model = folder.manifest(), _model(folder)
+    cell = (
+        load_run(folder.path)
+        if (folder.path / "metrics.json").exists()
+        else EvaluatedRun(name=folder.name)
+    )
+    scored = [name for name in cell.per_question if name.startswith(_SCORES)]
+    head = inspect_ai.header(
+        folder.name,
+        created=str(manifest.get("created", "1970-01-01T00:00:00+00:00")),
+        identity=fingerprint(folder.name, folder.state()),
+        benchmark=benchmark.name,
+        model=model,
+        factors=_factors(manifest),
+        versions=manifest.get("versions", {}),
+        means={name: cell.metrics[name] for name in scored},
+        sample_ids=list(folder.statuses()),
+    )
+    samples = (
+        inspect_ai.sample(
+            trajectory,
+            model=model,
+            target=benchmark.answers.get(trajectory.qid, ()),
+            scores={
+                name: cell.per_question[name][trajectory.qid]
+                for name in scored
+                if trajectory.qid in cell.per_question[name]
+            },
+        )
+        for trajectory in folder.trajectories()
+    )
+    path = out / inspect_ai.log_name(head, form)
+    return f"{inspect_ai.write(path, head, samples)} samples"
+
+
+def _model(folder: RunFolder) -> str:
+    """The language model of the agent, or the name of an agent without one."""
+    manifest = folder.manifest()
+    imported = manifest.get("imported") or {}
+    llm = (manifest.get("config") or {}).get("llm") or {}
+    factors = manifest.get("factors") or {}
+    configured = llm.get("model") if isinstance(llm, Mapping) else None
+    # A configuration may name a model that only the stages of the pipeline use.
+    agents_model = configured if configured and _agent_asked(folder) else None
+    return str(imported.get("model") or agents_model or factors.get("agent") or "unknown")
+
+
+def _agent_asked(folder: RunFolder) -> bool:
+    """Whether the agent used a language model, by the recorded usage."""
+    counts = {f"{role}_calls" for role in AGENTS}
+    return any(counts & set(trajectory.usage) for trajectory in folder.trajectories())
+
+
+def _retriever(manifest: Mapping[str, Any]) -> str:
+    """The options of the pipeline in their order, without those that are `none`."""
+    factors = manifest.get("factors") or {}
+    options = [str(factors.get(group, "none")) for group in _RETRIEVAL]
+    return " ".join(option for option in options if option != "none") or "unknown"
+
+
+def _factors(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The run's factors as plain text."""
+    return {str(name): str(value) for name, value in (manifest.get("factors") or {}).items()}
+
+
+_WRITERS: dict[ExportFormat, Callable[[RunFolder, Path, Settings], str]] = {
+    "browsecomp_plus": _browsecomp_plus,
+    "leaderboard": _leaderboard,
+    "trec": _trec,
+    "judgements": _judgements,
+    "inspect": _inspect,
+    "inspect_json": _inspect_json,
+}
+
+
+def import_run(
+    settings: Settings,
+    path: Path,
+    *,
+    format: Annotated[ImportFormat, "the program's format"],
+    model: Annotated[str, "the name of its model (default: the one that the files name)"] = "",
+    canary_env: CanaryVariable = "",
+) -> None:
+    """Import a run of another program, evaluate it and print its measures.
+
+    PATH is a folder of run files, a file, or a log of Inspect AI. It becomes the run folder
+    `runs/<name>` (name=NAME), which `soundingline compare` accepts. Overrides choose the benchmark
+    and the judge.
+    """
+    config = settings.config
+    if config.name is None:
+        raise InputError("name= is not given", do="give the run a name: name=NAME")
+    check_judge(config)
+    folder = RunFolder.named(Path(config.paths.runs), config.name)
+    files = run_paths(path, browsecomp_plus.NO_RUN_FILES if format == "pi_serini" else ())
+    benchmark: Benchmark = make(config.benchmark)
+    imported = {"format": format, "from": path.name, "files": len(files), "model": model}
+    manifest = _manifest(settings, benchmark, imported, files)
+    if folder.path.exists():
+        _check_imported(folder, manifest)
+        message = "imported before; it is evaluated again"
+    else:
+        with atomic_folder(folder.path) as unfinished:
+            run, models = RunFolder(unfinished), Counter[str]()
+            with run.writing(manifest):
+                message = _write(run, _READERS[format](files, canary_env, models), benchmark)
+            if not model and models:
+                write_json(run.manifest_path, _with_model(manifest, models), clear=True)
+    Console(stderr=True, soft_wrap=True).print(f"{folder.path}: {message}")
+    Console().print(comparison_table([evaluate_recorded(folder, benchmark, config)]))
+
+
+def _with_model(manifest: dict[str, Any], models: Counter[str]) -> dict[str, Any]:
+    """The manifest with the models that the files name, most frequent first."""
+    named: str = redact(
+        ", ".join(name[:_MODEL_CHARACTERS] for name, _ in models.most_common(_MODELS))
+    )
+    return {
+        **manifest,
+        "factors": {**manifest["factors"], "llm": named},
+        "imported": {**manifest["imported"], "model": named},
+    }
+
+
+def _check_imported(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
+    """`InputError` unless a folder is an import of exactly these files. Such a folder is whole,
+    because it appears after all files are read, but it may not be evaluated yet."""
+    known = folder.manifest() if folder.manifest_path.exists() else {}
+    imported = dict(known.get("imported", {}))
+    if not manifest["imported"]["model"]:
+        imported["model"] = ""  # It was read from the files.
+    same = known.get("fingerprints") == manifest["fingerprints"]
+    if not same or imported != manifest["imported"]:
+        raise InputError(
+            f"there is a run {folder.path}, which holds something else", do="choose another name="
+        )
+
+
+def _write(folder: RunFolder, reader: Iterable[Recorded], benchmark: Benchmark) -> str:
+    """Write the trajectories as they are read; what was imported, in words."""
+    questions = {topic.qid: topic.text for topic in benchmark.topics}
+    documents = {
+        docid for qrels in benchmark.qrels.values() for grades in qrels.values() for docid in grades
+    }
+    written: dict[str, str] = {}
+    others = 0
+    for recorded in reader:
+        if recorded.qid not in questions:
+            others += 1
+            continue
+        location = str(recorded.source.get("file", recorded.qid))
+        if recorded.qid in written:
+            raise InputError(
+                f"{location} is a second file of question {recorded.qid!r}, after "
+                f"{written[recorded.qid]}",
+                valid="one a question",
+                do="move one away; soundingline lint lists all of them",
+            )
+        written[recorded.qid] = location
+        folder.write(_trajectory(recorded, questions[recorded.qid], documents))
+    if not written:
+        raise InputError(
+            f"none of the {others} questions on record is one of {benchmark.name}",
+            valid="a run over the chosen benchmark and split",
+            do="choose another benchmark=",
+        )
+    missing = len(questions) - len(written)
+    left = f"; {others} of other questions were left out" if others else ""
+    return f"{len(written)} questions imported, {missing} of {benchmark.name} have none{left}"
+
+
+def _trajectory(recorded: Recorded, question: str, documents: set[str]) -> Trajectory:
+    if isinstance(recorded, Trajectory):
+        return recorded
+    return trajectory_of(recorded, question, documents)
+
+
+def _manifest(
+    settings: Settings, benchmark: Benchmark, imported: Mapping[str, Any], files: list[Path]
+) -> dict[str, Any]:
+    chosen = {
+        **factors(settings, ("benchmark",)),
+        "agent": f"imported from {imported['format']}",
+        **({"llm": str(imported["model"])} if imported["model"] else {}),
+    }
+    config = {"benchmark": plain_values(settings.config.benchmark)}
+    prints = {
+        "benchmark": benchmark.fingerprint,
+        "imported": file_hash(*files),
+        **form_of(settings.config, benchmark),
+    }
+    manifest = make_manifest(config, prints, chosen, recorded_option(settings))
+    return {**manifest, "imported": dict(imported)}
+
+
+def _read_browsecomp_plus(
+    files: list[Path], canary_env: str, models: Counter[str]
+) -> Iterator[Recorded]:
+    return browsecomp_plus.read(_count_models(run_files(files), models), canary_of(canary_env))
+
+
+def _read_pi_serini(files: list[Path], canary_env: str, models: Counter[str]) -> Iterator[Recorded]:
+    return browsecomp_plus.read_pi_serini(_count_models(run_files(files), models))
+
+
+def _read_inspect(files: list[Path], canary_env: str, models: Counter[str]) -> Iterator[Recorded]:
+    for file in files:
+        for recorded in inspect_ai.read(file):
+            models.update(map(str, recorded.source.get("models", ())))
+            yield recorded
+
+
+def _count_models(
+    files: Iterable[tuple[str, dict[str, Any]]], models: Counter[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The files. The models that they name (`metadata.model`) are counted in `models`."""
+    for location, content in files:
+        metadata = content.get("metadata")
+        model = metadata.get("model") if isinstance(metadata, dict) else None
+        if isinstance(model, str) and model.strip():
+            models[model.strip()] += 1
+        yield location, content
+
+
+def canary_of(variable: str) -> Canary | None:
+    """The canary in an environment variable; None if no variable is named and the usual one is not
+    set."""
+    canary = os.environ.get(variable or VARIABLE, "")
+    if variable and not canary:
+        raise InputError(
+            f"the environment variable {variable} is not set",
+            do=f"export {variable}='...' with the canary that the run was published with",
+        )
+    return Canary(canary) if canary else None
+
+
+_READERS: dict[ImportFormat, Callable[[list[Path], str, Counter[str]], Iterator[Recorded]]] = {
+    "browsecomp_plus": _read_browsecomp_plus,
+    "pi_serini": _read_pi_serini,
+    "inspect": _read_inspect,
+}
+
+
+def lint(
+    settings: Settings,
+    path: Path,
+    *,
+    canary_env: CanaryVariable = "",
+    no_corpus: Annotated[bool, "do not read the corpus's documents"] = False,
+) -> int:
+    """List the faults of a set of run files; the exit code is 1 if a published figure changes.
+
+    PATH is a folder of run files of BrowseComp-Plus or Pi-Serini, which may contain the verdicts of
+    an evaluator (`*_eval.json`) too, a log of Inspect AI, or a run folder of ours. The output has
+    one line a kind of fault: the number of files, the first of them, and the published figures with
+    and without the fault. With `benchmark=...` the questions, answers, judgements and documents are
+    checked too.
+    """
+    truth = _ground_truth(settings, no_corpus)
+    foreign: list[str] = []
+    verdicts: dict[str, str] = {}
+    rows: dict[str, Trajectory] = {}
+    documents = {docid for grades in truth.qrels.values() for docid in grades}
+    for read in _read_questions(path, canary_of(canary_env), foreign, verdicts):
+        row = trajectory_of(read, "", documents) if isinstance(read, Transcript) else read
+        rows[str(row.source.get("file", row.qid))] = without_texts(row)
+    if not rows:
+        raise InputError(f"{path} contains no run file", do="name the folder with the run files")
+    present = findings(rows, truth, foreign, verdicts)
+    console = Console(soft_wrap=True)
+    for finding in present:
+        console.print(line(finding))
+    console.print(f"{len(rows)} files, {len(present)} kinds of findings")
+    changed = any(finding.changes or finding.at_most for finding in present)
+    return _FIGURE_CHANGES if changed else 0
+
+
+def line(finding: Finding) -> str:
+    """A finding in words."""
+    shown = ", ".join(finding.places[:_PLACES])
+    more = ", ..." if len(finding.places) > _PLACES else ""
+    changes = [f"{name} {a:.4f} -> {b:.4f}" for name, (a, b) in finding.changes.items()]
+    effect = "; ".join([*changes, *([finding.at_most] if finding.at_most else [])])
+    return f"{finding.code}: {finding.count} ({shown}{more}){f': {effect}' if effect else ''}"
+
+
+def _read_questions(
+    path: Path, canary: Canary | None, foreign: list[str], verdicts: dict[str, str]
+) -> Iterator[Transcript | Trajectory]:
+    """The questions at `path`. Locations of files that are not run files are added to `foreign`,
+    and the judges of verdicts by location to `verdicts`."""
+    if (path / "manifest.json").exists():
+        folder = RunFolder(path)
+        judged = sorted((path / "evaluation").glob("verdicts-*.json*"))
+        verdicts.update((file.name, file.stem.removeprefix("verdicts-")) for file in judged)
+        yield from folder.trajectories()
+        return
+    for file in run_paths(path, browsecomp_plus.NO_RUN_FILES):
+        if file.suffix == ".eval":
+            yield from inspect_ai.read(file)
+            continue
+        for location, content in _objects(file):
+            if "judge_result" in content:
+                model = content.get("model_info")
+                judge = model.get("judge_model") if isinstance(model, dict) else "unnamed"
+                verdicts[location] = str(judge)
+                continue
+            entry = (location, content)
+            try:
+                if "surfaced_docids" in content:
+                    yield from browsecomp_plus.read_pi_serini([entry])
+                else:
+                    yield from browsecomp_plus.read([entry], canary)
+            except browsecomp_plus.ObfuscatedFile:
+                raise
+            except InputError:
+                foreign.append(location)
+
+
+def _ground_truth(settings: Settings, no_corpus: bool) -> GroundTruth:
+    """Of the benchmark on the command line; empty if there is none."""
+    if not names_benchmark(settings):
+        return GroundTruth()
+    benchmark: Benchmark = make(settings.config.benchmark)
+    documents = None if no_corpus else {document.docid for document in benchmark.documents()}
+    return GroundTruth(
+        qids=[topic.qid for topic in benchmark.topics],
+        answers={qid: texts for qid, texts in benchmark.answers.items() if texts},
+        qrels=benchmark.qrels.get("evidence", {}),
+        documents=documents,
+    )
+
+
+def _objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The object of a file or of each of its lines; an empty one for anything else."""
+    if file.suffix != ".jsonl":
+        try:
+            yield str(file), read_json(file, dict[str, Any])
+        except InputError:
+            yield str(file), {}
+        return
+    for location, text in lines(file):
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError):
+            content = None
+        yield str(location), content if isinstance(content, dict) else {}

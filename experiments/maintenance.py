@@ -1,0 +1,138 @@
+"""Indexes, caches and options: what is there, and what a command line would use."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+from rich.table import Table
+
+from soundingline.experiments.build import make
+from soundingline.experiments.collection import notes, prepare
+from soundingline.experiments.config import Settings, is_choice
+from soundingline.experiments.pipeline import Stages
+from soundingline.pipelines.cache import (
+    GB,
+    CacheSummary,
+    checked_amount,
+    megabytes,
+    network_note,
+    prune,
+    survey,
+)
+from soundingline.toolkit.console import Console
+from soundingline.toolkit.errors import InputError
+
+_DAY = 86400
+
+
+def index(settings: Settings) -> None:
+    """Build the text store and the indexes of a benchmark and a unit: the engine's, and that of a
+    learned retriever. Prints where they are and what they hold."""
+    config = settings.config
+    engine, segmenter, benchmark = make(config.engine), make(config.unit), make(config.benchmark)
+    stages = Stages({"retriever": make(config.retriever)})
+    stages.validate(engine)
+    prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
+    stages.bind(prepared, segmenter, None)
+    console = Console()
+    console.print(
+        f"{prepared.path}: {len(prepared.index):,} units of {len(prepared.store):,} documents",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for name in prepared.others:
+        console.print(prepared.folder / name, highlight=False, soft_wrap=True)
+    for note in notes(benchmark, prepared):
+        console.print(note, soft_wrap=True)
+
+
+def caches(
+    settings: Settings,
+    folder: Path | None = None,
+    *,
+    keep_gb: Annotated[float | None, "prune down to this size"] = None,
+    keep_days: Annotated[float | None, "prune what was last used before"] = None,
+) -> None:
+    """Show the path, the entries, the size and the last use of each cache in FOLDER or in
+    `paths.caches`.
+
+    `--keep-gb 5` keeps the most recently used 5 GB, and `--keep-days 30` what was used in the last
+    30 days.
+    """
+    chosen = folder or settings.config.paths.caches
+    if chosen is None:
+        raise InputError("paths.caches is null: nothing is kept", do="name a folder of caches")
+    folder = Path(chosen)
+    gb, days = checked_amount("--keep-gb", keep_gb), checked_amount("--keep-days", keep_days)
+    if not folder.is_dir():
+        raise InputError(f"there is no folder of caches at {folder}", do="name one that is there")
+    console = Console(soft_wrap=True)
+    if gb is not None or days is not None:
+        limit = None if gb is None else int(gb * GB)
+        before = None if days is None else int(time.time() - days * _DAY)
+        console.print(f"{megabytes(prune(folder, limit=limit, before=before))} freed")
+    console.print(_cache_table(survey(folder)))
+    if note := network_note(folder):
+        console.print(note)
+
+
+def _cache_table(summaries: list[CacheSummary]) -> Table:
+    """One row for each cache, and their sum."""
+    shown = Table("cache", box=None, show_footer=True)
+    shown.columns[0].footer = f"{len(summaries)} caches"
+    shown.columns[0].overflow = "fold"
+    shown.add_column("entries", justify="right")
+    total = megabytes(sum(summary.bytes for summary in summaries))
+    shown.add_column("size", justify="right", footer=total)
+    shown.add_column("last use")
+    for summary in summaries:
+        entries = "another host's" if summary.entries is None else f"{summary.entries:,}"
+        shown.add_row(str(summary.path), entries, megabytes(summary.bytes), _day(summary.used))
+    return shown
+
+
+def _day(seconds: int) -> str:
+    """A time to the day, which is the precision of the record."""
+    return time.strftime("%Y-%m-%d", time.localtime(seconds)) if seconds else "unknown"
+
+
+def list_options(settings: Settings, group: str = "") -> None:
+    """List the options of GROUP, such as retriever or experiment, with what each is; without a
+    group, the groups with the option that is chosen."""
+    from soundingline.experiments.cli import options_of
+
+    options = options_of(Path(each.removeprefix("file://")) for each in settings.search_path)
+    rows = Table(box=None, show_header=False)
+    if not group:
+        for name, choice in sorted(settings.choices.items()):
+            if name in options:
+                rows.add_row(name, choice, f"{len(options[name])} options")
+    else:
+        within = {
+            f"{folder}/{name}".removeprefix(f"{group}/"): about
+            for folder, names in options.items()
+            if folder == group or folder.startswith(f"{group}/")
+            for name, about in names.items()
+        }
+        if not within:
+            raise InputError(f"there is no group {group!r}", valid=", ".join(sorted(options)))
+        for name, about in sorted(within.items()):
+            rows.add_row("*" if settings.choices.get(group) == name else "", name, about)
+    Console().print(rows)
+
+
+def describe(settings: Settings) -> None:
+    """Show which option of each group a command line chooses, the values that it changes, and what
+    its experiment sweeps over."""
+    rows = Table(box=None, show_header=False)
+    for group, option in sorted(settings.choices.items()):
+        if not group.startswith("hydra/") and option not in ("None", "none", "null"):
+            rows.add_row(group, option)
+    for override in settings.overrides:
+        if not is_choice(override):
+            rows.add_row(*override.split("=", 1))
+    for key, values in settings.swept.items():
+        rows.add_row(key, values, "swept")
+    Console().print(rows)

@@ -1,0 +1,119 @@
+"""What surrounds every command that writes a run: its manifest, its lock, the ledger of its
+requests, the servers that it may share, and the counts of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from soundingline.experiments.build import make
+from soundingline.experiments.config import Settings, plain_values
+from soundingline.experiments.naming import claim_cell
+from soundingline.experiments.pipeline import Stages, stage_counts
+from soundingline.experiments.recorded import recorded_option
+from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.ledger import Ledger, open_ledger
+from soundingline.toolkit.llm.messages import ChatModel
+from soundingline.toolkit.llm.server import Servers
+from soundingline.toolkit.runs import RunFolder, make_manifest
+
+# The servers of a sweep, in the process that runs its cells. They end with the sweep
+# (`end_servers`), or else with the process.
+_OF_SWEEP = Servers()
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """A locked run folder with its manifest, ledger and servers."""
+
+    folder: RunFolder
+    manifest: Mapping[str, Any]
+    ledger: Ledger
+    servers: Servers
+
+    @contextmanager
+    def running(
+        self, stages: Stages, parts: Mapping[str, Any] | None = None
+    ) -> Iterator[dict[str, dict[str, float]]]:
+        """The language models of `stages` run during the block, which gets an empty mapping. When
+        the block ends, in whichever way, it holds what `parts` have counted since its beginning,
+        which is added to the manifest."""
+        counted: dict[str, dict[str, float]] = {}
+        parts = parts or {}
+        before = stage_counts(parts)
+        try:
+            with stages.asking(self.ledger, self.folder.path, self.servers):
+                yield counted
+        finally:
+            counted |= stage_counts(parts, before)
+            self.folder.add_counts(counted)
+
+
+@contextmanager
+def open_run(
+    settings: Settings,
+    folder: RunFolder,
+    prints: Mapping[str, str],
+    factors: Mapping[str, str],
+    benchmark: Mapping[str, Any] | None = None,
+    *,
+    question_cap: bool = False,
+) -> Iterator[RunContext]:
+    """Lock a run folder, write its manifest, and open its ledger.
+
+    Args:
+        settings: the configuration, whose `budget.run_dollars` caps what the run may spend.
+        folder: the run folder.
+        prints: the fingerprints that must be equal if the run is resumed.
+        factors: the run's coordinates in a comparison.
+        benchmark: how the manifest describes the benchmark; None for the configuration's option.
+        question_cap: whether `budget.dollars` caps what a question may spend.
+
+    Raises: InputError: if the folder holds a run with other fingerprints, or is locked.
+    """
+    config = settings.config
+    budget = make(config.budget)
+    described = recorded_option(settings) if benchmark is None else benchmark
+    manifest = make_manifest(plain_values(config), dict(prints), dict(factors), dict(described))
+    folder = claim_cell(settings, folder)
+    caps = {"cap": budget.run_dollars, "question_cap": budget.dollars if question_cap else None}
+    with (
+        folder.writing(manifest),
+        open_ledger(folder.ledger_path, **caps) as ledger,
+        servers_of_run(settings.multirun) as servers,
+    ):
+        yield RunContext(folder, manifest, ledger, servers)
+
+
+@contextmanager
+def servers_of_run(multirun: bool) -> Iterator[Servers]:
+    """The servers that a run may share: its own, which end with the block, or those of the sweep
+    that it belongs to."""
+    if multirun:
+        yield _OF_SWEEP
+        return
+    with Servers() as servers:
+        yield servers
+
+
+def end_servers() -> None:
+    """End the servers that cells of a sweep have left running for each other."""
+    _OF_SWEEP.close()
+
+
+@contextmanager
+def running(
+    llm: LanguageModel | None, log: Path, servers: Servers | None = None
+) -> Iterator[Mapping[str, ChatModel]]:
+    """`model`, ready for requests during the block; nothing without a model. A server that is
+    started writes to `log`; `servers` are those that run already. `Unreachable` if there is no
+    connection to its server, so that no question waits for one."""
+    if llm is None:
+        yield {}
+        return
+    with llm.running(log, servers) as model:
+        getattr(model, "reach", lambda: None)()
+        yield {"model": model}
