@@ -23,8 +23,8 @@ import pandas as pd
 from soundingline.pipelines.engines.engine import NOTHING, RankedList
 from soundingline.pipelines.index_folder import (
     REBUILD,
-    Checked,
     OpenedIndex,
+    UniqueUnits,
     read_manifest,
     write_manifest,
 )
@@ -82,7 +82,7 @@ class PisaEngine:
         """Index the `contents` of the units, in their order. The folder appears when complete.
         `InputError` for an empty corpus, a repeated id, an id with a line break."""
         pisa, analyzer = _pisa(), make_analyzer(self.analyzer)
-        checked = Checked(track(units, "indexing (pisa)"))
+        checked = UniqueUnits(track(units, "indexing (pisa)"))
         with atomic_folder(Path(path)) as folder:
             index = pisa.PisaIndex(str(folder / _INDEX), text_field="toks", stemmer="none")
             with (
@@ -116,7 +116,7 @@ class PisaEngine:
         return PisaIndex(Path(path), manifest, self)
 
 
-def _rows(units: Checked, analyzer: Analyzer, names: Any) -> Iterator[dict[str, Any]]:
+def _rows(units: UniqueUnits, analyzer: Analyzer, names: Any) -> Iterator[dict[str, Any]]:
     # PISA cuts names at white space, so it gets numbers, and the names are in a file of our own.
     for number, unit in enumerate(units):
         if "\n" in unit.unit_id or "\r" in unit.unit_id:
