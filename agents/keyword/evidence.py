@@ -72,15 +72,6 @@ class Reader:
         return (inside + self._context * outside) / self._total
 
 
-def coverage(sentences: Sequence[Sentence], stems: Mapping[str, float]) -> dict[str, float]:
-    """Stem -> the score of the best sentence that holds it; 0 where none does."""
-    best = dict.fromkeys(stems, 0.0)
-    for sentence in sentences:
-        for clue, _ in sentence.matches:
-            best[clue] = max(best[clue], sentence.score)
-    return best
-
-
 class ReadingPosition(NamedTuple):
     """Somewhere to read: a unit, or (`continuation`) where the reading of its document goes on."""
 
@@ -88,7 +79,7 @@ class ReadingPosition(NamedTuple):
     continuation: Continuation | None = None
 
 
-class Evidence:
+class SeenEvidence:
     """Grows while a question is worked on. Documents are ranked by reciprocal rank fusion over the
     queries asked, raised by what their texts showed."""
 
@@ -157,8 +148,3 @@ class Evidence:
         """All sentences noted so far, each once a document, in the documents' order of sight."""
         noted = {**self._shown, **self._read}
         return [sentence for of_document in noted.values() for sentence in of_document.values()]
-
-    def trusted(self) -> list[Sentence]:
-        """The sentences, their scores multiplied by their documents' trust."""
-        trust = self.trust()
-        return [s._replace(score=s.score * trust.get(s.docid, 0.0)) for s in self.sentences]
