@@ -110,8 +110,8 @@ class SeenEvidence:
                 self._units.setdefault(docid, unit_id)
 
     def show(self, unit_id: str, title: str, text: str) -> None:
-        """Add text of a unit from a page of results. Such text is an excerpt, which counts until the
-        document itself is read."""
+        """Add text of a unit from a page of results, an excerpt that counts until the document
+        itself is read."""
         self._add(self._shown, unit_id, title, text)
 
     def read(self, unit_id: str, title: str, text: str) -> None:
