@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,8 +26,6 @@ import pyterrier as pt
 from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import TermQuery, checked_weights
-from soundingline.pipelines.lexical.analyzers import Analyzer
-from soundingline.pipelines.lexical.storage import Docnos, StringTable
 from soundingline.pipelines.stage import ByArguments
 from soundingline.toolkit.errors import InputError, check_int, check_number
 
@@ -35,19 +33,7 @@ _TERM = re.compile(r"[a-z0-9]{2,20}")
 _LARGEST_SHARE = 0.1
 
 Vector = tuple[NDArray[np.int32], NDArray[np.int32]]
-
-
-class ForwardIndex(Protocol):
-    """What feedback reads of an index; `LexicalIndex` is one."""
-
-    analyzer: Analyzer
-    docnos: Docnos
-    vocabulary: StringTable
-
-    @property
-    def base(self) -> ForwardIndex: ...
-
-    def vectors(self, numbers: NDArray[Any], largest_share: float) -> list[Vector]: ...
+"""The numbers of terms and their frequencies."""
 
 
 class Feedback(ByArguments, pt.Transformer):
@@ -59,6 +45,7 @@ class Feedback(ByArguments, pt.Transformer):
     with `query_toks` the new query, `query` as it was, and copied to `query_0`. Columns whose name
     begins with `q`, and `reasoning`, are kept. A query that found nothing is not there any more.
 
+    `index`: a `LexicalIndex`, which this module cannot import, because its file imports `RM3`.
     `fb_terms`, `fb_docs`: terms and documents of feedback, 1 or more. `original_weight`: 0 to 1.
     Where phrases enrich the documents of `index`, feedback reads the documents without them.
     All the frame's documents are read in one walk through the index's postings. `InputError` for
@@ -67,7 +54,7 @@ class Feedback(ByArguments, pt.Transformer):
 
     def __init__(
         self,
-        index: ForwardIndex,
+        index: Any,
         *,
         fb_terms: int = 10,
         fb_docs: int = 10,
