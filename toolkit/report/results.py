@@ -25,6 +25,7 @@ from soundingline.toolkit.report.measures import (
     is_usage,
     number,
     ordered,
+    value_text,
 )
 from soundingline.toolkit.report.page import (
     COLOURS,
@@ -280,7 +281,7 @@ def run_interval(run: EvaluatedRun, measure: str) -> tuple[float, float] | None:
 def interval_of(run: EvaluatedRun, measure: str) -> str:
     """`run_interval` as text; empty if there is none."""
     interval = run_interval(run, measure)
-    return interval_text(*interval, describe(measure).digits) if interval else ""
+    return interval_text(*interval, measure) if interval else ""
 
 
 # The table of results.
@@ -344,7 +345,7 @@ def measured(run: EvaluatedRun, measure: str, mark: str) -> TableEntry:
     """The value of a measure with its interval, and with the number of questions behind it where
     that is not the number of all questions."""
     text, sub = (
-        number(run.metrics.get(measure), describe(measure).digits),
+        value_text(run.metrics.get(measure), measure),
         interval_of(run, measure),
     )
     count = len(run.per_question.get(measure, {}))
@@ -424,12 +425,11 @@ def repeats_section(data: ReportData) -> Section | None:
             found = variance_components(style.run.repeats.get(measure, {}))
             if found is None:
                 continue
-            digits = describe(measure).digits
             row = [
                 measure,
                 number(found.repeats, 0 if found.repeats.is_integer() else 1),
-                number(found.within, digits),
-                number(found.between, digits),
+                value_text(found.within, measure),
+                value_text(found.between, measure),
                 "—" if found.share is None else number(100 * found.share, 0) + "%",
             ]
             rows.append([style.entry, *row])
