@@ -13,7 +13,9 @@ from soundingline.toolkit.evaluation.comparison import (
     PairedComparison,
     Systems,
     by_benchmark,
+    factor_labels,
     systems_of,
+    varied_factors,
 )
 from soundingline.toolkit.evaluation.evaluation import OF_QUESTIONS, EvaluatedRun
 from soundingline.toolkit.evaluation.statistics import equal_ties, variance_components
@@ -190,12 +192,7 @@ def _styles(runs: Sequence[EvaluatedRun], main: str, baseline: str) -> list[RunS
     """Label the runs by the factors that vary, or by their names where these do not suffice, and
     colour the baseline and the best runs."""
     varied = varied_factors(runs)
-    labels = [
-        " · ".join(str(run.factors[name]) for name in varied if name in run.factors) or "—"
-        for run in runs
-    ]
-    if not varied or len(set(labels)) < len(labels):
-        labels = [run.name for run in runs]
+    labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
     without = [run for run in runs if main not in run.metrics]
     best = [run.name for run in (*_ranked(runs, main), *without) if run.name != baseline]
     coloured = {baseline, *best[: len(COLOURS) - 1]}
@@ -203,11 +200,6 @@ def _styles(runs: Sequence[EvaluatedRun], main: str, baseline: str) -> list[RunS
     return [
         RunStyle(run, label, colours.get(run.name)) for run, label in zip(runs, labels, strict=True)
     ]
-
-
-def varied_factors(runs: Sequence[EvaluatedRun]) -> list[str]:
-    """Factors whose values differ between runs, in the order of their first appearance."""
-    return _varying([{name: str(value) for name, value in run.factors.items()} for run in runs])
 
 
 def factor_value(run: EvaluatedRun, name: str) -> str:
