@@ -110,7 +110,7 @@ for made in (
     ColBERT({late!r}, **exact),
     Dense({dense!r}, **exact),
 ):
-    made.check(None)
+    made.validate(None)
 """
 
 

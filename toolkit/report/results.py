@@ -225,8 +225,9 @@ def factor_value(run: EvaluatedRun, name: str) -> str:
 
 def question_count(run: EvaluatedRun) -> int:
     """The number of questions of a run."""
-    measured = {qid for values in run.per_question.values() for qid in values}
-    return run.counts.get("questions", len(measured))
+    if "questions" in run.counts:
+        return run.counts["questions"]
+    return len({qid for values in run.per_question.values() for qid in values})
 
 
 def recorded_count(run: EvaluatedRun) -> int:
