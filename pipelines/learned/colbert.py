@@ -47,9 +47,11 @@ _KEYS = ("query_prefix", "document_prefix", "query_length", "skiplist_words")
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ColBERT(VectorRetriever):
-    """Ranks units by MaxSim. Reads checkpoints of sentence-transformers, PyLate and Stanford
-    (`colbert-ir/colbertv2.0`), whose markers, expansion of queries by masks, left-out tokens and
-    normalisation it keeps. Arguments and errors as of `VectorRetriever`, and
+    """Ranks units by MaxSim (Khattab and Zaharia, SIGIR 2020).
+
+    It reads checkpoints of sentence-transformers, PyLate and Stanford (`colbert-ir/colbertv2.0`),
+    and keeps their markers, expansion of queries by masks, left-out tokens and normalisation.
+    Columns, further arguments and errors as in `VectorRetriever`.
 
     Args:
         storage: The type of the stored vectors: `float16` (half the space; scores differ in the
@@ -170,7 +172,7 @@ class ColBERT(VectorRetriever):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ColBERTReranker(NeuralReranker):
-    """Re-ranks by MaxSim in float32.
+    """Re-ranks by MaxSim (Khattab and Zaharia, SIGIR 2020) in float32.
 
     Args:
         query_max_length: Tokens that hold a query. The default is the checkpoint's own.

@@ -43,8 +43,8 @@ _QUERIES = 4096  # whose weights are in memory
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Splade(LearnedRetriever):
-    """Ranks units by the sum of query weight times impact, over the terms of the model. Arguments
-    and errors as of `LearnedRetriever`, and
+    """Ranks units by the sum of query weight times impact over the terms of the model (SPLADE;
+    Formal et al., SIGIR 2021). Columns, further arguments and errors as in `LearnedRetriever`.
 
     Args:
         query_model: A checkpoint for the queries alone, of the same vocabulary. The default is
