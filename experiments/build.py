@@ -45,7 +45,7 @@ def make(config: DictConfig) -> Any:
 
 
 def declares(option: DictConfig, name: str) -> bool:
-    """Whether what an option gives declares `name`, such as `asks_model`, to be true. It is made
+    """Whether what an option gives declares `name`, such as `needs_llm`, to be true. It is made
     only where its class does not tell."""
     target = _located(option)
     if inspect.isclass(target):

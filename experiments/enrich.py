@@ -78,7 +78,7 @@ def enrich(settings: Settings) -> None:
         )
     engine, segmenter = make(config.engine), make(config.unit)
     stages = make_stages(config)
-    stages.check(engine)
+    stages.validate(engine)
     stage = stages.transformers.get("enrichment")
     if not isinstance(stage, Enrichment) or stage.corpus is None:
         raise InputError(

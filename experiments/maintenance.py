@@ -33,7 +33,7 @@ def index(settings: Settings) -> None:
     config = settings.config
     engine, segmenter, benchmark = make(config.engine), make(config.unit), make(config.benchmark)
     stages = Stages({"retriever": make(config.retriever)})
-    stages.check(engine)
+    stages.validate(engine)
     prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
     stages.bind(prepared, segmenter, None)
     console = Console()

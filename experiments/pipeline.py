@@ -66,7 +66,7 @@ def build_pipeline(
     engine = make(config.engine)
     segmenter = make(config.unit)
     stages = with_librarians(make_stages(config), config)
-    stages.check(engine)
+    stages.validate(engine)
     benchmark = benchmark or make(config.benchmark)
     indexes = Path(config.paths.indexes)
     prepared = prepare(benchmark, segmenter, engine, indexes, indexed=searched)
@@ -128,15 +128,15 @@ class Stages:
     scorer: RequirementScorer | None = None
     list_reranker: pt.Transformer | None = None
 
-    def check(self, engine: Engine) -> None:
+    def validate(self, engine: Engine) -> None:
         """`InputError` for what cannot work, before an index is built."""
         for transformer in self.transformers.values():
             if isinstance(transformer, Stage):
-                transformer.check(engine)
+                transformer.validate(engine)
         if self.scorer is not None:
             _ = self.scorer.fingerprint
         if isinstance(self.list_reranker, Stage):
-            self.list_reranker.check(engine)
+            self.list_reranker.validate(engine)
         compose(**self.transformers, aggregate=False)
 
     def bind(
@@ -234,7 +234,7 @@ def active(config: DictConfig, group: str) -> bool:
 def asking_groups(config: DictConfig) -> list[str]:
     """The groups whose part, a stage or what librarians work with, asks a language model."""
     groups = [group for group in (*STAGES, *LIBRARIANS) if active(config, group)]
-    return [group for group in groups if declares(config[group], "asks_model")]
+    return [group for group in groups if declares(config[group], "needs_llm")]
 
 
 def asks_agents_model(config: DictConfig, asking: Iterable[str]) -> bool:
@@ -258,7 +258,7 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
         if group == "reranker" and not isinstance(transformer, Stage):
             transformer = RerankHead(transformer)
         transformers[group] = transformer
-        if isinstance(transformer, Stage) and transformer.asks_model:
+        if isinstance(transformer, Stage) and transformer.needs_llm:
             models[group] = _model_of(transformer, config, group, group)
     if {"rewriter", "enrichment", "reranker"} & set(transformers):
         keep_bound(config.paths.caches, config.paths.caches_gb)
@@ -273,7 +273,7 @@ def with_librarians(stages: Stages, config: DictConfig) -> Stages:
         return stages
     models = dict(stages.models)
     for group, part in parts.items():
-        if getattr(part, "asks_model", False):
+        if getattr(part, "needs_llm", False):
             models[group] = _model_of(part, config, group, "librarian")
     keep_bound(config.paths.caches, config.paths.caches_gb)
     return replace(stages, models=models, **parts)
@@ -285,13 +285,13 @@ def _model_of(
     """The language model of a stage or of what librarians work with, and what serves it.
     `InputError` if it cannot do what the part needs."""
     llm = stage_model(config, role)
-    if isinstance(part, Stage) and part.asks_logprobs and not llm.gives_logprobs:
+    if isinstance(part, Stage) and part.needs_logprobs and not llm.gives_logprobs:
         raise InputError(
             f"the {group} reads log-probabilities, and the API of {llm.name} gives none",
             valid="a model behind chat completions, such as vllm/... or openai_compatible",
             do=f"choose one for it (llm@{role}_llm=...), or set {group}.score=generated",
         )
-    if isinstance(part, Stage) and part.asks_completions and not llm.continues_text:
+    if isinstance(part, Stage) and part.needs_completions and not llm.continues_text:
         raise InputError(
             f"the {group} continues a text, and the API of {llm.name} answers messages",
             valid="a model behind text completions (OpenAICompletions), such as rank1",

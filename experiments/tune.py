@@ -85,7 +85,7 @@ def wanted_measures(config: DictConfig) -> list[str]:
 def tuning_inputs(config: DictConfig, grid: Grid) -> TuningInputs:
     """Open the benchmarks and the index, after all checks that need neither."""
     engine, segmenter = make(config.engine), make(config.unit)
-    if "grid" not in engine.offers:
+    if "grid" not in engine.supports:
         raise InputError(
             f"the engine {engine.name} does not offer the statistics that tuning reads",
             valid="lexical",
@@ -101,7 +101,7 @@ def tuning_inputs(config: DictConfig, grid: Grid) -> TuningInputs:
             do="choose one (enrichment=feedback), or another grid",
         )
     if stage is not None:
-        stage.check(engine)
+        stage.validate(engine)
     selecting, reported = splits(config)
     prepared = prepare(reported, segmenter, engine, Path(config.paths.indexes))
     enrichment = None

@@ -92,7 +92,7 @@ class ChatScorer:
     Source: the Scorer of Du et al. (2026), with another prompt.
     """
 
-    asks_model = True
+    needs_llm = True
 
     def __init__(
         self,

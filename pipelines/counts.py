@@ -1,6 +1,6 @@
-"""What several threads share: counts that they add to, and values that are made once.
+"""Counts and values that several threads and the bound copies of a stage share.
 
-In another process, and in a pickled copy, counts begin at 0 and values are made again.
+In a pickled copy counts begin at 0 and values are made again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Counts:
         return Counts, tuple(self._counts)
 
     def add(self, **numbers: int) -> None:
-        """Add to several counts at once: no reader sees some of them without the others."""
+        """Add to several counts in one step, so that no reader sees a part of it."""
         with self._lock:
             for name, number in numbers.items():
                 self._counts[name] += number
 
     def raise_to(self, name: str, number: int) -> None:
-        """Make the count `number` where it is below."""
+        """Raise a count to `number` if it is lower."""
         with self._lock:
             self._counts[name] = max(self._counts[name], number)
 
@@ -52,7 +52,7 @@ class MadeOnce:
         return MadeOnce, ()
 
     def get(self, key: Any, make: Callable[[], Part]) -> Part:
-        """The value of `key`; `make()` where there is none yet."""
+        """The value of `key`, which `make()` makes if there is none yet."""
         with self._lock:
             if key not in self._values:
                 self._values[key] = make()

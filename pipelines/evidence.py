@@ -1,4 +1,4 @@
-"""Where a document meets a requirement: its passages, the best first.
+"""The passages in which a document meets a requirement, best first.
 
 Passages are scored by BM25 over the postings of a passage index, restricted to the document.
 """
@@ -22,8 +22,8 @@ Evidence = list[list[list[Located]]]
 
 
 class Ranges(NamedTuple):
-    """The passages of some documents: document i has the units `first[i]` up to `last[i]` (not
-    included) of the index; `start[i]` is where they stand in an array of all of them."""
+    """The passages of some documents: document i has the units `first[i]` up to `last[i]`
+    (exclusive) of the index, which begin at `start[i]` in an array of all of them."""
 
     first: NDArray[np.int64]
     last: NDArray[np.int64]
@@ -35,10 +35,12 @@ class Ranges(NamedTuple):
 
 
 class LexicalLocator:
-    """Finds evidence by BM25 (`k1`, `b`; statistics of the whole index).
+    """Finds evidence by BM25. Thread-safe.
 
-    `index` holds passages, or whole documents, which are their own evidence then; units of one
-    document stand together, as every build leaves them. Thread-safe.
+    Args:
+        index: An index of passages, or of documents, which are their own evidence. The units of a
+            document are adjacent, as in every index that `build` makes.
+        k1, b: Parameters of BM25; its statistics are those of the index.
     """
 
     def __init__(self, index: LexicalIndex, k1: float = 0.9, b: float = 0.4) -> None:
@@ -47,9 +49,9 @@ class LexicalLocator:
         self._norms = TfWeights.of(k1, b, index.statistics.average_length).norms
 
     def locate(self, docids: Sequence[str], requirements: Sequence[str], most: int = 3) -> Evidence:
-        """For each document, for each requirement: its `most` best passages that hold a term of the
-        requirement, the best first, equal scores in the order of the text. `KeyError` for a
-        document that the index lacks."""
+        """For each document and each requirement the `most` best passages that contain a term of
+        the requirement, best first, equal scores in the order of the text. `KeyError` for an
+        unknown document."""
         check_int("most", most)
         ranges = self.ranges(docids)
         scores = [self._scores(requirement, ranges) for requirement in requirements]
@@ -61,7 +63,7 @@ class LexicalLocator:
         ]
 
     def ranges(self, docids: Sequence[str]) -> Ranges:
-        """Where the units of the documents stand. `KeyError` for an unknown document."""
+        """The units of the documents. `KeyError` for an unknown document."""
         docnos = self.index.docnos
         first = docnos.numbers([f"{docid}{PASSAGE_MARK}0" for docid in docids]).astype(np.int64)
         last = first.copy()

@@ -36,20 +36,19 @@ REBUILD = (
 _VERSION = 3
 _CHECKSUM = "checksum"
 _NOT_CONTENT = ("write.lock",)
-_RECENT = 1 << 16  # ids that `Checked` keeps as strings
+_RECENT = 1 << 16  # ids that `UniqueUnits` keeps as strings
 _LARGEST_BLOCK = 1 << 20  # hashes that are sorted together, which bounds the memory of merging
 
 
 def write_manifest(folder: Path, kind: str, content: Mapping[str, Any]) -> None:
-    """Finish an index folder of that kind: `content` and the sizes and checksums of all files,
-    written last."""
+    """Complete an index folder: write `content` with the sizes and checksums of all files."""
     head = {"format": _format(kind), "version": _VERSION}
     files = checksums(folder, leave_out=_NOT_CONTENT)
     write_json(folder / MANIFEST, signed({**head, **content, "files": files}))
 
 
 def signed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest of this content, with the checksum that tells damage of it."""
+    """`content` with its own checksum, by which damage is recognised."""
     plain = json.loads(dump_json({name: content[name] for name in content if name != _CHECKSUM}))
     return {**plain, _CHECKSUM: fingerprint(plain)}
 
@@ -60,12 +59,17 @@ def read_manifest(
     corpus_fingerprint: str | None,
     check: Callable[[Path, Mapping[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """The manifest of a complete index of that kind and corpus (any corpus for None), whose files
-    are as they were written (`soundingline.toolkit.files`).
+    """The manifest of an index whose files are complete and unchanged.
 
-    `check` looks at what the files of a folder hold, when they are first read: it raises
-    `ValueError` for numbers that cannot be. `InputError` says what is wrong with anything else and
-    how to build it again.
+    Args:
+        folder: The folder of the index.
+        kind: Its kind, such as `lexical`.
+        corpus_fingerprint: The corpus that it must be of; None for any corpus.
+        check: Called once for the content of the files, when they are first verified. It raises
+            `ValueError` for impossible numbers.
+
+    Raises:
+        InputError: For anything else, with the way to build it again.
     """
     if not folder.is_dir():
         raise InputError(f"there is no {kind} index at '{folder}'", do=BUILD)
@@ -106,7 +110,7 @@ def read_manifest(
 
 
 def is_index(folder: Path, kind: str) -> bool:
-    """Whether the folder has the manifest of an index of that kind, of whatever version."""
+    """Whether the folder has the manifest of an index of that kind, in any version."""
     manifest = _content(folder)
     return manifest is not None and manifest.get("format") == _format(kind)
 
@@ -124,11 +128,10 @@ def _format(kind: str) -> str:
 
 
 class OpenedIndex:
-    """An index folder that was opened. Two are equal if folder and corpus are. What it lacks of an
-    `Index` (`soundingline.pipelines.engines.engine`) is `rank`.
+    """An opened index folder: an `Index` (`soundingline.pipelines.engines.engine`) without `rank`.
 
-    Pickled, it travels as its path and is opened again: by `engine.open` where an engine made it,
-    else by its class's `open`.
+    Two are equal if their folders and corpora are. A pickled one is opened again from its path, by
+    the `open` of its engine, or else of its class.
     """
 
     engine: Any = None
@@ -162,16 +165,15 @@ class OpenedIndex:
         return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
 
 
-class Checked:
-    """Units on their way into an engine, which are counted and must have distinct ids.
+class UniqueUnits:
+    """Iterates over units, counts them, and refuses repeated ids.
 
-    The newest 65,536 ids are in memory as strings, and hashes of 16 bytes of all others. Two
-    different ids with the same hash would be refused, which is less likely than 1 in 10^20 among a
-    thousand million ids.
+    The newest 65,536 ids are in memory as strings, all others as hashes of 16 bytes. Two different
+    ids with one hash would be refused; the probability is below 1e-20 for a billion ids.
 
     Raises:
-        InputError: for a repeated id, at once or up to 65,536 units later. `finish` raises it for a
-            corpus without units.
+        InputError: For a repeated id, at most 65,536 units later; from `finish` also for a corpus
+            without units.
     """
 
     def __init__(self, units: Iterable[Unit]) -> None:

@@ -629,20 +629,14 @@ def _packed(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
 # Batches and text windows
 
 
-def by_tokens(
-    lengths: Sequence[int], max_tokens: int, max_items: int | None = None
-) -> list[list[int]]:
-    """Positions of texts in batches of at most `max_tokens` tokens with padding (texts x longest)
-    and at most `max_items` texts.
+def by_tokens(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Positions of texts in batches of at most `max_tokens` tokens with padding (texts x longest).
 
     The longest texts come first, so that a batch that does not fit into memory fails at once, and
     texts of similar length share a batch, which keeps padding low. A text longer than `max_tokens`
     is a batch by itself.
     """
-    if max_tokens < 1 or (max_items is not None and max_items < 1):
-        raise InputError(
-            f"batches of {max_tokens} tokens and {max_items} texts", valid="1 or more of each"
-        )
+    check_int("max_tokens", max_tokens)
     batches: list[list[int]] = []
     room = 0
     for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
@@ -650,7 +644,6 @@ def by_tokens(
             batches.append([])
             # The first of a batch is its longest.
             room = max(1, max_tokens // max(1, lengths[position]))
-            room = min(room, max_items or room)
         batches[-1].append(position)
         room -= 1
     return batches

@@ -71,7 +71,7 @@ class Q2Q(Rewriter):
     Source: "Revisiting Text Ranking in Deep Research" (2026), section 3.2.5.
     """
 
-    asks_model: ClassVar[bool] = True
+    needs_llm: ClassVar[bool] = True
     model: BlockingModel | None = field(default=None, kw_only=False)
     reasoning: bool = False
     prompt: str | None = None

@@ -50,7 +50,7 @@ class CachedRequirementScorer:
 
     def __init__(self, scorer: RequirementScorer, caches: Path | None) -> None:
         self.scorer = scorer
-        self.asks_model = scorer.asks_model
+        self.needs_llm = scorer.needs_llm
         self.fingerprint = scorer.fingerprint
         name = f"requirements-{fingerprint(self.fingerprint)}.sqlite"
         self._cache = ResultCache(caches / name if caches else None)
@@ -153,7 +153,7 @@ class RerankerScorer:
     The `counts` are those of the re-ranker, `pairs`, and `not_a_number`.
     """
 
-    asks_model = False
+    needs_llm = False
 
     def __init__(self, scorer: Reranker, *, output: str = "logit") -> None:
         if output not in OUTPUTS:
@@ -266,7 +266,7 @@ class FileScorer:
         InputError: When the file is first needed, if it cannot be read or has other lines.
     """
 
-    asks_model = False
+    needs_llm = False
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -59,7 +59,7 @@ class Retriever(Stage):
     index: Any = None
 
     ranks_by: ClassVar[str] = "bm25"
-    """What the engine of the collection must support (`Engine.offers`)."""
+    """What the engine of the collection must support (`Engine.supports`)."""
 
     takes_weights: ClassVar[bool] = True
     """Whether the column `query_toks`, weights of the collection's index terms, is searched."""
@@ -84,13 +84,13 @@ class Retriever(Stage):
         bound.index = index  # type: ignore[attr-defined]
         return bound
 
-    def check(self, engine: Engine) -> None:
+    def validate(self, engine: Engine) -> None:
         """`InputError` if `engine` does not support the model."""
-        super().check(engine)
-        if self.ranks_by not in engine.offers:
+        super().validate(engine)
+        if self.ranks_by not in engine.supports:
             raise InputError(
                 f"the engine {engine.name} offers no {self.ranks_by}",
-                valid=", ".join(sorted(engine.offers)),
+                valid=", ".join(sorted(engine.supports)),
                 do="set engine=lexical, or choose another retriever",
             )
 
@@ -167,7 +167,7 @@ class Retriever(Stage):
         shorter.depth = depth
         return shorter
 
-    def _with_feedback(self, terms: int, docs: int, weight: float, **model: float) -> RM3:
+    def _with_feedback(self, terms: int, docs: int, weight: float, **model: Any) -> RM3:
         feedback: dict[str, Any] = {"fb_terms": terms, "fb_docs": docs, "original_weight": weight}
         return RM3(depth=self.depth, index=self.index, **feedback, **model)
 

@@ -95,7 +95,7 @@ class HyDE(Rewriter):
     arXiv 2212.10496.
     """
 
-    asks_model: ClassVar[bool] = True
+    needs_llm: ClassVar[bool] = True
     apply_to: str = "retriever"
     task: str = "general"
     prompt: str | None = None

@@ -121,13 +121,13 @@ class Stage(ByArguments, pt.Transformer):
     with it. Two stages are equal if their arguments and their collections are.
     """
 
-    asks_model: ClassVar[bool] = False
+    needs_llm: ClassVar[bool] = False
     """Whether it cannot work without a language model in its collection."""
 
-    asks_logprobs: ClassVar[bool] = False
+    needs_logprobs: ClassVar[bool] = False
     """Whether that model must give log-probabilities."""
 
-    asks_completions: ClassVar[bool] = False
+    needs_completions: ClassVar[bool] = False
     """Whether that model must continue a text without a chat template."""
 
     collection: Collection | None = None
@@ -145,14 +145,14 @@ class Stage(ByArguments, pt.Transformer):
         """The collection in which all stages rank, if this stage changes it."""
         return collection
 
-    def check(self, engine: Engine) -> None:
+    def validate(self, engine: Engine) -> None:
         """Raise `InputError` for settings that cannot work, before anything is built: a checkpoint
         that cannot be loaded, or a ranking model that `engine` does not support. Loads no
         weights."""
         _ = self.fingerprint
         for part in self._parts().values():
             if isinstance(part, Stage):
-                part.check(engine)
+                part.validate(engine)
 
     @property
     def fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""A server that speaks the three APIs and says what a test tells it to.
+"""A server that speaks the four APIs and says what a test tells it to.
 
 `Peer.script` holds the steps of the next requests, in order; when it is empty, `Peer.default` is
 said. A step may be a function, which is given the request and returns the step: a rule of the
@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+COMPLETIONS = "/v1/completions"
 
 
 @dataclass(frozen=True)
@@ -238,17 +239,29 @@ def chat_body(reply, model):
     choice = {"index": 0, "message": message, "finish_reason": finish}
     body = {"id": "c1", "object": "chat.completion", "model": f"{model}-served"}
     body["choices"] = [choice]
-    if reply.usage is not None:
-        body["usage"] = {
-            "prompt_tokens": reply.usage["input"],
-            "completion_tokens": reply.usage["output"],
-            "prompt_tokens_details": {
-                "cached_tokens": reply.usage["cached"],
-                "cache_write_tokens": reply.usage.get("written", 0),
-            },
-            "completion_tokens_details": {"reasoning_tokens": reply.usage["reasoning"]},
-        }
-    return json.dumps(body)
+    return json.dumps({**body, **completion_usage(reply)})
+
+
+def completions_body(reply, model):
+    finish = {"refusal": "content_filter"}.get(reply.finish, reply.finish)
+    choice = {"index": 0, "text": reply.text, "finish_reason": finish}
+    body = {"id": "c1", "object": "text_completion", "model": f"{model}-served"}
+    return json.dumps({**body, "choices": [choice], **completion_usage(reply)})
+
+
+def completion_usage(reply):
+    if reply.usage is None:
+        return {}
+    usage = {
+        "prompt_tokens": reply.usage["input"],
+        "completion_tokens": reply.usage["output"],
+        "prompt_tokens_details": {
+            "cached_tokens": reply.usage["cached"],
+            "cache_write_tokens": reply.usage.get("written", 0),
+        },
+        "completion_tokens_details": {"reasoning_tokens": reply.usage["reasoning"]},
+    }
+    return {"usage": usage}
 
 
 def with_logprobs(body, places):
@@ -385,4 +398,9 @@ def halves(text):
     return text[: len(text) // 2], text[len(text) // 2 :]
 
 
-RENDER = {CHAT: chat_body, RESPONSES: responses_body, MESSAGES: messages_body}
+RENDER = {
+    CHAT: chat_body,
+    COMPLETIONS: completions_body,
+    RESPONSES: responses_body,
+    MESSAGES: messages_body,
+}

@@ -170,10 +170,10 @@ def free_aside(path: Path) -> Path:
 def set_aside(path: Path, content: bytes) -> Path:
     """Write damaged `content` of the file `path` to a new file next to it, whose path is
     returned."""
-    kept = free_aside(path)
-    with atomic_file(kept) as stream:
+    aside = free_aside(path)
+    with atomic_file(aside) as stream:
         stream.write(content)
-    return kept
+    return aside
 
 
 # Text and JSON.
@@ -466,9 +466,9 @@ def set_aside_unfinished(path: Path) -> int:
     content = _content(path)
     length = content.rfind(b"\n") + 1
     if length < len(content):
-        kept = set_aside(path, content[length:])
+        aside = set_aside(path, content[length:])
         os.truncate(path, length)
-        notify(f"the last line of {path} was never finished; what there is of it is in {kept.name}")
+        notify(f"the last line of {path} was never finished; it is moved to {aside.name}")
     return length
 
 
@@ -489,19 +489,16 @@ def _content(path: Path) -> bytes:
 
 def _rows(content: bytes, path: Path, *, recovering: bool = False) -> Iterator[_Row]:
     """The finished lines."""
-    checked = False
     for line in content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]:
         try:
             text = decrypt_line(line, path)
         except InputError:
             if not recovering or not canary_decrypts(path):
                 raise
-            yield _Row(line, None, "cannot be unsealed")
+            yield _Row(line, None, "cannot be decrypted")
             continue
         checksum = _CHECKSUM.search(text)
-        checked = checked or checksum is not None
-        sound = checksum and int(checksum[1], 16) == zlib.crc32(text[: checksum.start()])
-        if checked and not sound:
+        if not checksum or int(checksum[1], 16) != zlib.crc32(text[: checksum.start()]):
             yield _Row(line, None, "does not match its checksum")
             continue
         try:

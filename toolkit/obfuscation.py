@@ -18,7 +18,6 @@ import binascii
 import hashlib
 import os
 import secrets
-from functools import lru_cache
 from pathlib import Path
 
 from soundingline.toolkit.errors import InputError
@@ -79,12 +78,7 @@ class Canary:
 def canary() -> Canary:
     """The canary of the environment variable `SOUNDINGLINE_CANARY`; `InputError` if it is not
     set."""
-    return _canary(os.environ.get(VARIABLE, ""))
-
-
-@lru_cache(maxsize=4)
-def _canary(text: str) -> Canary:
-    return Canary(text)
+    return Canary(os.environ.get(VARIABLE, ""))
 
 
 def mark_obfuscated(folder: Path) -> None:
@@ -128,7 +122,7 @@ def encrypt_lines(content: bytes) -> bytes:
 
 
 def decrypt_line(line: bytes, path: Path) -> bytes:
-    """A line (without its line break), decrypted where it is obfuscated. `path` appears in the
+    """A line (without its line break), decrypted if it is obfuscated. `path` appears in the
     message of the `InputError` for a line that cannot be decrypted."""
     if not line.startswith(_PREFIX):
         return line
@@ -136,8 +130,8 @@ def decrypt_line(line: bytes, path: Path) -> bytes:
         return canary().decrypt(line[len(_PREFIX) :]).encode()
     except NotObfuscated:
         raise InputError(
-            f"{path} cannot be opened with the canary in ${VARIABLE}",
-            valid="the canary that it was sealed with",
+            f"{path} cannot be decrypted with the canary in ${VARIABLE}",
+            valid="the canary that it was obfuscated with",
             do=f"set {VARIABLE} to it; if that is right, the file is damaged",
         ) from None
 

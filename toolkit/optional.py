@@ -88,6 +88,6 @@ def _reaching(what: str) -> Iterator[None]:
     except (OSError, ValueError, errors.HfHubHTTPError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise InputError(
-            f"{what} cannot be had from the Hugging Face hub: {reason}",
+            f"{what} cannot be downloaded from the Hugging Face hub: {reason}",
             do="check the name and the network, or give the path of a local copy",
         ) from error

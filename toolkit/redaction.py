@@ -84,7 +84,9 @@ def redact(value: Any, name: str = "") -> Any:
         return [redact(inner, f"{name}.{option}") for option, inner in _with_options(value)]
     if value is None or isinstance(value, bool) or value == "":
         return value
-    if is_secret_key(name) or _misplaced(name, value):
+    # A value that cannot be the name of a variable is probably the key itself.
+    misplaced = name.endswith("key_env") and not VARIABLE.fullmatch(str(value))
+    if misplaced or is_secret_key(name):
         return value if _refers(value) else REDACTED
     return _text_masked(value) if isinstance(value, str) else value
 
@@ -116,12 +118,6 @@ def _is_secret(name: str) -> bool:
 
 def _refers(value: Any) -> bool:
     return bool(_REFERENCE.fullmatch(str(value).strip("\"'")))
-
-
-def _misplaced(name: str, value: Any) -> bool:
-    """Whether a value is not the name of a variable as it should be, but probably the key
-    itself."""
-    return name.endswith("key_env") and not VARIABLE.fullmatch(str(value))
 
 
 def _with_options(words: Sequence[Any]) -> Iterator[tuple[str, Any]]:

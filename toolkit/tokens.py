@@ -8,6 +8,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cache, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +140,8 @@ def truncate(text: str, limit: int) -> str:
             return text[: match.end()]
         if len(starts) and whole:
             return text
-    for index, (_, end) in enumerate(token_spans(text), start=1):
-        if index == limit:
-            return text[:end]
-    return text
+    last = next(islice(token_spans(text), limit - 1, None), None)
+    return text[: last[1]] if last else text
 
 
 def token_spans(text: str) -> Iterator[tuple[int, int]]:

@@ -29,11 +29,9 @@ KINDS = (
 
 
 class AnswerType(NamedTuple):
-    """The kind (one of `KINDS`), the stems of the noun asked for (`which county` -> `county`), and
-    for `choice` the alternatives that the question offers."""
+    """The kind (one of `KINDS`), and for `choice` the alternatives that the question offers."""
 
     kind: str
-    focus: frozenset[str] = frozenset()
     options: tuple[str, ...] = ()
 
 
@@ -68,10 +66,8 @@ _NAMED = frozenset(map(stem, _NAMED_NOUNS.split()))
 
 
 def answer_type(question: str) -> AnswerType:
-    """The kind of answer expected.
-
-    In a question of several sentences the last one decides; without any question word, a `phrase`.
-    """
+    """The type of answer that a question expects, by its last sentence. Without any question word
+    the type is `phrase`."""
     sentences = [part for part in re.split(r"(?<=[.?!])\s+", question.strip()) if part]
     questions = [part for part in sentences if part.endswith("?")] or sentences or [""]
     text = questions[-1]
@@ -81,10 +77,9 @@ def answer_type(question: str) -> AnswerType:
     if match is None:
         return AnswerType("phrase")
     kind = match.lastgroup or "phrase"
-    focus = _focus(text[match.end() :]) if kind in ("phrase", "number") else frozenset()
-    if kind == "phrase" and focus & _NAMED:
+    if kind == "phrase" and _nouns(text[match.end() :]) & _NAMED:
         kind = "name"
-    return AnswerType(kind, focus)
+    return AnswerType(kind)
 
 
 def _polar_type(text: str) -> AnswerType:
@@ -94,8 +89,9 @@ def _polar_type(text: str) -> AnswerType:
     return AnswerType("choice", options=tuple(option for option in match.groups() if option))
 
 
-def _focus(rest: str) -> frozenset[str]:
-    """The first words after the question word, up to a verb; over a leading `is the`."""
+def _nouns(rest: str) -> frozenset[str]:
+    """The stems of the first content words after the question word, up to three (`which county
+    was` -> `county`)."""
     nouns: list[str] = []
     for word in words(rest):
         if nouns and not is_content(word):
@@ -143,7 +139,7 @@ _PLACE_BEFORE = re.compile(
 _UNCERTAIN = 0.5
 
 
-class Candidate(NamedTuple):
+class AnswerCandidate(NamedTuple):
     """A possible answer, its character position in the sentence, and how well its surroundings
     fit the kind (1: neutral)."""
 
@@ -152,21 +148,21 @@ class Candidate(NamedTuple):
     weight: float = 1.0
 
 
-def _matches(pattern: re.Pattern[str]) -> Callable[[str], Iterator[Candidate]]:
-    def find(text: str) -> Iterator[Candidate]:
+def _matches(pattern: re.Pattern[str]) -> Callable[[str], Iterator[AnswerCandidate]]:
+    def find(text: str) -> Iterator[AnswerCandidate]:
         for match in pattern.finditer(text):
-            yield Candidate(match.group().strip(), match.start())
+            yield AnswerCandidate(match.group().strip(), match.start())
 
     return find
 
 
-def _names(text: str) -> Iterator[Candidate]:
+def _names(text: str) -> Iterator[AnswerCandidate]:
     for match in _NAME.finditer(text):
         name, start = _without_leading_stop_words(match.group(), match.start())
         if len(name) > 1 and not _DATE_WORDS.match(name):
             # A capital at the start of a sentence may be no name.
             certain = start > 0 or " " in name
-            yield Candidate(name, start, 1.0 if certain else _UNCERTAIN)
+            yield AnswerCandidate(name, start, 1.0 if certain else _UNCERTAIN)
 
 
 def _without_leading_stop_words(name: str, start: int) -> tuple[str, int]:
@@ -178,18 +174,18 @@ def _without_leading_stop_words(name: str, start: int) -> tuple[str, int]:
     return name[skipped:], start + skipped
 
 
-def _place_names(text: str) -> Iterator[Candidate]:
+def _place_names(text: str) -> Iterator[AnswerCandidate]:
     for name in _names(text):
         after_preposition = _PLACE_BEFORE.search(text[max(0, name.start - 16) : name.start])
         yield name._replace(weight=1.5 if after_preposition else 0.5)
 
 
-def _reasons(text: str) -> Iterator[Candidate]:
+def _reasons(text: str) -> Iterator[AnswerCandidate]:
     for match in _REASON.finditer(text):
-        yield Candidate(match.group(1).strip(" ,"), match.start())
+        yield AnswerCandidate(match.group(1).strip(" ,"), match.start())
 
 
-def _phrases(text: str) -> Iterator[Candidate]:
+def _phrases(text: str) -> Iterator[AnswerCandidate]:
     """Names, and runs of at most four words between stop words or punctuation."""
     yield from _names(text)
     for match in _CHUNK.finditer(text):
@@ -200,12 +196,12 @@ def _phrases(text: str) -> Iterator[Candidate]:
                 run.append(word)
             else:
                 if run and len(run) <= 4:
-                    yield Candidate(" ".join(run), start - len(" ".join(run)) - 1)
+                    yield AnswerCandidate(" ".join(run), start - len(" ".join(run)) - 1)
                 run = []
             start += len(word) + 1
 
 
-_FINDERS: Mapping[str, Callable[[str], Iterator[Candidate]]] = {
+_FINDERS: Mapping[str, Callable[[str], Iterator[AnswerCandidate]]] = {
     "name": _names,
     "place": _place_names,
     "date": _matches(_DATE),
@@ -217,8 +213,8 @@ _FINDERS: Mapping[str, Callable[[str], Iterator[Candidate]]] = {
 }
 
 
-def candidates(kind: str, text: str) -> list[Candidate]:
-    """The candidates of one of the open kinds (all but `yes_no` and `choice`) in a sentence."""
+def candidates(kind: str, text: str) -> list[AnswerCandidate]:
+    """The candidates of a kind in a sentence, for all kinds but `yes_no` and `choice`."""
     return list(_FINDERS[kind](text))
 
 
@@ -229,7 +225,7 @@ _CLOSE = 40  # characters at which a clue word's pull on a candidate has halved
 
 class Vote(NamedTuple):
     """A candidate after the vote: its text, its share of all votes (0 to 1), the documents that
-    voted for it (strongest first), the sentence that spoke loudest for it and the share of the
+    voted for it (strongest first), the sentence with the strongest vote and the share of the
     question that this sentence covers (0 to 1)."""
 
     text: str
@@ -240,8 +236,8 @@ class Vote(NamedTuple):
 
 
 class _Ballot:
-    """The votes for one answer. A document's voice is its strongest sentence plus a tenth of the
-    others, so that a word repeated all over one document does not win by repetition."""
+    """The votes for one answer. A document contributes its strongest vote plus a tenth of the
+    others, so that a word does not win because one document repeats it."""
 
     def __init__(self) -> None:
         self.strongest: dict[str, float] = {}
@@ -274,11 +270,16 @@ def count_votes(
     *,
     limit: int = 10,
 ) -> list[Vote]:
-    """At most `limit` answers, best first, their shares taken among these alone.
+    """The best answers, best first. Words of the question are no answer, except the alternatives
+    that it offers.
 
-    A sentence's voice is its squared coverage, times its document's `trust` (0 to 1, from ranks),
-    times the closeness of its clue words (`weights`) to the candidate. Words of the question
-    itself are no answer, save the alternatives that it offers.
+    Args:
+        answer_type: the type of the answer.
+        sentences: the sentences that vote. The vote of a sentence is its squared coverage, times
+            the trust in its document, times the closeness of its clue words to the candidate.
+        weights: clue stem -> weight.
+        trust: docid -> trust, from 0 to 1, by rank.
+        limit: the largest number of answers. Shares are relative to the votes of these.
     """
     if answer_type.kind == "yes_no":
         return _polar_votes(sentences, trust)
@@ -302,22 +303,21 @@ def _ranked(ballots: Mapping[str, _Ballot], limit: int) -> list[Vote]:
 
 def _candidates(
     answer_type: AnswerType, sentence: Sentence, weights: Mapping[str, float]
-) -> list[Candidate]:
+) -> list[AnswerCandidate]:
     if answer_type.kind == "choice":
         return _offered(answer_type.options, sentence.text)
     matching = []
     for candidate in candidates(answer_type.kind, sentence.text):
         stems = {stem(word) for word in words(candidate.text) if is_content(word)}
-        if stems and not stems <= weights.keys() | answer_type.focus:
-            bonus = 2.0 if stems & answer_type.focus else 1.0
-            matching.append(candidate._replace(weight=candidate.weight * bonus))
+        if stems and not stems <= weights.keys():
+            matching.append(candidate)
     return matching
 
 
-def _offered(options: Sequence[str], text: str) -> list[Candidate]:
+def _offered(options: Sequence[str], text: str) -> list[AnswerCandidate]:
     low = text.lower()
     positions = ((option, low.find(option.lower())) for option in options)
-    return [Candidate(option, start) for option, start in positions if start >= 0]
+    return [AnswerCandidate(option, start) for option, start in positions if start >= 0]
 
 
 def _clue_positions(sentence: Sentence) -> dict[str, list[int]]:
@@ -329,14 +329,14 @@ def _clue_positions(sentence: Sentence) -> dict[str, list[int]]:
 
 
 def _closeness(
-    candidate: Candidate,
+    candidate: AnswerCandidate,
     sentence: Sentence,
     clue_positions: Mapping[str, Sequence[int]],
     weights: Mapping[str, float],
 ) -> float:
-    """Weighted mean of 1 / (1 + distance / 40 characters) over the clue words outside the candidate
-    (a mean, because how many there are is in the sentence's coverage already). Of each clue word
-    the nearest occurrence counts."""
+    """Weighted mean of 1 / (1 + distance / 40 characters) over the clue words outside of the
+    candidate, each at its nearest occurrence. A mean, because the coverage of the sentence already
+    counts the words."""
     start, end = candidate.start, candidate.start + len(candidate.text)
     nearest: dict[str, float] = {}
     for clue, positions in clue_positions.items():
@@ -350,8 +350,7 @@ def _closeness(
 
 
 def _polar_votes(sentences: Sequence[Sentence], trust: Mapping[str, float]) -> list[Vote]:
-    """Yes or no: sentences that cover the question vote yes, or no where they hold a negation;
-    what no sentence covers is silence, and silence votes no."""
+    """The three best sentences vote yes, or no if they contain a negation."""
     ballots = {"yes": _Ballot(), "no": _Ballot()}
     for sentence in sorted(sentences, key=lambda s: -s.score * trust.get(s.docid, 0.0))[:3]:
         says = "no" if _NEGATION.search(sentence.text) else "yes"

@@ -43,10 +43,9 @@ def words(text: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
-    """A crude stem, for comparison only: `Founded`, `founding` and `founds` agree with `found`.
+    """A crude stem, for comparison only: `Founded`, `founding` and `founds` have the stem `found`.
 
-    At least four characters stay (`cities` and `city` are four), so that short words keep their
-    form.
+    At least four characters stay, so that short words keep their form.
     """
     word = word.lower().replace("’", "'").removesuffix("'s").rstrip("'")
     for suffix in _SUFFIXES:
@@ -58,17 +57,20 @@ def stem(word: str) -> str:
 
 
 def is_content(word: str) -> bool:
-    """Whether the word says what a text is about: no stop word, and more than one character."""
+    """Whether the word is no stop word and has more than one character, or is a digit."""
     return word.lower() not in STOP_WORDS and (len(word) > 1 or word.isdigit())
 
 
 class Rarity:
-    """How much a word tells, from 0 (nothing) to 1 (it is in one document alone).
+    """The rarity of a word, from 0 to 1 (a word of one document).
 
-    With `document_frequency` (word as written -> number of documents with it) and `documents` (the
-    corpus's size) it is Lucene's idf divided by that of a word in one document; a word that no
-    document has tells nothing, since it can match nothing. Without them it is guessed from the
-    word's form: numbers and capitals tell more, and so does length.
+    Lucene's idf divided by that of a word of one document. A word of no document has the rarity 0,
+    because it can match nothing. Without statistics, rarity is estimated from the form of a word:
+    numbers, capitals and long words are rarer.
+
+    Args:
+        document_frequency: word as written -> number of documents that contain it.
+        documents: the number of documents. Both or neither must be given.
     """
 
     def __init__(
@@ -105,43 +107,33 @@ class Rarity:
         return min(1.0, (0.6 if marked else 0.2) + 0.05 * min(len(word), 8))
 
 
-QUOTED = re.compile(r"[\"“”«»]([^\"“”«»]{2,120})[\"“”«»]|(?<!\w)['‘]([^'‘’]{2,120})['’](?!\w)")
-# Runs of marks and of white space are tried from their beginning only.
-_CLAUSE = re.compile(
-    r"(?<![.;?!])[.;?!]+\s+|[;:]\s+|,\s+"
-    r"|(?<!\s)\s+(?=(?:and|but|that|which|who|whose|where|when|while)\s)"
-)
+_QUOTED = re.compile(r"[\"“”«»]([^\"“”«»]{2,120})[\"“”«»]|(?<!\w)['‘]([^'‘’]{2,120})['’](?!\w)")
+# How much more a marked word counts than a plain one of the same rarity.
+_EMPHASIS = {"quoted": 1.3, "number": 1.2, "name": 1.3, "word": 1.0}
 
 
 class Clue(NamedTuple):
-    """One word of the question: as written, its stem, its kind (`quoted`, `number`, `name` or
-    `word`), its weight (0 to 1), and the numbers of the clauses that it stands in."""
+    """A word of the question: its text, its stem, its kind (`quoted`, `number`, `name` or `word`)
+    and its weight (0 to 1)."""
 
     text: str
     stem: str
     kind: str
     weight: float
-    clauses: frozenset[int] = frozenset()
 
 
-class Query(NamedTuple):
-    """A query and one line that says why it is asked."""
+class KeywordQuery(NamedTuple):
+    """A query and the reason for it in one line."""
 
     text: str
     reason: str
 
 
-# How much more a marked word counts than a plain one of the same rarity.
-_EMPHASIS = {"quoted": 1.3, "number": 1.2, "name": 1.3, "word": 1.0}
-
-
 def find_clues(question: str, rarity: Callable[[str], float]) -> list[Clue]:
-    """The clues of a question in its order, each stem once; words of weight 0 are left out."""
-    quoted = [match.span() for match in QUOTED.finditer(question)]
+    """The clues of a question in its order, each stem once. Words of weight 0 are left out."""
+    quoted = [match.span() for match in _QUOTED.finditer(question)]
     openings = [start for start, _ in quoted]
-    breaks = [match.end() for match in _CLAUSE.finditer(question)]
     clues: dict[str, Clue] = {}
-    clauses: dict[str, set[int]] = {}
     for match in WORD.finditer(question):
         word, start = match.group(), match.start()
         weight = rarity(word) if is_content(word) else 0.0
@@ -151,8 +143,7 @@ def find_clues(question: str, rarity: Callable[[str], float]) -> list[Clue]:
         kind = _kind(question, start, word, last >= 0 and start < quoted[last][1])
         clue = Clue(word, stem(word), kind, min(1.0, weight * _EMPHASIS[kind]))
         clues.setdefault(clue.stem, clue)
-        clauses.setdefault(clue.stem, set()).add(bisect_right(breaks, start))
-    return [clue._replace(clauses=frozenset(clauses[key])) for key, clue in clues.items()]
+    return list(clues.values())
 
 
 def _kind(question: str, start: int, word: str, inside_quotes: bool) -> str:
@@ -174,41 +165,21 @@ def _opens_sentence(text: str, position: int) -> bool:
     return not last or last in '"“«' or (last in ".?!" and end < position)
 
 
-def weights(clues: Sequence[Clue]) -> dict[str, float]:
-    """Stem -> weight."""
-    return {clue.stem: clue.weight for clue in clues}
-
-
-def first_queries(clues: Sequence[Clue], *, limit: int, terms: int) -> list[Query]:
+def make_queries(clues: Sequence[Clue], *, limit: int, terms: int) -> list[KeywordQuery]:
     """At most `limit` different queries of at most `terms` words each: the whole question, its
-    names, numbers and quotations, each clause by itself (the most telling first), the rarest words.
-    """
+    names, numbers and quotations, and its rarest words."""
     marked = [clue for clue in clues if clue.kind != "word"]
-    rarest = heaviest(clues, min(4, terms))
     choices = [
         (heaviest(clues, terms), "All telling words of the question."),
         (heaviest(marked, terms), "Its names, numbers and quotations alone."),
-        *((heaviest(clause, terms), "One clue of the question.") for clause in _clauses(clues)),
-        (rarest, "Its rarest words."),
+        (heaviest(clues, min(4, terms)), "Its rarest words."),
     ]
-    queries: dict[frozenset[str], Query] = {}
+    queries: dict[frozenset[str], KeywordQuery] = {}
     for chosen, reason in choices:
         if chosen:
             stems = frozenset(clue.stem for clue in chosen)
-            queries.setdefault(stems, Query(" ".join(clue.text for clue in chosen), reason))
+            queries.setdefault(stems, KeywordQuery(" ".join(clue.text for clue in chosen), reason))
     return list(queries.values())[:limit]
-
-
-def _clauses(clues: Sequence[Clue]) -> list[list[Clue]]:
-    """Clauses with at least three clues, the heaviest first; a single clause is the question."""
-    clauses: dict[int, list[Clue]] = {}
-    for clue in clues:
-        for clause in sorted(clue.clauses):
-            clauses.setdefault(clause, []).append(clue)
-    if len(clauses) < 2:
-        return []
-    long = [clause for clause in clauses.values() if len(clause) >= 3]
-    return sorted(long, key=lambda clause: -sum(clue.weight for clue in clause))
 
 
 def heaviest(clues: Sequence[Clue], limit: int) -> list[Clue]:

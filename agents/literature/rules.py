@@ -220,7 +220,7 @@ class OverlapScorer:
     and thread-safe.
     """
 
-    asks_model = False
+    needs_llm = False
 
     def __init__(self) -> None:
         self._rarity = Rarity()

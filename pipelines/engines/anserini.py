@@ -27,7 +27,12 @@ from threading import Lock
 from typing import IO, Any, ClassVar, cast
 
 from soundingline.pipelines.engines.engine import RankedList
-from soundingline.pipelines.index_folder import Checked, OpenedIndex, read_manifest, write_manifest
+from soundingline.pipelines.index_folder import (
+    OpenedIndex,
+    UniqueUnits,
+    read_manifest,
+    write_manifest,
+)
 from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
 from soundingline.pipelines.lexical.bm25 import check_settings
 from soundingline.pipelines.lexical.likelihood import check_likelihood
@@ -66,7 +71,7 @@ class AnseriniEngine:
     java_home: str | None = None
     heap: str | None = None
     name: str = NAME
-    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3"})
+    supports: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3"})
 
     @property
     def fingerprint(self) -> str:
@@ -78,7 +83,7 @@ class AnseriniEngine:
         The folder appears when it is complete. `InputError` for an empty corpus, a repeated id, a
         missing jar or machine.
         """
-        checked = Checked(track(units, "indexing (anserini)"))
+        checked = UniqueUnits(track(units, "indexing (anserini)"))
         process = self.process()
         try:
             with atomic_folder(Path(path)) as folder:
@@ -164,10 +169,18 @@ class AnseriniIndex(OpenedIndex):
                 raise InputError(
                     "query_toks came to RM3", valid="query text", do="drop the column query_toks"
                 )
+        return self.search(list(map(_positive, queries)), depth, settings)
+
+    def search(
+        self, queries: list[Any], depth: int, model: dict[str, Any], threads: int = 1
+    ) -> list[RankedList]:
+        """Rank for texts, or for weights by index term, with the settings of a model."""
         rankings = []
         for first in range(0, len(queries), _QUERIES_AT_ONCE):
-            part = list(map(_positive, queries[first : first + _QUERIES_AT_ONCE]))
-            found = self._process.request("search", queries=part, depth=depth, model=settings)
+            part = queries[first : first + _QUERIES_AT_ONCE]
+            found = self._process.request(
+                "search", queries=part, depth=depth, model=model, threads=threads
+            )
             for number in range(len(part)):
                 hits = found.get(str(number), ())
                 docnos = [hit["docid"] for hit in hits]

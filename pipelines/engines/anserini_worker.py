@@ -65,7 +65,7 @@ class Worker:
     def frequency(self, term: str) -> int:
         return int(self.reader.docFreq(self.term(FIELD, term)))
 
-    def search(self, queries: list[Any], depth: int, model: dict[str, Any]) -> Json:
+    def search(self, queries: list[Any], depth: int, model: dict[str, Any], threads: int) -> Json:
         """JSON of a dict: a query's place in the list -> its hits. The queries are all text, or
         all weights by index term. Places without a hit may be absent."""
         if "mu" in model:
@@ -84,7 +84,7 @@ class Worker:
         for number, query in enumerate(queries):
             texts.add(query)
             numbers.add(str(number))
-        hits = self.searcher.batch_search(texts, numbers, depth, 1)
+        hits = self.searcher.batch_search(texts, numbers, depth, threads)
         return Json(self.mapper.writeValueAsString(hits))
 
     def _weighted(self, query: dict[str, float]) -> Any:

@@ -87,7 +87,7 @@ class Engine(Protocol):
     def fingerprint(self) -> str: ...
 
     @property
-    def offers(self) -> frozenset[str]:
+    def supports(self) -> frozenset[str]:
         """What an opened index supports: `bm25`, `ql`, `rm3`, `grid` (tuning), `enrichment`
         (documents with phrases)."""
         ...

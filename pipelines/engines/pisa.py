@@ -1,9 +1,8 @@
 """PISA (C++; Mallia et al., OSIRRC 2019) as an engine, through `pyterrier_pisa`.
 
 Text is analysed as for our own index, so that engines differ in scoring, not in tokens. PISA's
-idf is not Lucene's and its lengths are exact; see docs/engines.md. Its known traps are closed: a
-failed build leaves nothing, a length of the corpus is checked, each (k1, b) is prepared once, by
-one process, into a folder of its own that appears when it is whole.
+idf is not Lucene's, and its lengths are exact; see docs/engines.md. PISA compresses its lists for
+each (k1, b); one process does so, once, into a folder that appears when it is complete.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,8 +23,8 @@ import pandas as pd
 from soundingline.pipelines.engines.engine import NOTHING, RankedList
 from soundingline.pipelines.index_folder import (
     REBUILD,
-    Checked,
     OpenedIndex,
+    UniqueUnits,
     read_manifest,
     write_manifest,
 )
@@ -44,28 +42,33 @@ _UNITS = "units.txt"
 
 
 def _pisa() -> Any:
-    if find_spec("pyterrier_pisa") is None:
+    try:
+        import pyterrier_pisa
+    except ModuleNotFoundError as error:
         raise InputError(
             "pyterrier-pisa is not installed",
             valid="Linux with pyterrier-pisa 0.4.9 or newer",
             do="pip install 'soundingline[bench]'",
-        )
-    import pyterrier_pisa
-
+        ) from error
     return pyterrier_pisa
 
 
 @dataclass(frozen=True)
 class PisaEngine:
-    """Builds and opens PISA indexes. `analyzer` as for our own index; `algorithm` is PISA's query
-    processing, which changes speed only (`maxscore`; the library's own default is slow on long
-    queries); `threads` search a frame of queries."""
+    """Builds and opens PISA indexes.
+
+    Args:
+        analyzer: The name of the analyzer; see `make_analyzer`.
+        algorithm: PISA's query processing, which changes speed alone. The library's own default is
+            slow on long queries.
+        threads: Threads that search the queries of a frame.
+    """
 
     analyzer: str = "english"
     algorithm: str = "maxscore"
     threads: int = 1
     name: str = NAME
-    offers: ClassVar[frozenset[str]] = frozenset({"bm25"})
+    supports: ClassVar[frozenset[str]] = frozenset({"bm25"})
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)
@@ -76,13 +79,10 @@ class PisaEngine:
         return fingerprint(self.name, make_analyzer(self.analyzer).fingerprint)
 
     def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
-        """Index the `contents` of the units, in their order.
-
-        `InputError` for an empty corpus, a repeated id, an id with a line break. Whole or not at
-        all.
-        """
+        """Index the `contents` of the units, in their order. The folder appears when complete.
+        `InputError` for an empty corpus, a repeated id, an id with a line break."""
         pisa, analyzer = _pisa(), make_analyzer(self.analyzer)
-        checked = Checked(track(units, "indexing (pisa)"))
+        checked = UniqueUnits(track(units, "indexing (pisa)"))
         with atomic_folder(Path(path)) as folder:
             index = pisa.PisaIndex(str(folder / _INDEX), text_field="toks", stemmer="none")
             with (
@@ -104,7 +104,7 @@ class PisaEngine:
             write_manifest(folder, NAME, content)
 
     def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> PisaIndex:
-        """`InputError` if there is no whole index of that corpus and analyzer."""
+        """`InputError` if there is no complete index of that corpus and analyzer."""
         _pisa()
         manifest = read_manifest(Path(path), NAME, corpus_fingerprint)
         analyzer = make_analyzer(self.analyzer)
@@ -116,8 +116,8 @@ class PisaEngine:
         return PisaIndex(Path(path), manifest, self)
 
 
-def _rows(units: Checked, analyzer: Analyzer, names: Any) -> Iterator[dict[str, Any]]:
-    # PISA cuts names at white space, so it gets numbers; the names are kept beside it.
+def _rows(units: UniqueUnits, analyzer: Analyzer, names: Any) -> Iterator[dict[str, Any]]:
+    # PISA cuts names at white space, so it gets numbers, and the names are in a file of our own.
     for number, unit in enumerate(units):
         if "\n" in unit.unit_id or "\r" in unit.unit_id:
             raise InputError(f"unit id {unit.unit_id!r} has a line break", do="rename it")
@@ -173,13 +173,17 @@ class PisaIndex(OpenedIndex):
     def rank(self, queries: Sequence[Any], model: BM25, depth: int) -> Sequence[RankedList]:
         """See `soundingline.pipelines.engines.engine.Index`."""
         rankings = [NOTHING] * len(queries)
-        terms = ((str(number), self._known(query)) for number, query in enumerate(queries))
-        rows = [(number, weights) for number, weights in terms if weights]
+        known = enumerate(map(self._known, queries))
+        rows = [(str(number), weights) for number, weights in known if weights]
         if rows:
             frame = pd.DataFrame(rows, columns=["qid", "query_toks"])
             hits_of_all = self._searcher(model.k1, model.b, depth).transform(frame)
             for number, hits in hits_of_all.groupby("qid", sort=False):
-                rankings[int(str(number))] = self._ranking(hits)
+                numbers = hits["docno"].astype(np.int64).to_numpy()
+                scores = hits["score"].to_numpy(dtype=np.float64)
+                order = np.lexsort((numbers, -scores))
+                docnos = self.docnos[numbers[order]].tolist()
+                rankings[int(str(number))] = RankedList(docnos, scores[order].tolist())
         return rankings
 
     def _known(self, query: str | Mapping[str, float]) -> dict[str, float]:
@@ -190,12 +194,6 @@ class PisaIndex(OpenedIndex):
             for term, weight in weights.items()
             if weight > 0 and self.document_frequency(term)
         }
-
-    def _ranking(self, hits: pd.DataFrame) -> RankedList:
-        numbers = hits["docno"].astype(np.int64).to_numpy()
-        scores = hits["score"].to_numpy(dtype=np.float64)
-        order = np.lexsort((numbers, -scores))
-        return RankedList(self.docnos[numbers[order]].tolist(), scores[order].tolist())
 
     def _searcher(self, k1: float, b: float, depth: int) -> Any:
         key = float(k1), float(b), depth
@@ -216,20 +214,17 @@ class PisaIndex(OpenedIndex):
                         (unfinished / file.name).symlink_to(Path("..", "..", _INDEX, file.name))
                     with _quiet():
                         _searcher(unfinished, k1, b, 1, self.engine.algorithm, 1)
-                    write_manifest(unfinished, _PREPARED, {"corpus_fingerprint": self._checksum})
+                    content = {"corpus_fingerprint": self.manifest["checksum"]}
+                    write_manifest(unfinished, _PREPARED, content)
         return folder
 
     def _is_prepared(self, folder: Path) -> bool:
-        """Whether the folder is whole and of this index."""
+        """Whether the folder is complete and of this index."""
         try:
-            read_manifest(folder, _PREPARED, self._checksum)
+            read_manifest(folder, _PREPARED, self.manifest["checksum"])
         except InputError:
             return False
         return True
-
-    @property
-    def _checksum(self) -> str:
-        return str(self.manifest["checksum"])
 
 
 def _searcher(folder: Path, k1: float, b: float, depth: int, algorithm: str, threads: int) -> Any:

@@ -6,12 +6,11 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 from soundingline.pipelines.cache import ResultCache
 from soundingline.pipelines.counts import Counts, MadeOnce
-from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, clean_text
+from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, batches, clean_text
 from soundingline.pipelines.models import (
     Checkpoint,
     Placement,
@@ -108,9 +107,9 @@ class Doc2Query(PhraseSource):
         folder = collection.caches
         path = folder / f"doc2query-{self.fingerprint}.sqlite" if folder else None
         cache: ResultCache = self._caches.get(path, lambda: ResultCache(path))
-        tracked = iter(track(units, "Writing questions", total=len(collection.index)))
+        tracked = track(units, "Writing questions", total=len(collection.index))
         longest = self.max_length * _CHARACTERS
-        while batch := list(islice(tracked, _BATCH)):
+        for batch in batches(tracked, _BATCH):
             texts = [clean_text(unit.contents[:longest], self.max_length) for unit in batch]
             known = cache.get([(text,) for text in texts])
             for unit, text, questions in zip(batch, texts, known, strict=True):

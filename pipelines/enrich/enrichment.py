@@ -69,7 +69,7 @@ class EnrichedEngine:
     filter: DfFilter | None
     collection: Collection
     name: ClassVar[str] = "enriched"
-    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "rm3"})
+    supports: ClassVar[frozenset[str]] = frozenset({"bm25", "rm3"})
 
     @property
     def fingerprint(self) -> str:
@@ -247,9 +247,9 @@ class Enrichment(Stage):
         self._counts = Counts("queries", *without, *map(_counted_as, REASONS))
 
     @property
-    def asks_model(self) -> bool:  # type: ignore[override]
+    def needs_llm(self) -> bool:  # type: ignore[override]
         """Whether one of the sides needs a language model."""
-        return any(side.asks_model for side in self._sides.values())
+        return any(side.needs_llm for side in self._sides.values())
 
     @property
     def fingerprint(self) -> str:
@@ -277,10 +277,10 @@ class Enrichment(Stage):
         filters = {"query": self.query_filter, "corpus": self.corpus_filter}
         return {name: filter_ for name, filter_ in filters.items() if filter_ is not None}
 
-    def check(self, engine: Engine) -> None:
+    def validate(self, engine: Engine) -> None:
         """`InputError` if the index of the engine cannot be enriched."""
-        super().check(engine)
-        if "enrichment" not in engine.offers:
+        super().validate(engine)
+        if "enrichment" not in engine.supports:
             raise InputError(
                 f"the engine {engine.name} supports no enrichment",
                 valid="lexical",
@@ -341,11 +341,11 @@ class Enrichment(Stage):
         filters = {
             f"{side}_filter": replace(filter_, tau=tau) for side, filter_ in self._filters.items()
         }
-        return type(self)(**{**self._arguments(), **filters})
+        return replace(self, **filters)  # type: ignore[arg-type]
 
     def with_weight(self, weight: float) -> Enrichment:
         """The stage with another weight, not bound."""
-        return type(self)(**{**self._arguments(), "weight": weight})
+        return replace(self, weight=weight)
 
     def expansions(self, queries: Sequence[QueryContext]) -> list[Expansion]:
         """The terms of each query and of its expansion. The stage must be bound."""

@@ -6,18 +6,18 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext
+from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, batches
 from soundingline.pipelines.lexical.analyzers import is_ngram
 from soundingline.pipelines.lexical.bm25 import idf
+from soundingline.pipelines.lexical.forward import Vector
 from soundingline.pipelines.lexical.index import LexicalIndex
-from soundingline.pipelines.lexical.rm3 import Vector, check_feedback
-from soundingline.pipelines.stage import Collection, Texts
+from soundingline.pipelines.lexical.rm3 import check_feedback
+from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
@@ -73,8 +73,7 @@ class FeedbackPhrases(PhraseSource):
     ) -> Iterator[tuple[str, Sequence[str]]]:
         """See `PhraseSource`."""
         feedback = _Feedback(self, collection)
-        unit_ids = (unit.unit_id for unit in units)
-        while batch := list(islice(unit_ids, _BATCH)):
+        for batch in batches((unit.unit_id for unit in units), _BATCH):
             yield from zip(batch, feedback.of_documents(batch), strict=True)
 
     def for_queries(
@@ -103,8 +102,8 @@ class _Feedback:
         self._index: LexicalIndex = collection.index
         # The words of the documents themselves, if phrases enrich them.
         self._base: LexicalIndex = collection.index.base
-        self._spelled = _Spelling(source, collection, collection.texts)
         self._collection = collection.fingerprint
+        self._spellings: OrderedDict[int, dict[str, str]] = OrderedDict()
 
     @property
     def _is_word(self) -> NDArray[np.bool_]:
@@ -199,40 +198,31 @@ class _Feedback:
                 heaviest.append(term)
         return heaviest
 
-
-class _Spelling:
-    """Spellings of index terms, from the texts of documents. They are stored in the source."""
-
-    def __init__(self, source: FeedbackPhrases, collection: Collection, texts: Texts) -> None:
-        self._texts, self._known = texts, source._spellings
-        self._base: LexicalIndex = collection.index.base
-        self._collection = collection.fingerprint
-        self._words: OrderedDict[int, dict[str, str]] = OrderedDict()
-
-    def __call__(self, term: str) -> str:
-        key = self._collection, term
-        if key not in self._known:
+    def _spelled(self, term: str) -> str:
+        """The spelling of a term, which is stored in the source."""
+        key, known = (self._collection, term), self._source._spellings
+        if key not in known:
             first = int(self._base.postings(term)[0][0])
-            self._known[key] = self._of_document(first).get(term, term)
-        return self._known[key]
+            known[key] = self._spellings_of(first).get(term, term)
+        return known[key]
 
-    def _of_document(self, number: int) -> dict[str, str]:
+    def _spellings_of(self, number: int) -> dict[str, str]:
         """The most frequent spelling of each term of a document."""
-        if number not in self._words:
+        if number not in self._spellings:
             analyzer = self._base.analyzer
-            spellings: dict[str, Counter[str]] = {}
+            counts: dict[str, Counter[str]] = {}
             [unit] = self._texts([self._base.docnos[number]])
             for word in analyzer.words(unit.contents):
                 term = analyzer.term(word)
                 if term is not None:
-                    spellings.setdefault(term, Counter())[word.lower()] += 1
-            self._words[number] = {
+                    counts.setdefault(term, Counter())[word.lower()] += 1
+            self._spellings[number] = {
                 term: min(words, key=lambda word: (-words[word], word))
-                for term, words in spellings.items()
+                for term, words in counts.items()
             }
-            if len(self._words) > _UNITS_KEPT:
-                self._words.popitem(last=False)
-        return self._words[number]
+            if len(self._spellings) > _UNITS_KEPT:
+                self._spellings.popitem(last=False)
+        return self._spellings[number]
 
 
 def _idf_of_terms(frequencies: NDArray[np.int64], documents: int) -> NDArray[np.float64]:

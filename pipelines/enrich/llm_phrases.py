@@ -24,6 +24,7 @@ from soundingline.pipelines.enrich.phrases import (
     Limits,
     PhraseSource,
     QueryContext,
+    batches,
     clean,
     clean_text,
     read_phrases,
@@ -43,6 +44,7 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "hyde": ("general", "claim", "argument", "finance"),
     "chain_of_thought": ("general",),
 }
+_PLACES = {"document": "text", "query": "query"}  # in the prompt of each side
 _BATCH = 256
 _LIST_OF_TEXTS = {"type": "array", "items": {"type": "string"}}
 
@@ -67,7 +69,7 @@ class LlmSource(PhraseSource):
     with the next seed.
     """
 
-    asks_model: ClassVar[bool] = True
+    needs_llm: ClassVar[bool] = True
     counted: ClassVar[tuple[str, ...]] = ()
     """Names of the counts of texts and phrases."""
 
@@ -160,7 +162,7 @@ class ModelPhrases(LlmSource):
         if self.task not in TASKS:
             raise InputError(f"task is {self.task!r}", valid=", ".join(TASKS))
         check_int("max_characters", self.max_characters)
-        self.limits = Limits(self.phrases, self.words).checked()
+        self.limits = Limits(self.phrases, self.words)
         self._templates = MadeOnce()
         super().__post_init__()
 
@@ -175,14 +177,18 @@ class ModelPhrases(LlmSource):
     @property
     def fingerprint(self) -> str:
         """Hash of the prompts and the limits. The cache keys have the model and its sampling."""
-        sides = ("document", "query")
-        texts = [self._template(side).text for side in sides if self._has(side)]
-        return fingerprint("model", texts, *self.limits, self.max_characters)
+        texts = [self._template(side).text for side in _PLACES if self._has(side)]
+        return fingerprint("model", texts, self.phrases, self.words, self.max_characters)
 
     def content(self, collection: Collection) -> str:
         """Hash of prompts, limits and model; with `allow_missing` also of the documents without a
         cached answer, for which every text is looked up in the cache."""
-        missing = [unit.unit_id for unit in self._allowed_missing(collection)]
+        missing: list[str] = []
+        if self.allow_missing and collection.texts is not None:
+            unit_ids = collection.index.docnos.take(np.arange(len(collection.index))).tolist()
+            for batch in batches(unit_ids, _BATCH):
+                units = self.missing(collection.texts(batch), collection)
+                missing.extend(unit.unit_id for unit in units)
         return fingerprint(self.fingerprint, self._llm.key(model_of(collection)), missing)
 
     def provenance(self, collection: Collection) -> Mapping[str, Any]:
@@ -198,11 +204,11 @@ class ModelPhrases(LlmSource):
 
     def document_prompt(self, unit: Unit) -> str:
         """The prompt for a document."""
-        return self._filled("document", text=unit.contents[: self.max_characters])
+        return self._filled("document", unit.contents[: self.max_characters])
 
     def query_prompt(self, query: str) -> str:
         """The prompt for a query."""
-        return self._filled("query", query=query)
+        return self._filled("query", query)
 
     def for_documents(
         self, units: Iterable[Unit], collection: Collection
@@ -211,12 +217,9 @@ class ModelPhrases(LlmSource):
         missing = total = 0
         for unit, answer in self._cached(units, collection):
             total += 1
-            missing += answer is None
-            if answer is not None:
-                yield unit.unit_id, self.read(Reply(answer))
-            elif self.allow_missing:
-                yield unit.unit_id, ()
-        if missing and not self.allow_missing:
+            missing += answer is None and not self.allow_missing
+            yield unit.unit_id, () if answer is None else self.read(Reply(answer))
+        if missing:
             raise InputError(
                 f"{missing:,} of {total:,} documents have no phrases yet",
                 valid="phrases of every document",
@@ -260,7 +263,7 @@ class ModelPhrases(LlmSource):
             replies = llm.replies(dict(zip(prompts, owners, strict=True)))
             return [(unit, replies[prompt]) for unit, prompt in zip(batch, prompts, strict=True)]
 
-        for answered in _two_at_once(ask, _batches(units)):
+        for answered in _two_at_once(ask, batches(units, _BATCH)):
             for unit, reply in answered:
                 yield unit, self.read(reply), reply.error
 
@@ -279,13 +282,13 @@ class ModelPhrases(LlmSource):
     ) -> Iterator[tuple[Unit, str | None]]:
         """Each unit with its cached answer."""
         llm = self._bound_llm(collection)
-        for batch in _batches(units):
+        for batch in batches(units, _BATCH):
             answers = llm.cached([self.document_prompt(unit) for unit in batch])
             yield from zip(batch, answers, strict=True)
 
-    def _filled(self, side: str, **text: str) -> str:
+    def _filled(self, side: str, text: str) -> str:
         limits = {"phrases": str(self.phrases), "words": str(self.words)}
-        return self._template(side).filled({**text, **limits})
+        return self._template(side).filled({_PLACES[side]: text, **limits})
 
     def _has(self, side: str) -> bool:
         """Whether there is a prompt for the side; a prompt file is for one of them."""
@@ -298,39 +301,26 @@ class ModelPhrases(LlmSource):
                 f"cannot read the prompt {self.prompt}: {error}",
                 valid="a text file, or null for one of ours",
             ) from error
-        return ("{text}" if side == "document" else "{query}") in text
+        return f"{{{_PLACES[side]}}}" in text
 
     def _template(self, side: str) -> PromptTemplate:
         """The prompt for a `document` or a `query`."""
-        places = ("text" if side == "document" else "query", "phrases", "words")
+        places = (_PLACES[side], "phrases", "words")
         default = f"enrichment/{side}_{self.task}.txt"
         return self._templates.get(side, lambda: PromptTemplate(self.prompt, default, places))
 
-    def _allowed_missing(self, collection: Collection) -> Iterator[Unit]:
-        if not self.allow_missing or collection.texts is None:
-            return
-        unit_ids = iter(collection.index.docnos.take(np.arange(len(collection.index))).tolist())
-        while batch := list(islice(unit_ids, _BATCH)):
-            yield from self.missing(collection.texts(batch), collection)
-
 
 def _two_at_once(
-    ask: Callable[[list[Unit]], list[tuple[Unit, Reply]]], batches: Iterator[list[Unit]]
+    ask: Callable[[list[Unit]], list[tuple[Unit, Reply]]], requests: Iterator[list[Unit]]
 ) -> Iterator[list[tuple[Unit, Reply]]]:
-    """The results of `ask` for each batch, in their order, while the next batch is under way. If
+    """The results of `ask` for each request, in their order, while the next one is under way. If
     one fails, the other one ends first, so that its paid replies are cached."""
     with ThreadPoolExecutor(2) as pool:
-        waiting = deque(pool.submit(ask, batch) for batch in islice(batches, 2))
+        waiting = deque(pool.submit(ask, batch) for batch in islice(requests, 2))
         while waiting:
             answered = waiting.popleft().result()
-            waiting.extend(pool.submit(ask, batch) for batch in islice(batches, 1))
+            waiting.extend(pool.submit(ask, batch) for batch in islice(requests, 1))
             yield answered
-
-
-def _batches(units: Iterable[Unit]) -> Iterator[list[Unit]]:
-    iterator = iter(units)
-    while batch := list(islice(iterator, _BATCH)):
-        yield batch
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

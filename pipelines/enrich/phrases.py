@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import unicodedata
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pandas as pd
 from pydantic import BaseModel
 
-from soundingline.pipelines.counts import Counts, MadeOnce
+from soundingline.pipelines.counts import Counts, MadeOnce, shared_property
 from soundingline.pipelines.stage import ByArguments, Collection
 from soundingline.toolkit.benchmarks.formats import rows
 from soundingline.toolkit.console import notify
@@ -26,43 +26,36 @@ from soundingline.toolkit.llm.prompts import json_values
 KEY = "keywords"
 LEFT_OUT = ("repeated", "too_long", "beyond", "empty")
 _LONGEST_CHARACTERS = 200
+Item = TypeVar("Item")
 _CONTROL = ("Cc", "Cf", "Cs", "Co", "Cn")
 
 
-class Limits(NamedTuple):
-    """At most `phrases` for a text, each of at most `words` words."""
+@dataclass(frozen=True)
+class Limits:
+    """At most `phrases` for a text, each of at most `words` words; `InputError` for numbers below
+    1."""
 
     phrases: int = 10
     words: int = 4
 
-    def checked(self) -> Limits:
-        """These limits; `InputError` for numbers below 1."""
-        for name, value in self._asdict().items():
-            check_int(name, value)
-        return self
+    def __post_init__(self) -> None:
+        check_int("phrases", self.phrases)
+        check_int("words", self.words)
 
 
 class Cleaned(NamedTuple):
-    """`phrases` that can be used, and how many were left out: `repeated`, `too_long` (in words or
+    """Phrases that can be used, and how many were left out: `repeated`, `too_long` (in words or
     characters), `beyond` the number allowed, `empty` (or not a text)."""
 
     phrases: tuple[str, ...]
-    repeated: int = 0
-    too_long: int = 0
-    beyond: int = 0
-    empty: int = 0
-
-    @property
-    def left_out(self) -> dict[str, int]:
-        """The numbers by name."""
-        return {name: getattr(self, name) for name in LEFT_OUT}
+    left_out: Mapping[str, int]
 
 
 def clean(phrases: Iterable[Any], limits: Limits) -> Cleaned:
     """Phrases with single spaces and without control or format characters, without repetitions
     (regardless of case), within `limits`."""
     usable: dict[str, str] = {}
-    left_out = Counter[str]()
+    left_out = dict.fromkeys(LEFT_OUT, 0)
     for phrase in phrases:
         # A longer text is too long, even if most of it is white space.
         text = _visible(phrase[: 10 * _LONGEST_CHARACTERS]) if isinstance(phrase, str) else ""
@@ -77,7 +70,13 @@ def clean(phrases: Iterable[Any], limits: Limits) -> Cleaned:
             left_out["beyond"] += 1
         else:
             usable[text.casefold()] = text
-    return Cleaned(tuple(usable.values()), **left_out)
+    return Cleaned(tuple(usable.values()), left_out)
+
+
+def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of `size` items; the last one may be shorter."""
+    iterator = iter(items)
+    return iter(lambda: list(islice(iterator, size)), [])
 
 
 def clean_text(text: str, words: int) -> str:
@@ -96,12 +95,12 @@ def read_phrases(answer: str) -> list[Any] | None:
 
 
 def _visible(text: str) -> str:
-    characters = (
-        " " if character.isspace() else character
+    visible = (
+        character
         for character in text
         if character.isspace() or unicodedata.category(character) not in _CONTROL
     )
-    return " ".join("".join(characters).split())
+    return " ".join("".join(visible).split())
 
 
 class QueryContext(NamedTuple):
@@ -135,7 +134,7 @@ class PhraseSource(ByArguments, ABC):
     dataclass with the same decorator.
     """
 
-    asks_model: ClassVar[bool] = False
+    needs_llm: ClassVar[bool] = False
     """Whether it needs a language model in the collection."""
 
     @property
@@ -200,9 +199,9 @@ class PhraseFile(PhraseSource):
     words: int = 4
 
     def __post_init__(self) -> None:
-        self.limits = Limits(self.phrases, self.words).checked()
+        self.limits = Limits(self.phrases, self.words)
         self._counts = Counts("texts", "no_phrase", *LEFT_OUT)
-        self._files = MadeOnce()
+        self._shared = MadeOnce()
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -214,7 +213,7 @@ class PhraseFile(PhraseSource):
         """Hash of the file and the limits."""
         if not Path(self.path).is_file():
             raise InputError(f"there is no file '{self.path}'", do="give a file of JSON lines")
-        return fingerprint("file", file_hash(Path(self.path)), *self.limits)
+        return fingerprint("file", file_hash(Path(self.path)), self.phrases, self.words)
 
     def for_documents(
         self, units: Iterable[Unit], collection: Collection
@@ -247,11 +246,8 @@ class PhraseFile(PhraseSource):
         self._counts.add(texts=1, no_phrase=not phrases)
         return phrases
 
-    @property
+    @shared_property
     def _by_id(self) -> Mapping[str, Sequence[str]]:
-        return self._files.get(self.path, self._read)
-
-    def _read(self) -> Mapping[str, Sequence[str]]:
         listed: dict[str, list[Any]] = {}
         for _, row in rows(Path(self.path), PhraseRow):
             listed.setdefault(row.id, []).extend(row.phrases)

@@ -47,9 +47,11 @@ _KEYS = ("query_prefix", "document_prefix", "query_length", "skiplist_words")
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ColBERT(VectorRetriever):
-    """Ranks units by MaxSim. Reads checkpoints of sentence-transformers, PyLate and Stanford
-    (`colbert-ir/colbertv2.0`), whose markers, expansion of queries by masks, left-out tokens and
-    normalisation it keeps. Arguments and errors as of `VectorRetriever`, and
+    """Ranks units by MaxSim (Khattab and Zaharia, SIGIR 2020).
+
+    It reads checkpoints of sentence-transformers, PyLate and Stanford (`colbert-ir/colbertv2.0`),
+    and keeps their markers, expansion of queries by masks, left-out tokens and normalisation.
+    Columns, further arguments and errors as in `VectorRetriever`.
 
     Args:
         storage: The type of the stored vectors: `float16` (half the space; scores differ in the
@@ -111,7 +113,7 @@ class ColBERT(VectorRetriever):
             return list(map(len, self._network.tokenizer(prompted, verbose=False)["input_ids"]))
 
     def windows(self, text: str) -> list[str]:
-        """A document cut between words into pieces that are each read whole."""
+        """A document cut between words into pieces that the model reads to their end."""
         text = readable(text)
         room = self.limit - self.lengths([""])[0]
         with self._computing:
@@ -170,7 +172,7 @@ class ColBERT(VectorRetriever):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ColBERTReranker(NeuralReranker):
-    """Re-ranks by MaxSim in float32.
+    """Re-ranks by MaxSim (Khattab and Zaharia, SIGIR 2020) in float32.
 
     Args:
         query_max_length: Tokens that hold a query. The default is the checkpoint's own.
@@ -228,7 +230,7 @@ class ColBERTReranker(NeuralReranker):
         return scores
 
     def windows(self, pair: Pair) -> list[str]:
-        """The document in parts that are each read whole; the whole document if it fits."""
+        """The document in parts that the model reads to their end; all of it if it fits."""
         return self.encoder.windows(pair.text)
 
 

@@ -48,8 +48,8 @@ class Side(NamedTuple):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Dense(VectorRetriever):
-    """Ranks units by the dot product of one vector with that of the query. Arguments and errors as
-    of `VectorRetriever`, and
+    """Ranks units by the dot product of one vector with that of the query (dense retrieval;
+    Karpukhin et al., EMNLP 2020). Columns, further arguments and errors as in `VectorRetriever`.
 
     Args:
         base: The checkpoint of which `model` is a LoRA adapter. The default is the one that the

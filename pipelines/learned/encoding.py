@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.index_folder import MANIFEST, Checked
+from soundingline.pipelines.index_folder import MANIFEST, UniqueUnits
 from soundingline.pipelines.models import readable
 from soundingline.toolkit.console import notify, progress_bar
 from soundingline.toolkit.data import Unit
@@ -182,7 +182,7 @@ def encoded(
     """The units encoded for an index at `path`, in `<path>.encoding`, which survives a kill and is
     removed when the block ends well. Settings as of `encode_corpus`. `InputError` for a repeated
     unit id and an empty corpus."""
-    checked = Checked(units)
+    checked = UniqueUnits(units)
     shards = encode_corpus(
         checked, encoder, work_folder(path), total=length_hint(units), **settings
     )
@@ -212,7 +212,7 @@ def load_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
 
 
 class _Head(NamedTuple):
-    """What ids.json says of a shard beside the ids. `digest` hashes ids and texts of its units."""
+    """What ids.json says of a shard besides the ids. `digest` hashes ids and texts of its units."""
 
     digest: str
     units: int

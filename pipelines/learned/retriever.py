@@ -66,7 +66,7 @@ class LearnedRetriever(Retriever):
     dtype: str | None = None
     batch_tokens: int | None = None
 
-    offers: ClassVar[frozenset[str]] = frozenset()
+    supports: ClassVar[frozenset[str]] = frozenset()
     takes_weights: ClassVar[bool] = False
     searches_enriched: ClassVar[bool] = False
 
@@ -121,7 +121,7 @@ class LearnedRetriever(Retriever):
         items, lengths = self.read(texts)
         return in_batches(self.encode_batch, items, lengths, self.placement.batch_tokens)
 
-    def check(self, engine: Engine) -> None:
+    def validate(self, engine: Engine) -> None:
         """`InputError` for a checkpoint that cannot be loaded."""
         _ = self.fingerprint
 

@@ -11,11 +11,10 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import partial
 from importlib.metadata import version
 from string import ascii_letters, digits
 from threading import Lock
-from typing import Protocol
+from typing import Any
 
 from soundingline.pipelines.lexical.porter import stem
 from soundingline.pipelines.lexical.storage import to_bytes
@@ -65,40 +64,45 @@ SEPARATOR = "\x1e"
 """The record separator of ASCII: no word and no n-gram of any analyzer spans it."""
 
 
-class Analyzer(Protocol):
-    """Turns text into terms. `words` cuts; `term` is context-free, so that callers may count words
-    first and ask for the term of each distinct word once."""
+class Analyzer(ABC):
+    """Turns text into index terms. `words` cuts the text, and `term` does not depend on context, so
+    that a caller may ask for the term of each distinct word once. `make_analyzer` makes one by its
+    name, also when it is unpickled.
+    """
 
     name: str
-    longest: int
-    """Words of the longest term: 1, or that of an `NgramAnalyzer`."""
+    longest = 1
+    """The number of words in the longest term."""
+    byte_classes: bytes | None = None
+    """Where text may be cut (see `make_byte_classes`) so that the terms of all word forms are the
+    terms of the text. None if terms may span any cut."""
 
     @property
+    @abstractmethod
     def fingerprint(self) -> str:
         """Hash of the name, all settings and the version of the Unicode data."""
-        ...
 
-    @property
-    def byte_classes(self) -> bytes | None:
-        """Where text may be cut (`make_byte_classes`): the terms of all forms are
-        those of the text. None where terms may span any cut."""
-        ...
-
+    @abstractmethod
     def words(self, text: str) -> list[str]:
         """Raw words of `text` in order."""
-        ...
 
+    @abstractmethod
     def term(self, word: str) -> str | None:
-        """The index term of one raw word; None where the word is not indexed."""
-        ...
+        """The index term of one raw word; None if the word is not indexed."""
 
+    @abstractmethod
     def terms(self, text: str) -> list[str]:
         """The index terms of `text` in order."""
-        ...
+
+    def __reduce__(self) -> tuple[Callable[[str], Analyzer], tuple[str]]:
+        return make_analyzer, (self.name,)
+
+    def __repr__(self) -> str:
+        return f"make_analyzer({self.name!r})"
 
 
-class _Terms(dict[str, "str | None"]):
-    """Remembers the term of each word, up to a number of words."""
+class _TermCache(dict[str, "str | None"]):
+    """The term of each word, for a limited number of words."""
 
     def __init__(self, compute: Callable[[str], str | None]) -> None:
         super().__init__()
@@ -111,39 +115,22 @@ class _Terms(dict[str, "str | None"]):
         return term
 
 
-class _NamedAnalyzer(ABC):
-    """An analyzer that `make_analyzer` makes by its name, also after pickling."""
+class _CachingAnalyzer(Analyzer):
+    """Computes the term of each distinct word once, for a limited number of words."""
 
-    name: str
-    longest = 1
-
-    @abstractmethod
-    def words(self, text: str) -> list[str]:
-        """See `Analyzer`."""
-
-    def __reduce__(self) -> tuple[Callable[[str], Analyzer], tuple[str]]:
-        return make_analyzer, (self.name,)
-
-    def __repr__(self) -> str:
-        return f"make_analyzer({self.name!r})"
-
-
-class _CachedTerms(_NamedAnalyzer):
-    """Computes the term of each distinct word once, up to a number of words."""
-
-    # `compute` is no method of the analyzer: such a reference cycle would keep all words in memory
-    # until the garbage collector runs.
+    # `compute` must not refer to the analyzer: such a reference cycle would keep all words in
+    # memory until the garbage collector runs.
     def __init__(self, compute: Callable[[str], str | None]) -> None:
-        self._terms = _Terms(compute)
+        self._cached = _TermCache(compute)
 
     def term(self, word: str) -> str | None:
-        return self._terms[word]
+        return self._cached[word]
 
     def terms(self, text: str) -> list[str]:
-        return list(filter(None, map(self._terms.__getitem__, self.words(text))))
+        return list(filter(None, map(self._cached.__getitem__, self.words(text))))
 
 
-class LuceneAnalyzer(_CachedTerms):
+class LuceneAnalyzer(_CachingAnalyzer):
     """Words of Annex #29 in lower case, then the filters that are switched on, in Lucene's order.
 
     Args:
@@ -164,19 +151,27 @@ class LuceneAnalyzer(_CachedTerms):
         stemming: bool = False,
     ) -> None:
         self.name = name
-        self._settings = (possessive, stop_words, stemming)
-        super().__init__(partial(_lucene_term, *self._settings))
+        self._settings = (possessive, sorted(stop_words), stemming)
+
+        def term(word: str) -> str | None:
+            if possessive and word[-1:] in ("s", "S") and word[-2:-1] in ("'", "\u2019", "\uff07"):
+                word = word[:-2]
+            word = _lower(word)
+            if word in stop_words:
+                return None
+            return stem(word) if stemming else word
+
+        super().__init__(term)
 
     @property
     def fingerprint(self) -> str:
-        possessive, stop_words, stemming = self._settings
-        return fingerprint(self.name, possessive, sorted(stop_words), stemming, VERSION, _RULES)
+        return fingerprint(self.name, *self._settings, VERSION, _RULES)
 
     def words(self, text: str) -> list[str]:
         return segment(text)
 
 
-class SiraAnalyzer(_CachedTerms):
+class SiraAnalyzer(_CachingAnalyzer):
     """The analysis of SIRA's released code (its engine bm25x with the tokenizer `unicode_stem`).
 
     Text is put into lower case and NFKD, and characters that are not ASCII are removed. Words are
@@ -196,7 +191,15 @@ class SiraAnalyzer(_CachedTerms):
 
     def __init__(self) -> None:
         stem_word = import_optional("snowballstemmer").stemmer("english").stemWord
-        super().__init__(partial(_sira_term, stem_word, Lock()))
+        stemming = Lock()  # a stemmer works on one word at a time
+
+        def term(word: str) -> str | None:
+            if word in SIRA_STOP_WORDS:
+                return None
+            with stemming:
+                return str(stem_word(word[:_LONGEST_SIRA_WORD]))
+
+        super().__init__(term)
 
     @property
     def fingerprint(self) -> str:
@@ -211,7 +214,7 @@ class SiraAnalyzer(_CachedTerms):
         return _SIRA_WORD.findall(text.lower())
 
 
-class WhitespaceAnalyzer(_NamedAnalyzer):
+class WhitespaceAnalyzer(Analyzer):
     """Words between white space as they are, longer ones cut after 255 UTF-16 units."""
 
     name = "whitespace"
@@ -234,7 +237,7 @@ class WhitespaceAnalyzer(_NamedAnalyzer):
         return self.words(text)
 
 
-class NgramAnalyzer(_NamedAnalyzer):
+class NgramAnalyzer(Analyzer):
     """The terms of another analyzer, and each 2 to `longest` neighbours among them, joined by a
     space.
 
@@ -251,8 +254,6 @@ class NgramAnalyzer(_NamedAnalyzer):
         InputError: `longest` is out of range.
     """
 
-    byte_classes = None
-
     def __init__(self, words_analyzer: Analyzer, longest: int, slots: int | None = None) -> None:
         if not 2 <= longest <= _LONGEST_NGRAM:
             raise InputError(
@@ -262,7 +263,7 @@ class NgramAnalyzer(_NamedAnalyzer):
             )
         self._words, self.longest, self.slots = words_analyzer, longest, slots
         self.name = f"{words_analyzer.name}:{longest}" + (":hashed" if slots else "")
-        self._slot_of = _hashed_ngram(slots) if slots else str
+        self._hash: Any = import_optional("sklearn.utils").murmurhash3_32 if slots else None
 
     @property
     def fingerprint(self) -> str:
@@ -283,22 +284,17 @@ class NgramAnalyzer(_NamedAnalyzer):
             terms += single
             for size in range(2, self.longest + 1):
                 starts = range(len(single) - size + 1)
-                terms += [self._slot_of(" ".join(single[start : start + size])) for start in starts]
+                ngrams = [" ".join(single[start : start + size]) for start in starts]
+                terms += ngrams if self._hash is None else map(self._slot, ngrams)
         return terms
+
+    def _slot(self, ngram: str) -> str:
+        return f" {self._hash(to_bytes(ngram), positive=True) % self.slots}"
 
 
 def is_ngram(term: str) -> bool:
     """Whether an index term is an n-gram of several words: no single term has a space."""
     return " " in term
-
-
-def _hashed_ngram(slots: int) -> Callable[[str], str]:
-    murmurhash3_32 = import_optional("sklearn.utils").murmurhash3_32
-
-    def slot(ngram: str) -> str:
-        return f" {murmurhash3_32(to_bytes(ngram), positive=True) % slots}"
-
-    return slot
 
 
 def _cut(word: str) -> list[str]:
@@ -310,26 +306,6 @@ def _cut(word: str) -> list[str]:
             parts.append(word[start:position])
             start, units = position, 0
     return [*parts, word[start:]] if start < len(word) else parts
-
-
-def _lucene_term(
-    possessive: bool, stop_words: frozenset[str], stemming: bool, word: str
-) -> str | None:
-    """The term of a word under the settings of a `LuceneAnalyzer`."""
-    if possessive and word[-1:] in ("s", "S") and word[-2:-1] in ("'", "\u2019", "\uff07"):
-        word = word[:-2]
-    word = _lower(word)
-    if word in stop_words:
-        return None
-    return stem(word) if stemming else word
-
-
-def _sira_term(stem_word: Callable[[str], str], stemming: Lock, word: str) -> str | None:
-    """The term of a word. `stemming` is held meanwhile: a stemmer works on one word at a time."""
-    if word in SIRA_STOP_WORDS:
-        return None
-    with stemming:
-        return str(stem_word(word[:_LONGEST_SIRA_WORD]))
 
 
 def _lower(word: str) -> str:

@@ -53,8 +53,8 @@ def idf(documents: int, document_frequency: int) -> float:
 class ScoreBuffers:
     """One float32 sum a document, for searches in any number of threads.
 
-    A search takes an all-zero array and gives it back all zero. There are `searches_at_once` arrays
-    at most; further searches wait, which costs no time, because they would share the same cores.
+    A search takes an all-zero array and returns it all zero. There are at most `searches_at_once`
+    arrays; further searches wait, which costs no time, because they would share the same cores.
     """
 
     def __init__(self, postings: Postings, documents: int) -> None:
@@ -66,14 +66,14 @@ class ScoreBuffers:
     def _turn(self) -> Iterator[NDArray[np.float32]]:
         """All-zero sums, for a block that leaves them all zero."""
         if self._process != os.getpid():
-            self._begin()  # after a fork nobody gives back the turns of the parent's threads
+            self._begin()  # after a fork, no thread of the parent ends its turn here
         with self._turns:
             try:
                 sums = self._free.pop()
             except IndexError:
                 sums = np.zeros(self._documents, np.float32)
             yield sums
-            self._free.append(sums)  # not reached on an interrupt, which may leave sums half-done
+            self._free.append(sums)  # not after an interrupt, which may leave sums behind
 
     def of(
         self,
@@ -81,7 +81,7 @@ class ScoreBuffers:
         terms: NDArray[np.int64],
         add: Callable[[NDArray[np.float32]], None],
     ) -> NDArray[np.float32]:
-        """The sums of these documents once `add` has filled the sums for `terms`; 0 without any."""
+        """The sums of these documents after `add` has filled the sums for `terms`."""
         if not len(terms):
             return np.zeros(len(documents), np.float32)
         with self._turn() as sums:
@@ -95,13 +95,10 @@ class ScoreBuffers:
         self._turns = Semaphore(searches_at_once(self._documents))
 
     def best(
-        self,
-        terms: NDArray[np.int64],
-        add: Callable[[NDArray[np.float32]], None],
-        depth: int,
+        self, terms: NDArray[np.int64], add: Callable[[NDArray[np.float32]], None], depth: int
     ) -> TopK:
-        """The `depth` documents of highest sum above 0 once `add` has filled the sums, which it
-        may do only for documents of `terms`. None without any term."""
+        """The `depth` documents of highest sum above 0 after `add` has filled the sums, which it
+        may do only for documents of `terms`."""
         if not len(terms):
             return np.empty(0, np.int32), np.empty(0, np.float32)
         with self._turn() as sums:
@@ -110,13 +107,13 @@ class ScoreBuffers:
 
 
 def searches_at_once(documents: int) -> int:
-    """How many searches of an index run at once: one a core, and no more than have room for their
-    sums in 2 GiB; at least one."""
+    """How many searches of an index run at once: one a core, but not more than 2 GiB of sums
+    allow, and at least one."""
     return max(1, min(cores(), _SUMS_BYTES // (4 * max(documents, 1))))
 
 
 class TfWeights(NamedTuple):
-    """k1, b and lengths turned into tables.
+    """Tables for k1, b and an average length.
 
     `norms` (float32, 256) is k1 * (1 - b + b * length / average) for each length code. `table`
     (float32, 65536) is tf / (tf + norm) at `tf * 256 + code`, of frequencies up to 255: a load is
@@ -142,7 +139,7 @@ class TfWeights(NamedTuple):
         sums: NDArray[np.float32],
     ) -> None:
         """Add every term's part to `sums` (one a document). `weights`: weight times idf."""
-        _add(*arrays.postings, terms, weights, self.table, self.norms, arrays.length_codes, sums)
+        _add(arrays, terms, weights, self.table, self.norms, sums)
 
 
 @compiled
@@ -163,16 +160,15 @@ def first_at(
 
 @compiled
 def _add(
-    offsets: NDArray[np.int64],
-    documents: NDArray[np.uint32],
-    frequencies: NDArray[Any],
+    arrays: Arrays,
     terms: NDArray[np.int64],
     weights: NDArray[np.float32],
     table: NDArray[np.float32],
     norms: NDArray[np.float32],
-    codes: NDArray[np.uint8],
     sums: NDArray[np.float32],
 ) -> None:
+    offsets, documents = arrays.offsets, arrays.documents
+    frequencies, codes = arrays.frequencies, arrays.length_codes
     first = offsets[terms].astype(np.uint64)
     for limit in range(BLOCK, len(sums) + BLOCK, BLOCK):
         for row in range(len(terms)):

@@ -1,10 +1,10 @@
 """Building an index: units in, index folder out, in bounded memory.
 
-First half of a build: text to (term, frequency) pairs of each document. Terms are numbered in the
-order in which they first occur, and the pairs are appended to a *segment*: a file of postings by
-document, and a file of its terms. A segment ends when its vocabulary has grown to the allowed size,
-so that memory does not grow with the corpus. A thread cuts the next texts into word forms while
-this thread counts the terms of those before. The second half is `invert`.
+First half of a build: text to pairs of term and frequency for each document. Terms are numbered in
+the order in which they first occur, and the pairs are appended to a *segment*: a file of postings
+by document, and a file of its terms. A segment ends when its vocabulary has grown to the allowed
+size, so that memory does not grow with the corpus. A thread cuts the next texts into word forms
+while this thread counts the terms of the texts before. The second half is `invert`.
 
 The result depends on the units and the analyzer alone, byte for byte, and not on the memory
 allowed."""
@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from operator import length_hint
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,14 +59,14 @@ from soundingline.toolkit.files import atomic_folder, dump_json
 from soundingline.toolkit.jit import compiled
 
 LEAST_MEMORY_MB = 16
-BYTES_A_UNIT = 35  # kept until a build ends, most of it while repeated ids are looked for
+BYTES_A_UNIT = 35  # in memory until a build ends, most of it while repeated ids are looked for
 LARGEST_INDEX = 2**31 - 1  # units: rankings number them in 32 bits with a sign
 _MB = 1 << 20
 _WORD_BYTES = 300  # of a word form in the dictionaries of a build, measured on English web text
 _BATCH_CHARACTERS = 1 << 20
 DROPPED = -1
 _FORM_BYTES = 64  # of a form that is longer than nearly all are
-AHEAD = 2  # batches: one that is being cut, and one that the cutter finds when it is done
+AHEAD = 2  # batches: one that is being cut, and one that is cut next
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -90,11 +90,11 @@ def build_index(
     with _clear_errors(path), atomic_folder(path) as folder:
         work = folder / "work"
         work.mkdir()
-        reader = _Reader(track(units, description, total), folder, memory_mb * _MB, keep_texts)
-        writer = SegmentWriter(work, analysis.name, memory_mb * _MB // (2 * _WORD_BYTES))
-        batches = list(writer.write_all(reader.batches()))
-        reader.close()
-        kind, counts = _finish(batches, work, folder, memory_mb * _MB // 2)
+        memory = memory_mb * _MB
+        texts = _read(track(units, description, total), folder, memory, keep_texts)
+        limit = memory // (2 * _WORD_BYTES)
+        batches = list(write_segments(texts, work, analysis.name, limit))
+        kind, counts = _finish(batches, work, folder, memory // 2)
         shutil.rmtree(work)
         (folder / ARTIFACT).write_text(dump_json(ARTIFACT_METADATA), "utf-8")
         write_manifest(
@@ -143,72 +143,67 @@ def _clear_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-class _Reader:
-    """Reads units once: writes their ids (and texts, where they are kept), refuses doubles, and
-    hands out texts in batches."""
+def _read(
+    units: Iterable[Unit], folder: Path, memory: int, keep_texts: bool
+) -> Iterator[list[str]]:
+    """The texts of units, in batches. Writes the ids of the units, and their titles and texts if
+    `keep_texts`. `InputError` for no unit, too many, and a repeated id."""
+    ids = StringWriter(folder / UNITS)
+    fields = {"title": TITLES, "text": TEXTS} if keep_texts else {}
+    writers = {field: StringWriter(folder / name) for field, name in fields.items()}
+    hashes = array("q")
+    next_check = 1024
+    # A new vocabulary begins that many batches late, so that all of them must be small.
+    characters = min(_BATCH_CHARACTERS, memory // (64 * (1 + AHEAD)))
+    for batch, texts in _batches(units, characters):
+        ids.extend(to_bytes(unit.unit_id) for unit in batch)
+        hashes.extend(hash(unit.unit_id) for unit in batch)
+        for field, writer in writers.items():
+            writer.extend(to_bytes(getattr(unit, field)) for unit in batch)
+        if len(hashes) > LARGEST_INDEX:
+            raise too_many(len(hashes))
+        # Checked whenever the count has doubled: early for the user, and cheap in total.
+        if len(hashes) >= next_check:
+            _check_ids(hashes, ids)
+            next_check = 2 * len(hashes)
+        yield texts
+    if not hashes:
+        raise InputError("the corpus is empty: no unit to index", do="check its path and split")
+    _check_ids(hashes, ids)
+    for writer in (ids, *writers.values()):
+        writer.close()
 
-    def __init__(self, units: Iterable[Unit], folder: Path, memory: int, keep_texts: bool) -> None:
-        self._units = units
-        self._ids = StringWriter(folder / UNITS)
-        names = (TITLES, TEXTS) if keep_texts else ()
-        self._kept = [StringWriter(folder / name) for name in names]
-        self._hashes = array("q")
-        self._next_check = 1024
-        # A new vocabulary begins that many batches late, so that all of them must be small.
-        self._characters = min(_BATCH_CHARACTERS, memory // (64 * (1 + AHEAD)))
 
-    def batches(self) -> Iterator[list[str]]:
-        texts: list[str] = []
-        ids: list[str] = []
-        size = 0
-        for unit in self._units:
-            texts.append(unit.contents)
-            ids.append(unit.unit_id)
-            for writer, text in zip(self._kept, (unit.title, unit.text), strict=False):
-                writer.extend([to_bytes(text)])
-            size += len(texts[-1])
-            if size >= self._characters:
-                self._note(ids)
-                yield texts
-                texts, ids, size = [], [], 0
-        self._note(ids)
-        if texts:
-            yield texts
+def _batches(units: Iterable[Unit], characters: int) -> Iterator[tuple[list[Unit], list[str]]]:
+    batch: list[Unit] = []
+    texts: list[str] = []
+    size = 0
+    for unit in units:
+        batch.append(unit)
+        texts.append(unit.contents)
+        size += len(texts[-1])
+        if size >= characters:
+            yield batch, texts
+            batch, texts, size = [], [], 0
+    if batch:
+        yield batch, texts
 
-    def _note(self, ids: Sequence[str]) -> None:
-        self._ids.extend(map(to_bytes, ids))
-        self._hashes.extend(map(hash, ids))
-        if len(self._hashes) > LARGEST_INDEX:
-            raise too_many(len(self._hashes))
-        # Checked each time the count has doubled: early for the user, and cheap in all.
-        if len(self._hashes) >= self._next_check:
-            self._check()
-            self._next_check = 2 * len(self._hashes)
 
-    def close(self) -> None:
-        if not self._hashes:
-            raise InputError("the corpus is empty: no unit to index", do="check its path and split")
-        self._check()
-        for writer in (self._ids, *self._kept):
-            writer.close()
-
-    def _check(self) -> None:
-        hashes = np.frombuffer(self._hashes, np.int64)
-        doubled = StringLookup(hashes, self._ids.read).doubled()
-        if doubled:
-            first, second = doubled
-            raise InputError(
-                f"units {first + 1} and {second + 1} have the same id '{self._ids.read(second)}'",
-                valid="every unit_id once",
-                do="remove or rename one of them",
-            )
+def _check_ids(hashes: array[int], ids: StringWriter) -> None:
+    doubled = StringLookup(np.frombuffer(hashes, np.int64), ids.read).doubled()
+    if doubled:
+        first, second = doubled
+        raise InputError(
+            f"units {first + 1} and {second + 1} have the same id '{ids.read(second)}'",
+            valid="every unit_id once",
+            do="remove or rename one of them",
+        )
 
 
 def _finish(
     batches: Sequence[Batch], work: Path, folder: Path, memory: int
 ) -> tuple[str, dict[str, int]]:
-    """All that follows the reading: vocabulary, postings, lengths. Gives the type of the
-    frequencies and the counts."""
+    """Write vocabulary, postings and lengths; the type of the frequencies, and the counts."""
     vocabulary = merge_vocabularies(work, {batch.segment for batch in batches}, folder)
     read = partial(read_segments, work, batches, vocabulary)
     postings, kind = invert(read, vocabulary.size, folder, memory)
@@ -226,7 +221,7 @@ def _finish(
 
 
 class TermNumbers(dict[str, int]):
-    """Index term -> its number in the segment, given when it is first met."""
+    """Index term -> its number in the segment, in the order in which terms are first looked up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -244,46 +239,29 @@ class TermNumbers(dict[str, int]):
 
 
 class Tokens(NamedTuple):
-    """The numbers of the terms of some documents, one document after another, the number of each
-    one's terms, and that without n-grams."""
+    """The numbers of the terms of some documents, one document after another; the number of terms
+    of each document, and that number without n-grams."""
 
     terms: NDArray[np.int32]
     counts: NDArray[np.int32]
     lengths: NDArray[np.int32]
 
 
-class Source(Protocol):
-    """Gives the tokens of texts in two steps: one thread may cut texts while another computes the
-    tokens of those that were cut before. Each step takes the batches in their order."""
-
-    def cut(self, texts: Sequence[str]) -> Callable[[], Tokens]:
-        """The first step; what it gives computes the tokens, which is the second."""
-        ...
-
-
-class WholeTexts:
-    """Tokens of texts by the analyzer's own terms, for n-grams, which span whatever is between."""
-
-    def __init__(self, analyzer: Analyzer, numbers: TermNumbers) -> None:
-        self._analyzer, self._numbers = analyzer, numbers
-
-    def cut(self, texts: Sequence[str]) -> Callable[[], Tokens]:
-        return partial(self._tokens, texts)
-
-    def _tokens(self, texts: Sequence[str]) -> Tokens:
-        terms = [self._analyzer.terms(text) for text in texts]
-        counts = np.fromiter(map(len, terms), np.int32, len(terms))
-        ngrams = np.fromiter((sum(map(is_ngram, names)) for names in terms), np.int32, len(terms))
-        numbers = map(self._numbers.__getitem__, chain.from_iterable(terms))
-        return Tokens(np.fromiter(numbers, np.int32, counts.sum()), counts, counts - ngrams)
+def tokens_of_texts(analyzer: Analyzer, numbers: TermNumbers, texts: Sequence[str]) -> Tokens:
+    """The tokens of whole texts, for n-grams, which span any cut."""
+    terms = list(map(analyzer.terms, texts))
+    counts = np.fromiter(map(len, terms), np.int32, len(terms))
+    ngrams = np.fromiter((sum(map(is_ngram, names)) for names in terms), np.int32, len(terms))
+    numbered = map(numbers.__getitem__, chain.from_iterable(terms))
+    return Tokens(np.fromiter(numbered, np.int32, counts.sum()), counts, counts - ngrams)
 
 
 class WordForms:
-    """Tokens of texts by their forms, each of which is analysed once, when it is first met.
+    """Tokens of texts by their word forms, each of which is analysed once, when it first occurs.
 
-    Cutting alone touches the table, which forgets its forms where these are more than `limit`, or
-    as long as so many. `codes` has for each form the number of its term, `DROPPED` for none, or
-    below that, counted down, a place in `several`: nearly all have one term or none.
+    Only `cut` uses the table, which forgets its forms when their number, or their length, exceeds
+    `limit`. `codes` has for each form the number of its term, `DROPPED` for none, or below that,
+    counted down, a place in `several`: nearly all forms have one term or none.
     """
 
     def __init__(
@@ -297,10 +275,11 @@ class WordForms:
         self._codes, self._several, self._several_ends = array("i"), array("i"), array("i", [0])
 
     def cut(self, texts: Sequence[str]) -> Callable[[], Tokens]:
+        """Cut texts; the result computes their tokens, and is called in the order of the cuts."""
         if max(len(self._table), self._table.length // _FORM_BYTES) > self._limit:
             self._table.clear()
         known = len(self._table)
-        forms, form_ends = self._table.numbers([to_bytes(text) for text in texts])
+        forms, form_ends = self._table.numbers(list(map(to_bytes, texts)))
         return partial(self._tokens, forms, form_ends, known, self._table.forms(known))
 
     def _tokens(
@@ -310,19 +289,14 @@ class WordForms:
         known: int,
         new: Sequence[str],
     ) -> Tokens:
-        """Of the forms of the texts; `new` are those that were not among the `known` ones."""
+        """The tokens of texts with these forms. `new` are those that follow the `known` ones."""
         if known == 0:
             self._forget_codes()
         for form in new:
             self._codes.append(self._code(form))
-        terms, counts = terms_of_forms(
-            forms,
-            form_ends,
-            # Copies: an array that something still has a view of cannot grow.
-            np.array(self._codes, np.int32),
-            np.array(self._several, np.int32),
-            np.array(self._several_ends, np.int32),
-        )
+        # Copies, because an array cannot grow while something has a view of it.
+        tables = (self._codes, self._several, self._several_ends)
+        terms, counts = terms_of_forms(forms, form_ends, *(np.array(t, np.int32) for t in tables))
         return Tokens(terms, counts, counts)
 
     def _code(self, form: str) -> int:
@@ -335,26 +309,25 @@ class WordForms:
 
 
 class Segment:
-    """A segment that is being written. `limit` bounds the forms of text kept in memory."""
+    """A segment that is being written. `limit` bounds the word forms in memory."""
 
     def __init__(self, folder: Path, name: str, analyzer: Analyzer, limit: int) -> None:
         self._folder, self._name = folder, name
         self._numbers = TermNumbers()
-        classes = analyzer.byte_classes
-        self._source: Source = (
-            WholeTexts(analyzer, self._numbers)
-            if classes is None
-            else WordForms(analyzer, classes, self._numbers, limit)
-        )
         self._seen = np.zeros(0, np.int32)
+        self._cut: Callable[[Sequence[str]], Callable[[], Tokens]]
+        if (classes := analyzer.byte_classes) is None:
+            self._cut = partial(partial, tokens_of_texts, analyzer, self._numbers)
+        else:
+            self._cut = WordForms(analyzer, classes, self._numbers, limit).cut
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def cut(self, texts: Sequence[str]) -> Callable[[], Batch]:
-        """Cut the texts, one a document. What this gives computes and writes their postings, and
-        is called in the order of the batches, by this thread or another."""
-        return partial(self._write, self._source.cut(texts))
+        """Cut texts, one a document; the result computes and writes their postings, and is called
+        in the order of the cuts, by this thread or another."""
+        return partial(self._write, self._cut(texts))
 
     def _write(self, compute: Callable[[], Tokens]) -> Batch:
         tokens = compute()
@@ -369,41 +342,31 @@ class Segment:
         return Batch(self._name, start, distinct, tokens.lengths)
 
 
-class SegmentWriter:
-    """Writes the segments of a build to `folder`. `limit` bounds the strings kept in memory."""
+def write_segments(
+    batches: Iterable[Sequence[str]], folder: Path, analyzer: str, limit: int
+) -> Iterator[Batch]:
+    """Analyse each batch of texts, one a document, and append their postings to a segment in
+    `folder`, while a thread cuts the next batches. `limit` bounds the strings in memory."""
+    names = map(str, count())
 
-    def __init__(self, folder: Path, analyzer: str, limit: int) -> None:
-        self._folder, self._analyzer, self._limit = folder, analyzer, limit
-        self._count = 0
-        self._begin()
+    def begin() -> Segment:
+        # A new analyzer, because it may remember words too.
+        return Segment(folder, next(names), make_analyzer(analyzer), limit // 2)
 
-    def _begin(self) -> None:
-        analyzer = make_analyzer(self._analyzer)  # afresh, because it may remember words too
-        self._segment = Segment(self._folder, str(self._count), analyzer, self._limit // 2)
-        self._count += 1
-
-    def write_all(self, batches: Iterable[Sequence[str]]) -> Iterator[Batch]:
-        """Analyse each batch of texts, one a document, and append their postings to the segment,
-        while a thread cuts the next batches."""
-        waiting: deque[Future[Callable[[], Batch]]] = deque()
-        pool = ThreadPoolExecutor(1)
-        try:
-            for texts in batches:
-                waiting.append(pool.submit(self._current().cut, texts))
-                if len(waiting) > AHEAD:
-                    write = waiting.popleft().result()
-                    yield write()
-            while waiting:
-                write = waiting.popleft().result()
-                yield write()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    def _current(self) -> Segment:
-        """The segment, or the next one where its terms are too many."""
-        if len(self._segment) > self._limit // 2:
-            self._begin()
-        return self._segment
+    segment = begin()
+    waiting: deque[Future[Callable[[], Batch]]] = deque()
+    pool = ThreadPoolExecutor(1)
+    try:
+        for texts in batches:
+            if len(segment) > limit // 2:
+                segment = begin()
+            waiting.append(pool.submit(segment.cut, texts))
+            if len(waiting) > AHEAD:
+                yield waiting.popleft().result()()
+        while waiting:
+            yield waiting.popleft().result()()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @compiled

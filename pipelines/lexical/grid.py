@@ -1,8 +1,8 @@
-"""The whole (k1, b) grid of BM25 at once: ranks of the judged documents in every cell.
+"""BM25 in all cells of a (k1, b) grid at once: ranks of the judged documents in every cell.
 
 A measure of a ranking depends on the ranks of the judged documents alone, so no ranking is made.
-Ranks are those of `LexicalIndex.search` (and of Max-P over it where units are passages), and the
-scores behind them the same bits. Measures and the choice of a cell are not made here.
+Ranks are those of `LexicalIndex.search` (and of Max-P over it if units are passages), from scores
+of the same bits. Measures and the choice of a cell are elsewhere.
 
 In a cell (k1, b) a document's score is a function of one number, the length norm
 n = k1 * (1 - b + b * length / average):
@@ -33,7 +33,6 @@ from soundingline.pipelines.lexical.grid_kernel import (
     LANES,
     LARGE,
     GridTables,
-    Postings,
     judged_scores,
     rank_judged,
 )
@@ -60,17 +59,13 @@ class JudgedQuery(NamedTuple):
 class GridBM25:
     """BM25 over an index in all `cells` (k1, b).
 
-    `depth`: units that a ranking holds. A unit id `d1%p3` belongs to document `d1`: documents rank
-    by their best unit. `InputError` for bad settings, and where a document's passages do not stand
-    together in the index.
+    A ranking has at most `depth` units. A unit id `d1%p3` belongs to document `d1`: documents rank
+    by their best unit. `InputError` for bad settings, and if the passages of a document do not
+    follow each other in the index.
     """
 
     def __init__(
-        self,
-        index: LexicalIndex,
-        cells: Sequence[tuple[float, float]],
-        *,
-        depth: int = 1000,
+        self, index: LexicalIndex, cells: Sequence[tuple[float, float]], *, depth: int = 1000
     ) -> None:
         if not cells:
             raise InputError("the grid has no cell", valid="one (k1, b) or more")
@@ -79,18 +74,15 @@ class GridBM25:
         self.index, self.cells, self.depth = index, list(cells), depth
         self._order = np.lexsort(np.array(self.cells, dtype=np.float64).T)
         # Numba compiles again for each mixture of arrays that may be written and that may not.
-        self._arrays = arrays = Arrays(*(_read_only(item) for item in index._arrays))
-        self._postings = Postings(
-            arrays.offsets, arrays.documents, arrays.frequencies, arrays.length_codes
-        )
+        self._arrays = Arrays(*(_read_only(item) for item in index._arrays))
         self._units = _Documents.of(index)
 
     def ranks(
         self, questions: Sequence[JudgedQuery], threads: int | None = None
     ) -> Iterator[tuple[str, NDArray[np.int32]]]:
-        """Of each question, in the order in which they are done, the ranks of its `docids` in
-        every cell: int32 [docids, cells], from 1, and 0 where a document is not found within
-        `depth`. `threads` default to one a core."""
+        """Each qid, in the order of completion, with the ranks of its `docids` in every cell: int32
+        [docids, cells], from 1, and 0 for a document that is not among the `depth` best. `threads`
+        default to one a core."""
         first, *rest = (self._ranks(questions, cells, threads) for cells in self._portions())
         others = [dict(part) for part in rest]
         for qid, ranks in first:
@@ -107,7 +99,7 @@ class GridBM25:
             tables = self._tables(cells, terms)
             spans = self._units.spans(question.docids)
             scores = np.zeros((len(question.docids), tables.norms.shape[1]), np.float32)
-            judged_scores(self._postings, tables, terms, weights, *spans, scores)
+            judged_scores(self._arrays, tables, terms, weights, *spans, scores)
             parts.append(scores[:, : len(cells)])
         return self._in_order(parts)
 
@@ -119,7 +111,7 @@ class GridBM25:
         return out
 
     def _portions(self) -> list[list[tuple[float, float]]]:
-        """The cells by b, then k1: a document that stands high in one cell does in the next, so
+        """The cells by b, then k1: a document with a high rank in one cell has one in the next, so
         that few vectors of cells need its score."""
         cells = [self.cells[position] for position in self._order]
         starts = range(0, len(cells), _CELLS_AT_ONCE)
@@ -146,7 +138,7 @@ class GridBM25:
             return questions[item].qid, self._rank(tables, *weighted[item], questions[item].docids)
 
         with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-            # Few wait, so that an interrupt does not have to outlast the whole queue.
+            # Few wait, so that an interrupt does not wait for all of them.
             items = iter(range(len(questions)))
             waiting = {pool.submit(rank, item) for item in islice(items, 2 * pool._max_workers)}
             while waiting:
@@ -167,10 +159,10 @@ class GridBM25:
         scores = np.zeros((len(docids), tables.norms.shape[1]), np.float32)
         ranks = np.zeros(scores.shape, np.int32)
         if len(terms) and len(docids):
-            judged_scores(self._postings, tables, terms, weights, first, last, scores)
+            judged_scores(self._arrays, tables, terms, weights, first, last, scores)
             units = self._units
             layout = (units.blocks, units.parents, first, last)
-            rank_judged(self._postings, tables, terms, weights, *layout, scores, self.depth, ranks)
+            rank_judged(self._arrays, tables, terms, weights, *layout, scores, self.depth, ranks)
         return ranks[:, : tables.cells].copy()
 
 
@@ -181,7 +173,7 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 class _Documents(NamedTuple):
-    """Which units belong to which document. `parents` is empty where each is one of its own."""
+    """Which units belong to which document. `parents` is empty if every unit is a document."""
 
     places: StringLookup
     starts: NDArray[np.int64]
@@ -204,7 +196,7 @@ class _Documents(NamedTuple):
         if doubled := positions.doubled():
             document = parent(index.docnos[starts[doubled[0]]])
             raise InputError(
-                f"the passages of document {document!r} do not stand together in the index",
+                f"the passages of document {document!r} do not follow each other in the index",
                 do="build the index from units in the order of their documents",
             )
         bounds = np.array([*starts, len(index)], dtype=np.int64)
@@ -231,10 +223,7 @@ _FIRST_KNOT = 0.2  # below it, saturation hardly depends on the norm
 
 
 def grid_tables(
-    cells: Sequence[tuple[float, float]],
-    average: float,
-    arrays: Arrays,
-    terms: NDArray[np.int64],
+    cells: Sequence[tuple[float, float]], average: float, arrays: Arrays, terms: NDArray[np.int64]
 ) -> GridTables:
     """Tables for questions of these terms."""
     padded = [*cells, *[cells[-1]] * (-len(cells) % LANES)]
@@ -255,33 +244,21 @@ def grid_tables(
     largest = np.array([[frequency] for frequency in _LARGEST], dtype=np.float64)
     knot_weights = np.concatenate([largest / (largest + knots), np.ones((1, KNOTS))])
     return GridTables(
-        len(cells),
-        norms,
-        rows,
-        weights,
-        classes,
-        knot_weights.astype(np.float32),
-        knot,
-        along,
+        len(cells), norms, rows, weights, classes, knot_weights.astype(np.float32), knot, along
     )
 
 
 def _occurring(arrays: Arrays, terms: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The `tf * 256 + code` that stand in the postings of these terms."""
+    """Each `tf * 256 + code` in the postings of these terms."""
     seen = np.zeros(1 << 16, np.bool_)
-    _mark(arrays.offsets, arrays.documents, arrays.frequencies, arrays.length_codes, terms, seen)
+    _mark(arrays, terms, seen)
     return np.flatnonzero(seen)
 
 
 @compiled
-def _mark(
-    offsets: NDArray[np.int64],
-    documents: NDArray[np.uint32],
-    frequencies: NDArray[Any],
-    codes: NDArray[np.uint8],
-    terms: NDArray[np.int64],
-    seen: NDArray[np.bool_],
-) -> None:
+def _mark(arrays: Arrays, terms: NDArray[np.int64], seen: NDArray[np.bool_]) -> None:
+    offsets, documents = arrays.offsets, arrays.documents
+    frequencies, codes = arrays.frequencies, arrays.length_codes
     for term in terms:
         for i in range(offsets[term], offsets[term + 1]):
             if frequencies[i] < LARGE:

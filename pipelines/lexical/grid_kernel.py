@@ -1,9 +1,9 @@
 """Ranks of judged documents in all cells of a grid, for one question, in one walk of its postings.
 
 Documents are taken in blocks. Values at the knots (see `grid_tables`) bound a document's scores in
-all cells; only in cells where it may stand above a judged document is its score computed, to the
-last bit that of a single run. A judged document is settled in a cell when `depth` units are above
-it there, which raises the score that others must reach: so few are scored.
+all cells; its score, to the last bit that of a single run, is computed only in cells where it may
+rank above a judged document. A judged document is settled in a cell when `depth` units rank above
+it, which raises the score that others must reach: so few are scored.
 
 A worked example. Three documents, of 1, 5 and 3 tokens (3 on average), and the query `mill`:
 
@@ -25,17 +25,18 @@ its bound (`open_ranges`). In the first cell 3/4 reaches 1/2, so d2 is scored: 2
 there, and d1 has the rank 1. d3 holds no query term and is never looked at; judged, it would have
 the rank 0.
 
-All compiled functions stand in this one file, with their constants: numba keeps machine code until
-the file of the function changes, and does not look at what that function calls.
+All compiled functions are in this one file, with their constants: numba caches machine code until
+the file of the function changes, and does not check the functions that it calls.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from soundingline.pipelines.lexical.storage import Arrays
 from soundingline.toolkit.jit import compiled
 
 LANES = 16  # cells are padded to whole vectors of float32
@@ -45,15 +46,6 @@ CLASSES = 32  # of frequencies; the last one: above 255
 _REFRESHED = 64  # units scored between two looks at what others must reach, at first
 _MARGIN = np.float32(1 + 2e-5)  # rounding of the sums is below this share of them
 _INFINITY = np.float32(np.inf)
-
-
-class Postings(NamedTuple):
-    """The arrays of the index."""
-
-    offsets: NDArray[np.int64]
-    documents: NDArray[np.uint32]
-    frequencies: NDArray[Any]
-    codes: NDArray[np.uint8]
 
 
 class GridTables(NamedTuple):
@@ -80,7 +72,7 @@ class GridTables(NamedTuple):
 
 @compiled
 def judged_scores(
-    postings: Postings,
+    arrays: Arrays,
     tables: GridTables,
     terms: NDArray[np.int64],
     weights: NDArray[np.float32],
@@ -95,21 +87,21 @@ def judged_scores(
     everything = np.array([[0, scores.shape[1]]], dtype=np.uint64)
     for j in range(len(first)):
         for t in range(len(terms)):
-            start[t] = lower(postings, terms[t], first[j])
+            start[t] = lower(arrays, terms[t], first[j])
         units = last[j] - first[j]
         by_class = np.empty((units, CLASSES), np.float32)
         frequencies = np.empty((units, len(terms)), np.int32)
-        walk(postings, tables, terms, weights, start, first[j], last[j], by_class, frequencies)
+        walk(arrays, tables, terms, weights, start, first[j], last[j], by_class, frequencies)
         for unit in range(units):
             at = first[j] + unit
-            score(postings, tables, weights, at, frequencies[unit], everything, sums, share)
+            score(arrays, tables, weights, at, frequencies[unit], everything, sums, share)
             for c in range(len(sums)):
                 scores[j, c] = max(scores[j, c], sums[c])
 
 
 @compiled
 def rank_judged(
-    postings: Postings,
+    arrays: Arrays,
     tables: GridTables,
     terms: NDArray[np.int64],
     weights: NDArray[np.float32],
@@ -146,8 +138,8 @@ def rank_judged(
     needed[:] = _INFINITY
     _need(tables, scores, units_above, depth, needed)
     # No slices of shared arrays in the loops: each counts references, which threads would share.
-    codes = postings.codes
-    start = postings.offsets[terms].astype(np.uint64)
+    codes = arrays.length_codes
+    start = arrays.offsets[terms].astype(np.uint64)
     scored, since, before = 0, 0, -1
     for k in range(len(blocks) - 1):
         low, high = blocks[k], blocks[k + 1]
@@ -157,7 +149,7 @@ def rank_judged(
                 break
             fresh[:] = False
             since = 0
-        walk(postings, tables, terms, weights, start, low, high, by_class, frequencies)
+        walk(arrays, tables, terms, weights, start, low, high, by_class, frequencies)
         np.dot(by_class, tables.knot_weights, knots)
         for unit in range(low, high):
             code = np.uint64(codes[unit])
@@ -173,13 +165,13 @@ def rank_judged(
             scored += 1
             since += 1
             within = ranges[:count]
-            score(postings, tables, weights, unit, frequencies[unit - low], within, sums, share)
+            score(arrays, tables, weights, unit, frequencies[unit - low], within, sums, share)
             count_above(sums, unit, within, scores, first, last, units_above)
             if len(parents):
                 if before >= 0 and parents[unit] != parents[before]:
                     count_above(best, before, everything, scores, first, last, parents_above)
                     best[:] = 0
-                # All at once, numba would compile an error that tells shapes, for seconds.
+                # An array expression would make numba compile a check of shapes, for seconds.
                 for c in range(width):
                     best[c] = max(best[c], sums[c])
                 before = unit
@@ -265,12 +257,12 @@ def open_ranges(
 
 
 @compiled
-def lower(postings: Postings, term: int, unit: int) -> int:
+def lower(arrays: Arrays, term: int, unit: int) -> int:
     """The first posting of the term whose unit is not below `unit`."""
-    low, high = postings.offsets[term], postings.offsets[term + 1]
+    low, high = arrays.offsets[term], arrays.offsets[term + 1]
     while low < high:
         middle = (low + high) >> 1
-        if np.int64(postings.documents[middle]) < unit:
+        if np.int64(arrays.documents[middle]) < unit:
             low = middle + 1
         else:
             high = middle
@@ -279,7 +271,7 @@ def lower(postings: Postings, term: int, unit: int) -> int:
 
 @compiled
 def walk(
-    postings: Postings,
+    arrays: Arrays,
     tables: GridTables,
     terms: NDArray[np.int64],
     weights: NDArray[np.float32],
@@ -291,14 +283,14 @@ def walk(
 ) -> None:
     """Of the units `low`..`high - 1`: weight by class of frequency, and the frequency of each
     term. `start` is where they begin in each term's postings, and becomes where they end."""
-    documents, frequencies, classes = postings.documents, postings.frequencies, tables.classes
+    documents, frequencies, classes = arrays.documents, arrays.frequencies, tables.classes
     by_class[:] = 0
     found[:] = 0
     # Unsigned numbers spare the compiler the question whether an index is negative.
     begin, end = np.uint32(low), np.uint32(high)
     for t in range(len(terms)):
         weight = weights[t]
-        i, last = start[t], np.uint64(postings.offsets[terms[t] + 1])
+        i, last = start[t], np.uint64(arrays.offsets[terms[t] + 1])
         while i < last and documents[i] < end:
             unit = np.uint64(documents[i] - begin)
             frequency = np.uint32(frequencies[i])
@@ -311,7 +303,7 @@ def walk(
 
 @compiled
 def score(
-    postings: Postings,
+    arrays: Arrays,
     tables: GridTables,
     weights: NDArray[np.float32],
     unit: int,
@@ -324,7 +316,7 @@ def score(
     term by term."""
     sums[:] = 0
     tf_weights, rows = tables.tf_weights, tables.rows
-    code = np.int64(postings.codes[unit])
+    code = np.int64(arrays.length_codes[unit])
     for t in range(len(weights)):
         frequency = frequencies[t]
         if frequency == 0:
@@ -332,7 +324,7 @@ def score(
         if frequency < LARGE:
             _add(ranges, weights[t], tf_weights, np.uint64(rows[(frequency << 8) | code]), sums)
         else:
-            _divide(postings, tables, unit, np.float32(frequency), share)
+            _divide(arrays, tables, unit, np.float32(frequency), share)
             _add(ranges, weights[t], share, np.uint64(0), sums)
 
 
@@ -351,14 +343,14 @@ def _add(
 
 @compiled
 def _divide(
-    postings: Postings,
+    arrays: Arrays,
     tables: GridTables,
     unit: int,
     frequency: np.float32,
     share: NDArray[np.float32],
 ) -> None:
     """tf / (tf + norm) of a unit in every cell, as `scoring` computes it without a table."""
-    norms, code = tables.norms, np.uint64(postings.codes[unit])
+    norms, code = tables.norms, np.uint64(arrays.length_codes[unit])
     for c in range(np.uint64(share.shape[1])):
         share[0, c] = frequency / (frequency + norms[code, c])
 
@@ -373,8 +365,8 @@ def count_above(
     last: NDArray[np.int64],
     above: NDArray[np.int32],
 ) -> None:
-    """Count a unit in the cells where it stands above a judged document: by a higher score, or
-    by an equal one and an earlier place."""
+    """Count a unit in the cells where it ranks above a judged document: by a higher score, or by an
+    equal one and an earlier place."""
     for j in range(len(scores)):
         for r in range(len(ranges)):
             if unit < first[j]:

@@ -61,6 +61,10 @@ _CACHED_TABLES = 8  # of a model's newest settings
 _MANY = 1_000_000
 
 
+_Sums = tuple[NDArray[np.int64], Callable[[NDArray[np.float32]], None]]
+"""The known terms of a query, and a function that adds their scores to those of the documents."""
+
+
 class _Term(NamedTuple):
     number: int
     document_frequency: int
@@ -126,18 +130,24 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
     ) -> LexicalIndex:
         """Index the `contents` of `units`, in their order, and open the result.
 
-        A unit is a `Unit`, or a row of PyTerrier's: a mapping with `docno`, `text` and perhaps
-        `title`. `keep_texts` puts the texts beside the index, so that re-rankers find them.
+        The same units give the same bytes, whatever the memory. A build is one process with two
+        threads.
 
-        `path` is a folder that appears when it is whole; an index that is there already is
-        replaced. `memory_mb` bounds the memory of the build, apart from the text that is being
-        analysed and about 35 bytes a unit. A build is one process with two threads. `total`, the
-        number of units if known, and `description` are for the progress bar. The same units give
-        the same bytes, whatever the memory.
+        Args:
+            units: `Unit`s, or rows of PyTerrier's: mappings with `docno`, `text` and perhaps
+                `title`.
+            path: the folder, which appears when it is complete and replaces an older index.
+            analyzer: the name of an analyzer; see `make_analyzer`.
+            memory_mb: bounds the memory of the build, apart from the text that is being analysed
+                and about 35 bytes a unit.
+            corpus_fingerprint: identifies the units; `open` compares it.
+            total, description: the number of units, if known, and the title of the progress bar.
+            keep_texts: whether the index stores the texts, so that re-rankers find them.
 
-        Raises `InputError` for an empty corpus, 2^31 units or more (before any work where their
-        number is known), a repeated `unit_id`, a full disk, an unknown analyzer; whatever the
-        iterable raises passes through. In each case nothing is left.
+        Raises:
+            InputError: for an empty corpus, 2^31 units or more (before any work if their number is
+                known), a repeated `unit_id`, a full disk, an unknown analyzer. Whatever the
+                iterable raises passes through. In each case nothing is left.
         """
         build_index(
             map(as_unit, units),
@@ -153,9 +163,9 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
 
     @classmethod
     def open(cls, path: str | Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
-        """Map an index, whose files are compared with their checksums where that was not done
-        since they last changed. `InputError` if there is none, if it is damaged, of another format
-        version, of another analyzer's making, or not of the corpus `corpus_fingerprint`."""
+        """Map an index. Files that have changed since the last check are compared with their
+        checksums. `InputError` if there is no index, if it is damaged, of another format version,
+        made by another version of its analyzer, or not of the corpus `corpus_fingerprint`."""
         path = Path(path)
         manifest = read_manifest(path, KIND, corpus_fingerprint, check_index)
         index = cls(path, manifest)
@@ -211,7 +221,7 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
 
     @property
     def texts_path(self) -> str:
-        """The index's folder where it keeps its texts, else empty."""
+        """The folder of the index if it stores texts, else empty."""
         base = self.base
         return str(base.path.absolute()) if base.manifest.get("texts") else ""
 
@@ -274,7 +284,7 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         return arrays.documents[part].astype(np.int32), arrays.frequencies[part].astype(np.int32)
 
     def idf(self, term: str) -> float:
-        """Lucene's inverse document frequency of an index term; 0 where it is unknown."""
+        """Lucene's inverse document frequency of an index term; 0 for an unknown one."""
         entry = self._term(term)
         return entry.idf if entry else 0.0
 
@@ -301,54 +311,36 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         frequencies = arrays.frequencies[begin + positions].astype(np.int64)
         return owners, documents[positions].astype(np.int64), frequencies
 
-    def search(
-        self,
-        query: TermQuery,
-        k1: float = 0.9,
-        b: float = 0.4,
-        depth: int = 1000,
-    ) -> TopK:
+    def search(self, query: TermQuery, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> TopK:
         """BM25 of index terms (a repeated one counts again) or of weights by index term.
 
         Gives the numbers of the documents with a score above 0, `depth` at most, and their
         scores: highest first, equal scores in the order of the documents.
         """
         check_settings(k1, b, depth)
-        return self._buffers.best(*self._bm25_sums(query, k1, b), depth)
+        return self._buffers.best(*self._bm25(query, k1, b), depth)
 
     def scores(
-        self,
-        query: TermQuery,
-        numbers: NDArray[Any],
-        k1: float = 0.9,
-        b: float = 0.4,
+        self, query: TermQuery, numbers: NDArray[Any], k1: float = 0.9, b: float = 0.4
     ) -> NDArray[np.float32]:
         """The scores that `search` finds for the documents of these numbers, at whatever depth; 0
         for one without a term of the query. Reads the whole postings of the terms."""
         check_settings(k1, b, 1)
-        return self._buffers.of(numbers, *self._bm25_sums(query, k1, b))
+        return self._buffers.of(numbers, *self._bm25(query, k1, b))
 
-    def search_likelihood(
-        self,
-        query: TermQuery,
-        mu: float = 1000.0,
-        depth: int = 1000,
-    ) -> TopK:
+    def search_likelihood(self, query: TermQuery, mu: float = 1000.0, depth: int = 1000) -> TopK:
         """As `search`, by query likelihood with Dirichlet smoothing (see `Dirichlet`), in which a
         document with a query term may score 0."""
         check_likelihood(mu, depth)
-        documents, sums = self._buffers.best(*self._likelihood_sums(query, mu), depth)
+        documents, sums = self._buffers.best(*self._likelihood(query, mu), depth)
         return documents, Dirichlet.scores(sums)
 
     def likelihood_scores(
-        self,
-        query: TermQuery,
-        numbers: NDArray[Any],
-        mu: float = 1000.0,
+        self, query: TermQuery, numbers: NDArray[Any], mu: float = 1000.0
     ) -> NDArray[np.float32]:
         """As `scores`, by query likelihood."""
         check_likelihood(mu, 1)
-        return Dirichlet.scores(self._buffers.of(numbers, *self._likelihood_sums(query, mu)))
+        return Dirichlet.scores(self._buffers.of(numbers, *self._likelihood(query, mu)))
 
     def vectors(
         self, numbers: NDArray[Any], largest_share: float = 1.0
@@ -415,34 +407,20 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
             entry = None
             if number >= 0:
                 first, last = self._arrays.offsets[number : number + 2].tolist()
-                total = self.statistics.documents_with_terms
-                entry = _Term(number, last - first, idf(total, last - first))
+                df = last - first
+                entry = _Term(number, df, idf(self.statistics.documents_with_terms, df))
             return self._terms.setdefault(term, entry)
 
-    def _bm25_sums(
-        self, query: TermQuery, k1: float, b: float
-    ) -> tuple[NDArray[np.int64], Callable[[NDArray[np.float32]], None]]:
-        """The known terms of the query, and what adds their BM25 to the sums of the documents."""
+    def _bm25(self, query: TermQuery, k1: float, b: float) -> _Sums:
         terms, weights = self._weighted(query)
+        return terms, lambda sums: self._tf_weights(k1, b).add(self._arrays, terms, weights, sums)
 
-        def add(sums: NDArray[np.float32]) -> None:
-            self._tf_weights(k1, b).add(self._arrays, terms, weights, sums)
-
-        return terms, add
-
-    def _likelihood_sums(
-        self, query: TermQuery, mu: float
-    ) -> tuple[NDArray[np.int64], Callable[[NDArray[np.float32]], None]]:
-        """As `_bm25_sums`, by query likelihood."""
+    def _likelihood(self, query: TermQuery, mu: float) -> _Sums:
         terms, weights, _ = self._known(query)
-
-        def add(sums: NDArray[np.float32]) -> None:
-            counts = np.array([self._collection_frequency(term) for term in terms.tolist()])
-            probabilities = (counts + 1) / (self.statistics.tokens + 1)
-            single = weights.astype(np.float32)
-            self._dirichlet(mu).add(self._arrays, terms, single, probabilities, sums)
-
-        return terms, add
+        counts = np.array([self._collection_frequency(term) for term in terms.tolist()])
+        probabilities = (counts + 1) / (self.statistics.tokens + 1)
+        single = weights.astype(np.float32)
+        return terms, partial(self._dirichlet(mu).add, self._arrays, terms, single, probabilities)
 
     def _weighted(self, query: TermQuery) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Numbers of the known terms of weight above 0, ascending, and weight times idf."""
@@ -550,7 +528,7 @@ class LexicalEngine:
     analyzer: str = "english"
     memory_mb: int = 1024
     name: str = "lexical"
-    offers: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3", "grid", "enrichment"})
+    supports: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3", "grid", "enrichment"})
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)

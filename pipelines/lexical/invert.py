@@ -103,7 +103,7 @@ def _check_size(terms: int) -> None:
 
 
 class _Block:
-    """The next terms of a sorted file, some `length` bytes of them; none where it has ended."""
+    """The next terms of a sorted file, about `length` bytes of them; none at its end."""
 
     def __init__(self, stream: BinaryIO, length: int) -> None:
         self._stream, self._length = stream, length
@@ -132,8 +132,8 @@ def _sort(path: Path) -> NDArray[np.int32]:
 
 
 class DocumentPostings(NamedTuple):
-    """Postings of consecutive documents: `distinct` counts each one's terms, `terms` and `values`
-    hold them all, document after document. `first` is the number of the first document."""
+    """Postings of consecutive documents, document after document; `first` is the number of the
+    first one, and `distinct` the number of terms of each."""
 
     first: int
     distinct: NDArray[Any]
@@ -148,14 +148,9 @@ def invert(
     memory: int,
     kind: str | None = None,
 ) -> tuple[int, str]:
-    """Write offsets, documents and frequencies to `folder`, with about `memory` bytes of buffers.
-
-    Args:
-        read: gives all documents in their order, each time it is called.
-        size: the number of terms.
-        folder: where the arrays are written.
-        memory: bytes of the buffers.
-        kind: the type of the frequencies; None takes 16 bits, or 32 where a frequency needs them.
+    """Write offsets, documents and frequencies of `size` terms to `folder`, with buffers of about
+    `memory` bytes. `read` gives all documents in their order, each time it is called. `kind` is the
+    type of the frequencies; None takes 16 bits, or 32 if a frequency needs them.
 
     Returns:
         The number of postings and the type of the frequencies.
@@ -164,16 +159,19 @@ def invert(
     array_path(folder, "offsets").write_bytes(offsets.tobytes())
     kind = kind or ("<u2" if largest <= _LARGEST_SHORT else "<u4")
     bytes_each = _DOCUMENT_BYTES + np.dtype(kind).itemsize
-    ranges = list(_ranges(offsets, max(memory // bytes_each, 1)))
+    passes = list(ranges(offsets, max(memory // bytes_each, 1)))
     with (
         array_path(folder, "documents").open("wb") as documents,
         array_path(folder, "frequencies").open("wb") as frequencies,
     ):
-        for first, last in track(ranges, "inverting", len(ranges)):
-            passed = _Pass(offsets, first, last, kind)
+        for first, last in track(passes, "inverting", len(passes)):
+            free = offsets[first:last] - offsets[first]
+            size = int(offsets[last] - offsets[first])
+            numbers, values = np.empty(size, np.uint32), np.empty(size, kind)
             for postings in read():
-                passed.add(postings)
-            passed.write(documents, frequencies)
+                place(postings, first, free, numbers, values)
+            documents.write(numbers.data)
+            frequencies.write(values.data)
     return int(offsets[-1]), kind
 
 
@@ -186,12 +184,13 @@ def _offsets(documents: Iterable[DocumentPostings], size: int) -> tuple[NDArray[
     return np.cumsum(counts), largest
 
 
-def _ranges(offsets: NDArray[np.int64], postings: int) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of terms of at most `postings` postings each, but of one term at least."""
-    first, size = 0, len(offsets) - 1
-    while first < size:
-        fitting = int(np.searchsorted(offsets, offsets[first] + postings, side="right")) - 1
-        last = min(max(fitting, first + 1), size)
+def ranges(offsets: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges of rows, each of at most `most` entries or of one row. `offsets` are where
+    the entries of the rows begin."""
+    first, rows = 0, len(offsets) - 1
+    while first < rows:
+        fitting = int(np.searchsorted(offsets, offsets[first] + most, side="right")) - 1
+        last = min(max(fitting, first + 1), rows)
         yield first, last
         first = last
 
@@ -201,11 +200,12 @@ def read_segments(
 ) -> Iterator[DocumentPostings]:
     """Each batch that the first half has written, by the numbers of the merged vocabulary."""
     document = 0
-    streams: dict[str, BinaryIO] = {}
-    try:
+    with ExitStack() as stack:
+        streams = {
+            segment: stack.enter_context(postings_path(work, segment).open("rb"))
+            for segment in vocabulary.numbers
+        }
         for batch in batches:
-            if batch.segment not in streams:
-                streams[batch.segment] = postings_path(work, batch.segment).open("rb")
             stream = streams[batch.segment]
             stream.seek(batch.start)
             size = 4 * int(batch.distinct.sum())
@@ -214,66 +214,33 @@ def read_segments(
             numbers = vocabulary.numbers[batch.segment][terms]
             yield DocumentPostings(document, batch.distinct, numbers, values)
             document += len(batch.distinct)
-    finally:
-        for stream in streams.values():
-            stream.close()
-
-
-class _Pass:
-    """The postings of the terms `first`..`last - 1`, filled document by document."""
-
-    def __init__(self, offsets: NDArray[np.int64], first: int, last: int, kind: str) -> None:
-        self._first, base = first, int(offsets[first])
-        self._next = offsets[first:last] - base
-        size = int(offsets[last]) - base
-        self._documents = np.empty(size, np.uint32)
-        self._frequencies: NDArray[Any] = np.empty(size, kind)
-
-    def add(self, postings: DocumentPostings) -> None:
-        place(
-            postings.distinct,
-            postings.first,
-            postings.terms,
-            postings.values,
-            self._first,
-            self._next,
-            self._documents,
-            self._frequencies,
-        )
-
-    def write(self, documents: BinaryIO, frequencies: BinaryIO) -> None:
-        """Append to the two files."""
-        documents.write(self._documents.data)
-        frequencies.write(self._frequencies.data)
 
 
 @compiled
 def count_postings(terms: NDArray[Any], counts: NDArray[np.int64]) -> None:
-    """Count each term one place up, so that the running sum gives where each begins."""
+    """Count each term one place up, so that the running sum is where its postings begin."""
     for term in terms:
         counts[term + 1] += 1
 
 
 @compiled
 def place(
-    distinct: NDArray[Any],
-    document: int,
-    terms: NDArray[Any],
-    values: NDArray[Any],
+    postings: DocumentPostings,
     first: int,
     free: NDArray[np.int64],
     documents: NDArray[np.uint32],
     frequencies: NDArray[Any],
 ) -> None:
-    """Put a batch's postings of this range of terms at the next free place of their term."""
+    """Put the postings of the terms `first`..`first + len(free) - 1` at the next free place of
+    their term."""
     posting = 0
-    for row in range(len(distinct)):
-        for _ in range(distinct[row]):
-            term = terms[posting] - first
-            value = values[posting]
+    for row in range(len(postings.distinct)):
+        for _ in range(postings.distinct[row]):
+            term = postings.terms[posting] - first
+            value = postings.values[posting]
             posting += 1
             if 0 <= term < len(free):
                 position = free[term]
                 free[term] = position + 1
-                documents[position] = document + row
+                documents[position] = postings.first + row
                 frequencies[position] = value

@@ -12,7 +12,7 @@ query term is a hit even where all its parts are cut, and has the score 0.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +33,7 @@ def check_likelihood(mu: float, depth: int) -> None:
 
 
 class Dirichlet(NamedTuple):
-    """mu and lengths turned into a table: `norms` (float32, 256) is ln(mu / (length + mu)) for each
-    length code."""
+    """`norms` (float32, 256) is ln(mu / (length + mu)) for each length code."""
 
     mu: float
     norms: NDArray[np.float32]
@@ -54,8 +53,7 @@ class Dirichlet(NamedTuple):
         """Add every term's part to `sums` (one a document). `probabilities`: p(t)."""
         rates = 1 / (self.mu * probabilities)
         gains = (weights[:, None] * np.log1p(rates[:, None] * np.arange(256))).astype(np.float32)
-        norms, codes = self.norms, arrays.length_codes
-        _add(*arrays.postings, terms, weights, rates, gains, norms, codes, sums)
+        _add(arrays, terms, weights, rates, gains, self.norms, sums)
 
     @staticmethod
     def scores(sums: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -65,17 +63,16 @@ class Dirichlet(NamedTuple):
 
 @compiled
 def _add(
-    offsets: NDArray[np.int64],
-    documents: NDArray[np.uint32],
-    frequencies: NDArray[Any],
+    arrays: Arrays,
     terms: NDArray[np.int64],
     weights: NDArray[np.float32],
     rates: NDArray[np.float64],
     gains: NDArray[np.float32],
     norms: NDArray[np.float32],
-    codes: NDArray[np.uint8],
     sums: NDArray[np.float32],
 ) -> None:
+    offsets, documents = arrays.offsets, arrays.documents
+    frequencies, codes = arrays.frequencies, arrays.length_codes
     nothing = np.float32(0)
     for row in range(len(terms)):
         weight = weights[row]

@@ -1,4 +1,4 @@
-"""RM3: pseudo-relevance feedback that rewrites a query from the documents it found.
+"""RM3: pseudo-relevance feedback, which rewrites a query from its best documents.
 
 A relevance model after Lavrenko & Croft (2001) mixed with the query (Abdul-Jaleel et al., TREC
 2004), step by step as Anserini does it:
@@ -10,7 +10,7 @@ A relevance model after Lavrenko & Croft (2001) mixed with the query (Abdul-Jale
    document's score. The `fb_terms` heaviest terms remain, and are made to sum to 1.
 3. The query's own terms, made to sum to 1, count for `original_weight`; these for the rest.
 
-Equal terms stand in alphabetical order wherever some are left out.
+Equal terms are taken in alphabetical order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,48 +26,37 @@ import pyterrier as pt
 from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import TermQuery, checked_weights
-from soundingline.pipelines.lexical.analyzers import Analyzer
-from soundingline.pipelines.lexical.storage import Docnos, StringTable
 from soundingline.pipelines.stage import ByArguments
 from soundingline.toolkit.errors import InputError, check_int, check_number
 
 _TERM = re.compile(r"[a-z0-9]{2,20}")
 _LARGEST_SHARE = 0.1
 
-Vector = tuple[NDArray[np.int32], NDArray[np.int32]]
-
-
-class ForwardIndex(Protocol):
-    """What feedback reads of an index; `LexicalIndex` is one."""
-
-    analyzer: Analyzer
-    docnos: Docnos
-    vocabulary: StringTable
-
-    @property
-    def base(self) -> ForwardIndex: ...
-
-    def vectors(self, numbers: NDArray[Any], largest_share: float) -> list[Vector]: ...
-
 
 class Feedback(ByArguments, pt.Transformer):
     """Rewrites each query from its ranking: `index.bm25() >> Feedback(index) >> index.bm25()`
     (Abdul-Jaleel et al., TREC 2004).
 
-    In: rankings by `index` (`qid`, `docno`, `score`, `rank`) with `query`, or with `query_toks`
-    (index term -> weight), which is taken as the query where both are there. Out: a row a query,
-    with `query_toks` the new query, `query` as it was, and copied to `query_0`. Columns whose name
-    begins with `q`, and `reasoning`, are kept. A query that found nothing is not there any more.
+    The input is rankings by `index` (`qid`, `docno`, `score`, `rank`) with `query` or with
+    `query_toks` (index term -> weight), which is read if both are there. The output has a row for
+    each query with a result: `query_toks` is the new query, `query` the old one, which `query_0`
+    repeats. Columns whose name begins with `q`, and `reasoning`, are copied.
 
-    `fb_terms`, `fb_docs`: terms and documents of feedback, 1 or more. `original_weight`: 0 to 1.
-    Where phrases enrich the documents of `index`, feedback reads the documents without them.
-    All the frame's documents are read in one walk through the index's postings. `InputError` for
-    bad settings, for a docno that the index does not have, and for a score below 0.
+    If phrases enrich the documents of `index`, feedback reads the documents without them. The
+    documents of a frame are read in one walk through the postings.
+
+    Args:
+        index: the `LexicalIndex` that ranked the documents.
+        fb_terms, fb_docs: the numbers of feedback terms and documents, 1 or more.
+        original_weight: the weight of the old query, 0 to 1.
+
+    Raises:
+        InputError: for other arguments, a docno that the index does not have, a score below 0.
     """
 
     def __init__(
         self,
-        index: ForwardIndex,
+        index: Any,
         *,
         fb_terms: int = 10,
         fb_docs: int = 10,
@@ -83,7 +72,7 @@ class Feedback(ByArguments, pt.Transformer):
             valid.result_frame(extra_columns=["query", "score", "rank"])
         best = inp.sort_values("rank", kind="stable").groupby("qid", sort=False).head(self.fb_docs)
         vectors = self._vectors(best["docno"].tolist())
-        scores = _weights(best["score"])
+        scores = _document_weights(best["score"])
         rows_of = best.reset_index(drop=True).groupby("qid", sort=False).indices
         first = inp.drop_duplicates("qid")
         columns = [name for name in inp.columns if name.startswith("q") or name == "reasoning"]
@@ -145,8 +134,7 @@ class Feedback(ByArguments, pt.Transformer):
         return mixed
 
 
-def _weights(scores: pd.Series) -> NDArray[np.float32]:
-    """The scores as what documents count for."""
+def _document_weights(scores: pd.Series) -> NDArray[np.float32]:
     values = scores.to_numpy(np.float32)
     wrong = values[~((values >= 0) & (values < np.inf))]
     if len(wrong):
@@ -159,7 +147,7 @@ def _weights(scores: pd.Series) -> NDArray[np.float32]:
 
 
 def _unit(weights: Mapping[str, Any]) -> dict[str, float]:
-    """The weights made to sum to 1; none where they sum to 0."""
+    """The weights scaled to sum to 1; none if they sum to 0."""
     total = float(sum(weights.values()))
     return {name: float(weight) / total for name, weight in weights.items()} if total > 0 else {}
 

@@ -7,7 +7,7 @@
     lengths.bin         int32 [documents]   tokens of each document
     length_codes.bin    uint8 [documents]   the same in Lucene's one byte
     terms.bytes/.offsets, units.bytes/.offsets   index terms (sorted by UTF-8), unit ids
-    titles.bytes/.offsets, texts.bytes/.offsets  the units themselves, where they are kept
+    titles.bytes/.offsets, texts.bytes/.offsets  titles and texts of the units, if they are stored
     pt_meta.json        what PyTerrier opens the index by (`pt.Artifact`)
 
 All numbers are little-endian."""
@@ -48,7 +48,7 @@ class Postings(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """The arrays of an index, in the order and of the types that the module's text gives."""
+    """The arrays of an index; see the module."""
 
     offsets: NDArray[np.int64]
     documents: NDArray[np.uint32]
@@ -73,7 +73,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Statistics:
-        """Those that the manifest of an index tells."""
+        """Those in the manifest of an index."""
         counts = manifest["counts"]
         return cls(*(counts[name] for name in cls._fields))
 
@@ -188,7 +188,7 @@ class StringTable:
 
     def __init__(self, stem: Path) -> None:
         self._blob = map_bytes(stem.with_suffix(".bytes"))
-        # A memoryview gives plain integers faster than a numpy array does.
+        # Reading a plain integer from a memoryview is faster than from a numpy array.
         self._offsets = memoryview(map_bytes(stem.with_suffix(".offsets"))).cast("q")
 
     def __len__(self) -> int:
@@ -235,21 +235,21 @@ def check_range(numbers: NDArray[Any], first: int, last: int, name: str) -> None
 
 
 class StringLookup:
-    """Where strings stand in a sequence, by their hashes, which are given in the same order: 12
-    bytes each, where a dictionary takes more than 100. `read` gives the string at a place, and
-    decides where hashes are equal."""
+    """Places of strings in a sequence, by the hashes of its strings: 12 bytes each, where a
+    dictionary takes more than 100. `read` reads the string at a place, and decides if hashes are
+    equal."""
 
     def __init__(self, hashes: NDArray[np.int64], read: Callable[[int], str]) -> None:
         self._order = np.argsort(hashes, kind="stable").astype(np.int32)
         self._hashes, self._read = hashes[self._order], read
 
     def find(self, text: str) -> int:
-        """The first place of `text`; -1 where it is not in the sequence."""
+        """The first place of `text`; -1 if it is not in the sequence."""
         positions = self._places(np.int64(hash(text)))
         return next((position for position in positions if self._read(position) == text), -1)
 
     def doubled(self) -> tuple[int, int] | None:
-        """The places of a string and of another coming of it, where one comes twice."""
+        """The places of two equal strings, if there are any."""
         for position in np.flatnonzero(self._hashes[1:] == self._hashes[:-1]).tolist():
             first: dict[str, int] = {}
             for index in self._places(self._hashes[position]):
@@ -264,7 +264,7 @@ class StringLookup:
 
 
 class Docnos:
-    """The unit ids of an index by document number, decoded once and kept as they are asked for."""
+    """The unit ids of an index by document number, decoded when they are first read."""
 
     def __init__(self, table: StringTable | NDArray[np.object_]) -> None:
         self._table = table
@@ -308,7 +308,7 @@ def _decode_length(code: int) -> int:
 DECODED_LENGTHS: NDArray[np.int64] = np.array(
     [_decode_length(code) for code in range(256)], dtype=np.int64
 )
-"""The length that each of the 256 codes stands for, ascending."""
+"""The length of each of the 256 codes, ascending."""
 
 
 def encode_lengths(lengths: NDArray[Any]) -> NDArray[np.uint8]:

@@ -39,7 +39,7 @@ class WordTable:
 
     def __init__(self, classes: bytes) -> None:
         self._classes = np.frombuffer(classes, np.uint8)
-        # Differs by process, as Python's own hashes do: no text can be written to collide in it.
+        # As Python's hashes it differs by process, so that no text can be made to collide in it.
         self._seed = np.uint64(hash("word form") & 0xFFFFFFFFFFFFFFFF)
         self.clear()
 
@@ -152,12 +152,7 @@ def number_forms(
                 if slots[slot] == last and slots[slot + 1] >> _HALF == rest:
                     candidate = np.int64(slots[slot + 1] & _LOW) - 1
                     if length <= _WHOLE or is_at(
-                        forms,
-                        form_ends[candidate],
-                        form_ends[candidate + 1],
-                        data,
-                        start,
-                        length,
+                        forms, form_ends[candidate], form_ends[candidate + 1], data, start, length
                     ):
                         number = candidate
                         break
@@ -185,14 +180,9 @@ def number_forms(
 
 @compiled
 def is_at(
-    forms: NDArray[np.uint8],
-    first: int,
-    end: int,
-    data: NDArray[np.uint8],
-    start: int,
-    length: int,
+    forms: NDArray[np.uint8], first: int, end: int, data: NDArray[np.uint8], start: int, length: int
 ) -> bool:
-    """Whether the form that is kept from `first` to `end` is the one in `data`."""
+    """Whether the form from `first` to `end` of `forms` is the one in `data`."""
     if end - first != length:
         return False
     same = 0

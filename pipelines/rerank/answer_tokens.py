@@ -1,4 +1,4 @@
-"""Reading an answer off the probabilities of the token that gives it."""
+"""Answers that are read from the probabilities of a token."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from soundingline.toolkit.llm.messages import Token
 # Some servers write a token's space as its vocabulary does.
 SPACES = " \t\r\n\u0120\u2581"
 LIKELIEST = 20
-"""Tokens to ask for at each place: the most that OpenAI and, unless told otherwise, vLLM give."""
+"""Alternatives to request for each token: the most that OpenAI and by default vLLM return."""
 _DIGITS = frozenset("0123456789")
 _SMALLEST_MASS = 1e-12
 
 
 class Relevance(NamedTuple):
-    """`score` = P(first) / (P(first) + P(second)) of two words. `one_sided`: one of the two was not
-    among the tokens that the server listed."""
+    """P(first) / (P(first) + P(second)) of two words.
+
+    Args:
+        score: The share of the first word.
+        one_sided: Whether the server did not list one of the two words.
+    """
 
     score: float
     one_sided: bool
 
 
 def first_place(tokens: Sequence[Token]) -> Mapping[str, float]:
-    """The log-probabilities of the tokens listed at the first place of a reply that is no white
-    space, the written one among them; empty where the server gave none."""
+    """The log-probabilities of the alternatives to the first token of a reply that is not white
+    space, itself included; empty if the server returned none."""
     for token in tokens:
         if token.text.strip(SPACES):
             written = {} if token.logprob is None else {token.text: token.logprob}
@@ -35,17 +39,17 @@ def first_place(tokens: Sequence[Token]) -> Mapping[str, float]:
 
 
 def word(text: str) -> str:
-    """What a token says: without the space in front, in lower case."""
+    """The word of a token, without the space in front of it, in lower case."""
     return text.strip(SPACES).lower()
 
 
 def share(top: Mapping[str, float], first: str, second: str) -> Relevance | None:
-    """What the probability of the word `first` is of that of both words, by the likeliest tokens at
-    their place; None where neither is among them.
+    """The share of the word `first` in the probability of both words, by the listed alternatives of
+    a token; None if neither is listed.
 
     All spellings of a word count together (` true`, `true`, `True`). A word that is not listed has
-    at most the probability of the least likely listed token, and at most what all listed ones leave
-    over; the smaller of the two is taken for it.
+    at most the probability of the least likely alternative, and at most what all of them leave; it
+    gets the smaller of the two.
     """
     sides: dict[str, list[float]] = {first: [], second: []}
     for text, logprob in top.items():
@@ -60,8 +64,8 @@ def share(top: Mapping[str, float], first: str, second: str) -> Relevance | None
 
 
 def expected_digit(top: Mapping[str, float]) -> float | None:
-    """The expectation of the digit at a place, 0 to 9, over the digits that are listed there; None
-    where none is."""
+    """The expectation of a digit, 0 to 9, over the listed alternatives; None if no digit is
+    listed."""
     masses: dict[int, float] = {}
     for text, logprob in top.items():
         if (digit := text.strip(SPACES)) in _DIGITS:

@@ -147,7 +147,7 @@ class Listwise(HeadReranker):
     max_words: int = 300
     cache: Path | None = None
 
-    asks_model = True
+    needs_llm = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -100,7 +100,7 @@ class Pointwise(HeadReranker):
     structured: bool = False
     cache: Path | None = None
 
-    asks_model = True
+    needs_llm = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -127,7 +127,7 @@ class Pointwise(HeadReranker):
         )
 
     @property
-    def asks_logprobs(self) -> bool:  # type: ignore[override]
+    def needs_logprobs(self) -> bool:  # type: ignore[override]
         """Whether its model must give log-probabilities."""
         return self.score != "generated"
 

@@ -81,8 +81,8 @@ class Rank1(Reranker):
     max_tokens: int = 2000
     context_window: int = 4000
 
-    asks_model = True
-    asks_completions = True
+    needs_llm = True
+    needs_completions = True
     # The server batches requests as they come, and a slow reasoning would delay the others.
     shares_batches = False
     counted = (

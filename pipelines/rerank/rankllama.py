@@ -86,7 +86,7 @@ class RankLlamaPrompts:
         """The tokens of `pair`."""
         query, query_truncated = self._short(pair.query)
         text = " ".join(pair.text.split())
-        # What can never be kept is not even tokenized.
+        # A text that is too long in any case is cut before it is tokenized.
         head = text[: _CHARACTERS * self._max_length]
         ids = self._ids(query, head)
         room = self._max_length - len(self._end)

@@ -39,6 +39,10 @@ _WRITTEN_EVERY = 4096
 # trec_eval keeps scores in 32 bits. Scores that differ must differ there too, and stay finite.
 _LARGEST = 1e30
 _FEWEST_STEPS = 4.0
+_COUNTS = (
+    *("windows", "batches", "pairs_scored", "largest_batch", "failed_batches"),
+    *("gathered_requests", "missing_text", "unscored"),
+)
 
 
 class Pair(NamedTuple):
@@ -49,7 +53,7 @@ class Pair(NamedTuple):
 
 
 class _Request(Future[list[float]]):
-    """The pairs of one thread, and their scores when another thread or this one has made them."""
+    """The pairs of one thread, and their scores when a thread has computed them."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
         super().__init__()
@@ -57,11 +61,8 @@ class _Request(Future[list[float]]):
 
 
 class _Queue:
-    """The requests of the threads that share a model.
-
-    Requests with windows and those without wait apart: `waiting[by_windows]`. `changed` is notified
-    when no thread computes (`busy`).
-    """
+    """The requests of the threads that share a model: `waiting[by_windows]`. `changed` is notified
+    when no thread computes any more (`busy`)."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -201,10 +202,7 @@ class Reranker(HeadReranker):
         # Bound copies are shallow: all of these are shared between them.
         self._shared, self._caches, self._queue = MadeOnce(), MadeOnce(), _Queue()
         self.count = Counts(*self.counted)
-        self._windows = Counts("windows")
-        self._batches = Counts("batches", "pairs_scored", "largest_batch", "failed_batches")
-        self._requests = Counts(*(["gathered_requests"] if self.shares_batches else []))
-        self._rows = Counts("missing_text", "unscored")
+        self._counts = Counts(*_COUNTS)
 
     @abstractmethod
     def score(self, pairs: Sequence[Pair]) -> list[float]:
@@ -215,7 +213,7 @@ class Reranker(HeadReranker):
         """
 
     def windows(self, pair: Pair) -> list[str]:
-        """The text of `pair` in parts which the model reads whole."""
+        """The text of `pair` in parts that the model reads without a cut."""
         return [pair.text]
 
     @property
@@ -240,24 +238,20 @@ class Reranker(HeadReranker):
         and `cache_misses`; rows with `missing_text`, which are scored as the empty text; rows that
         are `unscored` because their score is not a number; `seconds` in the model.
         """
-        cached = Counter[str]()
+        counts: Counter[str] = Counter({**self.count(), **self._counts()})
         for cache in self._caches.values():
-            cached.update(cache.lookups)
-        return {
-            **self.count(),
-            **(self._windows() if self._by_windows else {}),
-            **self._batches(),
-            **self._requests(),
-            **cached,
-            **self._rows(),
-            "seconds": round(self._queue.seconds, 3),
-        }
+            counts.update(cache.lookups)
+        if not self._by_windows:
+            del counts["windows"]
+        if not self.shares_batches:
+            del counts["gathered_requests"]
+        return {**counts, "seconds": round(self._queue.seconds, 3)}
 
     def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
         """See `HeadReranker`."""
         docnos = map(str, head["docno"].tolist())
         scores = self._cached_scores(list(zip(head["query"].tolist(), docnos, texts, strict=True)))
-        self._rows.add(missing_text=texts.count(""), unscored=sum(map(math.isnan, scores)))
+        self._counts.add(missing_text=texts.count(""), unscored=sum(map(math.isnan, scores)))
         return scores
 
     def score_pairs(self, pairs: Sequence[Pair]) -> list[float]:
@@ -298,7 +292,7 @@ class Reranker(HeadReranker):
         finally:
             # After Ctrl-C the next thread scores what is left.
             left = [request for request in requests if not request.done()]
-            self._requests.add(gathered_requests=len(requests) - len(left))
+            self._counts.add(gathered_requests=len(requests) - len(left))
             with self._queue.changed:
                 self._queue.waiting[self._by_windows].extendleft(reversed(left))
                 self._queue.busy = False
@@ -327,8 +321,8 @@ class Reranker(HeadReranker):
         finally:
             with self._queue.timing:
                 self._queue.seconds += time.perf_counter() - started
-            self._batches.add(batches=1, pairs_scored=len(different), failed_batches=failed)
-            self._batches.raise_to("largest_batch", len(different))
+            self._counts.add(batches=1, pairs_scored=len(different), failed_batches=failed)
+            self._counts.raise_to("largest_batch", len(different))
         score_of = dict(zip(different, scores, strict=True))
         return [score_of[pair] for pair in pairs]
 
@@ -342,7 +336,7 @@ class Reranker(HeadReranker):
             for text in texts
         ]
         scores = np.array(self._checked(windows))
-        self._windows.add(windows=len(windows))
+        self._counts.add(windows=len(windows))
         starts = np.cumsum([0, *map(len, windows_of[:-1])])
         best: list[float] = np.fmax.reduceat(scores, starts).tolist()
         return best

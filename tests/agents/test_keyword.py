@@ -1,18 +1,363 @@
+"""The agent without a language model: clues, types of answers, votes, and questions."""
+
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
+import math
+import os
+import re
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 
 import pytest
 from toy_search import WordBackend, store_of
 
 from soundingline.agents.keyword import KeywordAgent
-from soundingline.toolkit.data import Document, Topic
+from soundingline.agents.keyword.answers import answer_type, candidates, count_votes
+from soundingline.agents.keyword.clues import (
+    Clue,
+    Rarity,
+    find_clues,
+    heaviest,
+    is_content,
+    make_queries,
+    stem,
+    words,
+)
+from soundingline.agents.keyword.evidence import Reader
+from soundingline.toolkit.data import Document, Hit, SearchResult, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import RankedBrowsing, TopK
+
+# Clues and queries.
+
+SPELLING = Rarity()
+
+
+def clue(text, weight=0.5, kind="word"):
+    return Clue(text, stem(text), kind, weight)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("founded", "founding"),
+        ("Founded", "found"),
+        ("countries", "country"),
+        ("assassinated", "assassinate"),
+        ("Lincoln's", "Lincoln"),
+        ("Lincoln’s", "lincoln"),
+        ("stopped", "stopping"),
+        ("populations", "population"),
+    ],
+)
+def test_forms_of_a_word_share_a_stem(left, right):
+    assert stem(left) == stem(right)
+
+
+@pytest.mark.parametrize(("left", "right"), [("bus", "bee"), ("red", "reed"), ("1832", "1833")])
+def test_different_words_keep_different_stems(left, right):
+    assert stem(left) != stem(right)
+
+
+def test_words_keep_numbers_names_and_apostrophes_whole():
+    text = "Jean-Luc O'Brien paid $1,234.50 in 1871; 3rd time."
+    assert words(text) == ["Jean-Luc", "O'Brien", "paid", "1,234.50", "in", "1871", "3rd", "time"]
+
+
+def test_single_letters_and_function_words_say_nothing_but_single_digits_do():
+    assert [word for word in ["The", "which", "x", "7", "swan"] if is_content(word)] == [
+        "7",
+        "swan",
+    ]
+
+
+def test_rarity_from_the_index_is_lucenes_idf_relative_to_one_document():
+    frequencies = {"swan": 1, "water": 50, "common": 100}
+    rarity = Rarity(lambda word: frequencies.get(word, 0), 100)
+    assert rarity("swan") == 1.0
+    expected = math.log(1 + 50.5 / 50.5) / math.log(1 + 99.5 / 1.5)
+    assert rarity("water") == pytest.approx(expected)
+    assert 0 < rarity("common") < rarity("water")
+
+
+def test_a_word_that_no_document_has_tells_nothing():
+    assert Rarity(lambda word: 0, 100)("swan") == 0.0
+
+
+def test_rarity_by_spelling_ranks_marked_and_long_words_higher():
+    assert SPELLING("1871") > SPELLING("swan")
+    assert SPELLING("Swan") > SPELLING("swan")
+    assert SPELLING("embroidery") > SPELLING("cat")
+    assert SPELLING("the") == 0.0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"documents": 5}, {"document_frequency": len}, {"document_frequency": len, "documents": 0}],
+)
+def test_half_given_or_impossible_statistics_are_refused(arguments):
+    with pytest.raises(InputError, match="documents"):
+        Rarity(**arguments)  # type: ignore[arg-type]
+
+
+def test_quotations_numbers_and_names_are_told_from_plain_words():
+    question = 'Who wrote "night crawler" with Ada Lovelace in 1842 about engines?'
+    kinds = {found.text: found.kind for found in find_clues(question, SPELLING)}
+    assert kinds == {
+        "wrote": "word",
+        "night": "quoted",
+        "crawler": "quoted",
+        "Ada": "name",
+        "Lovelace": "name",
+        "1842": "number",
+        "engines": "word",
+    }
+
+
+def test_a_capital_at_the_start_of_a_sentence_makes_no_name():
+    question = "Turtles lay eggs. Penguins swim where Romans fought?"
+    kinds = {found.text: found.kind for found in find_clues(question, SPELLING)}
+    assert (kinds["Turtles"], kinds["Penguins"], kinds["Romans"]) == ("word", "word", "name")
+
+
+def test_an_apostrophe_opens_no_quotation():
+    question = "What was Grant's rank before the soldiers' revolt?"
+    assert all(found.kind != "quoted" for found in find_clues(question, SPELLING))
+
+
+def test_a_repeated_word_is_one_clue():
+    found = find_clues("Which city founded cities near the city?", SPELLING)
+    assert [each.text for each in found] == ["city", "founded", "near"]
+
+
+def test_the_first_query_is_the_whole_question_and_no_two_are_alike():
+    question = (
+        "A painter born in Lyon moved to Oslo, where she founded a school for weavers; "
+        "the school burnt in 1911. What was her name?"
+    )
+    queries = make_queries(find_clues(question, SPELLING), limit=10, terms=24)
+    assert queries[0].text.split()[:4] == ["painter", "born", "Lyon", "moved"]
+    assert "Lyon Oslo 1911" in [query.text for query in queries]
+    sets = [frozenset(query.text.split()) for query in queries]
+    assert len(sets) == len(set(sets)) == 3
+    assert all(query.reason for query in queries)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_queries_keep_to_their_number_and_length(limit):
+    question = "In 1871 Ada Brekke built a mill of stone beside the river near a wooden bridge."
+    queries = make_queries(find_clues(question, SPELLING), limit=limit, terms=5)
+    assert len(queries) == limit
+    assert all(len(query.text.split()) <= 5 for query in queries)
+
+
+def test_a_question_without_content_has_no_query():
+    assert find_clues("Who is it and why?", SPELLING) == []
+    assert make_queries([], limit=5, terms=5) == []
+
+
+def test_the_heaviest_clues_stay_in_the_order_of_the_question():
+    clues = [clue("a1", 0.2), clue("b1", 0.9), clue("c1", 0.5), clue("d1", 0.9)]
+    assert [found.text for found in heaviest(clues, 3)] == ["b1", "c1", "d1"]
+
+
+# Candidates and votes.
+
+
+def found(kind, text):
+    return [candidate.text for candidate in candidates(kind, text)]
+
+
+@pytest.mark.parametrize(
+    ("question", "kind"),
+    [
+        ("When was Ada born?", "date"),
+        ("In what year did the mill burn?", "year"),
+        ("Grant was elected in which year?", "year"),
+        ("How many children had she?", "number"),
+        ("How long is the river?", "measure"),
+        ("How old was Pascal when he died?", "measure"),
+        ("Who wrote it?", "name"),
+        ("To whom was it sold?", "name"),
+        ("Where is the bridge?", "place"),
+        ("Why did he leave?", "reason"),
+        ("Which city hosts the fair?", "name"),
+        ("What is a young swan called?", "phrase"),
+        ("Did she return?", "yes_no"),
+        ("Is the swan black or white?", "choice"),
+        ("She left in 1911. Where did she go?", "place"),
+        ("Tell of the mill.", "phrase"),
+        ("", "phrase"),
+    ],
+)
+def test_the_question_word_gives_the_kind(question, kind):
+    assert answer_type(question).kind == kind
+
+
+def test_the_alternatives_of_a_choice_are_read():
+    assert answer_type("Is the swan black or white?").options == ("black", "white")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "wanted"),
+    [
+        (
+            "date",
+            "Born September 22, 1791, he died on 25 August 1867.",
+            "September 22, 1791 | 25 August 1867",
+        ),
+        ("date", "It began in April 1793 and ended in 1815.", "April 1793 | 1815"),
+        ("date", "Flight 9000 had 120 seats.", ""),
+        ("year", "On 25 August 1867 and in the 12th century.", "1867 | 12th century"),
+        (
+            "number",
+            "They had 1,234 sheep, twenty-five goats and $3.5 million.",
+            "1,234 | twenty-five | $3.5 million",
+        ),
+        ("number", "About 12% of B52 crews", "12%"),
+        ("number", "nothing to count", ""),
+        ("measure", "It is 42 months and 16.5 km long.", "42 months | 16.5 km"),
+        (
+            "name",
+            "In Oslo the Bank of Norway met Jean-Luc Picard in May.",
+            "Oslo | Bank of Norway | Jean-Luc Picard",
+        ),
+        ("name", "He met Élise Øverland.", "Élise Øverland"),
+        ("reason", "He left because of the flood, and died.", "the flood, and died"),
+        ("phrase", "Young swans are known as cygnets.", "Young | Young swans | cygnets"),
+    ],
+)
+def test_candidates_of_each_kind_are_found(kind, text, wanted):
+    assert " | ".join(found(kind, text)) == wanted
+
+
+@pytest.mark.parametrize("kind", ["name", "place", "number", "measure", "date", "year", "phrase"])
+def test_a_candidate_stands_where_it_says(kind):
+    text = "On 3 May 1871 the Duke of York saw 12 young swans in Oslo, near a very old stone mill."
+    all_found = candidates(kind, text)
+    assert all_found
+    for candidate in all_found:
+        assert text[candidate.start :].startswith(candidate.text)
+
+
+def test_a_name_after_a_preposition_fits_a_place_better():
+    weights = {
+        each.text: each.weight for each in candidates("place", "Then Faraday moved to Surrey.")
+    }
+    assert weights["Surrey"] > weights["Faraday"]
+
+
+CLUES = {"museum": 1.0, "found": 0.5, "tulsa": 0.5}
+
+
+def test_sentences_are_scored_by_coverage_with_the_title_counting_whole():
+    text = "The museum was founded in 1939. It is large. Founding took money."
+    first, last = Reader(CLUES).sentences("d1", "Tulsa", text)
+    assert first.score == pytest.approx(2.0 / 2)
+    assert last.score == pytest.approx(1.0 / 2)
+    assert [(found, text[at : at + 6]) for found, at in first.matches] == [
+        ("museum", "museum"),
+        ("found", "founde"),
+    ]
+
+
+def test_the_sentence_before_counts_half():
+    (_, after) = Reader(CLUES).sentences("d1", "", "The museum stands. Founded late.")
+    assert after.score == pytest.approx((0.5 + 0.5 * 1.0) / 2)
+
+
+def test_without_clues_no_sentence_speaks():
+    assert Reader({}).sentences("d1", "", "The museum stands.") == []
+
+
+def votes(question, clues, *documents, trust=1.0):
+    reader = Reader(clues)
+    sentences = [
+        sentence
+        for number, text in enumerate(documents)
+        for sentence in reader.sentences(f"d{number}", "", text)
+    ]
+    trusted = {f"d{number}": trust for number in range(len(documents))}
+    return [vote.text for vote in count_votes(answer_type(question), sentences, clues, trusted)]
+
+
+def test_the_candidate_nearest_to_the_clues_wins():
+    text = "The museum was founded in 1939 after a long quarrel that had begun in the year 1921."
+    assert votes("When was the museum founded?", CLUES, text) == ["1939", "1921"]
+
+
+def test_words_of_the_title_pull_less_than_what_is_asked_about_it():
+    text = "Tulsa Mayor Ann Hill came late. The museum was founded by Waite Phillips, Tulsa Mayor."
+    sentences = Reader(CLUES).sentences("d1", "Tulsa", text)
+    expected = answer_type("Who founded the museum of Tulsa?")
+    best = count_votes(expected, sentences, CLUES, {"d1": 1.0})[0]
+    assert best.text == "Waite Phillips"
+
+
+def test_documents_that_agree_outvote_one_that_repeats_itself():
+    right = "The museum was founded in 1939."
+    wrong = " ".join(["The museum was founded in 1921."] * 3)
+    assert votes("When was the museum founded?", CLUES, wrong, right, right)[0] == "1939"
+
+
+def test_words_of_the_question_are_no_answer():
+    text = "The Museum of Tulsa was founded by Waite Phillips."
+    assert votes("Who founded the Tulsa museum?", CLUES, text) == ["Waite Phillips"]
+
+
+def test_an_untrusted_document_has_no_vote():
+    assert votes("When was the museum founded?", CLUES, "The museum opened in 1939.", trust=0) == []
+
+
+def test_shares_sum_to_one_and_name_their_documents():
+    sentences = Reader(CLUES).sentences("d1", "", "The museum was founded in 1939, not in 1921.")
+    result = count_votes(answer_type("When was the museum founded?"), sentences, CLUES, {"d1": 0.7})
+    assert sum(vote.share for vote in result) == pytest.approx(1)
+    assert result[0].docids == ("d1",)
+    assert result[0].sentence == "The museum was founded in 1939, not in 1921."
+
+
+def test_yes_no_follows_the_negation_of_the_best_sentence():
+    question = "Was the museum founded in Tulsa?"
+    assert votes(question, CLUES, "The museum was founded in Tulsa.") == ["Yes"]
+    assert votes(question, CLUES, "The museum was never founded in Tulsa.") == ["No"]
+    assert votes(question, CLUES) == []
+
+
+def test_a_choice_is_made_among_what_the_question_offers():
+    clues = {"swan": 1.0, "black": 0.5, "white": 0.5}
+    text = "The swan is white. Black coal burns elsewhere in the museum of Oslo."
+    assert votes("Is the swan black or white?", clues, text)[0] == "white"
+
+
+SCORES = """
+from soundingline.agents.keyword.evidence import SeenEvidence
+clues = {f"clue{number:02}x": 1 / (number + 3) for number in range(40)}
+evidence = SeenEvidence(clues)
+evidence.rank([f"d{number}" for number in range(30)])
+for number in range(30):
+    clause = " ".join(list(clues)[number % 7 : number + 9])
+    text = f"Brel {clause} harbour {number}. The Slate {clause[:40]} mill slate."
+    evidence.read(f"d{number}", "", text)
+print([sentence.score for sentence in evidence.sentences])
+"""
+
+
+def test_scores_do_not_depend_on_the_seed_of_hashes():
+    outputs = set()
+    for seed in ("0", "1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", SCORES]
+        outputs.add(subprocess.check_output(command, env=environment))
+    assert len(outputs) == 1 and len(outputs.pop()) > 500
+
+
+# Questions.
 
 CORPUS = {
     "mill": Document(
@@ -84,9 +429,9 @@ def test_plain_questions_are_answered_and_cited_through_every_interface(
     assert 0 < (trajectory.answer.confidence or 0) <= 100
 
 
-def test_every_tool_of_ranked_browsing_is_used_with_a_reason():
+def test_tools_that_take_a_reason_get_one():
     trajectory = ask("Who built Grenholm Mill on the river Aske?")
-    assert set(names(trajectory)) == {"search", "read_search_results", "read_document"}
+    assert set(names(trajectory)) == {"search", "read_document"}
     assert all(call.arguments["reason"] and not call.error for call in trajectory.calls)
 
 
@@ -115,23 +460,6 @@ def test_messages_are_linear_and_pair_every_call_with_its_result():
     assert confidence.startswith("Confidence: ") and confidence.endswith("%")
 
 
-def test_the_second_hop_is_found_through_what_was_read():
-    texts = {
-        "mill": "Grenholm Mill was built by Torvald Brekke.",
-        "brekke": "Torvald Brekke did grow up in the town of Lysanger.",
-        **{f"f{number}": f"The town of place {number} is old." for number in range(30)},
-    }
-
-    def search(**arguments):
-        tool = RankedBrowsing(page=1).open(WordBackend(texts), store_of(texts))
-        question = "In which town did the builder of Grenholm Mill grow up?"
-        return ask(question, tool, pages=0, **arguments)
-
-    assert "brekke" in search().tiers["previewed"]
-    assert "brekke" not in search(feedback_terms=0).tiers["previewed"]
-    assert "brekke" not in search(follow_ups=0).tiers["previewed"]
-
-
 def test_no_hit_at_all_still_gives_an_answer():
     for question in ("Zzyzx qwxv?", "who is it", ""):
         trajectory = ask(question)
@@ -153,25 +481,14 @@ def test_the_same_question_gives_the_same_trajectory(make):
 
 def test_limits_are_kept():
     question = "Which carpenter built the mill, which burnt in 1911, on the river Aske, near swans?"
+    assert names(ask(question)).count("search") <= 3
     assert names(ask(question, max_searches=1)).count("search") == 1
-    assert names(ask(question, max_searches=3, follow_ups=3)).count("search") <= 3
     assert names(ask(question, max_reads=2)).count("read_document") == 2
     assert "read_document" not in names(ask(question, max_reads=0))
-    assert "read_search_results" not in names(ask(question, pages=0))
-    pages = names(ask("Aske river list", max_searches=1, pages=2))
-    assert pages.count("read_search_results") == 2
     assert len(ask(question, max_calls=4).calls) == 4
-    queries = [call.arguments["query"] for call in ask(question, query_terms=2, follow_ups=0).calls
-               if call.name == "search"]  # fmt: skip
+    calls = ask(question, query_terms=2).calls
+    queries = [call.arguments["query"] for call in calls if call.name == "search"]
     assert all(len(query.split()) <= 2 for query in queries)
-
-
-def test_browsing_goes_on_where_the_page_ended():
-    trajectory = ask("river list", max_searches=1, pages=2, max_reads=0)
-    offsets = [call.arguments.get("offset") for call in trajectory.calls]
-    assert offsets == [None, 6, 16]
-    shown = [unit_id for call in trajectory.calls for unit_id in call.shown]
-    assert shown == list(trajectory.calls[0].ranking[:25])
 
 
 def test_a_long_document_is_read_on_from_where_the_page_ended():
@@ -228,7 +545,7 @@ def test_a_tool_that_closes_leads_to_an_answer_from_what_was_seen():
             return super().call(name, arguments)
 
     tool = Closing().open(WordBackend(TEXTS), store_of(CORPUS))
-    trajectory = ask("Who built Grenholm Mill?", tool)
+    trajectory = ask("Who built Grenholm Mill on the river Aske?", tool)
     assert trajectory.status == "steered"
     assert [call.error for call in trajectory.calls] == ["", "blocked", "blocked", "blocked"]
     assert trajectory.answer.exact == "Torvald Brekke"
@@ -260,11 +577,8 @@ def test_time_that_runs_out_leads_to_an_answer_from_what_was_seen():
         ("max_searches", 0),
         ("max_searches", 2.5),
         ("max_searches", True),
-        ("pages", -1),
         ("max_reads", -1),
-        ("follow_ups", -1),
         ("query_terms", 0),
-        ("feedback_terms", -2),
         ("max_calls", 0),
         ("seconds", 0),
         ("seconds", -3.0),
@@ -275,10 +589,6 @@ def test_time_that_runs_out_leads_to_an_answer_from_what_was_seen():
 def test_an_impossible_value_is_named(name, value):
     with pytest.raises(InputError, match=name):
         KeywordAgent(**{name: value})
-
-
-def test_the_class_stays_small():
-    assert len(inspect.getsource(KeywordAgent).splitlines()) < 200
 
 
 def long_documents(count, words):
@@ -303,3 +613,62 @@ def test_a_question_on_long_documents_costs_little():
     assert trajectory.answer.exact == "1707"
     # 0.15 s is the aim for agent and tool together; four times that leaves room for a slow machine.
     assert min(costs) < 0.6
+
+
+# Real articles, with a backend of the test: idf-weighted counts of words.
+
+EVERY = 10
+
+
+class IndexRetriever:
+    """Log-frequency times idf, enough to find an article by its topic."""
+
+    def __init__(self, corpus: dict[str, Document]) -> None:
+        self.counts = {
+            docid: Counter(re.findall(r"\w+", f"{document.title} {document.text}".lower()))
+            for docid, document in corpus.items()
+        }
+        self.frequencies = Counter(word for counts in self.counts.values() for word in counts)
+
+    def document_frequency(self, word):
+        return self.frequencies[word.lower()]
+
+    def search(self, request):
+        query = set(re.findall(r"\w+", request.query.lower()))
+        idf = {word: math.log(len(self.counts) / (self.frequencies[word] or 1)) for word in query}
+        scores = {
+            docid: sum(math.log1p(counts[word]) * idf[word] for word in query)
+            for docid, counts in self.counts.items()
+        }
+        best = sorted(scores, key=lambda docid: -scores[docid])[: request.depth]
+        hits = [Hit(docid, docid, rank, scores[docid]) for rank, docid in enumerate(best, 1)]
+        return SearchResult(hits)
+
+
+@pytest.fixture(scope="module")
+def corpus(data_root):
+    rows = map(json.loads, (data_root / "cmuqa" / "corpus.jsonl").open(encoding="utf-8"))
+    return {row["_id"]: Document(row["_id"], row["title"], row["text"]) for row in rows}
+
+
+@pytest.mark.slow
+def test_on_long_articles_it_finds_evidence_mostly_and_answers_sometimes(data_root, corpus):
+    """Every tenth question of `dev`. The floor is far below what was seen (about a quarter), and
+    far above a broken part (an answer of the wrong kind or place is right in hardly any)."""
+    folder = data_root / "cmuqa"
+    qrels = (folder / "qrels" / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    gold = {qid: docid for qid, docid, _ in (line.split("\t") for line in qrels)}
+    topics = list(map(json.loads, (folder / "queries.jsonl").open(encoding="utf-8")))
+    asked = [topic for topic in topics if topic["_id"] in gold][::EVERY]
+    retriever, store = IndexRetriever(corpus), store_of(corpus)
+    agent = KeywordAgent(document_frequency=retriever.document_frequency, documents=len(corpus))
+    right = opened = 0
+    for row in asked:
+        tool = RankedBrowsing().open(retriever, store)
+        trajectory = asyncio.run(agent.run(Topic(row["_id"], row["text"]), tool))
+        assert trajectory.status == "completed", trajectory.traceback
+        opened += gold[row["_id"]] in trajectory.tiers["opened"]
+        said = f" {trajectory.answer.exact.lower()} "
+        right += any(f" {text.lower().rstrip('.')} " in said for text in row["answers"])
+    assert opened / len(asked) >= 0.7
+    assert right / len(asked) >= 0.1

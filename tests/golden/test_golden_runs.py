@@ -53,7 +53,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "keyword_document": Command("run", ""),
-    "keyword_maxp_tuned": Command("run", f"{MAXP} retriever=bm25_tuned agent.pages=2"),
+    "keyword_maxp_tuned": Command("run", f"{MAXP} retriever=bm25_tuned"),
     "keyword_passage_top_k": Command(
         "run",
         f"{PASSAGES} retriever.k1=1.2 retriever.b=0.75 tool=top_k tool.get_document=true tool.k=3",
@@ -87,7 +87,7 @@ COMMANDS = {
     ),
     "monot5_long_documents": Command(
         "run",
-        f"{MONOT5} reranker.depth=5 reranker.max_length=160 agent.max_searches=1 agent.pages=0"
+        f"{MONOT5} reranker.depth=5 reranker.max_length=160 agent.max_searches=1"
         " agent.query_terms=8",
         LEARNED,
         ordered=5,

@@ -333,7 +333,7 @@ def test_both_retrievers_are_bound_and_checked(kind):
     with pytest.raises(InputError, match="not bound"):
         fusion(frame("b"))
     with pytest.raises(InputError, match="pisa offers no ql"):
-        kind(BM25(), QueryLikelihood()).check(PisaEngine())
+        kind(BM25(), QueryLikelihood()).validate(PisaEngine())
 
 
 @pytest.mark.parametrize("option", ["fusion_rrf", "fusion_interpolation"])

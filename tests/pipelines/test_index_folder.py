@@ -21,7 +21,7 @@ from stub_encoder import StubSparse, vector_engine
 from soundingline.pipelines import index_folder
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine
 from soundingline.pipelines.enrich.phrases import PhraseFile
-from soundingline.pipelines.index_folder import Checked, signed
+from soundingline.pipelines.index_folder import UniqueUnits, signed
 from soundingline.pipelines.learned.encoding import encode_corpus
 from soundingline.pipelines.learned.impacts import ImpactIndex
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
@@ -34,7 +34,7 @@ from soundingline.toolkit.files import CHECKSUM_LIST, VERIFIED
 
 
 def check(names):
-    checked = Checked(Unit(name, "", "") for name in names)
+    checked = UniqueUnits(Unit(name, "", "") for name in names)
     assert [unit.unit_id for unit in checked] == list(names)
     return checked.finish()
 
@@ -64,7 +64,7 @@ def test_a_repeated_id_is_refused_by_its_name(recent, gap):
 
 
 def test_an_engine_that_stops_early_hears_of_a_repeated_id_at_the_end():
-    checked = Checked([Unit("a", "", ""), Unit("b", "", "")])
+    checked = UniqueUnits([Unit("a", "", ""), Unit("b", "", "")])
     next(iter(checked))
     assert checked.finish() == 1
 
@@ -97,7 +97,7 @@ def test_an_id_takes_few_bytes_whatever_its_length(monkeypatch):
     remember(monkeypatch, 1 << 8)
     peaks = {}
     for count in (12_500, 37_500):
-        checked = Checked(Unit(f"{'long ' * 20}{number}", "", "") for number in range(count))
+        checked = UniqueUnits(Unit(f"{'long ' * 20}{number}", "", "") for number in range(count))
         tracemalloc.start()
         try:
             assert sum(1 for _ in checked) == count

@@ -224,4 +224,4 @@ def test_what_cannot_work_is_told():
         OracleRetriever().transform(QUERIES)
     with pytest.raises(InputError, match="depth"):
         OracleRetriever(depth=0)
-    OracleRetriever(RM3()).check(LexicalEngine())
+    OracleRetriever(RM3()).validate(LexicalEngine())

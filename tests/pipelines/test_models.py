@@ -710,10 +710,6 @@ def test_a_text_longer_than_a_batch_is_one_by_itself():
     assert by_tokens([5, 2000, 1500, 5], max_tokens=1000) == [[1], [2], [0, 3]]
 
 
-def test_a_batch_holds_no_more_texts_than_it_may():
-    assert by_tokens([1] * 5, max_tokens=1000, max_items=2) == [[0, 1], [2, 3], [4]]
-
-
 def test_equal_lengths_keep_their_order():
     assert by_tokens([7] * 6, max_tokens=21) == [[0, 1, 2], [3, 4, 5]]
 
@@ -726,14 +722,13 @@ def test_no_texts_are_no_batches():
     assert by_tokens([], max_tokens=10) == []
 
 
-@given(LENGTHS, st.integers(1, 2000), st.none() | st.integers(1, 9))
-def test_every_text_is_in_one_batch_that_fits(lengths, max_tokens, max_items):
-    batches = by_tokens(lengths, max_tokens, max_items)
+@given(LENGTHS, st.integers(1, 2000))
+def test_every_text_is_in_one_batch_that_fits(lengths, max_tokens):
+    batches = by_tokens(lengths, max_tokens)
     assert sorted(position for batch in batches for position in batch) == [*range(len(lengths))]
     for batch in batches:
         longest = max(lengths[position] for position in batch)
         assert len(batch) == 1 or len(batch) * longest <= max_tokens
-        assert len(batch) <= (max_items or len(batch))
         assert lengths[batch[0]] == longest
 
 
@@ -745,7 +740,7 @@ def test_no_two_neighbouring_batches_would_fit_into_one(lengths, max_tokens):
         assert lengths[first[-1]] >= lengths[second[0]]
 
 
-@pytest.mark.parametrize(("tokens", "items"), [(0, None), (-5, 3), (10, 0)])
-def test_impossible_sizes_are_refused(tokens, items):
-    with pytest.raises(InputError, match=r"valid: 1 or more of each"):
-        by_tokens([1], tokens, items)
+@pytest.mark.parametrize("tokens", [0, -5])
+def test_batches_of_no_token_are_refused(tokens):
+    with pytest.raises(InputError, match=f"max_tokens={tokens}"):
+        by_tokens([1], tokens)

@@ -136,8 +136,8 @@ def test_feedback_finds_documents_that_the_words_do_not(index):
 def test_an_engine_without_feedback_or_likelihood_is_refused_before_it_builds():
     for retriever in (RM3(), QueryLikelihood()):
         with pytest.raises(InputError, match=r"pisa offers no .*valid: bm25.*engine=lexical"):
-            retriever.check(PisaEngine())
-        retriever.check(LexicalEngine())
+            retriever.validate(PisaEngine())
+        retriever.validate(LexicalEngine())
 
 
 def test_a_retriever_that_is_not_bound_says_what_to_do():

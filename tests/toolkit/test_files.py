@@ -86,12 +86,6 @@ def test_files_and_their_folders_have_the_rights_that_the_umask_leaves(tmp_path,
     assert [item.name for item in path.parent.iterdir()] == ["file"]
 
 
-def test_a_folder_has_the_rights_that_the_umask_leaves(tmp_path, umask):
-    with atomic_folder(tmp_path / "index") as folder:
-        (folder / "a").write_text("1")
-    assert stat.S_IMODE((tmp_path / "index").stat().st_mode) == 0o777 & ~umask
-
-
 def test_databases_have_the_rights_that_the_umask_leaves(tmp_path, umask):
     cache = ResultCache(tmp_path / "caches" / "stage.sqlite")  # open, with its log beside it
     cache.put([(("key",), 1)])
@@ -103,12 +97,16 @@ def test_databases_have_the_rights_that_the_umask_leaves(tmp_path, umask):
     assert {stat.S_IMODE(path.parent.stat().st_mode) for path in files} == {0o777 & ~umask}
 
 
-def test_a_folder_appears_whole(tmp_path):
+def test_a_folder_appears_whole_with_the_rights_that_the_umask_leaves(tmp_path, umask):
     target = tmp_path / "index"
+    # No process has this id: it is above the largest that Linux assigns.
+    dead = tmp_path / ".index.4999999.x.partial"
+    dead.mkdir()
     with atomic_folder(target) as folder:
         (folder / "a").write_text("1")
         assert not target.exists()
-    assert (target / "a").read_text() == "1"
+    assert (target / "a").read_text() == "1" and not dead.exists()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o777 & ~umask
 
 
 def test_an_error_leaves_what_stood_and_nothing_else(tmp_path):
@@ -122,15 +120,6 @@ def test_an_error_leaves_what_stood_and_nothing_else(tmp_path):
     assert (target / "old").read_text() == "old"
 
 
-def test_leftovers_of_a_dead_process_are_swept(tmp_path):
-    # No process has this id: it is above the largest that Linux gives.
-    dead = tmp_path / ".index.4999999.x.partial"
-    dead.mkdir()
-    with atomic_folder(tmp_path / "index"):
-        pass
-    assert not dead.exists()
-
-
 def test_a_file_appears_whole(tmp_path):
     path = tmp_path / "a.json"
     write_text(path, "é")
@@ -141,7 +130,10 @@ def test_a_file_appears_whole(tmp_path):
 
 
 @pytest.mark.parametrize("make", [make_lock, make_log])
-def test_what_is_written_in_place_follows_no_symbolic_link(tmp_path, make):
+def test_files_that_are_written_in_place_follow_no_link_and_wait_for_no_pipe(tmp_path, make):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="no regular file"):
+        make(tmp_path / "pipe")
     target, link = tmp_path / "thesis.txt", tmp_path / ".lock"
     target.write_text("years of work")
     link.symlink_to(target)
@@ -154,13 +146,6 @@ def test_what_is_written_in_place_follows_no_symbolic_link(tmp_path, make):
     with pytest.raises(InputError, match="symbolic link"):
         make(link)
     assert not (tmp_path / "nothing").exists()
-
-
-@pytest.mark.parametrize("make", [make_lock, make_log])
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path, make):
-    os.mkfifo(tmp_path / ".lock")
-    with pytest.raises(InputError, match="no regular file"):
-        make(tmp_path / ".lock")
 
 
 def test_a_lock_keeps_the_text_of_its_file(tmp_path):
@@ -235,9 +220,7 @@ with atomic_file(Path(sys.argv[1], "page.html")) as stream:
 """
 
 
-def test_temporary_files_of_killed_processes_are_removed_and_those_of_others_stay(
-    tmp_path,
-):
+def test_temporary_files_of_killed_processes_are_removed_and_those_of_others_stay(tmp_path):
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
@@ -277,26 +260,20 @@ def mounts(tmp_path, monkeypatch):
 )
 def test_the_deepest_and_newest_mount_tells_the_file_system(path, kind, network, shares_locks):
     system = file_system(path)
-    assert system is not None
     assert (system.kind, system.network, system.shares_locks) == (kind, network, shares_locks)
 
 
 @pytest.mark.usefixtures("mounts")
-def test_links_are_followed_to_where_they_lead(tmp_path):
+def test_links_are_followed_and_a_system_without_a_table_has_no_known_file_system(
+    tmp_path, monkeypatch
+):
     (tmp_path / "link").symlink_to("/home/me")
-    system = file_system(tmp_path / "link" / "caches")
-    assert system is not None
-    assert system.kind == "nfs4"
-
-
-def test_a_system_that_does_not_tell_has_no_known_file_system(tmp_path, monkeypatch):
+    assert file_system(tmp_path / "link" / "caches").kind == "nfs4"
     monkeypatch.setattr(files, "MOUNTS", tmp_path / "absent")
     assert file_system("/home") is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/self/mountinfo")
 def test_this_machine_tells_the_file_system_of_every_place(tmp_path):
-    proc, here = file_system("/proc/self"), file_system(tmp_path / "absent" / "file")
-    assert proc is not None
-    assert here is not None
-    assert proc.kind == "proc"
+    assert file_system("/proc/self").kind == "proc"
+    assert file_system(tmp_path / "absent" / "file") is not None

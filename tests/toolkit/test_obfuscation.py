@@ -85,7 +85,7 @@ def test_a_folder_is_sealed_with_one_canary(sealed, monkeypatch):
     mark_obfuscated(sealed)
     assert CANARY not in (sealed / MARKER).read_text()
     monkeypatch.setenv(VARIABLE, "another canary")
-    with pytest.raises(InputError, match="cannot be opened with the canary"):
+    with pytest.raises(InputError, match="cannot be decrypted with the canary"):
         mark_obfuscated(sealed)
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(InputError, match=f"{VARIABLE} is not set"):

@@ -378,7 +378,8 @@ def _within_limits(what: str) -> Iterator[None]:
 
 
 class _Connection:
-    """The connection of one thread in one process, closed when the thread ends."""
+    """The connection of one thread in one process, closed when the thread ends. sqlite3's object is
+    part of a reference cycle, which the garbage collector would close much later."""
 
     def __init__(self, uri: str) -> None:
         self.process = os.getpid()

@@ -12,7 +12,7 @@ import asyncio
 import copy
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -280,15 +280,8 @@ class VerdictFile:
     @contextmanager
     def writing(self) -> Iterator[Write]:
         """A function that appends one verdict."""
-        journal = JsonLinesLog(self.path, head=self._head)
-
-        def write(verdict: ModelVerdict, usage: Mapping[str, float]) -> None:
-            journal.append({**verdict._asdict(), "usage": dict(usage)})
-
-        try:
-            yield write
-        finally:
-            journal.close()
+        with closing(JsonLinesLog(self.path, head=self._head)) as log:
+            yield lambda verdict, usage: log.append({**verdict._asdict(), "usage": dict(usage)})
 
     def left(self, cases: Iterable[JudgeCase]) -> list[JudgeCase]:
         """The cases whose response has no verdict yet, or whose request failed."""

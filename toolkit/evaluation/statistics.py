@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -184,28 +184,24 @@ def _is_constant(differences: Values, errors: Values) -> Any:
 def _randomisation(differences: Values, errors: Values, resamples: int, seed: int) -> float:
     # scipy's permutation_test compares sums relative to the observed one. If the summands nearly
     # cancel out, their rounding is larger than that.
-    exact = 2 ** len(differences) <= resamples
-    total = 2 ** len(differences) if exact else resamples
+    questions = len(differences)
+    exact = 2**questions <= resamples
+    total = 2**questions if exact else resamples
     observed, error = differences.sum(), errors.sum()
+    rng = np.random.default_rng(seed)
     low = high = 0
-    for flips in _flips(len(differences), total, exact=exact, seed=seed):
-        sums = flips @ differences
+    for first in range(0, total, _FLIPS_AT_ONCE):
+        rows = np.arange(first, min(first + _FLIPS_AT_ONCE, total))
+        if exact:
+            flips = (rows[:, None] >> np.arange(questions)) & 1
+        else:
+            flips = rng.integers(0, 2, (len(rows), questions), dtype=np.int8)
+        sums = (2.0 * flips - 1.0) @ differences
         low += int((sums <= observed + error).sum())
         high += int((sums >= observed - error).sum())
     # All assignments include the observed one; a sample does not, and it counts as one more.
     extra = 0 if exact else 1
     return min(1.0, 2 * (min(low, high) + extra) / (total + extra))
-
-
-def _flips(questions: int, count: int, *, exact: bool, seed: int) -> Iterator[Any]:
-    rng = np.random.default_rng(seed)
-    for first in range(0, count, _FLIPS_AT_ONCE):
-        rows = np.arange(first, min(first + _FLIPS_AT_ONCE, count))
-        if exact:
-            bits = (rows[:, None] >> np.arange(questions)) & 1
-        else:
-            bits = rng.integers(0, 2, (len(rows), questions), dtype=np.int8)
-        yield 2.0 * bits - 1.0
 
 
 def _bootstrap(

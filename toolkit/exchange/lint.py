@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from soundingline.toolkit.data import Qrels, parent
@@ -28,10 +27,10 @@ _BRACKETS = (re.compile(r"\[([^\[\]]*)\]"), re.compile(r"【([^【】]*)】"))
 _ID = re.compile(r"(?=\S*\d)\S{1,64}")
 _NOTICEABLE = 1e-9
 
-Rows = Mapping[
-    str, Trajectory
-]  # by the location of the file; without texts (`agent_run.without_texts`)
+# By the location of the file, without texts (`agent_run.without_texts`).
+Rows = Mapping[str, Trajectory]
 Figures = Mapping[str, float]
+Repair = Callable[[Trajectory], Trajectory | None]  # None leaves the file out
 
 
 @dataclass(frozen=True)
@@ -71,42 +70,45 @@ def findings(
     before = _figures(rows.values(), truth)
     found = [_missing(rows, truth, before)]
     for code, wrong, repair in _faults(rows, truth):
-        after: Figures = {}
+        changes = {}
         if wrong and repair:
-            repaired = (repair(row) if at in wrong else row for at, row in rows.items())
-            after = _figures((row for row in repaired if row is not None), truth)
-        found.append(Finding(code, len(wrong), wrong, _changes(before, after)))
+            repaired = [repair(row) if at in wrong else row for at, row in rows.items()]
+            changes = _changes(before, _figures(filter(None, repaired), truth))
+        found.append(Finding(code, len(wrong), wrong, changes))
     # A harness that resumes takes an incomplete file as done and never repeats its question.
     wrong = [at for at, row in rows.items() if published_status(row) != "completed"]
     at_most = f"accuracy_published by up to {len(wrong) / max(len(rows), 1):.3f}, if repeated"
     found.append(Finding("incomplete_taken_for_done", len(wrong), wrong, at_most=at_most))
     settings = Counter(map(_settings, rows.values())).most_common()
-    others = [at for at, row in rows.items() if _settings(row) != settings[0][0]]
-    rest = (row for row in rows.values() if _settings(row) == settings[0][0])
-    changes = _changes(before, _figures(rest, truth)) if others else {}
-    places = [f"{name}: {count}" for name, count in settings]
-    found.append(Finding("several_models_or_settings", len(others), places, changes))
+    usual = [row for row in rows.values() if _settings(row) == settings[0][0]]
+    others = len(rows) - len(usual)
+    changes = _changes(before, _figures(usual, truth)) if others else {}
+    found.append(Finding("several_models_or_settings", others, _lines(settings), changes))
     found.append(Finding("foreign_or_damaged_json", len(foreign), foreign))
     verdicts = Counter(judges.values()).most_common()
     minority = len(judges) - verdicts[0][1] if verdicts else 0
     at_most = f"accuracy by up to {minority / max(len(judges), 1):.3f}"
-    places = [f"{judge}: {count}" for judge, count in verdicts]
+    places = _lines(verdicts)
     found.append(Finding("verdicts_of_different_judges", minority, places, at_most=at_most))
     present = [finding for finding in found if finding.count]
     return sorted(present, key=lambda finding: not (finding.changes or finding.at_most))
 
 
-def _faults(
-    rows: Rows, truth: GroundTruth
-) -> Iterator[tuple[str, list[str], Callable[[Trajectory], Trajectory | None] | None]]:
-    """Each kind of fault: its name, the files that have it, and what repairs a file. A repair to
-    None leaves the file out."""
+def _lines(counts: Iterable[tuple[str, int]]) -> list[str]:
+    return [f"{name}: {count}" for name, count in counts]
+
+
+def _faults(rows: Rows, truth: GroundTruth) -> Iterator[tuple[str, list[str], Repair | None]]:
+    """Each kind of fault: its name, the files that have it, and what repairs a file."""
 
     def files(fault: Callable[[Trajectory], bool]) -> list[str]:
         return [at for at, row in rows.items() if fault(row)]
 
-    def listing(docids: Callable[[Trajectory], list[str]]) -> Callable[[Trajectory], Trajectory]:
-        return lambda row: _with_source(row, retrieved_docids=docids(row))
+    def source(**fields: Callable[[Trajectory], Any]) -> Repair:
+        """Replaces facts about the file."""
+        return lambda row: replace(
+            row, source={**row.source, **{name: value(row) for name, value in fields.items()}}
+        )
 
     first: dict[str, str] = {}
     again = [at for at, row in rows.items() if first.setdefault(row.qid, at) != at]
@@ -116,32 +118,28 @@ def _faults(
     lost = files(lambda row: any(call.error == NO_OUTPUT for call in row.calls))
     yield "tool_outputs_not_on_record", lost, None
     unseen = files(lambda row: _answered(row) and not row.source.get("ends_with_answer", True))
-    seen = partial(_with_source, ends_with_answer=True)
-    yield "answers_without_a_last_output_text", unseen, seen
+    yield "answers_without_a_last_output_text", unseen, source(ends_with_answer=lambda row: True)
     empty = files(lambda row: published_status(row) == "completed" and not _answered(row))
     yield "completed_without_an_answer", empty, None
-    yield (
-        "counts_that_contradict_the_calls",
-        files(_wrong_counts),
-        lambda row: _with_source(row, tool_call_counts=count_calls(row.calls)),
-    )
+    counted = source(tool_call_counts=lambda row: count_calls(row.calls))
+    yield "counts_that_contradict_the_calls", files(_wrong_counts), counted
     differing = files(lambda row: set(retrieved_docids(row)) != set(_recorded_docids(row)))
-    yield "retrieved_docids_that_contradict_the_calls", differing, listing(_recorded_docids)
+    recorded = source(retrieved_docids=_recorded_docids)
+    yield "retrieved_docids_that_contradict_the_calls", differing, recorded
     if corpus is not None:
         lacking = files(lambda row: not set(retrieved_docids(row)) <= corpus)
-        repair = listing(lambda row: _in_corpus(retrieved_docids(row), corpus))
-        yield "documents_that_the_corpus_lacks", lacking, repair
+        present = source(retrieved_docids=lambda row: _in_corpus(retrieved_docids(row), corpus))
+        yield "documents_that_the_corpus_lacks", lacking, present
     invented = files(lambda row: _without_invented(row) is not row)
     yield "citations_never_shown", invented, _without_invented
 
 
 def _figures(trajectories: Iterable[Trajectory], truth: GroundTruth) -> Figures:
-    rows, judge = list(trajectories), ExactAnswerJudge()
+    rows, judge, answers = list(trajectories), ExactAnswerJudge(), truth.answers
     correct = [
-        judge.verdict(row.qid, row.answer, truth.answers[row.qid]).correct
-        if truth.answers.get(row.qid)
-        else False
+        bool(accepted) and judge.verdict(row.qid, row.answer, accepted).correct
         for row in rows
+        for accepted in [answers.get(row.qid, ())]
     ]
     figures = browsecomp_plus_measures(rows, correct, truth.answers, truth.qrels)
     return {name: value for name, (value, _) in figures.items()}
@@ -158,8 +156,8 @@ def _missing(rows: Rows, truth: GroundTruth, before: Figures) -> Finding:
     missing = [qid for qid in truth.qids if qid not in known]
     files = sum(qid in truth.answers for qid in present)
     share = files / max(files + len(missing), 1)
-    names = ("accuracy_published", "completion_published") if missing else ()
-    after = {name: before[name] * share for name in names if name in before}
+    names = {"accuracy_published", "completion_published"} & set(before)
+    after = {name: before[name] * share for name in sorted(names)}
     return Finding("missing_qids", len(missing), missing, _changes(before, after))
 
 
@@ -168,10 +166,6 @@ def _settings(row: Trajectory) -> str:
     settings = {name: metadata.get(name) for name in ("model", "reasoning", "prompt_variant", "k")}
     settings["models"] = row.source.get("models")
     return f"{settings['model'] or 'unnamed'} ({fingerprint(settings)[:6]})"
-
-
-def _with_source(row: Trajectory, **fields: Any) -> Trajectory:
-    return replace(row, source={**row.source, **fields})
 
 
 def _answered(row: Trajectory) -> bool:

@@ -36,7 +36,7 @@ class AnthropicMessages(LanguageModel):
     """A model behind `/v1/messages`. The API has no seed.
 
     Args:
-        max_tokens: The limit on the output where the settings have none, because the API requires
+        max_tokens: The limit on the output if the settings have none, because the API requires
             one.
         thinking: The API's own object, such as `{type: adaptive, display: summarized}`. None: the
             default of the model. The API accepts no forced call while the model thinks; `auto` is
@@ -89,7 +89,7 @@ class AnthropicMessages(LanguageModel):
             if not reply.get("stop_reason"):
                 raise ServerGone(f"{self._where}: the stream ended before the reply did")
             arrived()
-            await asyncio.sleep(0)  # As in `receive`.
+            await asyncio.sleep(0)  # As in `OpenAIModel._send`.
             async for _ in events:  # Read to its end, the connection serves the next request.
                 pass
 
@@ -335,7 +335,7 @@ def _sent(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mark(body: dict[str, Any]) -> None:
-    """Marks the instructions (with the tools, which stand before them) and the last block."""
+    """Mark the instructions (with the tools, which precede them) and the last block."""
     ends = [body["system"][-1]] if "system" in body else []
     ends += [message["content"][-1] for message in body["messages"][-1:]]
     for block in ends:

@@ -18,10 +18,14 @@ _LONGEST = 400
 
 
 class ModelError(Exception):
-    """A request without a usable reply. `turn` is what came of it where something did, with the
-    usage that was paid for; `retry_after` is the server's own wish in seconds, where it told one;
-    `attempts` counts the requests that were sent, the last of which waited `queue_seconds` seconds
-    for a place in flight."""
+    """A request without a usable reply.
+
+    Attributes:
+        turn: What arrived of the reply, with the usage that was paid for, or None.
+        retry_after: The seconds that the server asks to wait, or None.
+        attempts: The number of requests that were sent.
+        queue_seconds: How long the last of them waited for a place in flight.
+    """
 
     code: ClassVar[str] = "model_error"
     retryable: ClassVar[bool] = False
@@ -39,7 +43,7 @@ class ModelError(Exception):
 
 
 class ContextOverflow(ModelError):
-    """The transcript and the asked-for output do not fit the model's context window."""
+    """The transcript and the requested output do not fit the model's context window."""
 
     code = "context_overflow"
 
@@ -51,7 +55,7 @@ class Refused(ModelError):
 
 
 class Truncated(ModelError):
-    """The output limit was reached before the reply was whole; `turn` has what there is."""
+    """The output limit was reached before the reply was complete."""
 
     code = "truncated"
 
@@ -77,7 +81,7 @@ class UnknownModel(ModelError):
 
 
 class Unreachable(ModelError):
-    """No connection to the server can be made, before anything was asked of it."""
+    """No connection to the server can be made, before any request was sent."""
 
     code = "unreachable"
     stops_run = True
@@ -91,7 +95,7 @@ class OutOfQuota(ModelError):
 
 
 class OutOfMoney(ModelError):
-    """Our own cap would be passed by the next request. `scope` is `run` or `question`."""
+    """The next request could exceed our own cap. `scope` is `run` or `question`."""
 
     code = "out_of_money"
 
@@ -101,7 +105,7 @@ class OutOfMoney(ModelError):
 
 
 class LedgerFailed(ModelError):
-    """A request could not be written to the run's ledger, so that no cap could be kept."""
+    """A request could not be written to the run's ledger, so that no cap can be enforced."""
 
     code = "ledger_failed"
     stops_run = True
@@ -122,14 +126,14 @@ class ServerFailed(ModelError):
 
 
 class ServerTimeout(ModelError):
-    """No whole reply within the time for one request."""
+    """No complete reply within the time for one request."""
 
     code = "server_timeout"
     retryable = True
 
 
 class ServerGone(ModelError):
-    """No connection, or one that ended before the reply was whole."""
+    """No connection, or one that ended before the reply was complete."""
 
     code = "server_gone"
     retryable = True
@@ -146,7 +150,7 @@ _OVERFLOW = re.compile(
     r"context_length_exceeded|exceed_context_size|request_too_large|prompt is too long"
     r"|maximum context length|maximum model length|max_model_len"
     r"|context (size|window|length|limit)|longer than the maximum|input (length|tokens) exceed"
-    # An older vLLM, where the prompt alone exceeds the window and no maximum is asked for.
+    # An older vLLM, if the prompt alone exceeds the window and the request has no maximum.
     r"|max_tokens must be at least 1, got -",
     re.IGNORECASE,
 )
@@ -198,9 +202,16 @@ def fault(
     now: float,
     hide: Callable[[str], str] = str,
 ) -> ModelError:
-    """The error for an answer of `status` whose body (parsed or text) is `body`. `where` names the
-    model and server; `now` is the time in seconds since the epoch; `hide` takes a key out of the
-    server's sentence before it is quoted."""
+    """The error for a reply with an error.
+
+    Args:
+        status: The status of HTTP.
+        body: The body, parsed or as text.
+        headers: The headers.
+        where: The model and its server, for the message.
+        now: The time in seconds since the epoch.
+        hide: Removes a key from the server's sentence before it is quoted.
+    """
     kind, sentence = _said(body)
     error = _class_of(status, kind, f"{kind} {sentence}")
     quoted = f"HTTP {status}" + (f", {hide(sentence)}" if sentence else "")
@@ -236,7 +247,7 @@ def _said(body: Any) -> tuple[str, str]:
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """Seconds that the server asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as a
-    date (RFC 9110). None where it does not ask, or not readably."""
+    date (RFC 9110). None if it does not ask, or not readably."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000

@@ -1,6 +1,6 @@
 """llama.cpp's own server from the package xllamacpp, for machines without `llama-server`.
 
-Started as a file of its own, with those options of `llama-server` that `LlamaCppServer` writes.
+Started as a script, with those options of `llama-server` that `LlamaCppServer` writes.
 Imports nothing of ours.
 """
 

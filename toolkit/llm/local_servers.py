@@ -20,11 +20,11 @@ from soundingline.toolkit.optional import check_optional, hub_file, is_hub_name
 from soundingline.toolkit.redaction import find_secrets
 
 SERVE = ("vllm", "serve")
-SERVER_KEY = "VLLM_API_KEY"  # the variable from which vLLM reads the key that it asks for
+SERVER_KEY = "VLLM_API_KEY"  # the variable from which vLLM reads the key that it requires
 
 
 def option_words(name: str, value: Any) -> list[str]:
-    """The words of one option: true is a flag, false its `no-` form, None nothing; lists and
+    """The words of one option: True is a flag, False its `no-` form, None nothing; lists and
     objects are written as JSON."""
     name = name.replace("_", "-")
     if value is None:
@@ -38,8 +38,8 @@ def option_words(name: str, value: Any) -> list[str]:
 def check_secrets(
     options: Mapping[str, Any], launcher: Sequence[str], server: str, variable: str
 ) -> None:
-    """`InputError` where the command line of `server` would hold a secret; `variable` is where it
-    reads the key that it asks for."""
+    """`InputError` if the command line of `server` would hold a secret; it reads the key that it
+    requires from the environment variable `variable`."""
     named = [name for name, value in options.items() if list(find_secrets(value, name))]
     if named or list(find_secrets(launcher)):
         source = f"its option {named[0]}" if named else "its launcher"
@@ -51,7 +51,7 @@ def check_secrets(
 
 
 def check_launcher(launcher: Sequence[str], example: str) -> None:
-    """`InputError` where a launcher is no list of words."""
+    """`InputError` if a launcher is no list of words."""
     if not launcher or isinstance(launcher, str):
         raise InputError(f"launcher is {launcher!r}", valid=f"a list of words, such as {example}")
 
@@ -227,14 +227,13 @@ class LlamaCppServer(LocalServer):
         return self._command(model, str(weights), port, self._launcher())
 
     def weights_files(self) -> list[Path]:
-        """The files that `gguf` names: it, or all of the parts that it is one of. `InputError`
-        where there is none."""
+        """The file `gguf`, or all parts if it is one of several; `InputError` if it is absent."""
         path = self._gguf()
         return sorted(path.parent.glob(_PART.sub("-?????-of-", glob.escape(path.name))))
 
     def weights_fingerprint(self, model: str, hashed: Callable[[Path], str]) -> str:
-        """What the files that `gguf` names hold, each of them `hashed`; of the hub's the name of
-        the file, because a repository has one for each precision."""
+        """Of local files what they hold; of the hub the name of the file, because a repository has
+        one for each precision."""
         if not self.gguf:
             return str(self.file)
         return fingerprint(*map(hashed, self.weights_files()))

@@ -45,8 +45,8 @@ class ToolCall:
     arguments: str
 
     def parsed(self) -> Any:
-        """The arguments as JSON; empty text is an empty object. `ValueError`, one line, where the
-        text is not JSON (NaN and Infinity are not)."""
+        """The arguments as JSON; empty text is an empty object. `ValueError`, one line, if the text
+        is not JSON (NaN and Infinity are not)."""
         try:
             return json.loads(self.arguments or "{}", parse_constant=_refuse_constant)
         except RecursionError:
@@ -59,7 +59,7 @@ def _refuse_constant(name: str) -> Any:
 
 class Token(NamedTuple):
     """A token of a reply, the natural logarithm of its probability, and those of the most probable
-    tokens at its position. They are None and empty where the server does not return them."""
+    tokens at its position. They are None and empty if the server does not return them."""
 
     text: str
     logprob: float | None = None
@@ -70,15 +70,15 @@ MOST_TOKENS = 1_000_000_000
 
 
 def is_count(value: object) -> bool:
-    """Whether a value can be the number of tokens of one request: a whole number from 0 to
+    """Whether a value can be the number of tokens of one request: an integer from 0 to
     `MOST_TOKENS`."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one request as the server counted them; None where it did not tell. Where one of
-    them is impossible (see `is_count`), the server cannot be trusted with the others: all are None.
+    """Tokens of one request as the server counted them; None if it did not report them. If one of
+    them is impossible (see `is_count`), none can be trusted: all are None.
 
     `input` includes `cached` (read from a prefix cache) and `cache_write` (written to one, where
     that is billed apart), which includes `cache_write_long` (written for the longer of the API's
@@ -106,7 +106,7 @@ class Turn:
 
     Attributes:
         text: The text of the reply.
-        reasoning: The text of the model's reasoning, where the server returns it.
+        reasoning: The text of the model's reasoning, if the server returns it.
         tool_calls: The tool calls in the order of the reply.
         usage: The tokens that the server counted.
         finish_reason: `stop`, `tool_calls`, `length`, `overflow`, `refusal`, or the server's own
@@ -114,7 +114,7 @@ class Turn:
         model: The model that the server says it used.
         provider: State for the same API; see the module.
         attempts: The number of requests that were sent for this reply.
-        tokens: The tokens of the text with their log-probabilities, where the settings request them
+        tokens: The tokens of the text with their log-probabilities, if the settings request them
             and the server returns them.
         queue_seconds: How long the last request waited for a place among those in flight.
     """
@@ -235,7 +235,7 @@ class ChatModel(Protocol):
     name: str
 
     def ready(self) -> None:
-        """`InputError` where the SDK or the key is missing. Sends nothing."""
+        """`InputError` if the SDK or the key is missing. Sends nothing."""
         ...
 
     async def respond(
@@ -244,9 +244,15 @@ class ChatModel(Protocol):
         tools: Sequence[Mapping[str, Any]] = (),
         settings: SamplingParams | None = None,
     ) -> Turn:
-        """The next turn of the transcript. `tools` are specs as `SearchTool.specs()` gives them;
-        without `settings` the model's own. A `soundingline.toolkit.llm.errors.ModelError` where
-        there is none.
+        """The next turn of the transcript.
+
+        Args:
+            messages: The transcript.
+            tools: Specs as `SearchTool.specs()` returns them.
+            settings: How to sample. None: the settings of the model.
+
+        Raises:
+            ModelError: If there is no usable reply.
         """
         ...
 

@@ -193,7 +193,7 @@ class OpenAIChat(OpenAIModel):
         if written:
             calls = (wire.call_request(None, *written, index),)
             provider = {**provider, "api": API, "text": text}
-            text, finish = "", "tool_calls"  # whole, however the reply went on
+            text, finish = "", "tool_calls"  # complete, whatever follows in the reply
         if message.get("refusal"):
             text, finish = text or str(message["refusal"]), "content_filter"
         return Turn(
@@ -232,7 +232,7 @@ def _sent_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reasoning(message: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
-    """Text, reasoning, and what puts the reasoning back where it was found."""
+    """Text, reasoning, and the place to which the reasoning is sent back."""
     text = str(message.get("content") or "")
     for name in _FIELDS:
         if message.get(name):
@@ -249,10 +249,10 @@ def _reasoning(message: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
 
 
 def call_in_text(text: str) -> tuple[str, Any] | None:
-    """Name and arguments of the call as which a reply begins: `{"name": ..., "arguments": {...}}`
+    """Name and arguments of the call with which a reply begins: `{"name": ..., "arguments": {...}}`
     (`parameters` in Llama's form), perhaps in a code fence or after a template's opening mark. What
-    follows is ignored. The last brace may be absent, which small models forget. None where it
-    begins otherwise, or where name or arguments are not whole."""
+    follows is ignored. The last brace may be absent, because small models forget it. None if the
+    reply begins otherwise, or if name or arguments are incomplete."""
     start = _BEFORE_CALL.match(text)
     if not start:
         return None
@@ -264,7 +264,7 @@ def call_in_text(text: str) -> tuple[str, Any] | None:
 
 
 def _object_at(text: str, position: int) -> dict[str, Any] | None:
-    """The JSON object that begins at `position`; None where it is not whole."""
+    """The JSON object that begins at `position`; None if it is incomplete."""
     try:
         value, _ = json.JSONDecoder().raw_decode(text, position)
     except (ValueError, RecursionError):
@@ -322,7 +322,7 @@ class OpenAICompletions(OpenAIModel):
         finish = choice.get("finish_reason")
         tokens = list(wire.tokens(choice.get("logprobs")))
         return Turn(
-            text=str(choice.get("text") or ""),
+            text=str(choice["text"] or ""),
             usage=self._usage(reply.get("usage")),
             finish_reason=str(_FINISH.get(finish, finish)),
             model=str(reply.get("model") or ""),

@@ -27,16 +27,21 @@ _DEAREST_WRITE = 2.0
 
 @dataclass(frozen=True)
 class Price:
-    """US dollars for a million tokens. None for `input` or `output`: the price is not known, and
-    neither is any cost.
+    """US dollars for a million tokens.
 
-    Rates that are None are taken to be the dearest that is published, so that a cost is never too
-    little: `cached_input` (read from a cache) what `input` costs; `cache_write` (written to a
-    cache for the shorter of two lifetimes) and `cache_write_long` (for the longer one) twice the
-    `input`. A model that bills no writes has `cache_write` equal to `input`.
+    Rates that are None, except `input` and `output`, are taken to be the highest that is published,
+    so that a cost is never too low.
 
-    `long_context` (`above` tokens of input, and its own rates) is what the whole request costs once
-    its input is longer than that. `dated` and `source` tell when and where the table was read.
+    Args:
+        input: Tokens of the input. None: the price is unknown, and so is every cost.
+        cached_input: Tokens read from a cache. None: as `input`.
+        output: Tokens of the output. None: the price is unknown, and so is every cost.
+        cache_write: Tokens written to a cache for the shorter of two lifetimes. None: twice
+            `input`. A model that bills no writes has the rate of `input`.
+        cache_write_long: Tokens written for the longer lifetime. None: as `cache_write`.
+        long_context: The rates of all tokens of a request whose input has more than `above` tokens.
+        dated: When the table was read.
+        source: Where the table was read.
     """
 
     input: float | None = None
@@ -65,7 +70,7 @@ class Price:
         return self.input is not None and self.output is not None
 
     def cost(self, usage: Usage) -> float | None:
-        """Dollars for one request; None where the price or the usage is unknown.
+        """Dollars for one request; None if the price or the usage is unknown.
 
         Reasoning is part of the output and is billed as such, as all three APIs do.
         """
@@ -232,9 +237,9 @@ def usage_totals(record: Mapping[str, Any]) -> UsageTotals:
 
 
 class Estimate(NamedTuple):
-    """`total` of a quantity over all `questions`, with the bounds between which it will lie with
-    the asked probability; `low` is never below what the `sampled` questions took already. Bounds
-    are None for a single question, which tells nothing about the spread."""
+    """The `total` of a quantity over all `questions`, with the bounds of its prediction interval;
+    `low` is never below what the `sampled` questions used already. The bounds are None for a single
+    question, which has no spread."""
 
     questions: int
     sampled: int

@@ -1,7 +1,7 @@
 """Runs a command and ends it, with all it started, when this process's standard input closes.
 
-Started as a file of its own, `python process_guard.py <grace seconds> <command...>`, in a process
-group of its own. The parent holds the other end of the pipe, which the kernel closes however the
+Started as a script, `python process_guard.py <grace seconds> <command...>`, in a new process group.
+The parent holds the other end of the pipe, which the kernel closes however the
 parent ends: by leaving the block, an exception, Ctrl-C, or kill -9. Imports nothing of ours."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TICK = 0.05
 
 
 def main(grace: float, command: list[str]) -> None:
-    """Until the command ends, or standard input closes; then the whole process group ends."""
+    """Run the command until it ends or standard input closes; then end the process group."""
     # Signals are for the group's other members; this process goes last.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -32,11 +32,11 @@ _CONTROL = re.compile(r"[<＜﹤](?=[|｜/!<＜﹤\w])|\[(?=/?[A-Za-z_]{2,32}\])
 
 
 def spotlight(prompt: str, parts: Mapping[str, str], nonce: str = "") -> str:
-    """`prompt` with each place `{name}` replaced by a section that holds `parts[name]`, behind a
-    notice of what sections are.
+    """Replace each place `{name}` of `prompt` by a section that holds `parts[name]`, and precede it
+    with a notice about sections.
 
-    Places inside the parts stay as they are. `nonce` is in every delimiter; empty: a new random
-    one, which no part holds.
+    Places inside the parts are unchanged. `nonce` is in every delimiter. Empty: a new random one,
+    which no part holds.
     """
     nonce = nonce or _fresh(parts)
     placeholders = re.compile("|".join(re.escape(f"{{{name}}}") for name in parts))
@@ -65,8 +65,8 @@ def _delimiters(name: str, nonce: str) -> tuple[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """Its lines, whatever separates them, behind `> `; without invisible characters, and with a
-    space inside what a chat template could take for its own."""
+    """The lines after `> `, without invisible characters, and with a space inside what a chat
+    template could take for its own."""
     # All line separators of Unicode, which models may read as such.
     lines = sendable(text).splitlines() or [""]
     return "\n".join(f"> {_CONTROL.sub(_spaced, _visible(line))}" for line in lines)

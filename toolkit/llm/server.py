@@ -1,4 +1,4 @@
-"""A model server of our own: started on a free port, waited for, and ended whatever happens."""
+"""A local model server: started on a free port, waited for, and ended whatever happens."""
 
 from __future__ import annotations
 
@@ -43,15 +43,25 @@ def serving(
     advice: str = "",
     name: str = "",
 ) -> Iterator[str]:
-    """Run `command(port)` while the block runs; yields `http://127.0.0.1:<port>`.
+    """Run a server while the block runs. It also ends when this process is killed.
 
-    The block begins when `health` answers 200. Output goes to the end of `log`, obfuscated where
-    that lies in an obfuscated folder (`soundingline.toolkit.obfuscation`). At the end, however it
-    comes, the server's process group is asked to end and after `grace` seconds killed; it also ends
-    when this process is killed. `environment` is added to ours. Messages call the server `name`
-    (empty: its program). `InputError` where the program is not installed (`advice` says how it is),
-    and, with the log's last lines, where it ends before it is healthy or is not healthy within
-    `start_seconds`.
+    Args:
+        command: Returns the command line for a port.
+        log: The file to whose end the output goes, obfuscated in an obfuscated folder
+            (`soundingline.toolkit.obfuscation`).
+        health: The path that answers 200 when the server is ready.
+        start_seconds: How long starting may take.
+        grace: Seconds between the request to end and the kill of the server's process group.
+        environment: Variables that are added to ours.
+        advice: How the program is installed.
+        name: What messages call the server. Empty: its program.
+
+    Yields:
+        The address, `http://127.0.0.1:<port>`.
+
+    Raises:
+        InputError: If the program is not installed, or the server is not ready in time. The message
+            then has the last lines of the log.
     """
     port = free_port()
     words = [str(word) for word in command(port)]
@@ -79,7 +89,7 @@ def serving(
 
 
 class _Shared:
-    """A server that several may use: its address, what ends it, and how many use it now."""
+    """A server that several models may use, and how many use it now."""
 
     def __init__(self, block: AbstractContextManager[str]) -> None:
         self.users = 0
@@ -90,9 +100,9 @@ class _Shared:
 class Servers:
     """Servers that this process has started, by what they were started with.
 
-    A server is started when it is first needed and shared by all who need the same. It runs until
-    `close`, until the end of the block, or until another has to be started while nobody uses this
-    one, because a machine may have room for one only.
+    A server is started when it is first needed and shared by all models that need the same. It runs
+    until `close`, until the end of the block, or until another one has to be started while this one
+    is unused, because a machine may have room for only one.
     """
 
     def __init__(self) -> None:
@@ -106,8 +116,8 @@ class Servers:
 
     @contextmanager
     def using(self, key: str, start: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
-        """The address of the server `key`, for the block. `start` (such as `serving`) starts it
-        where it does not run, or answers no more; errors are those of `start`."""
+        """The address of the server `key`, for the block. `start` (such as `serving`) starts it if
+        it does not run or does not answer; errors are those of `start`."""
         server = self._running.get(key)
         if server is None or not _healthy(f"{server.address}/health"):
             self._end(name for name, other in self._running.items() if not other.users)
@@ -119,7 +129,7 @@ class Servers:
             server.users -= 1
 
     def close(self) -> None:
-        """End all of them."""
+        """End all servers."""
         self._end(self._running)
 
     def _end(self, keys: Iterable[str]) -> None:
@@ -147,7 +157,7 @@ def _sealing(source: IO[bytes] | None, output: IO[bytes]) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on now."""
+    """A free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -39,7 +39,7 @@ def sendable_name(name: str) -> str:
 
 
 def sendable_object(arguments: str) -> dict[str, Any]:
-    """A call's arguments as an object; what is none comes as `{"malformed": <the text>}`."""
+    """A call's arguments as an object; anything else becomes `{"malformed": <the text>}`."""
     try:
         value = ToolCall("", "", sendable(arguments)).parsed()
     except ValueError:
@@ -48,7 +48,7 @@ def sendable_object(arguments: str) -> dict[str, Any]:
 
 
 def sendable_arguments(arguments: str) -> str:
-    """A call's arguments as text of a JSON object; as it was written where it is one."""
+    """A call's arguments as text of a JSON object, unchanged if they are one."""
     text = sendable(arguments)
     value = sendable_object(text)
     if text and "malformed" not in value:
@@ -62,7 +62,7 @@ def present(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def provider_part(message: Message, api: str) -> Mapping[str, Any]:
-    """What `api` itself left in an assistant message; empty for another's."""
+    """The state of `api` in an assistant message; empty for that of another API."""
     part = message.get("provider") or {}
     return part if part.get("api") == api else {}
 
@@ -89,8 +89,8 @@ def call_request(identifier: Any, name: Any, arguments: Any, index: int) -> Tool
 
 
 def count(usage: Any, *path: str) -> Any:
-    """What a reply's usage has at a path, a token count or whatever the server sent in its place
-    (see `Usage`); None where it is absent."""
+    """What a reply's usage has at a path, a token count or whatever the server sent instead (see
+    `Usage`); None if it is absent."""
     for name in path:
         if not isinstance(usage, Mapping):
             return None
@@ -99,9 +99,8 @@ def count(usage: Any, *path: str) -> Any:
 
 
 def usage_of_damaged(content: str) -> dict[str, Any]:
-    """What is known of a body that should have been a JSON object and is none: its `usage`, None
-    where that cannot be read. Empty where the body did not even begin as an object, so that no
-    model has sent it."""
+    """What is known of a damaged body: its `usage`, None if that cannot be read. Empty if the body
+    does not begin as an object, so that no model has sent it."""
     if not content.lstrip("\ufeff \t\r\n").startswith("{"):
         return {}
     places = list(_USAGE.finditer(content))
@@ -112,8 +111,8 @@ def usage_of_damaged(content: str) -> dict[str, Any]:
 
 
 def json_object(content: str, what: str, hide: Callable[[str], str] = str) -> dict[str, Any]:
-    """A reply's body as an object, `BadReply` otherwise, which quotes the beginning of the body
-    after `hide` has taken a key out of it."""
+    """A reply's body as an object; else `BadReply`, which quotes the beginning of the body after
+    `hide` has removed a key from it."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):

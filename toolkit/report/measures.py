@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from soundingline.toolkit.trajectory import ROLES
 
@@ -34,99 +35,90 @@ _PASAMASTER = "PaSaMaster (Du et al., 2026)"
 _SIRA = "SIRA (Yang et al., 2026)"
 _TREC = "trec_eval; ir_measures (MacAvaney et al., 2022)"
 
-_RECALL = "Share of a question’s evidence documents that the agent {}."
-_PUBLISHED = "As the published evaluator computes it: {}"
-_BRACKETS = "all numbers in brackets, over the answers with citations."
-_MEASURES = (
-    Measure("accuracy", 3, HIGHER, "Share of questions with a correct final answer.", _BCP),
-    Measure(
-        "answer_f1", 3, HIGHER, "Token F1 of the answer with the closest accepted one.", _SQUAD
-    ),
-    Measure(
-        "recall_surfaced", 3, HIGHER, _RECALL.format("had in a ranking, shown or not"), _PI_SERINI
-    ),
-    Measure("recall_previewed", 3, HIGHER, _RECALL.format("saw on a result page"), _PI_SERINI),
-    Measure("recall_opened", 3, HIGHER, _RECALL.format("read in part"), _PI_SERINI),
-    Measure("recall_cited", 3, HIGHER, _RECALL.format("cited in its answer"), _PI_SERINI),
-    Measure("citation_precision", 3, HIGHER, "Share of cited documents that are evidence.", _BCP),
-    Measure("citation_recall", 3, HIGHER, "Share of evidence documents that are cited.", _BCP),
-    Measure(
-        "citations_invented",
-        2,
-        LOWER,
-        "Citations per answer of documents that no search for the question returned.",
-    ),
-    Measure(
-        "hallucination_rate",
-        3,
-        LOWER,
-        "Share of the returned documents that are not in the corpus.",
-        _PASAMASTER,
-    ),
-    Measure("documents_returned", 1, NEITHER, "Length of the list of documents in the answer."),
-    Measure("completion", 3, HIGHER, "Share of questions with exit status completed.", _BCP),
-    Measure(
-        "calibration_error",
-        2,
-        LOWER,
-        "Root mean squared difference between stated confidence and accuracy over bins of answers, "
-        "0 to 100.",
-        _HENDRYCKS,
-    ),
-    Measure("search_calls", 2, NEITHER, "Successful search calls per question.", _BCP),
-    Measure("browse_calls", 2, NEITHER, "Calls for a further result page per question."),
-    Measure("read_calls", 2, NEITHER, "Calls to read a document per question."),
-    Measure("tool_calls", 2, NEITHER, "Tool calls per question, failed ones included."),
-    Measure("tool_errors", 2, NEITHER, "Refused or failed tool calls per question."),
-    Measure("documents_exposed", 1, NEITHER, "Documents previewed or opened per question."),
-    Measure(
-        "tokens_exposed",
-        0,
-        NEITHER,
-        "Tokens of tool output per question, counted by tool.tokenizer; words and punctuation "
-        "marks where that is null.",
-    ),
-    Measure("seconds", 2, NEITHER, "Wall-clock seconds per question."),
-    Measure(
-        "phrases_with_answer",
-        3,
-        NEITHER,
-        "Distinct phrases that were added to a question’s queries and contain an accepted answer: "
-        "guesses, unless an agent had read the answer before.",
-    ),
-    Measure(
-        "rewrites_with_answer",
-        3,
-        NEITHER,
-        "Distinct rewritten queries of a question that contain an accepted answer which neither "
-        "the question nor the original query contains: guesses of the rewriter.",
-    ),
-    # Of BrowseComp-Plus's own evaluator: soundingline.toolkit.evaluation.published.
-    *(
-        Measure(f"{name}_published", digits, NEITHER, _PUBLISHED.format(definition), _BCP)
-        for name, digits, definition in (
-            ("accuracy", 3, "over the questions that have a file."),
-            ("recall", 3, "share of judged documents among those that searches showed."),
-            ("completion", 3, "over the questions that have a file."),
-            ("calibration_error", 2, "without the last bin, and 0 below 100 answers."),
-            ("citation_precision", 3, _BRACKETS),
-            ("citation_recall", 3, _BRACKETS),
-            ("search_calls", 2, "the count in the file."),
-        )
-    ),
-    # Of recorded calls through another pipeline: soundingline.toolkit.evaluation.replayed.
-    Measure(
-        "first_evidence_call",
-        2,
-        LOWER,
-        "The first call that showed evidence; the number of calls + 1 if there is none.",
-    ),
-    Measure("overlap@10", 3, NEITHER, "Share of the recorded top 10 that is in the new top 10."),
-    Measure("evidence_moved", 1, HIGHER, "Ranks by which evidence moved towards the top."),
-    Measure("unchanged_calls", 3, NEITHER, "Share of calls before the first page that differs."),
-)
-_BY_NAME = {measure.name: measure for measure in _MEASURES}
 
+def _published(**definitions: str) -> dict[str, str]:
+    """Measures of BrowseComp-Plus's own evaluator: soundingline.toolkit.evaluation.published."""
+    begin = "As the published evaluator computes it: "
+    return {f"{name}_published": begin + text for name, text in definitions.items()}
+
+
+# (digits, direction, source) -> measure -> definition.
+_MEASURES: dict[tuple[int, int, str], dict[str, str]] = {
+    (3, HIGHER, _BCP): {
+        "accuracy": "Share of questions with a correct final answer.",
+        "citation_precision": "Share of cited documents that are evidence.",
+        "citation_recall": "Share of evidence documents that are cited.",
+        "completion": "Share of questions with exit status completed.",
+    },
+    (3, HIGHER, _SQUAD): {"answer_f1": "Token F1 of the answer with the closest accepted one."},
+    (3, HIGHER, _PI_SERINI): {
+        f"recall_{tier}": f"Share of a question’s evidence documents that the agent {did}."
+        for tier, did in (
+            ("surfaced", "had in a ranking, shown or not"),
+            ("previewed", "saw on a result page"),
+            ("opened", "read in part"),
+            ("cited", "cited in its answer"),
+        )
+    },
+    (2, LOWER, ""): {
+        "citations_invented": "Citations per answer of documents that no search for the question "
+        "returned.",
+        "first_evidence_call": "The first call that showed evidence; the number of calls + 1 if "
+        "there is none.",
+    },
+    (3, LOWER, _PASAMASTER): {
+        "hallucination_rate": "Share of the returned documents that are not in the corpus."
+    },
+    (2, LOWER, _HENDRYCKS): {
+        "calibration_error": "Root mean squared difference between stated confidence and accuracy "
+        "over bins of answers, 0 to 100.",
+    },
+    (2, NEITHER, _BCP): {
+        "search_calls": "Successful search calls per question.",
+        **_published(
+            search_calls="the count in the file.",
+            calibration_error="without the last bin, and 0 below 100 answers.",
+        ),
+    },
+    (3, NEITHER, _BCP): _published(
+        accuracy="over the questions that have a file.",
+        recall="share of judged documents among those that searches showed.",
+        completion="over the questions that have a file.",
+        citation_precision="all numbers in brackets, over the answers with citations.",
+        citation_recall="all numbers in brackets, over the answers with citations.",
+    ),
+    (2, NEITHER, ""): {
+        "browse_calls": "Calls for a further result page per question.",
+        "read_calls": "Calls to read a document per question.",
+        "tool_calls": "Tool calls per question, failed ones included.",
+        "tool_errors": "Refused or failed tool calls per question.",
+        "seconds": "Wall-clock seconds per question.",
+    },
+    (1, NEITHER, ""): {
+        "documents_returned": "Length of the list of documents in the answer.",
+        "documents_exposed": "Documents previewed or opened per question.",
+    },
+    (0, NEITHER, ""): {
+        "tokens_exposed": "Tokens of tool output per question, counted by tool.tokenizer; words "
+        "and punctuation marks where that is null.",
+    },
+    (3, NEITHER, ""): {
+        "phrases_with_answer": "Distinct phrases that were added to a question’s queries and "
+        "contain an accepted answer: guesses, unless an agent had read the answer before.",
+        "rewrites_with_answer": "Distinct rewritten queries of a question that contain an accepted "
+        "answer which neither the question nor the original query contains: guesses of the "
+        "rewriter.",
+        # Of recorded calls through another pipeline: soundingline.toolkit.evaluation.replay.
+        "overlap@10": "Share of the recorded top 10 that is in the new top 10.",
+        "unchanged_calls": "Share of calls before the first page that differs.",
+    },
+    (1, HIGHER, ""): {"evidence_moved": "Ranks by which evidence moved towards the top."},
+}
+_BY_NAME = {
+    name: Measure(name, digits, better, definition, source)
+    for (digits, better, source), definitions in _MEASURES.items()
+    for name, definition in definitions.items()
+}
 _RANKING = {
     "AnswerCoverage": "Share of questions with an accepted answer, normalised as for exact match, "
     "in the text of one of the first {k} documents.",
@@ -179,6 +171,7 @@ HEADLINE = (
 """The order of measures; the first one that a comparison has is its main measure."""
 
 
+@cache
 def describe(name: str) -> Measure:
     """Look up a measure; an unknown one has four digits and neither direction nor definition."""
     if name in _BY_NAME:
@@ -231,13 +224,18 @@ def number(value: float | None, digits: int, *, sign: bool = False) -> str:
     return text.replace("-", "−")
 
 
-def interval_text(low: float, high: float, digits: int) -> str:
-    """Format an interval.
+def value_text(value: float | None, measure: str, *, sign: bool = False) -> str:
+    """Format a value, or a difference, of a measure with its digits."""
+    return number(value, describe(measure).digits, sign=sign)
 
-    >>> interval_text(-0.1, 0.25, 2)
+
+def interval_text(low: float, high: float, measure: str) -> str:
+    """Format an interval of a measure.
+
+    >>> interval_text(-0.1, 0.25, "search_calls")
     '[−0.10, 0.25]'
     """
-    return f"[{number(low, digits)}, {number(high, digits)}]"
+    return f"[{value_text(low, measure)}, {value_text(high, measure)}]"
 
 
 def probability(p: float | None) -> str:

@@ -11,6 +11,7 @@ import re
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -200,8 +201,7 @@ def heat_map(
     colour blindness see alike.
 
     Args:
-        k1: values of k1, in ascending order, from left to right.
-        b: values of b, in ascending order, from below.
+        k1, b: the parameters in ascending order, from left to right and from below.
         values: array of shape [k1, b].
         label: the description of the figure for screen readers.
         marks: `default`, `chosen` or `best` -> (k1, b). Marks between grid points are interpolated,
@@ -227,16 +227,8 @@ def heat_map(
             place = np.interp(x, k1, range(len(k1))), np.interp(y, b, range(len(b)))
             shape, size, face, edges = _MARKS[kind]
             for edge, width in edges:
-                plot.plot(
-                    *place,
-                    shape,
-                    markersize=size,
-                    markerfacecolor=face,
-                    markeredgecolor=edge,
-                    markeredgewidth=width,
-                    clip_on=False,
-                    zorder=4,
-                )
+                drawn: dict[str, Any] = {"ms": size, "mfc": face, "mec": edge, "mew": width}
+                plot.plot(*place, shape, clip_on=False, zorder=4, **drawn)
     plot.spines["bottom"].set_visible(False)
     for axis, numbers in ((plot.xaxis, k1), (plot.yaxis, b)):
         shown = range(0, len(numbers), -(-len(numbers) // 12))
@@ -254,11 +246,10 @@ def heat_map(
 def _surround(plot: Axes, inside: NDArray[np.bool_]) -> None:
     """Draw a line along every edge between a point inside and one outside."""
     padded = np.pad(inside, 1)
-    lines = []
-    for x, y in np.argwhere(padded[1:, 1:-1] != padded[:-1, 1:-1]).tolist():
-        lines.append([(x - 0.5, y - 0.5), (x - 0.5, y + 0.5)])
-    for x, y in np.argwhere(padded[1:-1, 1:] != padded[1:-1, :-1]).tolist():
-        lines.append([(x - 0.5, y - 0.5), (x + 0.5, y - 0.5)])
+    upright = np.argwhere(padded[1:, 1:-1] != padded[:-1, 1:-1])
+    level = np.argwhere(padded[1:-1, 1:] != padded[1:-1, :-1])
+    lines = [[(x - 0.5, y - 0.5), (x - 0.5, y + 0.5)] for x, y in upright]
+    lines += [[(x - 0.5, y - 0.5), (x + 0.5, y - 0.5)] for x, y in level]
     x, y = np.array([[*line, (np.nan, np.nan)] for line in lines]).reshape(-1, 2).T
     for shade, width in ((INK, 3.2), (PAPER, 1.4)):
         plot.plot(x, y, color=shade, linewidth=width, solid_capstyle="projecting", clip_on=False)
@@ -279,25 +270,19 @@ def _rows(
 ) -> tuple[Axes, list[tuple[float, float]]]:
     """Axes with a row below another for each label, and for each row the y of the label's top and
     bottom. Each line of a label is cut to two lines of `wrap` characters."""
-    wrapped = [
-        [
-            line
-            for text in lines
-            for line in textwrap.wrap(text, wrap, max_lines=2, placeholder=" …")
-        ]
-        for lines in labels
-    ]
+    cut = partial(textwrap.wrap, width=wrap, max_lines=2, placeholder=" …")
+    wrapped = [[line for text in lines for line in cut(text)] for lines in labels]
     tops = np.cumsum([0.0, *(len(lines) * _LINE + gap for lines in wrapped)]).tolist()
     plot = _axes(width, tops[-1] + 52, left=8, right=12, top=4, bottom=48)
     plot.set_ylim(tops[-1], 0)
     plot.set_yticks([])
     plot.locator_params(axis="x", nbins=5)
+    rows = []
     for lines, top in zip(wrapped, tops, strict=False):
         for index, line in enumerate(lines):
             _text(plot, 0.0, top + (index + 0.8) * _LINE, line)
-    return plot, [
-        (top, top + len(lines) * _LINE) for lines, top in zip(wrapped, tops, strict=False)
-    ]
+        rows.append((top, top + len(lines) * _LINE))
+    return plot, rows
 
 
 def _text(plot: Axes, x: float, y: float, text: str, *, ha: str = "left") -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.data import PASSAGE_MARK, DocumentStore, Qrels, Topic, Unit, parent
+from soundingline.toolkit.data import PASSAGE_MARK, DocumentStore, Qrels, Topic, parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.answers import Verdict
 from soundingline.toolkit.evaluation.evaluation import VERDICTS, EvaluatedRun
@@ -493,7 +493,11 @@ def matrix_values(
     documents: list[dict[str, Any]] = []
     based: dict[str, dict[str, Any]] = {}
     for docid in order[:_MOST_DOCUMENTS]:
-        units = _texts(scored[docid].passages, passages)
+        units = {}
+        if passages is not None:
+            for name in scored[docid].passages:
+                with suppress(KeyError):  # the corpus may have changed
+                    units[name] = passages.texts([name])[0]
         cells: list[dict[str, Any] | None] = []
         for place, need in enumerate(checklist, start=1):
             row = scored[docid].requirements.get(need)
@@ -527,13 +531,3 @@ def matrix_values(
             }
         )
     return {"checklist": checklist, "documents": documents, "passages": based}
-
-
-def _texts(unit_ids: Sequence[str], passages: DocumentStore | None) -> dict[str, Unit]:
-    """The passages of these ids that the store has."""
-    units: dict[str, Unit] = {}
-    if passages is not None:
-        for unit_id in unit_ids:
-            with suppress(KeyError):  # the corpus may have changed
-                units[unit_id] = passages.texts([unit_id])[0]
-    return units

@@ -19,7 +19,7 @@ from soundingline.toolkit.redaction import redact
 
 FORMAT = 1
 SEALED = "sealed"
-# The parts of a manifest, beside `created`, that may differ between the starts of one run.
+# The parts of a manifest, besides `created`, that may differ between the starts of one run.
 PROVENANCE = ("versions", "git", "machine")
 PACKAGES = (
     "soundingline",

@@ -417,20 +417,16 @@ class Literature(SearchTool):
         return documents
 
     def _check_known(self, docids: Sequence[str], tool: str, argument: str) -> None:
-        unknown = next((docid for docid in docids if not self._has(docid)), None)
-        if unknown is not None or not docids:
+        try:
+            for docid in docids or [""]:
+                self.store.document(docid)
+        except KeyError:
             raise ToolError(
                 "unknown_docid",
-                f"docid {quoted(unknown or '')} is unknown. Give a docid as results show it.",
+                f"docid {quoted(docid)} is unknown. Give a docid as results show it.",
                 tool=tool,
                 field=argument,
-            )
-
-    def _has(self, docid: str) -> bool:
-        try:
-            return bool(self.store.document(docid))
-        except KeyError:
-            return False
+            ) from None
 
 
 def first_sentences(text: str, most: int, tokens: Tokenizer = WORDS) -> str:

@@ -245,16 +245,17 @@ class RankedBrowsing(Browsing):
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
         from soundingline.toolkit.search.snippets import METHODS, QueryTerms  # it imports numba
 
-        terms, make_snippet = QueryTerms(query), METHODS[self.excerpt]
-        last = 0 if self.excerpt == "none" else self.excerpt_depth
+        terms, make_snippet = QueryTerms(query), METHODS.get(self.excerpt)
+        last = self.excerpt_depth if make_snippet else 0
         if first <= last or not all(hit.title for hit in hits):
             units = self.units([hit.unit_id for hit in hits])
         else:
             units = [Unit(hit.unit_id, hit.title, "") for hit in hits]
         filled = []
         for rank, (hit, unit) in enumerate(zip(hits, units, strict=True), start=first):
-            text = unit.text
-            snippet = make_snippet(terms, text, self.excerpt_characters) if rank <= last else ""
+            snippet = ""
+            if make_snippet and rank <= last:
+                snippet = make_snippet(terms, unit.text, self.excerpt_characters)
             title = hit.title or unit.title
             filled.append(hit._replace(rank=rank, title=title, snippet=snippet, text=""))
         return filled

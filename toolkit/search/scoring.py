@@ -111,7 +111,7 @@ class RequirementScorer(Protocol):
     """
 
     @property
-    def asks_model(self) -> bool:
+    def needs_llm(self) -> bool:
         """Whether it needs a language model."""
         ...
 

@@ -139,7 +139,7 @@ class SearchTool(ABC):
         self._tools = {tool.spec.name: tool for tool in self.tools()}
 
     def begin(self) -> None:  # noqa: B027 (most interfaces have no state of their own)
-        """Called by `open`. A subclass with state of its own creates it here."""
+        """Called by `open`. A subclass creates its own state here."""
 
     @abstractmethod
     def tools(self) -> Iterable[Tool]:

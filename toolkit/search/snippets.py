@@ -112,15 +112,9 @@ def first_match(terms: QueryTerms, text: str, characters: int) -> str:
     return cut(text, start - min(_LEAD, characters // 4), characters)
 
 
-def no_snippet(terms: QueryTerms, text: str, characters: int) -> str:
-    """An empty text."""
-    return ""
-
-
 METHODS: Mapping[str, Callable[[QueryTerms, str, int], str]] = {
     "window": best_window,
     "first_match": first_match,
-    "none": no_snippet,
 }
 
 

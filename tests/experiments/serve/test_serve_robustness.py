@@ -1,7 +1,10 @@
-"""Random requests, broken clients and idle ones at every door: nobody else pays for them."""
+"""Random requests, broken, idle and numerous clients, and clients that do not read: what they cost
+the others, what the server holds of them, and the threads that searches run in."""
 
 from __future__ import annotations
 
+import asyncio
+import http.client
 import json
 import logging
 import os
@@ -9,14 +12,23 @@ import random
 import re
 import socket
 import string
+import subprocess
+import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 
 import pytest
+from effort import cases
 from served import serving, until
+from toy_search import WordBackend, store_of
 
-from soundingline.toolkit.search import TopK
+from soundingline.experiments.serve import http as serve_http
+from soundingline.experiments.serve.sessions import Threads
+from soundingline.toolkit.data import Document
+from soundingline.toolkit.search import RankedBrowsing, TopK
 
 # The whole count is for a quiet machine: SOUNDINGLINE_RANDOM_REQUESTS=10000.
 REQUESTS = int(os.environ.get("SOUNDINGLINE_RANDOM_REQUESTS", "250"))
@@ -114,13 +126,8 @@ def rpc_message(source, method, params):
 
 def mcp_body(source):
     call = {"name": "search", "arguments": {"query": "mill"}}
-    start = {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "x", "version": "1"},
-    }
     method, params = source.choice(
-        [("tools/call", near(source, call)), ("initialize", near(source, start)), ("ping", {})]
+        [("tools/call", near(source, call)), ("initialize", near(source, START)), ("ping", {})]
     )
     message = rpc_message(source, method, params if source.random() < 0.7 else value(source))
     return body(source, message)
@@ -147,16 +154,6 @@ def test_random_messages_over_mcp_end_in_a_reply_and_leave_the_server_well(
     assert "Traceback" not in caplog.text and "crashed" not in caplog.text
 
 
-def open_sse(port):
-    """A connection that then says nothing, and the path where to post its messages."""
-    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
-    connection.sendall(b"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n")
-    heard = b""
-    while (found := re.search(rb"data: (\S+)\r\n", heard)) is None:
-        heard += connection.recv(4096)
-    return connection, found[1].decode()
-
-
 @pytest.fixture
 def breakers():
     """What broken clients do to a port."""
@@ -174,9 +171,8 @@ def breakers():
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
     def half_message(port):
-        listening, path = open_sse(port)
-        with closing(listening):
-            for address in (path, "/mcp"):
+        with SseClient(port) as listening:
+            for address in (listening.path, "/mcp"):
                 with closing(socket.create_connection(("127.0.0.1", port))) as connection:
                     head = f"POST {address} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n"
                     head += "Content-Type: application/json\r\nAccept: */*\r\n\r\n{"
@@ -184,8 +180,7 @@ def breakers():
                     time.sleep(0.01)
 
     def half_sse(port):
-        connection, _ = open_sse(port)
-        connection.close()
+        SseClient(port).leave()
 
     return {
         "garbage": garbage,
@@ -225,33 +220,16 @@ def test_a_thousand_idle_clients_cost_the_others_nothing():
             times.append(time.perf_counter() - began)
         return sorted(times)[len(times) // 2]
 
-    with serving(max_sessions=1001) as server, Connections() as connections:
+    with serving(max_sessions=1001) as server, ExitStack() as connections:
         handle = server.ask("/open")["session"]
         alone = seconds(server, handle)
         for _ in range(1000):
             server.service.open()
         assert server.post("/open")[0] == 503
         for _ in range(100):
-            connections.add(open_sse(server.port)[0])
+            connections.enter_context(SseClient(server.port))
         # Generous, because the machine may be busy; a cost for each session would be many times it.
         assert seconds(server, handle) < 3 * alone + 0.02
-
-
-class Connections:
-    """Open connections that are closed together."""
-
-    def __init__(self) -> None:
-        self._open = []
-
-    def add(self, connection):
-        self._open.append(connection)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        for connection in self._open:
-            connection.close()
 
 
 def test_names_of_strangers_reach_no_terminal(capfd):
@@ -259,3 +237,405 @@ def test_names_of_strangers_reach_no_terminal(capfd):
         server.request("GET", "/%1b%5b31m" + "".join(string.ascii_letters))
         server.request("POST", "/call", b'{"\x1b[31m": 1}')
     assert "\x1b" not in "".join(capfd.readouterr())
+
+
+# Bounds.
+
+MEGABYTE = 1_000_000
+# More than the buffers of a socket hold, so that a client which does not read is noticed.
+LARGE = 8 * MEGABYTE
+LARGE_STORE = store_of({"large": Document("large", "", "mill " * (LARGE // 5))})
+SEARCH = {"query": "mill", "k": 1}
+START = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "x", "version": "1"},
+}
+
+
+def large_backend(qid=""):
+    return WordBackend({"large": "mill"})
+
+
+def connected(port, buffer=4096):
+    """A connection that takes few bytes before they are read."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    connection.settimeout(30)
+    connection.connect(("127.0.0.1", port))
+    return connection
+
+
+def send(connection, method, path, body=None):
+    content = b"" if body is None else json.dumps(body).encode()
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(content)}\r\n\r\n"
+    connection.sendall(head.encode() + content)
+
+
+def status_of(connection):
+    return int(connection.recv(12).split()[1])
+
+
+def read_all(connection):
+    """All that is left to read, until the server ends the connection."""
+    parts = []
+    try:
+        while part := connection.recv(1 << 20):
+            parts.append(part)
+    except ConnectionError:
+        pass
+    return b"".join(parts)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Clients have half a second to read."""
+    monkeypatch.setattr(serve_http, "READ_SECONDS", 0.5)
+
+
+def test_replies_that_nobody_reads_are_bounded(monkeypatch):
+    monkeypatch.setattr(serve_http, "READ_SECONDS", 600.0)  # on a busy machine this test is slow
+    with (
+        serving(backend=large_backend, store=LARGE_STORE, max_bytes_in_flight=3 * LARGE) as server,
+        ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(closing(connected(server.port))) for _ in range(6)]
+        for client in clients:
+            send(client, "POST", "/browsecomp-plus/search", SEARCH)
+        statuses = [status_of(client) for client in clients]
+        assert sorted(statuses) == [200] * 2 + [503] * 4
+        assert LARGE < server.service.in_flight.bytes <= 3 * LARGE
+        refused = clients[statuses.index(503)]
+        assert b'"error":"busy"' in refused.recv(1000)
+        assert server.get("/status")[0] == 200  # Small requests and replies have their turn.
+        stack.close()
+        until(lambda: server.service.in_flight.bytes == 0)
+        assert server.ask("/browsecomp-plus/search", **SEARCH)[0]["docid"] == "large"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_connection_of_a_client_that_does_not_read_is_dropped():
+    with (
+        serving(backend=large_backend, store=LARGE_STORE) as server,
+        closing(connected(server.port)) as client,
+    ):
+        send(client, "POST", "/browsecomp-plus/search", SEARCH)
+        until(lambda: server.service.in_flight.bytes > LARGE)
+        until(lambda: server.service.in_flight.bytes == 0)
+        until(lambda: not server.server.server_state.connections)
+        assert len(read_all(client)) < LARGE
+
+
+def test_a_slow_client_that_reads_gets_the_whole_reply(monkeypatch):
+    monkeypatch.setattr(serve_http, "READ_SECONDS", 2.0)
+    with (
+        serving(backend=large_backend, store=LARGE_STORE) as server,
+        closing(connected(server.port, 100_000)) as client,
+    ):
+        began = time.monotonic()
+        send(client, "POST", "/browsecomp-plus/search", SEARCH)
+        read = 0
+        while read < LARGE:
+            part = client.recv(100_000)
+            assert part, "the connection was dropped"
+            read += len(part)
+            if time.monotonic() - began < 3.0:
+                time.sleep(0.05)
+        assert time.monotonic() - began > 3.0
+
+
+def test_a_body_that_is_larger_than_what_may_be_in_flight_is_served_alone():
+    with serving(backend=large_backend, store=LARGE_STORE, max_bytes_in_flight=1) as server:
+        status, _ = server.request("POST", "/browsecomp-plus/search", json.dumps(SEARCH).encode())
+        assert status == 200
+        # The client may have the whole reply before the coroutine of the server gives it back.
+        until(lambda: server.service.in_flight.bytes == 0)
+
+
+def test_requests_whose_bodies_do_not_come_are_bounded_too():
+    most = 1_000_000
+    with serving(max_bytes_in_flight=5 * most // 2) as server, ExitStack() as stack:
+        clients = [stack.enter_context(closing(connected(server.port))) for _ in range(4)]
+        lengths = (f"Content-Length: {most}", "Transfer-Encoding: chunked") * 2
+        for number, (client, length) in enumerate(zip(clients, lengths, strict=True)):
+            client.sendall(f"POST /open HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n".encode())
+            if number < 2:
+                until(lambda held=(number + 1) * most: server.service.in_flight.bytes == held)
+            else:
+                assert status_of(client) == 503
+        assert server.service.in_flight.bytes == 2 * most
+        stack.close()
+        until(lambda: server.service.in_flight.bytes == 0)
+
+
+def test_more_connections_than_may_be_are_refused():
+    with serving(max_sessions=1) as server, ExitStack() as stack:
+        for _ in range(101):
+            stack.enter_context(SseClient(server.port))
+        late = stack.enter_context(closing(connected(server.port)))
+        send(late, "GET", "/status")
+        assert status_of(late) == 503
+        stack.close()
+        until(lambda: not server.server.server_state.connections)
+        assert server.get("/status")[0] == 200
+
+
+class SseClient:
+    """A client over server-sent events that reads only where to post, its `path`."""
+
+    def __init__(self, port) -> None:
+        self._port = port
+        self._connection = connected(port)
+        send(self._connection, "GET", "/sse")
+        heard = b""
+        while (found := re.search(rb"data: (\S+)\r\n", heard)) is None:
+            heard += self._connection.recv(4096)
+        self.path = found[1].decode()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.leave()
+
+    def post(self, content):
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
+        with closing(connection):
+            connection.request("POST", self.path, content, {"Content-Type": "application/json"})
+            return connection.getresponse().status
+
+    def send(self, method, params, identifier=None):
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        return self.post(
+            json.dumps(message if identifier is None else {**message, "id": identifier}).encode()
+        )
+
+    def begin(self):
+        assert self.send("initialize", START, 0) == 202
+        assert self.send("notifications/initialized", {}) == 202
+
+    def leave(self):
+        self._connection.close()
+
+
+@contextmanager
+def serving_large_pages(**options):
+    """A server whose documents are pages of half a megabyte."""
+    interface = RankedBrowsing(max_bytes=MEGABYTE)
+    store = store_of({"large": Document("large", "", "mill " * (MEGABYTE // 10))})
+    with serving(interface, backend=large_backend, store=store, **options) as server:
+        yield server
+
+
+@pytest.mark.parametrize("most", [8 * MEGABYTE, 10**9])
+def test_an_sse_client_that_does_not_read_loses_its_connection(most):
+    """Its replies are too many, or have too many bytes."""
+    call = {"name": "read_document", "arguments": {"reason": "r", "docid": "large"}}
+    with (
+        serving_large_pages(max_bytes_in_flight=most) as server,
+        SseClient(server.port) as client,
+        SseClient(server.port) as other,
+    ):
+        client.begin()
+        other.begin()
+        highest = 0
+        for number in range(1, 200):
+            if client.send("tools/call", call, number) == 404:
+                break
+            assert other.send("ping", {}, number) == 202
+            time.sleep(0.01)
+            highest = max(highest, server.service.in_flight.bytes)
+        else:
+            pytest.fail("it was never ended")
+        assert MEGABYTE < highest <= min(most, 32 * MEGABYTE)
+        until(lambda: server.service.in_flight.bytes == 0)
+        assert other.send("tools/call", call, 1000) == 202
+
+
+def test_a_session_without_a_run_keeps_no_pages():
+    arguments = {"reason": "r", "query": "mill"}
+    with serving() as server:
+        handle = server.ask("/open")["session"]
+        for _ in range(3):
+            server.ask("/call", session=handle, tool="search", arguments=arguments)
+        episode = server.service.sessions.get(handle).episode
+        assert not episode.tool.calls and len(episode.messages) == 1
+        assert "mill" in episode.tool.exposures.tiers["surfaced"]
+
+
+def test_a_malformed_message_over_sse_is_one_short_line_of_the_log(
+    caplog,
+):
+    bodies = [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"jsonrpc": "2.0"}',
+        b"\x1b[31m",
+        b'"' + b"x" * 90_000,
+    ]
+    with serving() as server, SseClient(server.port) as client:
+        client.begin()
+        caplog.clear()
+        sent = [bodies[number % len(bodies)] for number in range(cases(20_000, 50))]
+        assert {client.post(body) for body in sent} == {400}
+        assert client.send("ping", {}, 1) == 202
+    written = "\n".join(
+        logging.Formatter("%(name)s: %(message)s").format(record)
+        for record in caplog.records
+        if not record.name.startswith("uvicorn")  # which says that it ends
+    )
+    assert written.count("a message was refused") == len(sent)
+    assert len(written.splitlines()) == len(sent)
+    assert max(map(len, written.splitlines())) < 300
+
+
+def test_a_message_to_a_client_that_has_gone_is_no_defect(
+    caplog,
+):
+    with serving() as server:
+        for _ in range(cases(200, 10)):
+            with SseClient(server.port) as client:
+                client.begin()
+                client.leave()
+                statuses = [client.send("tools/list", {}, number) for number in range(5)]
+                assert set(statuses) <= {202, 404}
+    assert "Traceback" not in caplog.text and "a request failed" not in caplog.text
+
+
+# Threads.
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def finished(work):
+    """What `work` gives; fails where it hangs."""
+    return asyncio.run(asyncio.wait_for(work, 30))
+
+
+def test_what_work_gives_or_raises_comes_back_from_another_thread():
+    async def check():
+        threads = Threads(2)
+        assert await threads.run(threading.get_ident) != threading.get_ident()
+        with pytest.raises(ZeroDivisionError):
+            await threads.run(lambda: 1 // 0)
+        assert await threads.run(lambda: "the thread goes on") == "the thread goes on"
+        await threads.close()
+
+    finished(check())
+
+
+def test_as_many_pieces_run_at_once_as_there_are_threads():
+    async def check():
+        threads = Threads(3)
+        together = threading.Barrier(3, timeout=10)
+        ranks = await asyncio.gather(*(threads.run(together.wait) for _ in range(3)))
+        assert sorted(ranks) == [0, 1, 2]
+        await threads.close()
+
+    finished(check())
+
+
+def test_no_more_results_wait_for_the_event_loop_than_there_are_threads():
+    done = []
+
+    async def check():
+        threads = Threads(2)
+        work = [threads.run(lambda number=number: done.append(number)) for number in range(6)]
+        tasks = [asyncio.ensure_future(each) for each in work]
+        await asyncio.sleep(0)
+        time.sleep(0.3)  # The loop does nothing meanwhile, as while it writes a large reply.
+        assert len(done) == 2
+        await asyncio.gather(*tasks)
+        assert sorted(done) == list(range(6))
+        await threads.close()
+
+    finished(check())
+
+
+def test_the_end_waits_for_what_runs_and_drops_what_waits():
+    events = []
+    begun, free = threading.Event(), threading.Event()
+
+    def first():
+        begun.set()
+        free.wait(10)
+        events.append("first")
+
+    async def check():
+        before = threading.active_count()
+        threads = Threads(1)
+        running = asyncio.create_task(threads.run(first))
+        waiting = asyncio.create_task(threads.run(lambda: events.append("second")))
+        await asyncio.sleep(0)
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        waiting.cancel()
+        threading.Timer(0.1, free.set).start()
+        await threads.close()
+        assert events == ["first"]
+        await running
+        assert threading.active_count() <= before + 1  # the timer may still end
+
+    finished(check())
+    assert events == ["first"]
+
+
+def test_work_that_has_begun_ends_where_nobody_waits_for_it_any_more():
+    begun, free = threading.Event(), threading.Event()
+    ended = []
+
+    async def work(threads):
+        await threads.run(lambda: (begun.set(), free.wait(10)))
+        ended.append("done")
+
+    async def check():
+        threads = Threads(1)
+        client = asyncio.create_task(threads.complete(work(threads)))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        client.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await client
+        free.set()
+        await threads.close()
+        assert ended == ["done"]
+
+    finished(check())
+
+
+def test_work_that_ends_after_its_client_has_gone_complains_of_nothing():
+    complaints = []
+    begun, free = threading.Event(), threading.Event()
+
+    async def check():
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
+        threads = Threads(1)
+        client = asyncio.create_task(threads.run(lambda: (begun.set(), free.wait(10))))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        client.cancel()
+        free.set()
+        assert await threads.run(lambda: "later") == "later"
+        await threads.close()
+
+    finished(check())
+    assert complaints == []
+
+
+FIRST_EXCERPT = """
+import gc, sys
+from soundingline.experiments.serve.server import prepared_process
+from soundingline.toolkit.search.snippets import (QueryTerms, best_window)
+with prepared_process():
+    before = len(gc.get_objects())
+    best_window(QueryTerms("mill"), "the mill on the river " * 50, 100)
+    sys.exit(len(gc.get_objects()) - before > 1000)
+"""
+
+
+def test_the_first_excerpt_leaves_nothing_that_garbage_collection_would_walk():
+    """Importing and loading compiled code makes some hundred thousand objects."""
+    process = subprocess.run([sys.executable, "-c", FIRST_EXCERPT], cwd=ROOT, check=False)
+    assert process.returncode == 0

@@ -119,12 +119,7 @@ def ranked(data_root):
 
 
 @pytest.fixture(scope="module", params=["cacm", "wikimix"])
-def pair(
-    request,
-    engine,
-    data_root,
-    tmp_path_factory,
-):
+def pair(request, engine, data_root, tmp_path_factory):
     """One collection in Anserini and in our own index, and its questions."""
     folder = data_root / request.param
     questions = topics(folder).head(cases(1000, few=40))
@@ -159,10 +154,7 @@ def test_cacm_gives_anserinis_published_figures_to_four_decimals(cacm, ranked, d
 
 @pytest.mark.parametrize(
     "model",
-    [
-        *({"k1": k1, "b": b} for k1, b in [(0.9, 0.4), (25.0, 1.0), (1.2, 0.75)]),
-        {"mu": 1000.0},
-    ],
+    [*({"k1": k1, "b": b} for k1, b in [(0.9, 0.4), (25.0, 1.0), (1.2, 0.75)]), {"mu": 1000.0}],
 )
 def test_our_index_ranks_and_scores_as_lucene_does(pair, model):
     anserini, ours, queries = pair
@@ -185,13 +177,7 @@ def test_our_index_ranks_and_scores_as_lucene_does(pair, model):
 
 @pytest.mark.parametrize("settings", [(10, 10, 0.5), (25, 5, 0.3)])
 @pytest.mark.parametrize("name", ["bm25", "ql"])
-def test_our_feedback_finds_what_anserinis_finds(
-    name,
-    settings,
-    cacm,
-    our_cacm,
-    ranked,
-):
+def test_our_feedback_finds_what_anserinis_finds(name, settings, cacm, our_cacm, ranked):
     """Anserini shows scores to four decimals and lowers equal ones by a millionth a place."""
     theirs = ranked(getattr(cacm, name)().rm3(*settings))
     both = theirs.merge(ranked(getattr(our_cacm, name)().rm3(*settings)), on=["qid", "docno"])

@@ -102,22 +102,14 @@ def brute_force(documents, query, k1, b):
     documents=st.lists(texts, min_size=1, max_size=6),
     added=st.dictionaries(st.integers(0, 5), phrases, max_size=6),
     query=st.dictionaries(
-        st.sampled_from([*(w for w in WORDS if w != "the"), *NGRAMS]),
-        st.floats(0.1, 3),
-        min_size=1,
+        st.sampled_from([*(w for w in WORDS if w != "the"), *NGRAMS]), st.floats(0.1, 3), min_size=1
     ),
     k1=st.sampled_from([0.0, 0.9, 1.5, 25.0]),
     b=st.sampled_from([0.0, 0.4, 1.0]),
     shape=st.sampled_from(["", ":2", ":4", ":3:hashed"] if murmur else ["", ":2", ":4"]),
 )
 def test_scores_of_enriched_documents_equal_brute_force(
-    tmp_path_factory,
-    documents,
-    added,
-    query,
-    k1,
-    b,
-    shape,
+    tmp_path_factory, documents, added, query, k1, b, shape
 ):
     """A document has the terms of its text and of each phrase; no n-gram spans two of them."""
     longest = int(shape[1]) if shape else 1

@@ -26,11 +26,7 @@ from soundingline.pipelines.fusion import ReciprocalRankFusion
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.links import LinkExpansion
 from soundingline.pipelines.oracle import OracleRetriever
-from soundingline.pipelines.retrieve import (
-    BM25,
-    QueryLikelihood,
-    Retriever,
-)
+from soundingline.pipelines.retrieve import BM25, QueryLikelihood, Retriever
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -50,10 +46,7 @@ UNITS = [Unit(unit_id, "", text) for unit_id, text in TEXTS.items()]
 @pytest.fixture
 def collection(tmp_path):
     index = LexicalIndex.build(
-        UNITS,
-        tmp_path / "index",
-        analyzer="english_unstemmed",
-        corpus_fingerprint="ten",
+        UNITS, tmp_path / "index", analyzer="english_unstemmed", corpus_fingerprint="ten"
     )
 
     def open_index(engine):
@@ -198,9 +191,7 @@ def test_an_enriched_index_appears_with_its_table_or_not_at_all(collection, tmp_
     assert manifest["counts"] == {"enriched": 1, "phrases": 1}
 
 
-def test_feedback_proposes_words_of_the_documents_that_a_search_finds(
-    collection,
-):
+def test_feedback_proposes_words_of_the_documents_that_a_search_finds(collection):
     source = FeedbackPhrases(phrases=3, fb_docs=1)
     # d0 is found for tide alone; its other words weigh the same and stand in order.
     assert source.for_queries([_query("tide")], collection) == [["harbour", "quay", "rope"]]
@@ -352,9 +343,7 @@ def test_another_model_or_way_of_sampling_has_an_index_of_its_own(collection):
     assert len(set(paths)) == 3
 
 
-def test_an_index_with_missing_documents_is_not_taken_for_a_whole_one(
-    collection,
-):
+def test_an_index_with_missing_documents_is_not_taken_for_a_whole_one(collection):
     with_model, _ = asked(collection, lambda prompt: keywords("quay"))
     allowed = Enrichment(corpus=ModelPhrases(allow_missing=True))
     assert isinstance(allowed.corpus, ModelPhrases)
@@ -420,9 +409,7 @@ def test_answers_without_phrases_are_counted_by_kind(collection):
     assert (counts["unreadable"], counts["no_phrase"], counts["retried"]) == (1, 1, 1)
 
 
-def test_a_structured_answer_is_asked_for_in_the_body_and_kept_apart(
-    collection,
-):
+def test_a_structured_answer_is_asked_for_in_the_body_and_kept_apart(collection):
     bodies = []
 
     class Model(ScriptedPrompts):

@@ -82,9 +82,7 @@ def test_a_reply_that_is_neither_kept_nor_entered_is_asked_for_again(tmp_path):
     assert sum(start["calls"] for start in starts(tmp_path)) == len(UNITS)
 
 
-def test_an_empty_cache_is_known_to_lack_everything_without_a_look_at_the_units(
-    tmp_path,
-):
+def test_an_empty_cache_is_known_to_lack_everything_without_a_look_at_the_units(tmp_path):
     class Units:
         reads = 0
 

@@ -201,12 +201,6 @@ def test_a_query_may_come_as_vectors_and_no_model_is_loaded(model, built, monkey
         index.retriever()(pd.DataFrame({"qid": ["1"], "query_vec": [np.ones(16)]}))
 
 
-def test_an_empty_frame_gives_an_empty_frame_with_all_columns(model, built):
-    found = opened(model, built).retriever()(frame("x").iloc[:0])
-    assert list(found.columns) == ["qid", "query", "docno", "score", "rank"]
-    assert len(found) == 0
-
-
 def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
     model, tmp_path, monkeypatch
 ):
@@ -226,20 +220,6 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
     (tmp_path / "i.encoding").mkdir()
     (tmp_path / "i.encoding" / "shard").write_bytes(b"x")
     check_space(UNITS, encoder(model), tmp_path / "i")
-
-
-def test_another_corpus_an_empty_one_and_a_repeated_id_are_refused(model, built, tmp_path):
-    engine = encoder(model)
-    with pytest.raises(InputError, match="another corpus"):
-        engine.open(built, corpus_fingerprint="other")
-    with pytest.raises(InputError, match="no colbert index"):
-        engine.open(tmp_path / "none")
-    with pytest.raises(InputError, match="empty"):
-        engine.build([], tmp_path / "a", corpus_fingerprint="c")
-    with pytest.raises(InputError, match="twice"):
-        engine.build(iter([UNITS[0]] * 2), tmp_path / "b", corpus_fingerprint="c")
-    assert not (tmp_path / "a").exists()
-    assert not (tmp_path / "b").exists()
 
 
 def test_a_model_of_another_kind_or_none_is_refused_in_one_line(tmp_path, model, monkeypatch):

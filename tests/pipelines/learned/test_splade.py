@@ -81,6 +81,25 @@ def test_weights_are_those_of_transformers(kind, tmp_path):
     assert 0.2 < (expected > 0).mean() < 0.9
 
 
+@pytest.mark.parametrize("pooling", ["max", "sum"])
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+def test_a_sparse_encoder_of_the_library_keeps_its_pooling(
+    pooling, activation, checkpoint, tmp_path
+):
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    body = Transformer(str(checkpoint), transformer_task="fill-mask")
+    library = SparseEncoder(modules=[body, SpladePooling(pooling, activation)], device="cpu")
+    library.save_pretrained(str(tmp_path / "saved"))
+    library.max_seq_length = 40
+    texts = [unit.contents for unit in corpus(20)]
+    expected = library.encode_document(texts, convert_to_sparse_tensor=False).numpy()
+    made = encoder(tmp_path / "saved")
+    np.testing.assert_allclose(dense(made.encode(texts), len(made.vocabulary)), expected, atol=1e-5)
+
+
 def test_terms_ascend_and_have_the_tokenizers_names(checkpoint):
     made = encoder(checkpoint)
     for array in made.encode([unit.contents for unit in corpus(5)]):

@@ -1,4 +1,4 @@
-"""The grid against single runs of the engine, which `test_lexical_scores` holds against a
+"""The grid against single runs of the engine, which `test_bm25` holds against a
 computation of its own."""
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def test_no_questions_give_no_ranks(index):
 
 def test_passages_that_do_not_stand_together_are_refused(tmp_path):
     scattered = build({"d1%p0": "a", "d2%p0": "a", "d1%p1": "a"}, tmp_path)
-    with pytest.raises(InputError, match=r"'d1' do not stand together"):
+    with pytest.raises(InputError, match=r"'d1' do not follow each other"):
         GridBM25(scattered, CELLS)
 
 

@@ -20,10 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soundingline.pipelines.index_folder import signed
-from soundingline.pipelines.lexical import build
+from soundingline.pipelines.lexical import build, invert, storage
 from soundingline.pipelines.lexical.analyzers import make_analyzer
-from soundingline.pipelines.lexical.index import LexicalIndex
-from soundingline.pipelines.lexical.storage import encode_lengths
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
+from soundingline.pipelines.lexical.storage import StringLookup, encode_lengths
 from soundingline.pipelines.lexical.word_break import scan, segment
 from soundingline.pipelines.lexical.word_table import WordTable
 from soundingline.toolkit.data import Unit
@@ -258,11 +258,7 @@ def test_an_error_while_reading_leaves_nothing(many, tmp_path, error, after):
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("step", [(WordTable, "numbers"), (build, "terms_of_forms")])
 def test_an_error_while_cutting_or_analysing_leaves_nothing(
-    many,
-    tmp_path,
-    monkeypatch,
-    error,
-    step,
+    many, tmp_path, monkeypatch, error, step
 ):
     calls = itertools.count(1)
     work = getattr(*step)
@@ -316,7 +312,7 @@ def edit(**changes):
 
 
 @pytest.mark.parametrize(
-    "damage, message",
+    ("damage", "message"),
     [
         (lambda path: path.rename(path.parent / "elsewhere"), "no lexical index"),
         (lambda path: (path / "manifest.json").unlink(), "manifest.json is missing"),
@@ -343,7 +339,7 @@ def test_an_index_that_does_not_fit_is_refused_with_how_to_rebuild(index, damage
 @pytest.mark.parametrize("argument", [{"memory_mb": 1}, {"analyzer": "klingon"}])
 def test_bad_arguments_of_a_build_are_refused(tmp_path, argument):
     with pytest.raises(InputError, match="valid: "):
-        LexicalIndex.build(UNITS, tmp_path / "index", **argument)  # type: ignore[arg-type]
+        LexicalIndex.build(UNITS, tmp_path / "index", **argument)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -363,3 +359,72 @@ def test_compiled_code_needs_no_place_to_be_kept():
     space = {}
     exec("def twice(x): return 2 * x", space)
     assert compiled(space["twice"])(21) == 42
+
+
+@settings(max_examples=cases(200))
+@given(names=st.lists(st.text(max_size=3), max_size=40), looked_for=st.text(max_size=3))
+def test_places_are_those_of_a_list_whatever_the_hashes(names, looked_for):
+    for hashed in (hash, len, lambda text: 0, lambda text: 2**63 - 1 - len(text)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(storage, "hash", hashed, raising=False)
+            values = np.array([hashed(name) for name in names], np.int64)
+            places = StringLookup(values, names.__getitem__)
+            for name in [*names, looked_for]:
+                assert places.find(name) == (names.index(name) if name in names else -1)
+            doubled = places.doubled()
+        if doubled is None:
+            assert len(set(names)) == len(names)
+        else:
+            assert names[doubled[0]] == names[doubled[1]]
+            assert doubled[0] < doubled[1]
+
+
+class Sized:
+    """Units of a known number that must not be read."""
+
+    def __init__(self, number):
+        self._number = number
+
+    def __len__(self):
+        return self._number
+
+    def __iter__(self):
+        raise AssertionError("work has begun")
+        yield
+
+
+def test_more_units_than_an_index_numbers_are_refused_before_work_begins(tmp_path):
+    with pytest.raises(InputError, match=r"2,147,483,648 units or more.*at most 2,147,483,647"):
+        LexicalIndex.build(Sized(2**31), tmp_path / "index")
+    with pytest.raises(InputError, match=r"3,000,000,000 units or more"):
+        LexicalIndex.build(iter(()), tmp_path / "index", total=3 * 10**9)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_many_units_of_unknown_number_are_refused_and_leave_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "LARGEST_INDEX", 3)
+    units = (Unit(f"d{number}", "", "tide") for number in range(4))
+    with pytest.raises(InputError, match=r"4 units or more.*at most 3 in one lexical index"):
+        LexicalIndex.build(units, tmp_path / "index")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_engine_tells_in_one_line_what_very_many_units_take():
+    engine = LexicalEngine(memory_mb=64)
+    assert engine.notice(999_999) == ""
+    line = engine.notice(10_000_000)
+    assert line.startswith("10,000,000 units to index: building keeps about 350 MB beside")
+    assert "each search takes 40 MB while it runs" in line
+    assert "\n" not in line
+
+
+def test_more_terms_than_can_be_numbered_are_refused_in_one_line_and_leave_nothing(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(invert, "LARGEST_VOCABULARY", 4)
+    units = [Unit("d1", "", "a b c"), Unit("d2", "", "c d e")]
+    with pytest.raises(InputError, match=r"more than 4 index terms\. valid: at most 4") as error:
+        LexicalIndex.build(units, tmp_path / "index", analyzer="whitespace")
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+    LexicalIndex.build(units[:1], tmp_path / "index", analyzer="whitespace")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from soundingline.pipelines.lexical import build, word_table
 from soundingline.pipelines.lexical.analyzers import make_analyzer
-from soundingline.pipelines.lexical.build import SegmentWriter
+from soundingline.pipelines.lexical.build import write_segments
 from soundingline.pipelines.lexical.invert import postings_path, terms_path
 from soundingline.pipelines.lexical.storage import to_bytes
 from soundingline.pipelines.lexical.word_break import scan
@@ -119,11 +119,10 @@ def test_bytes_of_zero_in_front_tell_forms_apart():
 def test_long_forms_without_terms_are_not_kept_beyond_the_memory_allowed(tmp_path):
     # Forms of underscores have no term, so that the number of terms bounds nothing.
     rows = [["_" * (5_000 + number) + " line"] for number in range(500)]
-    writer = SegmentWriter(tmp_path, "english", limit=500)
-    list(writer.write_all([["__ line"]]))  # compiled before memory is counted
+    list(write_segments([["__ line"]], tmp_path, "english", 500))  # compiled before the count
     tracemalloc.start()
     try:
-        batches = list(writer.write_all(rows))
+        batches = list(write_segments(rows, tmp_path, "english", 500))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -137,13 +136,11 @@ def test_long_forms_without_terms_are_not_kept_beyond_the_memory_allowed(tmp_pat
     rows=st.lists(st.lists(texts, min_size=1, max_size=3), max_size=12), limit=st.integers(0, 30)
 )
 def test_postings_are_those_of_each_text_however_often_forms_and_terms_are_forgotten(
-    name,
-    rows,
-    limit,
+    name, rows, limit
 ):
     terms = make_analyzer(name).terms
     with TemporaryDirectory() as folder:
-        batches = list(SegmentWriter(Path(folder), name, limit).write_all(rows))
+        batches = list(write_segments(rows, Path(folder), name, limit))
         written = [postings for batch in batches for postings in postings_of(batch, Path(folder))]
     assert written == [Counter(map(to_bytes, terms(text))) for row in rows for text in row]
 
@@ -168,7 +165,7 @@ def test_the_next_texts_are_cut_while_the_first_are_analysed(tmp_path, monkeypat
     begun = []
     monkeypatch.setattr(WordTable, "numbers", cut_and_tell)
     monkeypatch.setattr(build, "terms_of_forms", analyse_after_three_cuts)
-    batches = list(SegmentWriter(tmp_path, "standard", 1000).write_all(rows))
+    batches = list(write_segments(rows, tmp_path, "standard", 1000))
     assert begun == [[True, True, True]]
     assert len(cutters) == 1
     assert threading.get_ident() not in cutters
@@ -183,7 +180,7 @@ def test_no_more_texts_are_read_than_are_cut_ahead(tmp_path):
             rows_read.append(number)
             yield ["line"]
 
-    for number, _ in enumerate(SegmentWriter(tmp_path, "standard", 1000).write_all(rows())):
+    for number, _ in enumerate(write_segments(rows(), tmp_path, "standard", 1000)):
         assert len(rows_read) <= number + 1 + build.AHEAD
 
 

@@ -322,7 +322,7 @@ def test_a_prompt_without_its_places_is_refused(tmp_path):
 
 def test_a_run_hands_over_model_texts_and_cache(tmp_path):
     stage = Listwise(depth=4, window=3, step=2)
-    assert stage.asks_model
+    assert stage.needs_llm
     with pytest.raises(InputError, match="not bound"):
         stage(ranking([1, 2]))
     model = ScriptedPrompts(by_grade)

@@ -238,7 +238,9 @@ def test_a_name_is_fetched_from_the_hub_and_a_missing_path_is_told(folder, monke
     benchmark = BrowseCompPlus("hub/questions", "hub/corpus", revision="r1", corpus_revision="r2")
     assert len(list(benchmark.documents())) == len(DOCUMENTS)
     assert asked == [("hub/questions", "dataset", "r1"), ("hub/corpus", "dataset", "r2")]
-    with pytest.raises(InputError, match="gone/away cannot be had from the Hugging Face hub"):
+    with pytest.raises(
+        InputError, match="gone/away cannot be downloaded from the Hugging Face hub"
+    ):
         BrowseCompPlus("gone/away", "hub/corpus")
     with pytest.raises(InputError, match="there are no rows at /nowhere/rows"):
         BrowseCompPlus("/nowhere/rows.parquet", "hub/corpus")

@@ -88,40 +88,41 @@ def evaluation():
     return evaluated(RIGHT, WRONG, BROKEN, judge=ExactAnswerJudge(), measures=("AP", "P@2", "RR"))
 
 
-def test_quality_counts_failed_and_missing_questions_as_zero(evaluation):
-    # `Ada's mother` is `adas mother` to SQuAD, so that neither accepted answer is in it.
-    assert evaluation.per_question["accuracy"] == {
-        "right": 1,
-        "wrong": 0,
-        "broken": 0,
-        "missing": 0,
-    }
-    assert evaluation.metrics["accuracy"] == 1 / 4
-    # it is ada lovelace (4 tokens) against ada lovelace (2): 2 * 2 / 6.
-    assert evaluation.metrics["answer_f1"] == pytest.approx((4 / 6) / 4)
-    assert evaluation.metrics["completion"] == 1 / 4
-    assert evaluation.metrics["recall_surfaced"] == pytest.approx(1 / 4)
-    assert evaluation.metrics["recall_previewed"] == pytest.approx(0.5 / 4)
-    assert evaluation.metrics["recall_opened"] == 0
-    assert evaluation.metrics["recall_cited"] == pytest.approx(0.5 / 4)
-
-
-def test_effort_is_over_recorded_trajectories_failed_ones_included(evaluation):
-    assert evaluation.metrics["search_calls"] == pytest.approx(3 / 3)
-    assert evaluation.metrics["tool_calls"] == pytest.approx(5 / 3)
-    assert evaluation.metrics["tool_errors"] == pytest.approx(1 / 3)
-    assert evaluation.metrics["documents_exposed"] == pytest.approx((2 + 1 + 1) / 3)
-    assert evaluation.metrics["tokens_exposed"] == pytest.approx((155 + 40 + 10) / 3)
-    assert evaluation.metrics["seconds"] == pytest.approx(4)
-    assert evaluation.metrics["usage_dollars"] == pytest.approx(0.75 / 3)
-    assert evaluation.denominators["search_calls"] == 3
-
-
-def test_citations_count_documents_once_and_no_citation_counts_zero(evaluation):
-    # Cited: a (twice, once as a passage) and k; relevant: a and b.
-    assert evaluation.per_question["citation_precision"]["right"] == 1 / 2
-    assert evaluation.per_question["citation_recall"]["right"] == 1 / 2
-    assert evaluation.metrics["citation_precision"] == pytest.approx(0.5 / 4)
+# Quality is over all questions, where failed and missing ones count as 0; effort is over the three
+# recorded trajectories, the failed one included.
+@pytest.mark.parametrize(
+    ("measure", "value", "over"),
+    [
+        # `Ada's mother` is `adas mother` to SQuAD, so that neither accepted answer is in it.
+        ("accuracy", 1 / 4, 4),
+        # it is ada lovelace (4 tokens) against ada lovelace (2): 2 * 2 / 6.
+        ("answer_f1", (4 / 6) / 4, 4),
+        ("completion", 1 / 4, 4),
+        ("recall_surfaced", 1 / 4, 4),
+        ("recall_previewed", 0.5 / 4, 4),
+        ("recall_opened", 0, 4),
+        ("recall_cited", 0.5 / 4, 4),
+        # Cited: a (twice, once as a passage) and k; relevant: a and b.
+        ("citation_precision", 0.5 / 4, 4),
+        ("citation_recall", 0.5 / 4, 4),
+        ("AP", ((1 + 2 / 3) / 2) / 4, 4),
+        ("P@2", (1 / 2) / 4, 4),
+        ("RR", 1 / 4, 4),
+        # Of ended questions with a confidence: 80 % and right, 60 % and wrong: |.7 - .5|.
+        ("calibration_error", 20, 2),
+        ("accuracy_published", 1 / 3, 3),
+        ("search_calls", 3 / 3, 3),
+        ("tool_calls", 5 / 3, 3),
+        ("tool_errors", 1 / 3, 3),
+        ("documents_exposed", (2 + 1 + 1) / 3, 3),
+        ("tokens_exposed", (155 + 40 + 10) / 3, 3),
+        ("seconds", 4, 3),
+        ("usage_dollars", 0.75 / 3, 3),
+    ],
+)
+def test_measures_have_two_denominators(evaluation, measure, value, over):
+    assert evaluation.metrics[measure] == pytest.approx(value)
+    assert evaluation.denominators[measure] == over
 
 
 def test_the_final_ranking_is_cited_opened_previewed_surfaced():
@@ -130,43 +131,18 @@ def test_the_final_ranking_is_cited_opened_previewed_surfaced():
     assert final_ranking(RIGHT, depth=2) == ["a", "k"]
 
 
-def test_ranking_measures_are_of_the_final_ranking_over_all_judged_questions(evaluation):
-    assert evaluation.metrics["AP"] == pytest.approx(((1 + 2 / 3) / 2) / 4)
-    assert evaluation.metrics["P@2"] == pytest.approx((1 / 2) / 4)
-    assert evaluation.metrics["RR"] == pytest.approx(1 / 4)
-    assert evaluation.rankings == {"right": ["a", "k", "b", "m"], "wrong": ["n"]}
-
-
-def test_calibration_is_over_stated_confidences_of_ended_questions(evaluation):
-    # 80 % and right, 60 % and wrong: |.7 - .5|.
-    assert evaluation.metrics["calibration_error"] == pytest.approx(20)
-    assert evaluation.denominators["calibration_error"] == 2
-
-
-def test_the_published_accuracy_has_a_denominator_of_its_own(evaluation):
-    assert evaluation.metrics["accuracy_published"] == pytest.approx(1 / 3)
-    assert evaluation.denominators["accuracy_published"] == 3
-    assert evaluation.denominators["accuracy"] == 4
-
-
 def test_counts_have_every_status_and_the_missing_questions(evaluation):
+    assert evaluation.rankings == {"right": ["a", "k", "b", "m"], "wrong": ["n"]}
+    none = ("unjudged", "without_accepted_answer", "no_call", "reminded", "no_format")
+    none += ("without_verdict", "timed_out", "out_of_turns", "out_of_context", "out_of_money")
     assert evaluation.counts == {
+        **dict.fromkeys(none, 0),
         "questions": 4,
         "recorded": 3,
         "missing": 1,
         "answered": 2,
-        "unjudged": 0,
-        "without_accepted_answer": 0,
-        "no_call": 0,
-        "reminded": 0,
-        "no_format": 0,
-        "without_verdict": 0,
         "completed": 1,
         "steered": 1,
-        "timed_out": 0,
-        "out_of_turns": 0,
-        "out_of_context": 0,
-        "out_of_money": 0,
         "failed": 1,
         "calls": 5,
         "repeated": 1,
@@ -328,28 +304,19 @@ def test_unknown_money_and_tokens_are_left_out_of_means_and_not_zero():
     assert [result.denominators[measure] for measure in measures] == [1, 2, 3, 3]
 
 
-def test_one_unpriced_reply_makes_the_cost_of_its_question_unknown():
+def test_the_cost_of_a_question_is_known_if_that_of_every_reply_is():
     result = evaluated(
         metered("right", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, UNKNOWN)),
         metered("wrong", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, PRICE)),
+        metered("broken"),  # without requests, which cost nothing
+        metered("missing", ("agent", COUNTED, PRICE)),
     )
-    assert result.per_question["usage_dollars"] == {"wrong": 4.0}
-    assert result.per_question["usage_agent_dollars"] == {"right": 2.0, "wrong": 2.0}
-    assert result.per_question["usage_rewriter_dollars"] == {"wrong": 2.0}
-
-
-def test_a_role_without_requests_cost_nothing():
-    result = evaluated(
-        metered("right", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, PRICE)),
-        metered("wrong", ("agent", COUNTED, PRICE)),
-        metered("broken"),
-    )
-    assert result.per_question["usage_dollars"] == {"right": 4.0, "wrong": 2.0, "broken": 0.0}
-    assert result.per_question["usage_rewriter_dollars"] == {
-        "right": 2.0,
-        "wrong": 0.0,
-        "broken": 0.0,
-    }
+    known = {"wrong": 4.0, "broken": 0.0, "missing": 2.0}
+    assert result.per_question["usage_dollars"] == known
+    agent = {"right": 2.0, "wrong": 2.0, "broken": 0.0, "missing": 2.0}
+    assert result.per_question["usage_agent_dollars"] == agent
+    rewriter = {"wrong": 2.0, "broken": 0.0, "missing": 0.0}
+    assert result.per_question["usage_rewriter_dollars"] == rewriter
 
 
 def test_what_is_known_of_no_question_is_no_measure():

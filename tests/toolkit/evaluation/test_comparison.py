@@ -1,4 +1,4 @@
-"""Verdicts between runs: pairs, families, and what must not be compared."""
+"""Comparisons of runs: pairs, families, and what must not be compared."""
 
 from __future__ import annotations
 
@@ -56,13 +56,8 @@ def test_without_a_baseline_all_pairs_are_compared():
 def test_holm_runs_over_the_family_that_is_named(family):
     rows = compare(RUNS, ["AP", "RR"], family=family)
     p = [row.p for row in rows]
-    if family == "all":
-        expected = list(multipletests(p, method="holm")[1])
-    else:
-        expected = [
-            *multipletests(p[:3], method="holm")[1],
-            *multipletests(p[3:], method="holm")[1],
-        ]
+    families = [p] if family == "all" else [p[:3], p[3:]]
+    expected = [each for part in families for each in multipletests(part, method="holm")[1]]
     assert [row.p_holm for row in rows] == pytest.approx(expected)
     assert expected != p
 
@@ -85,28 +80,21 @@ def test_another_benchmark_is_refused():
         compare([RUNS[0], run_of("other", "c", AP=values(0))], ["AP"])
 
 
-def test_effort_is_compared_over_what_both_runs_recorded():
-    questions = {f"q{n}": 0.0 for n in range(6)}
-    one = run_of("one", completion=questions, seconds={f"q{n}": 2.0 + n for n in range(5)})
-    two = run_of("two", completion=questions, seconds={f"q{n}": 1.0 for n in range(1, 6)})
-    (row,) = compare([one, two], ["seconds"])
-    assert row.n == 4
-    assert (row.mean_a, row.mean_b) == (1.0, pytest.approx((3 + 4 + 5 + 6) / 4))
+RECORDED = {f"q{n}": 1.0 for n in range(6)}
 
 
-def test_cost_is_compared_over_the_questions_of_which_both_runs_know_it():
-    recorded = {f"q{n}": 1.0 for n in range(6)}
-    one = run_of("one", tool_calls=recorded, usage_dollars={f"q{n}": 2.0 for n in range(4)})
-    two = run_of("two", tool_calls=recorded, usage_dollars={f"q{n}": n / 2 for n in range(1, 6)})
-    (row,) = compare([one, two], ["usage_dollars"])
-    assert (row.n, row.mean_b, row.mean_a) == (3, 2.0, pytest.approx((0.5 + 1.0 + 1.5) / 3))
-    assert (row.wins, row.losses) == (0, 3)
+@pytest.mark.parametrize("measure", ["seconds", "usage_dollars"])
+def test_effort_is_compared_over_the_questions_for_which_both_runs_know_it(measure):
+    one = run_of("one", completion=RECORDED, **{measure: {f"q{n}": 2.0 + n for n in range(5)}})
+    two = run_of("two", completion=RECORDED, **{measure: {f"q{n}": 4.0 for n in range(1, 6)}})
+    (row,) = compare([one, two], [measure])
+    assert (row.n, row.mean_a, row.mean_b) == (4, 4.0, pytest.approx((3 + 4 + 5 + 6) / 4))
+    assert (row.wins, row.ties, row.losses) == (1, 1, 2)
 
 
 def test_cost_that_both_runs_know_of_one_question_alone_is_not_compared():
-    recorded = {f"q{n}": 1.0 for n in range(6)}
-    one = run_of("one", tool_calls=recorded, usage_dollars={f"q{n}": 2.0 for n in range(4)})
-    two = run_of("two", tool_calls=recorded, usage_dollars={"q3": 1.0, "q4": 1.0})
+    one = run_of("one", tool_calls=RECORDED, usage_dollars={f"q{n}": 2.0 for n in range(4)})
+    two = run_of("two", tool_calls=RECORDED, usage_dollars={"q3": 1.0, "q4": 1.0})
     with pytest.raises(InputError, match="known of 2 questions of the run two, of 4 of one, and"):
         compare([one, two], ["usage_dollars"])
 
@@ -121,7 +109,7 @@ def test_cost_that_both_runs_know_of_one_question_alone_is_not_compared():
 )
 def test_unknown_names_are_refused_with_valid_ones(arguments, message):
     with pytest.raises(InputError, match=message):
-        compare(RUNS, **arguments)  # type: ignore[arg-type]
+        compare(RUNS, **arguments)
 
 
 def test_two_runs_of_one_name_are_refused():

@@ -37,7 +37,6 @@ def test_components_are_those_of_a_one_way_analysis_of_variance(sizes):
     random = np.random.default_rng(3)
     groups = [random.normal(random.normal(0, 2), 1, size).tolist() for size in sizes]
     found = variance_components({f"q{place}": row for place, row in enumerate(groups)})
-    assert found is not None
     total = sum(sizes)
     pooled = sum((len(row) - 1) * np.var(row, ddof=1) for row in groups if len(row) > 1)
     mean_square = pooled / (total - len(sizes))
@@ -53,7 +52,6 @@ def test_components_are_those_of_a_one_way_analysis_of_variance(sizes):
 def test_known_components_are_found():
     table = drawn(np.random.default_rng(5), 4000, 4, between=0.3, within=0.4)
     found = variance_components(by_question(table))
-    assert found is not None
     assert found.within == pytest.approx(0.4, rel=0.02)
     assert found.between == pytest.approx(0.3, rel=0.04)
     assert found.share == pytest.approx(0.16 / 0.25, abs=0.02)
@@ -67,7 +65,7 @@ def test_what_does_not_vary_has_no_share_and_single_values_have_no_components():
     rounded = variance_components({"a": [0.3, 0.3], "b": [0.1 + 0.2] * 2})
     assert rounded == (0.0, 0.0, None, 2, 2.0)
     found = variance_components({"a": [0.0, 1.0], "b": [1.0, 0.0]})
-    assert found is not None and found.between == 0.0 and found.share == 1.0
+    assert found.between == 0.0 and found.share == 1.0
     assert variance_components({"a": [0.0], "b": [1.0]}) is None
     assert variance_components({"a": [0.0, 1.0]}) is None
 

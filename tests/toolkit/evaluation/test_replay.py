@@ -68,12 +68,12 @@ def test_another_ranking_changes_pages_from_the_first_other_text_on():
         head = set(call.ranking)
         expected.append(len(head & set(ranking[: len(head)])) / len(head))
     assert result.overlap == pytest.approx(sum(expected) / 3)
-    assert result.moved is not None and result.moved < 0  # `a` is found no more
+    assert result.moved < 0  # `a` is found no more
 
 
 def test_equal_ids_with_another_text_are_a_changed_page():
     class Scored(WordBackend):
-        def search(self, request):  # type: ignore[no-untyped-def]
+        def search(self, request):
             found = super().search(request)
             return found._replace(hits=[hit._replace(score=hit.score / 2) for hit in found.hits])
 
@@ -143,7 +143,7 @@ def test_the_newest_reasoning_goes_with_each_query():
     asked = []
 
     class Listening(WordBackend):
-        def search(self, request):  # type: ignore[no-untyped-def]
+        def search(self, request):
             asked.append((request.query, request.reasoning))
             return super().search(request)
 

@@ -1,4 +1,5 @@
-"""Every attempt that was paid for is on the ledger, and none is sent that the money does not allow.
+"""Every attempt that was paid for is on the ledger, none is sent that the caps do not allow, and
+nothing is done between the last byte of a reply and the file that stores it.
 
 A reply costs a dollar: its usage has one token of output.
 """
@@ -7,9 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
-from scripted_peer import Cut, Fail, Raw, Say, messages_body, running_peer
+from effort import cases
+from llm_clients import Waits, client, using
+from scripted_peer import Cut, Fail, Raw, Say, messages_body
 
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
 from soundingline.toolkit.llm.client import LanguageModel
@@ -26,22 +36,6 @@ DOLLAR = Price(input=0.0, output=1_000_000.0)
 COUNTS = {"input": 100, "cached": 0, "reasoning": 0, "output": 1}
 CHAT_USAGE = {"prompt_tokens": 100, "completion_tokens": 1}
 RESPONSES_USAGE = {"input_tokens": 100, "output_tokens": 1}
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running_peer() as running:
-        yield running
-
-
-@pytest.fixture
-def peer(server):
-    server.reset()
-    return server
-
-
-async def no_wait(seconds):
-    """The wait between two attempts, which takes no time here."""
 
 
 def raw(usage=None, **fields):
@@ -136,24 +130,10 @@ def whole(adapter):
     return Say(text="yes", usage=COUNTS)
 
 
-def ask(
-    peer,
-    adapter,
-    ledger,
-    price=DOLLAR,
-    **arguments,
-):
-    url = peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
-
-    async def main():
-        model = adapter(**{"model": "m", "base_url": url, "sleep": no_wait, **arguments})
-        try:
-            metered = MeteredModel(model, ledger, role="agent", qid="q", price=price)
-            return await metered.respond([user("Who?")])
-        finally:
-            await model.close()
-
-    return asyncio.run(main())
+def ask(peer, adapter, ledger, price=DOLLAR, **arguments):
+    model = client(peer, adapter, **arguments)
+    metered = MeteredModel(model, ledger, role="agent", qid="q", price=price)
+    return using(model, lambda _: metered.respond([user("Who?")]))
 
 
 @pytest.mark.parametrize(("adapter", "step"), USELESS.values(), ids=USELESS.keys())
@@ -291,7 +271,7 @@ def test_attempts_below_a_layer_of_somebody_elses_are_entered_and_its_own_reply_
     ledger, kept = Ledger(), list[str]()
 
     async def main():
-        layer = Layer(OpenAIChat(model="m", base_url=peer.openai_url, sleep=no_wait))
+        layer = Layer(OpenAIChat(model="m", base_url=peer.openai_url, sleep=Waits()))
         metered = MeteredModel(
             layer,
             ledger,
@@ -429,3 +409,144 @@ def test_a_reply_with_an_impossible_count_comes_and_its_money_is_unknown(peer, a
 def test_a_usage_of_somebody_elses_client_is_known_only_where_it_is_possible(count):
     assert Usage(input=5, output=count) == Usage() == Usage(input=5, cached=count, output=1)
     assert Usage(input=0, output=10**9).output == 10**9
+
+
+# Replies are stored as soon as they have arrived.
+
+ROOT = Path(__file__).resolve().parents[3]
+AT_ONCE = 16
+
+
+@pytest.mark.parametrize(
+    "adapter", [OpenAIChat, OpenAICompletions, OpenAIResponses, AnthropicMessages]
+)
+def test_replies_that_have_come_are_kept_before_their_tasks_go_on(peer, adapter):
+    released, rounds, kept_in = threading.Event(), 0, list[int]()
+    completion = Raw(json.dumps({"choices": [{"text": "yes", "finish_reason": "stop"}]}))
+
+    def answer(request):
+        released.wait(60)
+        return completion if adapter is OpenAICompletions else Say(text="yes")
+
+    async def count_rounds():
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    async def main():
+        model, ledger = client(peer, adapter), Ledger()
+
+        def kept(turn):
+            kept_in.append(rounds)
+
+        metered = MeteredModel(model, ledger, role="agent", qid="q", arrived=kept)
+        asking = [asyncio.create_task(metered.respond([user("Who?")])) for _ in range(AT_ONCE)]
+        while len(peer.requests) < AT_ONCE:
+            await asyncio.sleep(0.01)
+        counting = asyncio.create_task(count_rounds())
+        await asyncio.sleep(0.1)
+        released.set()
+        time.sleep(0.5)  # All replies come while the loop does nothing else.
+        began = rounds
+        await asyncio.gather(*asking)
+        counting.cancel()
+        await model.close()
+        return began
+
+    peer.default = answer
+    began = asyncio.run(main())
+    # In one round of the loop the sockets are read, in the next one the tasks wake.
+    assert len(kept_in) == AT_ONCE and max(kept_in) - began <= 2
+
+
+def test_one_request_is_prepared_in_a_round_of_the_loop():
+    rounds, prepared_in = 0, list[int]()
+
+    class Immediate(OpenAIChat):
+        async def _send(
+            self,
+            client,
+            body,
+            timeout,
+            reply,
+            arrived,
+        ):
+            prepared_in.append(rounds)
+            arrived(b'{"choices": [{"message": {"content": "yes"}}]}')
+
+    async def main():
+        nonlocal rounds
+        model = Immediate(model="m", base_url="http://127.0.0.1:9/v1")
+        asking = [asyncio.create_task(model.respond([user("Who?")])) for _ in range(AT_ONCE)]
+        while not all(task.done() for task in asking):
+            rounds += 1
+            await asyncio.sleep(0)
+        assert [task.result().text for task in asking] == ["yes"] * AT_ONCE
+        await model.close()
+
+    asyncio.run(main())
+    assert len(set(prepared_in)) == AT_ONCE
+
+
+# Asks for replies to prompts until it is killed, and keeps them in `argv[2]`.
+CLIENT = """
+import sys
+from pathlib import Path
+from soundingline.pipelines.prompting import CachedLLM
+from soundingline.pipelines.counts import Counts
+from soundingline.toolkit.llm.blocking import BlockingModel
+from soundingline.toolkit.llm.ledger import open_ledger
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
+
+url, place, at_once = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+model = BlockingModel("m", role="rewriter")
+llm = CachedLLM(name="replies", parts=[], is_empty=lambda text: not text, counts=Counts())
+client = llm.of(model, place)
+api = OpenAIChat(model="m", base_url=url, concurrency=at_once)
+with open_ledger(place / "ledger.jsonl") as ledger, model.started(api, ledger):
+    for first in range(0, 100_000, 600):
+        client.replies({f"prompt {number}": "q" for number in range(first, first + 600)})
+"""
+
+
+def test_kill_9_loses_few_of_the_replies_that_had_come(tmp_path, peer):
+    kills, at_once, moments = cases(20, few=2), 30, random.Random(7)
+    lost = []
+    for kill in range(kills):
+        place = tmp_path / str(kill)
+        place.mkdir()
+        peer.reset()
+        peer.default = answer_at_once(served := list[str]())
+        arguments = [peer.openai_url, str(place), str(at_once)]
+        with subprocess.Popen([sys.executable, "-c", CLIENT, *arguments], cwd=ROOT) as process:
+            until = time.monotonic() + 120
+            while len(served) < 5 * at_once and time.monotonic() < until:
+                time.sleep(0.005)
+            time.sleep(moments.uniform(0, 0.1))
+            process.kill()
+        replied = list(served)
+        (cache,) = place.glob("replies-*.sqlite")
+        with sqlite3.connect(cache) as connection:
+            kept = {json.loads(text)["text"] for (text,) in connection.execute(QUERY)}
+        paid = (place / "ledger.jsonl").read_text().count("\n") - 1
+        assert kept <= set(replied) and 0 <= len(kept) - paid <= 1
+        lost.append(len(set(replied) - kept))
+    # Before replies were kept at once, half of those in flight were lost on the average.
+    assert sum(lost) / kills <= at_once / 3
+
+
+QUERY = "SELECT value FROM results"
+
+
+def answer_at_once(served):
+    """Answers a prompt with itself, and notes it."""
+
+    def answer(request):
+        if not request.body:  # The client was killed behind the head of its request.
+            return Say()
+        prompt = request.body["messages"][0]["content"]
+        served.append(prompt)
+        return Say(text=prompt)
+
+    return answer

@@ -230,7 +230,6 @@ def test_macro_averages_that_differ_by_rounding_alone_keep_the_order_of_the_syst
         for retriever in values
     ]
     systems = systems_of(runs)
-    assert systems is not None
     assert [system.label for system, _ in leaders(systems, "nDCG@10")] == ["bm25", "tuned", "sira"]
 
 
@@ -253,7 +252,6 @@ def test_a_measure_that_a_benchmark_does_not_have_is_averaged_over_the_others():
         for one in grid()
     ]
     systems = systems_of(runs)
-    assert systems is not None
     (bm25, *_) = systems.systems
     own = [one.metrics["nDCG@10"] for one in runs[:6] if one.factors["retriever"] == "bm25"]
     assert systems.macro_average(bm25, "nDCG@10") == pytest.approx(sum(own) / 2)
@@ -282,13 +280,13 @@ def test_settings_distinguish_systems_and_contents_do_not():
         prints = {**runs[at].manifest["fingerprints"], "splade-index": content}
         runs[at] = replace(runs[at], manifest={**runs[at].manifest, "fingerprints": prints})
     systems = systems_of(runs)
-    assert systems is not None and len(systems.systems) == 1
+    assert len(systems.systems) == 1
     runs = [runs[0], benchmark_run("fever", "sira", task="argument")]
     for one in runs:
         one.manifest["config"]["task"] = {}
     apart, together = systems_of(runs), systems_of(runs, by=["retriever"])
-    assert apart is not None and [s.label for s in apart.systems] == ["claim", "argument"]
-    assert together is not None and [s.label for s in together.systems] == ["sira"]
+    assert [s.label for s in apart.systems] == ["claim", "argument"]
+    assert [s.label for s in together.systems] == ["sira"]
 
 
 def test_factors_that_do_not_distinguish_the_runs_of_a_benchmark_are_refused():
@@ -303,13 +301,12 @@ def test_factors_that_do_not_distinguish_the_runs_of_a_benchmark_are_refused():
         systems_of(runs, by=["unit"])
     again = replace(runs[0], name="nq-sira-again")
     systems = systems_of([*runs, again], by=["retriever"])
-    assert systems is not None and len(systems.systems) == 3
+    assert len(systems.systems) == 3
 
 
 def test_equal_configurations_on_one_benchmark_are_systems_of_their_own():
     again = replace(benchmark_run("nq", "bm25"), name="nq-bm25-again")
     systems = systems_of([benchmark_run("nq", "bm25"), again, benchmark_run("fever", "bm25")])
-    assert systems is not None
     assert [sorted(system.runs) for system in systems.systems] == [["fever", "nq"], ["nq"]]
     assert [system.label for system in systems.systems] == ["nq-bm25", "nq-bm25-again"]
     assert systems_of([benchmark_run("nq", "bm25"), again]) is None
@@ -441,7 +438,6 @@ def test_a_run_of_unknown_cost_is_not_drawn_and_one_without_cost_is_at_zero(monk
     monkeypatch.setattr(agents, "against_cost", lambda points, **_: drawn.append(points) or "")
     data = report_data(runs)
     section = agents.costs_section(data)
-    assert section is not None
     first, second, third = (style.label for style in data.styles)
     for words in ("dollars (once, for the corpus)", "dollars (per query)"):
         assert f"because their {words} are unknown: {second}." in section.key

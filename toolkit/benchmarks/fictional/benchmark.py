@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from soundingline.toolkit.benchmarks.benchmark import SPLITS, Benchmark
 from soundingline.toolkit.benchmarks.fictional.pages import (
@@ -36,6 +36,7 @@ VERSION = 1  # of the generator: to be raised when the same settings give anothe
 SETS_VERSION = 1  # of the questions that ask for documents, likewise
 SETS, SET_QUESTIONS = "sets", 100
 FEWEST, MOST = 4 * PERIOD, 5_000_000
+W = TypeVar("W")
 
 
 class WordedQuestion(NamedTuple):
@@ -189,11 +190,14 @@ class FictionalWorld(Benchmark):
             text = Wording(question, self.obfuscation, random).text()
             accepted = answers(self.world, question)
             worded.append(WordedQuestion(f"q{number:04d}", text, accepted, question))
+        return self._of_split(worded, f"of {self.hops} hops", "more documents, or more clues")
+
+    def _of_split(self, worded: Sequence[W], sort: str, instead: str) -> Sequence[W]:
+        """The questions of the split. `InputError` if the world is too small for all questions."""
         if len(worded) < self.count:
             raise InputError(
-                f"{self.size} documents hold only {len(worded)} of {self.count} questions of"
-                f" {self.hops} hops",
-                do="Ask for fewer questions, more documents, or more clues",
+                f"{self.size} documents hold only {len(worded)} of {self.count} questions {sort}",
+                do=f"Ask for fewer questions, {instead}",
             )
         return worded if self.split is None else worded[SPLITS.index(self.split) :: 2]
 
@@ -211,13 +215,7 @@ class FictionalWorld(Benchmark):
             random = Random("set wording", self.seed, number)
             text = set_wording(question, self.obfuscation, random)
             worded.append(WordedSetQuestion(f"s{number:04d}", text, checklist(question), question))
-        if len(worded) < self.count:
-            raise InputError(
-                f"{self.size} documents hold only {len(worded)} of {self.count} questions that ask"
-                " for documents",
-                do="Ask for fewer questions, or more documents",
-            )
-        return worded if self.split is None else worded[SPLITS.index(self.split) :: 2]
+        return self._of_split(worded, "that ask for documents", "or more documents")
 
     def __getattr__(self, name: str) -> Any:
         # The attributes of the base class, which index building does not need, are made at the
@@ -226,31 +224,28 @@ class FictionalWorld(Benchmark):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         evidence: dict[str, dict[str, int]] = {}
         if self.asks_sets:
-            for worded in self.worded_sets:
-                docids = self._set_maker.targets(worded.question)
-                evidence[worded.qid] = dict.fromkeys(sorted(docids), 1)
+            maker, sets = self._set_maker, self.worded_sets
+            for worded in sets:
+                evidence[worded.qid] = dict.fromkeys(sorted(maker.targets(worded.question)), 1)
             super().__init__(
                 self.name,
-                [Topic(worded.qid, worded.text) for worded in self.worded_sets],
+                [Topic(worded.qid, worded.text) for worded in sets],
                 {"evidence": evidence},
-                checklists={worded.qid: worded.checklist for worded in self.worded_sets},
-                satisfaction={
-                    worded.qid: Satisfaction(self._set_maker, worded.question)
-                    for worded in self.worded_sets
-                },
+                checklists={worded.qid: worded.checklist for worded in sets},
+                satisfaction={worded.qid: Satisfaction(maker, worded.question) for worded in sets},
             )
-            return getattr(self, name)
-        gold: dict[str, dict[str, int]] = {}
-        for chained in self.worded_questions:
-            path = [docid(self.world.index(entity)) for entity in chained.question.path]
-            evidence[chained.qid] = dict.fromkeys(path, 1)
-            gold[chained.qid] = {path[-1]: 1}
-        super().__init__(
-            self.name,
-            [Topic(chained.qid, chained.text) for chained in self.worded_questions],
-            {"evidence": evidence, "gold": gold},
-            {chained.qid: chained.answers for chained in self.worded_questions},
-        )
+        else:
+            gold: dict[str, dict[str, int]] = {}
+            for chained in self.worded_questions:
+                path = [docid(self.world.index(entity)) for entity in chained.question.path]
+                evidence[chained.qid] = dict.fromkeys(path, 1)
+                gold[chained.qid] = {path[-1]: 1}
+            super().__init__(
+                self.name,
+                [Topic(chained.qid, chained.text) for chained in self.worded_questions],
+                {"evidence": evidence, "gold": gold},
+                {chained.qid: chained.answers for chained in self.worded_questions},
+            )
         return getattr(self, name)
 
 

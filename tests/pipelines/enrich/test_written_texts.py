@@ -1,0 +1,269 @@
+"""Texts that models write: HyDE and chains of thought by a scripted language model, and Doc2Query
+by a tiny random T5, against transformers run directly."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pandas as pd
+import pytest
+import tiny_t5
+from scripted_prompts import ScriptedPrompts
+
+from soundingline.pipelines.enrich.df_filter import DfFilter
+from soundingline.pipelines.enrich.doc2query import Doc2Query
+from soundingline.pipelines.enrich.enrichment import Enrichment
+from soundingline.pipelines.enrich.llm_phrases import METHODS, ModelText
+from soundingline.pipelines.enrich.phrases import QueryContext
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
+from soundingline.pipelines.retrieve import BM25
+from soundingline.pipelines.stage import Collection, search_notes
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.errors import Refused, ServerGone
+
+TEXTS = {
+    "d0": "harbour tide tide quay rope",
+    "d1": "harbour wall stone rope sand",
+    "d2": "meadow cow grass milk barn",
+    "d3": "pier lamp lamp glass oil",
+}
+WRITTEN = "The lamp of the pier.\n\nAn oil lamp;\x00 the tide turns at the quay."
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    units = [Unit(unit_id, "", text) for unit_id, text in TEXTS.items()]
+    return LexicalIndex.build(units, tmp_path_factory.mktemp("i") / "index")
+
+
+def asked(index, tmp_path, choose):
+    model = ScriptedPrompts(choose)
+    questions = {"q1": "Which lamp burns at the harbour?"}
+    caches = tmp_path / "caches"
+    return Collection("c", index=index, caches=caches, model=model, questions=questions), model
+
+
+def ranked(stage, collection, query):
+    pipeline = stage.bind(collection) >> BM25().bind(collection)
+    out = pipeline.transform(pd.DataFrame({"qid": ["q1"], "query": [query]}))
+    return dict(zip(out["docno"], out["score"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("method", "weight", "times"), [("hyde", 1.0, 1), ("chain_of_thought", 0.2, 5)]
+)
+def test_a_written_text_ranks_as_if_it_were_appended_to_the_repeated_query(
+    index, tmp_path, method, weight, times
+):
+    collection, model = asked(index, tmp_path, lambda prompt: WRITTEN)
+    stage = Enrichment(query=ModelText(method=method), weight=weight, form="joined")
+    scores = ranked(stage, collection, "harbour lamp")
+    appended = " ".join([*["harbour lamp"] * times, WRITTEN])
+    expected = BM25().bind(collection).search(appended)
+    joined = dict(zip(expected["docno"], expected["score"] / times, strict=True))
+    assert list(scores) == list(joined) and scores == pytest.approx(joined, rel=1e-6)
+    assert ranked(stage, collection, "harbour lamp") == scores
+    [prompt] = model.prompts  # once, kept from then on
+    assert "harbour lamp" in prompt
+
+
+@pytest.mark.parametrize(
+    ("method", "task"), [(method, task) for method, tasks in METHODS.items() for task in tasks]
+)
+def test_every_published_prompt_shows_the_query(index, tmp_path, method, task):
+    collection, model = asked(index, tmp_path, lambda prompt: "A passage.")
+    ModelText(method=method, task=task).for_queries([QueryContext("tide {query}")], collection)
+    assert "tide {query}" in model.prompts[0]
+
+
+def test_of_a_text_words_are_read_and_its_whole_is_one_phrase(index, tmp_path):
+    collection, _ = asked(index, tmp_path, lambda prompt: WRITTEN)
+    texts = ModelText(max_words=7).for_queries([QueryContext("tide")], collection)
+    assert texts == [("The lamp of the pier. An oil",)]
+
+
+def test_without_a_text_the_query_is_searched_as_it_is(index, tmp_path):
+    answers = {"tide": " \n", "rope": Refused("no")}
+
+    def answer(prompt):
+        return next(text for word, text in answers.items() if word in prompt)
+
+    collection, _ = asked(index, tmp_path, answer)
+    source = ModelText()
+    assert source.for_queries([QueryContext("tide"), QueryContext("rope")], collection) == [(), ()]
+    counts = source.counts
+    assert (counts["empty"], counts["refused"], counts["retried"]) == (1, 1, 1)
+    plain = BM25().bind(collection).search("tide")
+    scores = dict(zip(plain["docno"], plain["score"], strict=True))
+    assert ranked(Enrichment(query=source), collection, "tide") == scores
+    failing, _ = asked(index, tmp_path, lambda prompt: ServerGone("gone"))
+    with pytest.raises(ServerGone):
+        source.for_queries([QueryContext("quay")], failing)
+
+
+def test_texts_are_for_queries_alone(index, tmp_path):
+    collection, _ = asked(index, tmp_path, lambda prompt: WRITTEN)
+    with pytest.raises(InputError, match="hyde writes texts for queries"):
+        ModelText().for_documents([], collection)
+    with pytest.raises(InputError, match="method is 'hydra'"):
+        ModelText(method="hydra")
+    with pytest.raises(InputError, match="task is 'claim'"):
+        ModelText(method="chain_of_thought", task="claim")
+
+
+@pytest.mark.parametrize(
+    ("apply_to", "read"),
+    [("query", "tide"), ("reasoning", "I should look at lamps."), ("question", "Which lamp")],
+)
+def test_phrases_are_proposed_for_the_query_the_reasoning_or_the_question(
+    index, tmp_path, apply_to, read
+):
+    collection, model = asked(index, tmp_path, lambda prompt: "glass")
+    stage = Enrichment(query=ModelText(), query_filter=DfFilter(1.0), apply_to=apply_to)
+    frame = pd.DataFrame(
+        {"qid": ["q1"], "query": ["tide"], "reasoning": ["I should look at lamps."]}
+    )
+    with search_notes("q1") as notes:
+        out = stage.bind(collection).transform(frame)
+    [prompt] = model.prompts
+    assert read in prompt
+    # The query stays the agent's, whatever the phrases were proposed for.
+    assert out["query"].tolist() == ["tide"]
+    assert out["query_toks"][0] == {"tide": 1.0, "glass": 0.5}
+    assert notes["enrichment"][0].get("applied_to", "query") == apply_to
+
+
+def test_where_there_is_no_reasoning_or_question_phrases_go_by_the_query(index, tmp_path):
+    collection, model = asked(index, tmp_path, lambda prompt: "glass")
+    frame = pd.DataFrame({"qid": ["q7"], "query": ["tide"]})
+    for apply_to in ("reasoning", "question"):
+        stage = Enrichment(query=ModelText(), apply_to=apply_to)
+        stage.bind(collection).transform(frame)
+        assert (stage.counts[f"without_{apply_to}"], stage.counts["queries"]) == (1, 1)
+    assert all("tide" in prompt for prompt in model.prompts)
+    with pytest.raises(InputError, match="apply_to is 'both'"):
+        Enrichment(query=ModelText(), apply_to="both")
+
+
+UNITS = [
+    Unit("d0", "", "the old mill stands by the river"),
+    Unit("d1", "", "who built the stone bridge"),
+    Unit("d2", "", ""),
+]
+SMALL = {"phrases": 4, "question_length": 8, "device": "cpu", "dtype": "float32"}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    # As many layers on both sides: transformers counts the encoder's where it caches the decoder's.
+    return tiny_t5.save_t5(tmp_path_factory.mktemp("models") / "t5", num_decoder_layers=2)
+
+
+@pytest.fixture
+def collection(tmp_path):
+    index = LexicalIndex.build(UNITS, tmp_path / "index", corpus_fingerprint="c")
+
+    def open_index(engine):
+        path = tmp_path / f"{engine.name}-{engine.fingerprint}"
+        engine.build(UNITS, path, corpus_fingerprint="c")
+        return engine.open(path, corpus_fingerprint="c")
+
+    caches = tmp_path / "caches"
+    return Collection(
+        "c",
+        index=index,
+        engine=LexicalEngine(),
+        open_index=open_index,
+        texts=index.texts,
+        caches=caches,
+    )
+
+
+def written(source, collection, units=UNITS):
+    return dict(source.for_documents(units, collection))
+
+
+def test_questions_are_sampled_as_published(checkpoint, collection):
+    """Top-k sampling by transformers itself, from the text alone."""
+    import torch
+    from transformers import AutoTokenizer, T5ForConditionalGeneration
+
+    questions = written(Doc2Query(model=str(checkpoint), **SMALL), collection)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    network = T5ForConditionalGeneration.from_pretrained(checkpoint).eval()
+    torch.manual_seed(int(fingerprint(42, UNITS[0].contents), 16))
+    ids = tokenizer(UNITS[0].contents, return_tensors="pt").input_ids
+    sampled = network.generate(
+        ids, do_sample=True, top_k=10, num_return_sequences=4, max_new_tokens=8
+    )
+    decoded = tokenizer.batch_decode(sampled, skip_special_tokens=True)
+    expected = [" ".join(text.split()) for text in decoded]
+    assert list(questions["d0"]) == [text for text in expected if text] != []
+    assert questions["d2"] == ()
+
+
+def test_a_documents_questions_depend_on_its_text_and_the_seed_alone(checkpoint, collection):
+    import torch
+
+    nowhere = Collection("c", index=collection.index)
+    first = written(Doc2Query(model=str(checkpoint), **SMALL), nowhere)
+    torch.manual_seed(0)
+    state = torch.random.get_rng_state()
+    again = written(Doc2Query(model=str(checkpoint), **SMALL), nowhere, UNITS[::-1])
+    assert again == first
+    assert torch.equal(torch.random.get_rng_state(), state)  # nobody else's numbers change
+    other = Doc2Query(model=str(checkpoint), seed=7, **SMALL)
+    assert written(other, nowhere)["d0"] != first["d0"]
+    assert other.fingerprint != Doc2Query(model=str(checkpoint), **SMALL).fingerprint
+
+
+def test_questions_are_written_once_and_kept_by_text(checkpoint, collection, monkeypatch):
+    source = Doc2Query(model=str(checkpoint), **SMALL)
+    first = written(source, collection)
+    again = Doc2Query(model=str(checkpoint), **SMALL)
+
+    def never(text):
+        raise AssertionError(f"asked again for {text}")
+
+    monkeypatch.setattr(again, "_questions", never)
+    assert written(again, collection) == first
+    assert again.counts["cache_hits"] == 2 and again.counts["empty"] == 1
+    with pytest.raises(AssertionError, match="a new text"):
+        written(again, collection, [Unit("d9", "", "a new text")])
+
+
+def test_a_document_is_found_by_the_words_of_its_questions(checkpoint, collection):
+    source = Doc2Query(model=str(checkpoint), **SMALL)
+    stage = Enrichment(corpus=source)
+    enriched = stage.enriched(collection)
+    assert enriched.index.base is collection.index
+    added = [
+        term
+        for question in written(source, collection)["d0"]
+        for term in collection.index.analyzer.terms(question)
+        if not collection.index.document_frequency(term)
+    ]
+    assert added
+    frame = pd.DataFrame({"qid": ["q"], "query": [""], "query_toks": [{added[0]: 1.0}]})
+    found = BM25().bind(enriched).transform(frame)["docno"].tolist()
+    assert "d0" in found
+
+
+def test_what_cannot_write_questions_is_refused(checkpoint, collection, tmp_path):
+    with pytest.raises(InputError, match="not for queries"):
+        Doc2Query(model=str(checkpoint)).for_queries([QueryContext("mill")], collection)
+    with pytest.raises(InputError, match="top_k=0"):
+        Doc2Query(top_k=0)
+    with pytest.raises(InputError, match="there is no folder"):
+        _ = Doc2Query(model=str(tmp_path / "nothing")).fingerprint
+    shutil.copytree(checkpoint, tmp_path / "bare")
+    (tmp_path / "bare" / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match=r"brings no tokenizer.json"):
+        _ = Doc2Query(model=str(tmp_path / "bare")).fingerprint

@@ -1,0 +1,582 @@
+"""BM25 and what all retrievers of the index share: scores against a float64 computation that has
+no code in common with the engine, the interface of a transformer, and published figures."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import tempfile
+import threading
+import time
+import tracemalloc
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import ir_measures
+import numpy as np
+import pandas as pd
+import pyterrier as pt
+import pytest
+from effort import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ir_measures import AP, P, Qrel
+from lexical_corpora import build, corpora, cut_length, queries
+
+from soundingline.pipelines import BM25, LexicalIndex
+from soundingline.pipelines.lexical import bm25
+from soundingline.pipelines.lexical.bm25 import ScoreBuffers, best, searches_at_once
+from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
+from soundingline.pipelines.lexical.storage import DECODED_LENGTHS, Postings, encode_lengths
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError
+
+
+def brute_force(corpus, query, k1, b):
+    sizes = [sum(document.values()) for document in corpus]
+    filled = [size for size in sizes if size]
+    average = sum(filled) / len(filled) if filled else 1.0
+    scores = {}
+    for term, weight in query.items():
+        holders = [number for number, document in enumerate(corpus) if term in document]
+        idf = math.log(1 + (len(filled) - len(holders) + 0.5) / (len(holders) + 0.5))
+        for number in holders:
+            size = cut_length(sizes[number])
+            tf = corpus[number][term]
+            part = weight * idf * tf / (tf + k1 * (1 - b + b * size / average))
+            if weight > 0:
+                scores[number] = scores.get(number, 0.0) + part
+    return scores
+
+
+def check(index, corpus, query, k1, b, depth):
+    expected = brute_force(corpus, query, k1, b)
+    documents, scores = index.search(query, k1=k1, b=b, depth=depth)
+    assert documents.dtype == np.int32
+    assert scores.dtype == np.float32
+    assert len(documents) == min(depth, len(expected))
+    assert len(set(documents.tolist())) == len(documents)
+    found = dict(zip(documents.tolist(), scores.tolist(), strict=True))
+    np.testing.assert_allclose(scores, [expected[number] for number in found], rtol=1e-5)
+    assert list(found) == sorted(found, key=lambda number: (-found[number], number))
+    if found:
+        left_out = [score for number, score in expected.items() if number not in found]
+        assert max(left_out, default=0.0) <= min(found.values()) * (1 + 1e-5)
+
+
+k1s = st.one_of(st.sampled_from([0.0, 0.9, 25.0, 32.0]), st.floats(0, 32))
+bs = st.one_of(st.sampled_from([0.0, 0.4, 1.0]), st.floats(0, 1))
+
+
+@settings(max_examples=cases(60), deadline=None)
+@given(corpora, st.lists(st.tuples(queries, k1s, bs, st.integers(1, 50)), max_size=8))
+def test_scores_equal_brute_force(corpus, searches):
+    with tempfile.TemporaryDirectory() as folder:
+        index = build(corpus, folder)
+        for query, k1, b, depth in searches:
+            check(index, corpus, query, k1, b, depth)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """3000 documents: common terms (every selection path of a dense query), rare ones, doubles."""
+    chance = np.random.default_rng(7)
+    shares = 1 / np.arange(1, 401) ** 1.1
+    shares /= shares.sum()
+    corpus = []
+    for _ in range(2700):
+        words = chance.choice(400, chance.integers(0, 120), p=shares)
+        corpus.append(dict(Counter(f"t{word}" for word in words.tolist())))
+    corpus[5] = {"t1": 400}
+    corpus += corpus[:300]
+    return build(corpus, tmp_path_factory.mktemp("large")), corpus
+
+
+def lucene_float_scores(query, documents, corpus, k1, b):
+    """Step by step in single precision, as Lucene's BM25Similarity computes it (version 8 on)."""
+    one, single = np.float32(1), np.float32
+    sizes = [sum(other.values()) for other in corpus if other]
+    average = single(sum(sizes) / len(sizes))
+    weights = {}
+    for term in query:
+        holders = sum(term in other for other in corpus)
+        weights[term] = single(math.log(1 + (len(sizes) - holders + 0.5) / (holders + 0.5)))
+    for document in documents:
+        length = single(cut_length(sum(document.values())))
+        inverse = one / (single(k1) * ((one - single(b)) + single(b) * length / average))
+        total = 0.0
+        for term, weight in weights.items():
+            if term in document:
+                frequency = single(document[term])
+                total += float(weight - weight / (one + frequency * inverse))
+        yield float(single(total))
+
+
+def test_scores_agree_with_lucenes_single_precision_arithmetic(large):
+    index, corpus = large
+    query = ["t0", "t2", "t17", "t230"]
+    documents, scores = index.search(query, k1=0.9, b=0.4, depth=150)
+    ranked = [corpus[document] for document in documents.tolist()]
+    expected = list(lucene_float_scores(query, ranked, corpus, 0.9, 0.4))
+    assert scores.tolist() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("depth", [1, 7, 100, 1000, 3000, 10**7])
+def test_any_depth_gives_the_best_documents(large, depth):
+    index, corpus = large
+    for query in ({"t0": 1.0, "t1": 2.0, "t40": 1.0}, {"t399": 1.0}, {"t390": 1.0, "t398": 0.5}):
+        check(index, corpus, query, 0.9, 0.4, depth)
+
+
+@pytest.mark.slow
+def test_collections_beyond_one_block_of_documents_are_scored_whole(tmp_path):
+    chance = np.random.default_rng(11)
+    words = np.minimum(chance.geometric(0.15, (34_000, 3)), 60).tolist()
+    corpus = [dict(Counter(f"t{word}" for word in row)) for row in words]
+    index = build(corpus, tmp_path)
+    for query in ({"t1": 1.0, "t5": 1.0, "t30": 1.0}, {"t40": 1.0}, {"t1": 0.5, "t2": 3.0}):
+        check(index, corpus, query, 1.2, 0.75, 500)
+        check(index, corpus, query, 1.2, 0.75, 34_000)
+
+
+def test_equal_scores_stand_in_the_order_of_the_documents(tmp_path):
+    index = build([{"a": 1, "b": 1}] * 50 + [{"a": 2}] + [{"a": 1, "b": 1}] * 50, tmp_path)
+    documents, _ = index.search(["a"], depth=20)
+    assert documents.tolist() == [50, *range(19)]
+
+
+def test_the_order_of_the_words_does_not_change_a_score(large):
+    index, _ = large
+    words = [f"t{n}" for n in range(0, 60, 2)]
+    first, second = index.search(words), index.search(words[::-1])
+    assert np.array_equal(first[0], second[0])
+    assert np.array_equal(first[1], second[1])
+
+
+def test_a_repeated_term_counts_as_often_as_it_stands(large):
+    index, _ = large
+    repeated, weighted = index.search(["t3", "t9", "t3"]), index.search({"t3": 2, "t9": 1})
+    assert np.array_equal(repeated[0], weighted[0])
+    assert np.array_equal(repeated[1], weighted[1])
+
+
+def test_a_term_in_every_document_still_scores_above_zero(tmp_path):
+    documents, scores = build([{"a": 1}, {"a": 3}], tmp_path).search(["a"])
+    assert documents.tolist() == [1, 0]
+    assert scores.min() > 0
+
+
+def test_no_known_term_gives_no_document(large):
+    index, _ = large
+    for query in ([], {}, ["unknown"], {"t1": 0.0}):
+        documents, scores = index.search(query)
+        assert len(documents) == len(scores) == 0
+
+
+def test_many_threads_on_one_index_get_what_one_gets(large):
+    index, _ = large
+    wanted = [([f"t{n}", f"t{n * 3}", "t1"], 0.5 + n % 3, n % 5 + 20) for n in range(64)]
+
+    def search(item):
+        documents, scores = index.search(item[0], k1=item[1], depth=item[2])
+        return documents.tolist(), scores.tolist()
+
+    alone = [search(item) for item in wanted]
+    with ThreadPoolExecutor(64) as pool:
+        assert list(pool.map(search, wanted * 8)) == alone * 8
+
+
+@pytest.mark.parametrize(
+    ("query", "setting"),
+    [
+        (["t1"], {"k1": -0.1}),
+        (["t1"], {"k1": math.nan}),
+        (["t1"], {"k1": math.inf}),
+        (["t1"], {"b": 1.01}),
+        (["t1"], {"b": -0.01}),
+        (["t1"], {"depth": 0}),
+        (["t1"], {"depth": 2.5}),
+        (["t1"], {"k1": "much"}),
+        ("t1", {}),
+        ({"t1": -1.0}, {}),
+        ({"t1": math.nan}, {}),
+    ],
+)
+def test_settings_without_meaning_are_refused(large, query, setting):
+    with pytest.raises(InputError, match="valid: "):
+        large[0].search(query, **setting)
+
+
+def test_frequencies_of_any_width_score_as_in_brute_force_and_in_the_grid(tmp_path):
+    frequencies = [1, 2, 255, 256, 300, 65_535, 65_536, 70_000]
+    for most in (6, 8):  # 16 bits, and 32
+        corpus = [
+            {"lead": tf, "line": 1 + tf % 7, **({"tide": 260} if tf % 2 else {})}
+            for tf in frequencies[:most]
+        ]
+        index = build(corpus, tmp_path / str(most))
+        assert index.postings("lead")[1].tolist() == frequencies[:most]
+        weights = {"lead": 1.0, "line": 0.5, "tide": 2.0}
+        names = [f"d{number}" for number in range(most)]
+        cells = [(0.9, 0.4), (25.0, 1.0), (0.0, 0.0)]
+        scores = GridBM25(index, cells, depth=most).scores(JudgedQuery("q", weights, names))
+        for place, (k1, b) in enumerate(cells):
+            expected = brute_force(corpus, weights, k1, b)
+            found = dict(zip(*map(np.ndarray.tolist, index.search(weights, k1, b)), strict=True))
+            assert found == pytest.approx(expected, rel=1e-5)
+            assert scores[:, place].tolist() == [found[number] for number in range(most)]
+        vectors = index.vectors(np.arange(most))
+        lead = index.vocabulary.find("lead")
+        of_lead = [int(values[terms == lead][0]) for terms, values in vectors]
+        assert of_lead == frequencies[:most]
+
+
+TEXTS = ["alpha beta gamma", "alpha alpha delta", "beta", "omega omega", "", "alphas"]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    units = [Unit(f"d{number}", "", text) for number, text in enumerate(TEXTS)]
+    return LexicalIndex.build(units, tmp_path_factory.mktemp("bm25") / "index")
+
+
+@pytest.fixture(params=["bm25", "ql"])
+def model(request, index):
+    """The method of the index that makes a retriever."""
+    return getattr(index, request.param)
+
+
+def searched(model, query):
+    """The scores of the index itself."""
+    index = model.__self__
+    search = index.search if model.__name__ == "bm25" else index.search_likelihood
+    return search(query)[1].tolist()
+
+
+def frame(*queries):
+    return pd.DataFrame(
+        [(f"q{n}", query) for n, query in enumerate(queries)], columns=["qid", "query"]
+    )
+
+
+def test_a_frame_holds_the_ranking_of_each_query_in_turn(model):
+    out = model()(frame("Betas", "nothing here", "the alpha"))
+    assert list(out.columns) == ["qid", "query", "docno", "score", "rank"]
+    assert out["qid"].tolist() == ["q0", "q0", "q2", "q2", "q2"]
+    assert out["docno"].tolist()[:2] == ["d2", "d0"]
+    assert set(out["docno"][2:]) == {"d0", "d1", "d5"}
+    assert out["rank"].tolist() == [0, 1, 0, 1, 2]
+    assert out["query"].tolist() == ["Betas", "Betas", *["the alpha"] * 3]
+    assert out["score"].tolist()[:2] == searched(model, ["beta"])
+    assert out["score"].dtype == "float64"
+    assert out["rank"].dtype == "int64"
+
+
+def test_weights_by_term_are_taken_as_index_terms(model):
+    inp = pd.DataFrame([{"qid": "1", "query": "omega", "query_toks": {"beta": 2.5, "Beta": 9.0}}])
+    out = model()(inp)
+    assert out["docno"].tolist() == ["d2", "d0"]
+    assert out["score"].tolist() == searched(model, {"beta": 2.5})
+    assert model()(inp.drop(columns="query"))["docno"].tolist() == ["d2", "d0"]
+
+
+def test_weights_that_are_no_mapping_are_refused(index):
+    with pytest.raises(InputError, match="query_toks holds"):
+        index.bm25()(pd.DataFrame([{"qid": "1", "query_toks": "beta"}]))
+
+
+def test_other_columns_are_kept_and_an_earlier_ranking_is_not(index):
+    inp = frame("alpha", "beta").assign(query_0="raw", reasoning=["r0", "r1"], score=1.0, rank=7)
+    out = index.bm25(depth=1)(inp)
+    assert set(out.columns) == {*inp.columns, "docno"}
+    assert out["reasoning"].tolist() == ["r0", "r1"]
+    assert out["rank"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("queries", [[], ["nothing"]])
+def test_no_result_is_an_empty_frame_of_the_same_columns_and_types(index, queries):
+    full, out = index.bm25()(frame("alpha")), index.bm25()(frame(*queries))
+    assert len(out) == 0
+    assert list(out.columns) == list(full.columns)
+    assert (out["score"].dtype, out["rank"].dtype) == (full["score"].dtype, full["rank"].dtype)
+
+
+def test_an_input_without_its_columns_is_refused(index):
+    for columns in (["qid"], ["query"], ["query", "docno"], ["qid", "docno"]):
+        with pytest.raises(pt.validate.InputValidationError):
+            index.bm25()(pd.DataFrame(columns=columns))
+
+
+def test_a_transformer_equals_another_of_the_same_index_and_settings(index):
+    again = LexicalIndex.open(index.path)
+    for make, setting in (("bm25", {"k1": 2}), ("ql", {"mu": 7})):
+        first, second = (getattr(opened, make) for opened in (index, again))
+        assert first(**setting) == second(**setting)
+        assert hash(first(**setting)) == hash(second(**setting))
+        assert first(**setting) not in (first(), first(**setting, depth=5))
+    assert index.bm25(k1=2) != index.bm25(k1=2, b=1)
+    assert index.ql() != index.bm25()
+
+
+def test_the_settings_are_in_the_representation(index):
+    assert repr(index.bm25(k1=25, b=1.0, depth=7)) == (
+        f"BM25(depth=7, index=LexicalIndex({str(index.path)!r}), k1=25, b=1.0, source=None)"
+    )
+    assert repr(index.ql(mu=7, depth=3)) == f"QueryLikelihood(depth=3, index={index!r}, mu=7)"
+
+
+@pytest.mark.parametrize("setting", [{"k1": -1}, {"b": 1.5}, {"depth": 0}])
+def test_a_transformer_of_settings_without_meaning_is_refused(index, setting):
+    with pytest.raises(InputError, match="valid: "):
+        index.bm25(**setting)
+
+
+def test_it_works_with_pyterriers_operators(model):
+    upper = pt.apply.query(lambda row: row["query"].upper())
+    piped = (upper >> model())(frame("alpha beta"))
+    assert piped["docno"].tolist() == model()(frame("alpha beta"))["docno"].tolist()
+    assert len((model() % 1)(frame("alpha", "beta"))) == 2
+    assert model(depth=10).fuse_rank_cutoff(2) == model(depth=2) % 2
+    assert model(depth=2).fuse_rank_cutoff(10) is None
+    assert len((model() | model(depth=3))(frame("alpha"))) == 3
+
+
+def test_pyterrier_can_inspect_it(model):
+    assert ["qid", "query"] in pt.inspect.transformer_inputs(model())
+    outputs = pt.inspect.transformer_outputs(model(), ["qid", "query"])
+    assert outputs == ["qid", "query", "docno", "score", "rank"]
+
+
+def test_it_works_in_an_experiment(index):
+    qrels = pd.DataFrame({"qid": ["q0", "q1"], "docno": ["d2", "d3"], "label": [1, 1]})
+    table = pt.Experiment(
+        [index.bm25()], frame("beta", "omega"), qrels, [AP, P @ 1], names=["bm25"]
+    )
+    assert table.iloc[0]["AP"] == 1.0
+    assert table.iloc[0]["P@1"] == 1.0
+
+
+def test_it_needs_no_java(index):
+    index.bm25()(frame("alpha"))
+    assert not pt.java.started()
+
+
+def test_it_is_made_from_an_open_index(index, tmp_path):
+    assert isinstance(BM25(index=LexicalIndex.open(index.path), k1=25, b=1.0), pt.Transformer)
+    with pytest.raises(InputError, match="build it: soundingline index"):
+        LexicalIndex.open(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "ap", "p30"),
+    [("bm25", 0.3123, 0.1942), ("ql", 0.3265, 0.1942), ("rm3", 0.3648, 0.2224)],
+)
+def test_cacm_scores_as_anserini_publishes(cacm, name, ap, p30):
+    """Anserini's regressions: BM25, query likelihood with mu=1000, BM25 with RM3."""
+    index, topics, qrels = cacm
+    retriever = index.bm25().rm3() if name == "rm3" else getattr(index, name)()
+    run = retriever(topics).rename(columns={"qid": "query_id", "docno": "doc_id"})
+    values = ir_measures.calc_aggregate([AP, P @ 30], qrels, run)
+    assert values[AP] == pytest.approx(ap, abs=0.001)
+    assert values[P @ 30] == pytest.approx(p30, abs=0.001)
+
+
+@pytest.fixture(scope="module")
+def cacm(data_root, tmp_path_factory):
+    folder = data_root / "cacm"
+    corpus, queries = (
+        [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
+        for name in ("corpus.jsonl", "queries.jsonl")
+    )
+    judged = [line.split("\t") for line in (folder / "qrels/test.tsv").read_text().splitlines()]
+    qrels = [Qrel(qid, docid, int(grade)) for qid, docid, grade in judged[1:]]
+    assert len({qrel.query_id for qrel in qrels}) == 52
+    units = (Unit(row["_id"], row.get("title", ""), row["text"]) for row in corpus)
+    index = LexicalIndex.build(units, tmp_path_factory.mktemp("cacm") / "index")
+    topics = pd.DataFrame([(row["_id"], row["text"]) for row in queries], columns=["qid", "query"])
+    return index, topics, qrels
+
+
+def byte4(length):
+    """Lucene's SmallFloat.intToByte4, bit by bit as its source describes it."""
+
+    def long_to_int4(value):
+        bits = value.bit_length()
+        if bits < 4:
+            return value
+        shift = bits - 4
+        return ((value >> shift) & 0x07) | ((shift + 1) << 3)
+
+    free = 255 - long_to_int4(2**31 - 1)
+    return length if length < free else free + long_to_int4(length - free)
+
+
+def test_the_largest_length_has_the_last_code():
+    assert byte4(2**31 - 1) == 255
+    assert encode_lengths(np.array([2**31 - 1]))[0] == 255
+
+
+def test_lengths_to_39_are_exact_and_then_every_eight_codes_double_the_step():
+    assert DECODED_LENGTHS[:40].tolist() == list(range(40))
+    assert DECODED_LENGTHS[40:58].tolist() == [*range(40, 56, 2), *range(56, 88, 4), 88, 96]
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_codes_are_those_of_lucene(length):
+    assert encode_lengths(np.array([length]))[0] == byte4(length)
+
+
+def test_every_code_decodes_to_a_length_of_that_code():
+    assert [byte4(int(length)) for length in DECODED_LENGTHS] == list(range(256))
+
+
+def everywhere(documents):
+    """Postings of one term that all documents hold."""
+    return Postings(
+        np.array([0, documents]),
+        np.arange(documents, dtype=np.uint32),
+        np.ones(documents, np.uint16),
+    )
+
+
+ONE_TERM = np.zeros(1, np.int64)
+
+
+@settings(max_examples=cases(300))
+@given(
+    values=st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 1e-45, 3e38]), min_size=1, max_size=200),
+    depth=st.integers(1, 220),
+)
+def test_the_best_of_sums_that_abound_in_ties_are_those_of_a_full_sort(values, depth):
+    sums = np.array(values, np.float32)
+    expected = sorted((-value, number) for number, value in enumerate(sums.tolist()) if value > 0)
+    documents, scores = best(everywhere(len(sums)), ONE_TERM, sums, depth)
+    found = list(zip((-scores).tolist(), documents.tolist(), strict=True))
+    assert found == expected[:depth]
+    assert not sums.any()
+
+
+@settings(max_examples=cases(200), deadline=None)
+@given(
+    size=st.integers(1, 3000),
+    depth=st.integers(1, 120),
+    kind=st.sampled_from(["rising", "falling", "random", "many powers of two"]),
+    scale=st.sampled_from([1.0, 1e-30]),
+    seed=st.integers(0, 1000),
+)
+def test_the_best_of_sums_in_an_adversarial_order_are_those_of_a_full_sort(
+    size, depth, kind, scale, seed
+):
+    chance = np.random.default_rng(seed)
+    rising = np.arange(size, dtype=np.float32)
+    powers = np.exp2(chance.integers(-30, 5, size)) * chance.integers(0, 3, size)
+    sums = (
+        np.float32(scale)
+        * {
+            "rising": rising,
+            "falling": rising[::-1],
+            "random": chance.random(size, dtype=np.float32),
+            "many powers of two": powers.astype(np.float32),
+        }[kind]
+    )
+    order = np.lexsort((np.arange(size), -sums))
+    expected = order[sums[order] > 0][:depth]
+    wanted = sums[expected].tolist()
+    documents, scores = best(everywhere(size), ONE_TERM, sums, depth)
+    assert documents.tolist() == expected.tolist()
+    assert scores.tolist() == wanted
+    assert not sums.any()
+
+
+@pytest.mark.parametrize("kind", ["ties", "rising", "falling", "two values"])
+def test_selecting_takes_memory_by_depth_and_not_by_document(kind):
+    size, depth = 2_000_000, 100
+    rising = np.arange(1, size + 1, dtype=np.float32)
+    sums = {
+        "ties": np.ones(size, np.float32),
+        "rising": rising,
+        "falling": rising[::-1].copy(),
+        "two values": (rising % 2 + 1).astype(np.float32),
+    }[kind]
+    postings = everywhere(size)
+    order = np.lexsort((np.arange(size), -sums))[:depth]
+    # All that is called is compiled before memory is counted.
+    best(postings, ONE_TERM, sums[:32_000].copy(), depth)
+    tracemalloc.start()
+    try:
+        documents, _ = best(postings, ONE_TERM, sums, depth)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert documents.tolist() == order.tolist()
+    # The maxima of runs of 16 documents (4 bytes each) and a copy; 8 bytes a document before.
+    assert peak < size
+
+
+def test_no_more_searches_have_sums_than_run_at_once(monkeypatch):
+    monkeypatch.setattr(bm25, "cores", lambda: 3)
+    sums = ScoreBuffers(everywhere(1000), 1000)
+    lock, live, most = threading.Lock(), [0], [0]
+
+    def add(values):
+        with lock:
+            live[0] += 1
+            most[0] = max(most[0], live[0])
+        assert not values.any()
+        values[7] = 1
+        time.sleep(0.01)
+        with lock:
+            live[0] -= 1
+
+    with ThreadPoolExecutor(24) as pool:
+        results = list(pool.map(lambda _: sums.best(ONE_TERM, add, 10), range(60)))
+    assert most[0] == 3
+    assert all(documents.tolist() == [7] for documents, _ in results)
+    assert len(sums._free) == 3
+
+
+def test_a_failed_search_gives_its_turn_back(monkeypatch):
+    monkeypatch.setattr(bm25, "cores", lambda: 1)
+    sums = ScoreBuffers(everywhere(10), 10)
+
+    def fail(values):
+        values[3] = 1
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            sums.best(ONE_TERM, fail, 5)
+    documents, _ = sums.best(ONE_TERM, lambda values: values.__setitem__(4, 1), 5)
+    assert documents.tolist() == [4]
+
+
+def test_a_forked_process_searches_although_its_parents_threads_had_all_turns(monkeypatch):
+    monkeypatch.setattr(bm25, "cores", lambda: 1)
+    sums = ScoreBuffers(everywhere(10), 10)
+    begun, end = threading.Event(), threading.Event()
+
+    def wait(values):
+        begun.set()
+        end.wait(60)
+
+    thread = threading.Thread(target=sums.best, args=(ONE_TERM, wait, 5))
+    thread.start()
+    assert begun.wait(60)
+    child = multiprocessing.get_context("fork").Process(
+        target=sums.best, args=(ONE_TERM, lambda values: None, 5)
+    )
+    child.start()
+    child.join(30)
+    end.set()
+    thread.join()
+    exitcode = child.exitcode
+    child.kill()
+    assert exitcode == 0
+
+
+def test_sums_of_searches_at_once_stay_within_two_gibibytes():
+    assert searches_at_once(0) >= 1
+    for documents in (10**6, 10**7, 10**8):
+        assert searches_at_once(documents) * 4 * documents <= 2 << 30
+    assert searches_at_once(2**31 - 1) == 1

@@ -1,0 +1,24 @@
+"""One fake server for the tests of clients."""
+
+from __future__ import annotations
+
+import pytest
+from llm_clients import ADAPTERS, address, using
+from scripted_peer import running_peer
+
+from soundingline.toolkit.llm.messages import user
+
+
+@pytest.fixture(scope="session")
+def server():
+    with running_peer() as running:
+        for adapter in ADAPTERS.values():  # The first request of an SDK imports for a second.
+            model = adapter(model="m", base_url=address(running, adapter))
+            using(model, lambda it: it.respond([user("?")]))
+        yield running
+
+
+@pytest.fixture
+def peer(server):
+    server.reset()
+    return server

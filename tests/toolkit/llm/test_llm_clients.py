@@ -1,0 +1,695 @@
+"""What every client must do, whatever its wire format."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import socket
+import sys
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+
+import pytest
+from llm_clients import ADAPTERS, Waits, client, using
+from scripted_peer import Cut, Fail, Raw, Say, Stall
+
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm import client as clients
+from soundingline.toolkit.llm import errors
+from soundingline.toolkit.llm.anthropic import AnthropicMessages
+from soundingline.toolkit.llm.messages import (
+    SamplingParams,
+    ToolCall,
+    Turn,
+    Usage,
+    system,
+    tool_result,
+    user,
+)
+from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
+
+pytestmark = pytest.mark.slow
+
+SEARCH = {
+    "name": "search",
+    "description": "Ranks documents.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What to look for."},
+            "offset": {
+                "type": ["integer", "null"],
+                "minimum": 1,
+                "maximum": 1000,
+                "description": "First rank.",
+            },
+        },
+        "required": ["query", "offset"],
+        "additionalProperties": False,
+    },
+}
+QUESTION = [user("Who?")]
+TRANSCRIPT = [system("Answer."), user("Who?")]
+KEY = "sk-very-secret-0123456789"
+
+
+def making(names):
+    @pytest.fixture(params=names)
+    def make(request, peer):
+        """Makes the client under test, aimed at the fake server."""
+        return partial(client, peer, ADAPTERS[request.param])
+
+    return make
+
+
+make = making(list(ADAPTERS))
+make_chat = making([name for name in ADAPTERS if name != "completions"])  # those with tools
+
+
+def ask(model, messages=QUESTION, tools=None, **settings):
+    given = SamplingParams(**settings) if settings else None
+    if tools is None:
+        tools = () if model.continues_text else (SEARCH,)
+    return using(model, lambda it: it.respond(messages, tools, given))
+
+
+def wrong(model, kind, **settings):
+    with pytest.raises(errors.ModelError) as raised:
+        ask(model, **settings)
+    assert type(raised.value) is kind
+    assert "\n" not in str(raised.value)
+    return raised.value
+
+
+def test_text_usage_and_served_model_come_back(peer, make):
+    peer.script.append(Say(text="Ada Lovelace."))
+    turn = ask(make())
+    assert (turn.text, turn.tool_calls, turn.finish_reason) == ("Ada Lovelace.", (), "stop")
+    assert turn.usage.input == 100
+    assert turn.usage.cached == 80
+    assert turn.usage.reasoning == 5
+    assert turn.usage.output == 20
+    assert (turn.model, turn.attempts) == ("m-served", 1)
+
+
+def test_tokens_written_to_a_cache_come_back_by_lifetime(peer, make):
+    counts = {"input": 100, "cached": 20, "written": 70, "written_long": 30}
+    peer.script.append(Say(text="x", usage={**counts, "reasoning": 0, "output": 9}))
+    model = make()
+    usage = ask(model).usage
+    assert (usage.input, usage.cached, usage.cache_write) == (100, 20, 70)
+    # Chat and text completions do not report lifetimes.
+    completions = (OpenAIChat, OpenAICompletions)
+    assert usage.cache_write_long == (None if isinstance(model, completions) else 30)
+
+
+def test_reasoning_comes_back_apart_from_the_text(peer, make_chat):
+    peer.script.append(Say(text="Ada.", reasoning="First, who wrote it?"))
+    turn = ask(make_chat())
+    assert (turn.text, turn.reasoning) == ("Ada.", "First, who wrote it?")
+
+
+def test_several_calls_of_a_turn_come_back_in_order(peer, make_chat):
+    peer.script.append(
+        Say(
+            text="I look.",
+            calls=[
+                ("a", "search", '{"query": "x", "offset": null}'),
+                ("b", "search", '{"query": "é", "offset": 2}'),
+            ],
+        )
+    )
+    turn = ask(make_chat())
+    assert turn.finish_reason == "tool_calls"
+    assert [(call.id, call.name) for call in turn.tool_calls] == [("a", "search"), ("b", "search")]
+    assert [call.parsed() for call in turn.tool_calls] == [
+        {"query": "x", "offset": None},
+        {"query": "é", "offset": 2},
+    ]
+
+
+@pytest.mark.parametrize("arguments", ['{"query": ', "plain words", "[1]", '{"query": NaN}'])
+def test_malformed_arguments_are_kept_and_sent_back_as_an_object(peer, make_chat, arguments):
+    peer.script.append(Say(calls=[("a", "search", arguments)]))
+    model = make_chat()
+    turn = ask(model)
+    assert turn.tool_calls == (ToolCall("a", "search", arguments),)
+    ask(model, [*TRANSCRIPT, turn.message(), tool_result("a", "[error] not an object")])
+    assert sent_calls(peer) == [("a", "search", {"malformed": arguments})]
+
+
+def test_an_unknown_tool_comes_back_and_is_sent_under_a_name_that_servers_take(peer, make_chat):
+    peer.script.append(Say(calls=[("a", "functions.search<|channel|>", "{}")]))
+    model = make_chat()
+    turn = ask(model)
+    assert turn.tool_calls[0].name == "functions.search<|channel|>"
+    ask(model, [*TRANSCRIPT, turn.message(), tool_result("a", "[error] unknown tool")])
+    assert sent_calls(peer) == [("a", "functions_search__channel__", {})]
+
+
+def sent_calls(peer):
+    """The tool calls in the last request, whatever its wire format."""
+    body = peer.requests[-1].body
+    items = body.get("input", [])
+    messages = body.get("messages", [])
+    calls = [call for message in messages for call in message.get("tool_calls") or []]
+    blocks = [block for message in messages for block in message["content"] or []]
+    return [
+        *(
+            (item["call_id"], item["name"], json.loads(item["arguments"]))
+            for item in items
+            if item.get("type") == "function_call"
+        ),
+        *(
+            (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+            for call in calls
+        ),
+        *(
+            (block["id"], block["name"], block["input"])
+            for block in blocks
+            if isinstance(block, dict) and block["type"] == "tool_use"
+        ),
+    ]
+
+
+def test_a_transcript_only_grows_at_its_end(peer, make_chat):
+    model = make_chat()
+    messages = list(TRANSCRIPT)
+
+    async def episode(it):
+        for number in range(4):
+            calls = [(f"c{number}", "search", '{"query": "x", "offset": null}')]
+            peer.script.append(Say(text=f"t{number}", reasoning=f"r{number}", calls=calls))
+            turn = await it.respond(messages, [SEARCH])
+            messages.append(turn.message())
+            messages.append(tool_result(f"c{number}", f"page {number}"))
+        messages.append(user("Time is nearly gone."))
+        await it.respond(messages, [SEARCH], SamplingParams(tool_choice="none"))
+
+    using(model, episode)
+    sent = [flattened(request.body) for request in peer.requests]
+    assert len(sent) == 5
+    for before, after in itertools.pairwise(sent):
+        assert len(after) > len(before)
+        assert after[: len(before)] == before
+    assert all(f"r{number}" in json.dumps(sent[-1]) for number in range(4))
+
+
+def flattened(body):
+    """A request's tools and content in the order in which servers read them, cache marks aside."""
+    parts = [body["tools"], body.get("system"), *body.get("input", [])]
+    for message in body.get("messages", []):
+        content = message["content"] if isinstance(message["content"], list) else [message]
+        parts += [(message["role"], part) for part in content]
+    text = json.dumps(parts).replace(', "cache_control": {"type": "ephemeral"}', "")
+    return list(json.loads(text))
+
+
+def test_a_turn_of_another_api_is_understood(peer, make_chat):
+    foreign = Turn(
+        text="I look.",
+        reasoning="Hm.",
+        tool_calls=(ToolCall("a", "search", '{"query": "x", "offset": null}'),),
+        provider={"api": "elsewhere", "items": [{"type": "secret"}]},
+    )
+    ask(make_chat(), [*TRANSCRIPT, foreign.message(), tool_result("a", "page")])
+    assert sent_calls(peer) == [("a", "search", {"query": "x", "offset": None})]
+    text = json.dumps(peer.requests[-1].body)
+    assert "I look." in text and "page" in text and "secret" not in text
+
+
+def test_tools_are_strict_and_one_call_a_turn_is_asked_for(peer, make_chat):
+    ask(make_chat())
+    body = peer.requests[0].body
+    tool = body["tools"][0]
+    function = tool.get("function", tool)
+    schema = function.get("parameters") or function["input_schema"]
+    assert function["strict"] is True
+    assert (schema["additionalProperties"], schema["required"]) == (False, ["query", "offset"])
+    one = body.get("parallel_tool_calls") is False
+    assert one or body["tool_choice"]["disable_parallel_tool_use"] is True
+
+
+@pytest.mark.parametrize(
+    ("choice", "forms"),
+    [
+        ("auto", ["auto", {"type": "auto", "disable_parallel_tool_use": True}]),
+        ("none", ["none", {"type": "none"}]),
+        ("required", ["required", {"type": "any", "disable_parallel_tool_use": True}]),
+        (
+            "search",
+            [
+                {"type": "function", "function": {"name": "search"}},
+                {"type": "function", "name": "search"},
+                {"type": "tool", "name": "search", "disable_parallel_tool_use": True},
+            ],
+        ),
+    ],
+)
+def test_tool_choice_reaches_the_server(peer, make_chat, choice, forms):
+    ask(make_chat(), tool_choice=choice)
+    assert peer.requests[0].body["tool_choice"] in forms
+
+
+def test_settings_reach_the_server_and_unset_ones_do_not(peer, make):
+    ask(
+        make(),
+        temperature=0.5,
+        top_p=0.9,
+        max_output_tokens=77,
+        reasoning_effort="low",
+        extra={"top_k": 20},
+    )
+    body = peer.requests[0].body
+    assert (body["temperature"], body["top_p"], body["top_k"]) == (0.5, 0.9, 20)
+    limits = [
+        body.get(name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens")
+    ]
+    assert limits.count(77) == 1
+    efforts = [
+        body.get("reasoning_effort"),
+        (body.get("reasoning") or {}).get("effort"),
+        (body.get("output_config") or {}).get("effort"),
+    ]
+    assert efforts.count("low") == 1
+    peer.requests.clear()
+    ask(make())
+    unset = {"temperature", "top_p", "seed", "reasoning_effort", "output_config", "thinking"}
+    assert not unset & set(peer.requests[0].body)
+
+
+def test_a_seed_is_sent_or_refused_and_never_dropped(peer, make):
+    model = make()
+    if isinstance(model, (OpenAIChat, OpenAICompletions)):
+        ask(model, seed=7)
+        assert peer.requests[0].body["seed"] == 7
+    else:
+        with pytest.raises(InputError, match="has none"):
+            ask(model, seed=7)
+        assert peer.requests == []
+
+
+def test_absent_usage_is_unknown_and_not_zero(peer, make):
+    peer.script.append(Say(text="x", usage=None))
+    usage = ask(make()).usage
+    if isinstance(make(), AnthropicMessages):  # Its protocol has no reply without counts.
+        assert (usage.cached, usage.reasoning) == (None, None)
+    else:
+        assert usage == Usage()
+
+
+def test_an_empty_reply_is_a_turn_and_can_be_sent_back(peer, make_chat):
+    peer.script.append(Say(reasoning="Hm."))
+    model = make_chat()
+    turn = ask(model)
+    assert turn.empty and turn.finish_reason == "stop"
+    ask(model, [*TRANSCRIPT, turn.message(), user("Please answer.")])
+    blocks = [
+        block
+        for message in peer.requests[-1].body.get("messages", [])
+        if isinstance(message["content"], list)
+        for block in message["content"]
+    ]
+    assert all(block["text"].strip() for block in blocks if block["type"] == "text")
+
+
+def test_lone_surrogates_are_sent_as_replacement_characters(peer, make_chat):
+    calls = [("a", "search", '{"query": "\ud83d", "offset": null}')]
+    peer.script.append(Say(text="x\udc00y", calls=calls))
+    model = make_chat()
+    turn = ask(model)
+    ask(model, [*TRANSCRIPT, turn.message(), tool_result("a", "half \ud83d")])
+    text = json.dumps(peer.requests[-1].body, ensure_ascii=False)
+    assert "x�y" in text and "half �" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "error"),
+    [
+        (401, "wrong key", "authentication_error", errors.AuthenticationFailed),
+        (403, "not yours", "permission_error", errors.AuthenticationFailed),
+        (404, "The model `m` does not exist", "model_not_found", errors.UnknownModel),
+        (400, "'temperature' is too hot", "invalid_request_error", errors.BadRequest),
+        (422, "field required", "invalid_request_error", errors.BadRequest),
+        (
+            400,
+            "This model's maximum context length is 4096 tokens.",
+            "context_length_exceeded",
+            errors.ContextOverflow,
+        ),
+        (400, "prompt is too long: 9 > 8", "invalid_request_error", errors.ContextOverflow),
+        (413, "Request exceeds the maximum size", "request_too_large", errors.ContextOverflow),
+        (400, "Your credit balance is too low", "invalid_request_error", errors.OutOfQuota),
+        (402, "Insufficient Balance", "unknown_error", errors.OutOfQuota),
+        (429, "You exceeded your current quota", "insufficient_quota", errors.OutOfQuota),
+        (400, "flagged", "content_filter", errors.Refused),
+    ],
+)
+def test_what_cannot_succeed_is_told_apart_and_not_tried_again(
+    peer,
+    make,
+    status,
+    message,
+    kind,
+    error,
+):
+    peer.script.append(Fail(status, message, kind))
+    raised = wrong(make(), error)
+    assert message in str(raised) and str(status) in str(raised)
+    assert (len(peer.requests), raised.attempts) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        (Fail(429, "slow down", "rate_limit_error"), errors.RateLimited),
+        (Fail(500, "oh no", "api_error"), errors.ServerFailed),
+        (Fail(529, "overloaded", "overloaded_error"), errors.ServerFailed),
+        (Fail(503, raw="<html>bad gateway</html>"), errors.ServerFailed),
+        (Fail(504, "late", "timeout_error"), errors.ServerTimeout),
+        (Cut(), errors.ServerGone),
+        (Cut(Say(calls=[("a", "search", '{"query": "x"}')] * 20)), errors.ServerGone),
+    ],
+)
+def test_what_may_pass_is_tried_again_and_then_told(peer, make, step, error):
+    peer.script.extend([step, step, Say(text="at last")])
+    turn = ask(make())
+    assert (turn.text, turn.attempts) == ("at last", 3)
+    peer.default = step
+    peer.requests.clear()
+    raised = wrong(make(attempts=4), error)
+    assert (len(peer.requests), raised.attempts) == (4, 4)
+
+
+@pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "null", "{}", '{"choices": [{}]}'])
+def test_a_reply_out_of_protocol_is_a_bad_reply(peer, make, body):
+    peer.default = Raw(body)
+    model = make(attempts=2)
+    with pytest.raises((errors.BadReply, errors.ServerGone)):
+        ask(model)
+    assert len(peer.requests) == 2
+
+
+def test_a_stalled_server_is_given_up_after_the_timeout(peer, make):
+    peer.script.extend([Stall(60), Say(text="awake")])
+    began = time.monotonic()
+    turn = ask(make(), timeout=0.3)
+    assert (turn.text, turn.attempts) == ("awake", 2)
+    peer.script.append(Stall(60))
+    wrong(make(attempts=1), errors.ServerTimeout, timeout=0.1)
+    assert time.monotonic() - began < 20
+
+
+def test_a_server_that_is_not_there_is_gone(make):
+    raised = wrong(make(base_url="http://127.0.0.1:9", attempts=2), errors.ServerGone)
+    assert raised.attempts == 2
+
+
+def test_any_server_that_takes_a_connection_can_be_reached(peer, make, monkeypatch):
+    monkeypatch.setattr(clients, "_PATIENCE", 0.2)
+    make().reach()  # The peer answers 501 to whatever is no POST.
+    assert peer.requests == []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        make(base_url=url).reach()
+    with pytest.raises(errors.Unreachable) as raised:
+        make(base_url=f"{url}/v1?key={KEY}").reach()
+    assert str(raised.value).startswith(f"no connection to the server of m at {url}/v1: ")
+    assert KEY not in str(raised.value) and raised.value.stops_run
+
+
+def test_retry_after_is_honoured(peer, make):
+    peer.script.extend(
+        [
+            Fail(429, headers={"retry-after": "7"}),
+            Fail(429, headers={"retry-after-ms": "1500"}),
+            Fail(500),
+            Fail(500),
+        ]
+    )
+    waits = Waits()
+    ask(make(sleep=waits, chance=lambda: 0.0))
+    assert waits == [7.0, 1.5, 0.0, 0.0]
+
+
+def test_waits_double_up_to_their_bound_with_jitter(peer, make):
+    peer.default = Fail(500)
+    waits = Waits()
+    wrong(make(sleep=waits, attempts=8, longest_wait=10.0), errors.ServerFailed)
+    assert waits == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
+    half = Waits()
+    wrong(make(sleep=half, attempts=3, chance=lambda: 0.5), errors.ServerFailed)
+    assert half == [0.5, 1.0]
+
+
+def test_a_wait_beyond_the_bound_is_not_waited_for(peer, make):
+    peer.default = Fail(429, headers={"retry-after": "3600"})
+    raised = wrong(make(), errors.RateLimited)
+    assert (len(peer.requests), raised.retry_after) == (1, 3600.0)
+
+
+@pytest.mark.parametrize(
+    ("finish", "error"), [("length", errors.Truncated), ("refusal", errors.Refused)]
+)
+def test_truncation_and_refusal_are_errors_that_keep_the_paid_turn(peer, make_chat, finish, error):
+    peer.script.append(Say(text="I cannot", finish=finish))
+    raised = wrong(make_chat(), error)
+    assert raised.turn is not None
+    assert (raised.turn.text, raised.turn.usage.output) == ("I cannot", 20)
+    assert len(peer.requests) == 1
+
+
+def test_no_more_requests_are_in_flight_than_allowed(peer, make):
+    peer.default, peer.gathered = Stall(0.02), 3
+
+    async def crowd(it):
+        await asyncio.gather(*(it.respond(QUESTION) for _ in range(12)))
+
+    using(make(concurrency=3), crowd)
+    assert len(peer.requests) == 12
+    assert peer.most_in_flight == 3
+
+
+def test_waiting_for_a_place_is_no_part_of_an_attempts_time(peer, make):
+    peer.default = Stall(0.15)
+
+    async def queue(it):
+        asked = (it.respond(QUESTION, (), SamplingParams(timeout=0.6)) for _ in range(6))
+        return await asyncio.gather(*asked)
+
+    turns = using(make(concurrency=1, attempts=1), queue)
+    assert [turn.attempts for turn in turns] == [1] * 6
+
+
+def test_a_cancelled_request_frees_its_place(peer, make):
+    peer.script.append(Stall(60))
+
+    async def cancel(it):
+        task = asyncio.create_task(it.respond(QUESTION))
+        while not peer.requests:
+            await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return (await asyncio.wait_for(it.respond(QUESTION), 20)).text
+
+    assert using(make(concurrency=1), cancel) == "done"
+
+
+def test_one_model_serves_one_event_loop_after_another(peer, make):
+    model = make()
+    assert [ask(model).text for _ in range(3)] == ["done"] * 3
+
+
+def test_closing_leaves_no_socket_and_no_task(peer, make):
+    async def crowd():
+        model = make(concurrency=16)
+        await asyncio.gather(*(model.respond(QUESTION) for _ in range(48)))
+        during = sockets()
+        await model.close()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return during, sockets()
+
+    before = sockets()
+    during, after = asyncio.run(crowd())
+    assert during >= before + 16
+    until_fewer = time.monotonic() + 5
+    while sockets() > before and time.monotonic() < until_fewer:
+        time.sleep(0.01)  # The peer's ends of them, which are in this process too.
+    assert sockets() <= before
+    assert after < during
+
+
+def sockets():
+    """Open sockets of this process."""
+    return sum(map(is_socket, Path("/proc/self/fd").iterdir()))
+
+
+def is_socket(link):
+    try:
+        return str(link.readlink()).startswith("socket:")
+    except OSError:  # Closed since it was listed.
+        return False
+
+
+def test_the_key_is_sent_and_shown_nowhere(
+    peer,
+    make,
+    monkeypatch,
+    caplog,
+):
+    monkeypatch.setenv("PEER_KEY", KEY)
+    model = make(key_env="PEER_KEY", attempts=2)
+    caplog.set_level("DEBUG")
+    echo = f"Incorrect API key provided: {KEY}."
+    peer.script.extend(
+        [
+            Say(text="fine"),
+            Fail(401, echo, "invalid_api_key"),
+            Fail(500, raw=f"<p>{echo}</p>"),
+            Raw(f"key {KEY}"),
+        ]
+    )
+    turn = ask(model)
+    told = [repr(model), repr(vars(model)), repr(turn), json.dumps(turn.message())]
+    for kind in (errors.AuthenticationFailed, errors.ModelError):
+        with pytest.raises(kind) as raised:
+            ask(model)
+        told += [str(raised.value), repr(raised.value), *map(str, raised.value.args)]
+        told.append("".join(formatted(raised.value)))
+    sent = peer.requests[0].headers
+    assert KEY in (sent.get("authorization") or sent.get("Authorization") or "") + str(
+        sent.get("x-api-key") or sent.get("X-Api-Key")
+    )
+    assert KEY not in "".join(told)
+    assert KEY not in caplog.text
+
+
+def test_secrets_in_the_settings_are_sent_and_hidden_in_errors_alone(peer, make):
+    extra = {"gateway": {"headers": [{"Authorization": f"Bearer {KEY}"}]}, "top_k": 20}
+    model = make(settings=SamplingParams(extra=extra), attempts=1)
+    peer.script.extend([Fail(400, f"gateway refused {KEY}", "invalid_request"), Say(text=KEY)])
+    with pytest.raises(errors.BadRequest, match=r"gateway refused \*\*\*") as raised:
+        ask(model)
+    assert KEY not in str(raised.value)
+    assert ask(model).text == KEY
+    assert peer.requests[-1].body["gateway"] == extra["gateway"]
+    assert KEY not in json.dumps(SamplingParams(extra=extra).as_dict()) and KEY not in repr(model)
+
+
+@pytest.mark.parametrize("key", ["test", "e", "authentication", KEY])
+def test_no_key_changes_a_reply(peer, make_chat, monkeypatch, key):
+    monkeypatch.setenv("PEER_KEY", key)
+    text, reasoning = f"The latest contest: {key}", f"Think of {key}, the testament"
+    arguments = json.dumps({"query": f"authentication in the latest {key}", "offset": 1})
+    peer.script.append(Say(text=text, reasoning=reasoning, calls=[("c1", "search", arguments)]))
+    turn = ask(make_chat(key_env="PEER_KEY"))
+    assert (turn.text, turn.reasoning) == (text, reasoning)
+    assert [call.parsed() for call in turn.tool_calls] == [json.loads(arguments)]
+
+
+@pytest.mark.parametrize("key", ["test", "internal"])
+def test_a_key_that_is_a_word_does_not_change_what_an_error_says_or_is(
+    peer, make, monkeypatch, key
+):
+    monkeypatch.setenv("PEER_KEY", key)
+    peer.script.append(Fail(400, "the latest contest has an internal fault", "invalid_request"))
+    error = wrong(make(key_env="PEER_KEY"), errors.BadRequest)
+    assert "the latest contest has an internal fault" in str(error)
+
+
+@pytest.mark.parametrize("key", ["sk-" + "a" * 40, "0123456789abcdef", "x" * 32, KEY])
+def test_a_key_at_the_place_where_an_error_is_cut_leaves_no_part_of_itself(
+    peer, make, monkeypatch, key
+):
+    monkeypatch.setenv("PEER_KEY", key)
+    messages = []
+    for answer in (
+        Raw("#" * 75 + key),
+        Fail(400, "#" * 380 + key, "invalid_request"),
+        Say(text="#" * 195 + key, finish="refusal"),
+    ):
+        peer.script.append(answer)
+        with pytest.raises(errors.ModelError) as raised:
+            ask(make(key_env="PEER_KEY", attempts=1))
+        messages.append(str(raised.value))
+    # A stream without events quotes nothing, the others quote up to where the key begins.
+    assert sum("#" * 60 in message for message in messages) >= 2
+    assert not any(key[:5] in message for message in messages)
+
+
+def formatted(error):
+    return traceback.format_exception(type(error), error, error.__traceback__)
+
+
+def test_an_absent_key_is_told_before_anything_is_sent(peer, make, monkeypatch):
+    monkeypatch.delenv("PEER_KEY", raising=False)
+    model = make(key_env="PEER_KEY")
+    with pytest.raises(InputError, match="PEER_KEY"):
+        model.ready()
+    with pytest.raises(InputError, match="PEER_KEY"):
+        ask(model)
+    assert peer.requests == []
+
+
+def test_a_key_in_the_configuration_is_refused_without_repeating_it(
+    make,
+):
+    for arguments in ({"key_env": KEY}, {"base_url": f"http://user:{KEY}@host/v1"}):
+        with pytest.raises(InputError) as raised:
+            make(**arguments)
+        assert KEY not in str(raised.value)
+
+
+def test_a_key_with_a_line_break_is_refused_without_repeating_it(make, monkeypatch):
+    monkeypatch.setenv("PEER_KEY", f"{KEY}\n{KEY}")
+    with pytest.raises(InputError, match="characters") as raised:
+        make(key_env="PEER_KEY").ready()
+    assert KEY not in str(raised.value)
+
+
+def test_addresses_and_keys_of_other_variables_change_nothing(peer, make, monkeypatch):
+    for name in ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.setenv(name, KEY)
+    assert ask(make()).text == "done"
+    assert KEY not in str(peer.requests[0].headers)
+
+
+def test_a_missing_sdk_is_told_with_the_way_to_install_it(make, monkeypatch):
+    model = make()
+    monkeypatch.setitem(sys.modules, model.sdk, None)
+    with pytest.raises(InputError, match=r"soundingline\[llm\]"):
+        model.ready()
+
+
+def test_log_probabilities_come_with_the_tokens_where_they_are_asked_for(peer):
+    model = client(peer, OpenAIChat)
+    place = {"Yes": 0.5, " yes": 0.25, "no": 0.125}
+    peer.default = Say(text="Yes", finish="length", top=[place])
+    turn = ask(model, tools=(), logprobs=3, max_output_tokens=1)
+    assert peer.requests[-1].body["logprobs"] is True
+    assert peer.requests[-1].body["top_logprobs"] == 3
+    (token,) = turn.tokens
+    assert (token.text, math.exp(token.logprob or 0)) == ("Yes", pytest.approx(0.5))
+    shares = {text: math.exp(logprob) for text, logprob in token.top.items()}
+    assert shares == pytest.approx(place)
+    assert turn.finish_reason == "length"  # whole all the same: the token is what was asked for
+    peer.default = Say(text="Yes")
+    assert ask(model).tokens == () and "logprobs" not in peer.requests[-1].body
+
+
+def test_an_api_without_log_probabilities_refuses_to_be_asked_for_them(peer, make):
+    model = make()
+    if model.gives_logprobs:
+        ask(model, logprobs=1)
+    else:
+        with pytest.raises(InputError, match=r"log-probabilities are asked for, and .* gives none"):
+            ask(model, logprobs=1)
+        assert not peer.requests
