@@ -20,7 +20,8 @@ _LIST = re.compile(r"^[ \t*_`#>]{0,20}documents[ \t*_`]{0,20}[:：]", re.IGNOREC
 _COLON = re.compile(r"[ \t\u200b]*(?:[*_`#>]+[ \t\u200b]*)?[:：](?:[*_`]+(?=\s|\Z))?")
 _MARKS = "*_`#>"
 _CLOSING_MARKS = "*_`"
-_BULLET = re.compile(r"[-•+]|\d+[.)]")
+# The beginning of a line: at most a list mark, and heading or emphasis marks.
+_OPENING = re.compile(r"[ \t]*(?:(?:[-•+]|\d+[.)])[ \t]*)?(?:[*_`#>]+[ \t]*)?")
 _EMPTY_LINE = re.compile(r"\n\s*\n")
 _NOTHING = re.compile(r"n\s*/\s*a\.?", re.IGNORECASE)
 _NUMBER = r"(?<![\w.,-])(\d+(?:[.,]\d+)?)"
@@ -233,19 +234,12 @@ def _labels(text: str) -> Iterator[_Label]:
         end = colon.end()
         name = "exact answer" if match[0].lower().startswith("exact") else match[0].lower()
         line = before.rpartition("\n")[2]
-        if (opens_text or len(line) < len(before)) and _only_marks(line):
+        opens_line = opens_text or len(line) < len(before)
+        if opens_line and _OPENING.fullmatch(without_format_characters(line)):
             yield _Label(name, start - len(line), end, opens_line=True)
         elif start == 0 or not (text[start - 1].isalnum() or text[start - 1] == "_"):
             marks = len(before) - len(before.rstrip(_MARKS))
             yield _Label(name, start - marks, end, opens_line=False)
-
-
-def _only_marks(line: str) -> bool:
-    """Whether the beginning of a line is at most a list mark and heading or emphasis marks."""
-    rest = without_format_characters(line).lstrip(" \t")
-    if bullet := _BULLET.match(rest):
-        rest = rest[bullet.end() :].lstrip(" \t")
-    return not rest.lstrip(_MARKS).strip(" \t")
 
 
 def _unmarked(text: str) -> str:
