@@ -26,6 +26,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from soundingline.experiments.sweeper import register_sweeper
 from soundingline.toolkit.errors import InputError, is_number
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
@@ -105,6 +106,8 @@ class Root:
     grid: Any = MISSING
     paths: Paths = field(default_factory=Paths)
     name: str | None = None
+    laptop: bool = False
+    published: Any = None
     sealed: bool = True
     traces: Any = True
     baseline: dict[str, str] = field(default_factory=dict)
@@ -195,6 +198,7 @@ def register() -> None:
     by what composes, not on import."""
     if "root_schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name="root_schema", node=Root)
+    register_sweeper()
     OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)
     OmegaConf.register_new_resolver("with_model", _with_model, replace=True)
     OmegaConf.register_new_resolver("benchmark_name", _benchmark_name, replace=True)

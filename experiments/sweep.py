@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString, Sweep
@@ -26,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from soundingline.experiments.config import Settings, key_of, value_of
 from soundingline.experiments.naming import CELLS, SWEEP_CELLS, check_kind
+from soundingline.experiments.sweeper import ChangeSweeper, cells_of, with_changes
 from soundingline.toolkit.console import Console, in_one_line, users_frame
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, read_json, write_json
@@ -103,16 +103,16 @@ class SweepStart(Callback):
 def _count_cells(config: DictConfig) -> int:
     """How many cells Hydra's own sweeper is about to make; 0 for other sweepers, and for overrides
     that it will refuse."""
-    sweeper = config.hydra.sweeper
-    if sweeper._target_ != f"{BasicSweeper.__module__}.{BasicSweeper.__qualname__}":
+    if config.hydra.sweeper._target_ != f"{ChangeSweeper.__module__}.{ChangeSweeper.__name__}":
         return 0
     task: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-    words = [*(f"{key}={value}" for key, value in (sweeper.params or {}).items()), *task]
+    params, changes = cells_of(config)
+    words = [*(f"{key}={value}" for key, value in params.items()), *task]
     try:
         overrides = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(
             words
         )
-        (cells,) = BasicSweeper.split_arguments(overrides, None)
+        cells = with_changes(overrides, changes)
     except HydraException:
         return 0
     return len(set(map(tuple, cells)))

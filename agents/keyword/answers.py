@@ -66,10 +66,8 @@ _NAMED = frozenset(map(stem, _NAMED_NOUNS.split()))
 
 
 def answer_type(question: str) -> AnswerType:
-    """The kind of answer expected.
-
-    In a question of several sentences the last one decides; without any question word, a `phrase`.
-    """
+    """The type of answer that a question expects, by its last sentence. Without any question word
+    the type is `phrase`."""
     sentences = [part for part in re.split(r"(?<=[.?!])\s+", question.strip()) if part]
     questions = [part for part in sentences if part.endswith("?")] or sentences or [""]
     text = questions[-1]
@@ -216,7 +214,7 @@ _FINDERS: Mapping[str, Callable[[str], Iterator[AnswerCandidate]]] = {
 
 
 def candidates(kind: str, text: str) -> list[AnswerCandidate]:
-    """The candidates of one of the open kinds (all but `yes_no` and `choice`) in a sentence."""
+    """The candidates of a kind in a sentence, for all kinds but `yes_no` and `choice`."""
     return list(_FINDERS[kind](text))
 
 
@@ -227,7 +225,7 @@ _CLOSE = 40  # characters at which a clue word's pull on a candidate has halved
 
 class Vote(NamedTuple):
     """A candidate after the vote: its text, its share of all votes (0 to 1), the documents that
-    voted for it (strongest first), the sentence that spoke loudest for it and the share of the
+    voted for it (strongest first), the sentence with the strongest vote and the share of the
     question that this sentence covers (0 to 1)."""
 
     text: str
@@ -238,8 +236,8 @@ class Vote(NamedTuple):
 
 
 class _Ballot:
-    """The votes for one answer. A document's voice is its strongest sentence plus a tenth of the
-    others, so that a word repeated all over one document does not win by repetition."""
+    """The votes for one answer. A document contributes its strongest vote plus a tenth of the
+    others, so that a word does not win because one document repeats it."""
 
     def __init__(self) -> None:
         self.strongest: dict[str, float] = {}
@@ -272,11 +270,16 @@ def count_votes(
     *,
     limit: int = 10,
 ) -> list[Vote]:
-    """At most `limit` answers, best first, their shares taken among these alone.
+    """The best answers, best first. Words of the question are no answer, except the alternatives
+    that it offers.
 
-    A sentence's voice is its squared coverage, times its document's `trust` (0 to 1, from ranks),
-    times the closeness of its clue words (`weights`) to the candidate. Words of the question
-    itself are no answer, save the alternatives that it offers.
+    Args:
+        answer_type: the type of the answer.
+        sentences: the sentences that vote. The vote of a sentence is its squared coverage, times
+            the trust in its document, times the closeness of its clue words to the candidate.
+        weights: clue stem -> weight.
+        trust: docid -> trust, from 0 to 1, by rank.
+        limit: the largest number of answers. Shares are relative to the votes of these.
     """
     if answer_type.kind == "yes_no":
         return _polar_votes(sentences, trust)
@@ -331,9 +334,9 @@ def _closeness(
     clue_positions: Mapping[str, Sequence[int]],
     weights: Mapping[str, float],
 ) -> float:
-    """Weighted mean of 1 / (1 + distance / 40 characters) over the clue words outside the candidate
-    (a mean, because how many there are is in the sentence's coverage already). Of each clue word
-    the nearest occurrence counts."""
+    """Weighted mean of 1 / (1 + distance / 40 characters) over the clue words outside of the
+    candidate, each at its nearest occurrence. A mean, because the coverage of the sentence already
+    counts the words."""
     start, end = candidate.start, candidate.start + len(candidate.text)
     nearest: dict[str, float] = {}
     for clue, positions in clue_positions.items():
@@ -347,8 +350,7 @@ def _closeness(
 
 
 def _polar_votes(sentences: Sequence[Sentence], trust: Mapping[str, float]) -> list[Vote]:
-    """Yes or no: sentences that cover the question vote yes, or no where they hold a negation;
-    what no sentence covers is silence, and silence votes no."""
+    """The three best sentences vote yes, or no if they contain a negation."""
     ballots = {"yes": _Ballot(), "no": _Ballot()}
     for sentence in sorted(sentences, key=lambda s: -s.score * trust.get(s.docid, 0.0))[:3]:
         says = "no" if _NEGATION.search(sentence.text) else "yes"

@@ -1,5 +1,5 @@
-"""What the agent has seen on one question: sentences scored by how much of the question they cover,
-and documents ranked by the queries that found them."""
+"""What the agent has seen of one question: sentences scored by how much of the question they cover,
+and documents ranked by the queries that returned them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _FUSED_DEPTH = 50
 
 
 class Sentence(NamedTuple):
-    """A sentence that holds clue words. `score` is its coverage (0 to 1); `matches` are the clue
-    stems in it, with their character positions; `topic` those of its document's title."""
+    """A sentence with clue words. `score` is its coverage of the question (0 to 1), `matches` are
+    the stems of its clue words with their character positions, and `topic` the stems of those in
+    the title of its document."""
 
     docid: str
     text: str
@@ -29,13 +30,19 @@ class Sentence(NamedTuple):
 
 
 class Reader:
-    """Finds sentences that speak of the question. One regular expression finds clue words, so that
-    a long document costs one scan and only sentences with a clue word cost more."""
+    """Finds sentences with clue words. One regular expression finds these words, so that a long
+    document costs one scan, and only sentences with a clue word cost more.
+
+    A clue in the title of a document counts in all its sentences, because articles call their topic
+    `he` or `it`.
+
+    Args:
+        weights: clue stem -> weight.
+        context: the share of a clue's weight that counts if the clue is not in the sentence but in
+            the sentence before.
+    """
 
     def __init__(self, weights: Mapping[str, float], *, context: float = 0.5) -> None:
-        """`weights`: clue stem -> weight. `context`: the share of a clue's weight that counts when
-        it is not in the sentence, but in the sentence before. A clue in the document's title counts
-        whole everywhere in it, because articles call their topic `he` or `it`."""
         self._weights = weights
         self._total = sum(weights.values())
         self._context = context
@@ -80,8 +87,8 @@ class ReadingPosition(NamedTuple):
 
 
 class SeenEvidence:
-    """Grows while a question is worked on. Documents are ranked by reciprocal rank fusion over the
-    queries asked, raised by what their texts showed."""
+    """The documents of one question, ranked by reciprocal rank fusion over its queries and by what
+    their texts showed."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._reader = Reader(weights)
@@ -93,7 +100,7 @@ class SeenEvidence:
         self._following: dict[str, Continuation | None] = {}
 
     def rank(self, ranking: Sequence[str]) -> None:
-        """A fresh ranking of unit ids; a document counts once, at its best rank."""
+        """Add a ranking of unit ids. A document counts once, at its best rank."""
         seen: set[str] = set()
         for rank, unit_id in enumerate(ranking[:_FUSED_DEPTH], start=1):
             docid = parent(unit_id)
@@ -103,12 +110,12 @@ class SeenEvidence:
                 self._units.setdefault(docid, unit_id)
 
     def show(self, unit_id: str, title: str, text: str) -> None:
-        """Text that a page of results shows of a unit. It may be cut and joined at will, so it
-        serves only until the document itself is read."""
+        """Add text of a unit from a page of results, an excerpt that counts until the document
+        itself is read."""
         self._add(self._shown, unit_id, title, text)
 
     def read(self, unit_id: str, title: str, text: str) -> None:
-        """Text of the document of a unit."""
+        """Add text of the document of a unit."""
         self._add(self._read, unit_id, title, text)
 
     def _add(
@@ -121,7 +128,8 @@ class SeenEvidence:
             self._best[docid] = max(self._best.get(docid, 0.0), sentence.score)
 
     def visited(self, position: ReadingPosition, following: Continuation | None) -> None:
-        """A place was read; `following` shows what follows it in its document (None: nothing)."""
+        """Note that a place was read. `following` opens what follows it in its document (None: no
+        more)."""
         self._following[parent(position.unit_id)] = following
 
     def next_unread(self) -> ReadingPosition | None:
@@ -139,12 +147,12 @@ class SeenEvidence:
         )
 
     def trust(self) -> dict[str, float]:
-        """Docid -> fused rank score, 1 for the best, in order of first sight."""
+        """Docid -> fused rank score, 1 for the best, in the order of first appearance."""
         best = max(self._fused.values(), default=1.0)
         return {docid: score / best for docid, score in self._fused.items()}
 
     @property
     def sentences(self) -> list[Sentence]:
-        """All sentences noted so far, each once a document, in the documents' order of sight."""
+        """All sentences so far, each once per document."""
         noted = {**self._shown, **self._read}
         return [sentence for of_document in noted.values() for sentence in of_document.values()]

@@ -272,6 +272,7 @@ class ClientSession:
         handle: The name of the session, which nobody can guess.
         turn: Held by the call that is served.
         waiting: The number of calls that are served or wait for `turn`.
+        left: Whether its connection has ended, so that only search ids lead to it.
     """
 
     tool: SearchTool
@@ -283,6 +284,7 @@ class ClientSession:
     waiting: int = 0
     calls: int = 0
     closed: bool = False
+    left: bool = False
     used: float = field(default_factory=time.monotonic)
 
     @property
@@ -321,26 +323,25 @@ class SessionTable:
         self._limit = limit
         self._idle_seconds = idle_seconds
         self._ended = ended
-        self._open: dict[str, ClientSession] = {}
+        self._open: dict[str, ClientSession] = {}  # the least recently used first
         self._connections: dict[str, str] = {}
-        self._left: dict[str, ClientSession] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
     def make_room(self) -> None:
         """`ApiError` if no further session may be opened."""
-        if len(self._open) >= self._limit:
-            self.close_idle()
-        if len(self._open) >= self._limit:
-            left = next((each for each in self._left.values() if not each.busy), None)
-            if left is not None:
-                self.close(left)
-        if len(self._open) >= self._limit:
+        if len(self) < self._limit:
+            return
+        self.close_idle()
+        left = [each for each in self._open.values() if each.left and not each.busy]
+        if len(self) >= self._limit and left:
+            self.close(left[0])
+        if len(self) >= self._limit:
             raise ApiError(
                 503,
                 "too_many_sessions",
-                f"{len(self._open)} sessions are open, as many as may be. Close one, or wait.",
+                f"{len(self)} sessions are open, as many as may be. Close one, or wait.",
             )
 
     def add(self, session: ClientSession) -> None:
@@ -364,11 +365,10 @@ class SessionTable:
 
     def find(self, handle: object) -> ClientSession | None:
         """The open session of a handle, or None."""
-        session = self._open.get(handle) if isinstance(handle, str) else None
+        session = self._open.pop(handle, None) if isinstance(handle, str) else None
         if session is not None:
             session.used = time.monotonic()
-            if session.handle in self._left:
-                self._left[session.handle] = self._left.pop(session.handle)
+            self._open[session.handle] = session
         return session
 
     def of_connection(self, connection: str) -> ClientSession | None:
@@ -379,7 +379,6 @@ class SessionTable:
         """Close a session."""
         if self._open.pop(session.handle, None) is None:
             return
-        self._left.pop(session.handle, None)
         if self._connections.get(session.connection) == session.handle:
             del self._connections[session.connection]
         session.closed = True
@@ -387,11 +386,11 @@ class SessionTable:
 
     def leave(self, session: ClientSession) -> None:
         """Close a session whose connection has ended, unless search ids still lead to it."""
-        if session.closed or not session.pageable:
+        if not session.pageable:
             self.close(session)
             return
         self._connections.pop(session.connection, None)
-        self._left[session.handle] = session
+        session.left = True
 
     def leave_connection(self, connection: str) -> None:
         """`leave` the session of a connection, if it has one."""

@@ -42,7 +42,7 @@ from soundingline.toolkit.files import atomic_folder
 from soundingline.toolkit.jit import compiled
 
 KIND = "impacts"
-_LARGEST_SCALE = 100_000  # beyond, float32 would round what the scale has kept
+_LARGEST_SCALE = 100_000  # beyond, float32 would round more than the scale does
 _FINEST = 100.0  # up to this scale nearly every impact fits into 16 bits
 _MB = 1 << 20
 
@@ -78,7 +78,7 @@ class ImpactIndex(OpenedIndex):
 
         An impact is round(weight x `scale`), and gone where that is 0; with `scale=None` it is the
         weight itself in float32. `vocabulary` names the terms by number. `path` is a folder that
-        appears when it is whole. `memory_mb` bounds what the build keeps beside one shard.
+        appears when it is complete. `memory_mb` bounds the memory of the build besides one shard.
         """
         check_scale(scale)
         exact = scale is None or scale > _FINEST

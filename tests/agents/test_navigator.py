@@ -371,48 +371,6 @@ def test_seconds_end_a_round_that_is_under_way():
     assert trajectory.seconds < 4 and set(trajectory.answer.documents) >= {"wey", "barley"}
 
 
-class Killed(BaseException):
-    """Nothing catches it, as nothing catches a kill."""
-
-
-def test_a_question_goes_on_behind_its_last_whole_round(tmp_path):
-    scorer = Scorer()
-    folder = RunFolder(tmp_path / "run")
-
-    def resources(ledger):
-        return {"rounds": folder.rounds, "ledger": ledger, "price": Price(input=1.0, output=1.0)}
-
-    def kill():
-        raise Killed
-
-    first = Ledger()
-    with pytest.raises(Killed):
-        answered(
-            ScriptedModel(plan("mill barley"), kill), scorer, rounds=3, resources=resources(first)
-        )
-    assert len(folder.rounds("q").read()) == 1
-    paid, scored = first.usage("q"), list(scorer.scored)
-    second = Ledger()
-    model = ScriptedModel(plan("kiln rye"), STOP)
-    trajectory = answered(model, scorer, rounds=3, resources=resources(second))
-    assert trajectory.status == "completed" and len(trajectory.rounds) == 2
-    assert not set(scored) & set(scorer.scored[len(scored) :]), "nothing is scored again"
-    assert "Round 2 of 3" in request(model, 0) and "> wey |" in request(model, 0)
-    assert [call.name for call in trajectory.calls] == ["search", "score"] * 2
-    assert set(trajectory.tiers["opened"]) == {"wey", "burnt", "barley", "rye"}
-    assert set(trajectory.tiers["surfaced"]) == {"wey", "burnt", "barley", "rye"}
-    assert trajectory.usage["navigator_calls"] == 3, "the killed start's first reply is counted"
-    assert trajectory.usage["dollars"] > paid["dollars"] > 0
-    unbroken = answered(ScriptedModel(plan("mill barley"), plan("kiln rye"), STOP), rounds=3)
-    assert trajectory.answer.documents == unbroken.answer.documents
-    assert [dict(row, documents=0) for row in trajectory.rounds] == [
-        dict(row, documents=0) for row in unbroken.rounds
-    ]
-    assert trajectory.messages == unbroken.messages
-    exposures = [row._replace(tokens=0) for row in unbroken.exposures]
-    assert [row._replace(tokens=0) for row in trajectory.exposures] == exposures
-
-
 def test_a_question_survives_kill_9_between_rounds(tmp_path):
     folder = RunFolder(tmp_path / "run")
     file = folder.rounds("q").path

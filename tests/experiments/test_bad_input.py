@@ -216,7 +216,7 @@ def test_none_is_chosen_as_the_line_says():
         (["retreiver=ql"], "did you mean retriever?"),
         (["retriever=bm26"], "retriever=bm26 names no option. valid: bm25, "),
         (["llm=vllm/qwen3-8b"], "did you mean llm=vllm/qwen3_8b?"),
-        (["experiment=pi_serini/x"], "text_ranking/rq1_units"),
+        (["experiment=pi_serini/x"], "text_ranking/table3"),
         (["unit=doc"], "unit=doc names no option. valid: document, document_head, maxp, passage"),
         (["rewriter=x"], "or write rewriter=none for none"),
     ],

@@ -24,13 +24,14 @@ GROUPS = sorted(
 OPTIONS = [
     (group, str(path.relative_to(CONF / group).with_suffix("")))
     for group in GROUPS
-    if group not in ("experiment", "__pycache__")
+    if group not in ("experiment", "scale", "__pycache__")
     for path in sorted((CONF / group).rglob("*.yaml"))
     if path.parent.name != "base"  # what options inherit, and none themselves
 ]
 EXPERIMENTS = sorted(
     str(path.relative_to(CONF / "experiment").with_suffix(""))
     for path in (CONF / "experiment").rglob("*.yaml")
+    if path.parent.name != "base"
 )
 # Arguments that the experiment itself gives, and an engine's name, which is what it is.
 GIVEN = {"documents", "name", "unit"}
@@ -182,7 +183,7 @@ def test_an_experiment_may_ask_a_model_where_there_is_one():
     ],
 )
 def test_a_sweep_of_an_experiment_is_named_after_its_benchmark(overrides, name):
-    config = Settings.compose(["experiment=pi_serini/tuning", *overrides]).config
+    config = Settings.compose(["experiment=ablation/held_out_bm25", *overrides]).config
     assert config.name == f"tuning-{name}"
 
 

@@ -357,9 +357,9 @@ def test_a_model_that_no_stage_asks_makes_no_cells_of_its_own(entry):
 def test_the_rewriting_experiment_runs_with_an_agent_without_a_language_model(
     entry,
 ):
-    given = (*TINY, SEARCHPATH, "experiment=text_ranking/rq3_q2q", "retriever=bm25_default")
-    own = ("llm@rewriter_llm=scripted", SAYS, "rewriter_llm.price=1", "tool.tokenizer=null")
-    assert entry("run", *given, *own) == 0
+    given = (*TINY, SEARCHPATH, "experiment=text_ranking/table11", "scale=laptop")
+    own = ("llm@rewriter_llm=scripted", SAYS, "rewriter_llm.price=1", "retriever=bm25_default")
+    assert entry("run", *given, *own, "rewriter=none,q2q,q2q_reasoning") == 0
     (sweep,) = Path("runs").iterdir()
     cells = {path.parent.name: str(path.parent) for path in sweep.glob("*/metrics.json")}
     assert len(cells) == 3
@@ -383,8 +383,9 @@ def test_table_13_gives_the_question_to_the_reranker_alone(entry, models, tmp_pa
     given = (*TINY, f"hydra.searchpath=[file://{OPTIONS},file://{own}]", "retriever=tiny")
     models_of = ("reranker=tiny", "llm@rewriter_llm=scripted", SAYS, "rewriter_llm.price=1")
     table = ("experiment=text_ranking/table13", "reranker.depth=2,4", "agent.max_searches=1")
-    tool = ("tool=ranked_browsing", "tool.tokenizer=null")
-    assert entry("run", *given, *models_of, *table, *tool) == 0
+    cells_of_paper = ("rewriter=none,q2q_reasoning", "rewriter.apply_to=reranker")
+    tool = ("scale=laptop", "tool=ranked_browsing")
+    assert entry("run", *given, *models_of, *table, *tool, *cells_of_paper) == 0
     (sweep,) = Path("runs").iterdir()
     cells = {path.parent.name: str(path.parent) for path in sweep.glob("*/metrics.json")}
     raw = {name: rankings(run) for name, run in cells.items() if "q2q" not in name}

@@ -158,8 +158,8 @@ def test_the_options_of_a_group_are_listed_with_what_they_are(entry, capsys):
 
 
 def test_a_command_line_is_described_by_what_it_chooses_and_sweeps(entry, capsys):
-    given = ("experiment=pi_serini/tuned_vs_default", "retriever.depth=7")
+    given = ("experiment=pi_serini/tuning_effect", "retriever.depth=7")
     assert entry("describe", *given) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["unit", "document,maxp", "swept"] in rows
-    assert ["retriever.depth", "7"] in rows and ["agent", "keyword"] in rows
+    assert ["retriever", "bm25_default,bm25_tuned", "swept"] in rows
+    assert ["retriever.depth", "7"] in rows and ["agent", "pi_serini"] in rows

@@ -160,7 +160,7 @@ BAD = {
     "rank agent.max_serches=1": "agent.max_searches",
     "rank agent.tool.depth=1": "agent.tool",
     "rank llm=vllm/qwen3-8b": "llm=vllm/qwen3_8b",
-    "rank experiment=pi_serini/x": "text_ranking/rq1_units",
+    "rank experiment=pi_serini/x": "text_ranking/table3",
     "rank rewriter=x": "rewriter=none",
     "rank =null": "=null",
     "run llm@rewriter_llm=null": "rewriter_llm=null",

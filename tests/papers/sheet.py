@@ -1,0 +1,70 @@
+"""What the sheets of the papers share: the cells of an experiment, and its published rows."""
+
+from functools import cache
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from soundingline.experiments.config import CONF, Settings, choice_of, register
+from soundingline.experiments.sweeper import cells_of, with_changes
+
+
+def experiments(folder):
+    return [
+        f"{folder}/{path.stem}" for path in sorted((CONF / "experiment" / folder).glob("*.yaml"))
+    ]
+
+
+@cache
+def overrides_of_cells(experiment, *overrides):
+    """The overrides of each cell of an experiment."""
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        chosen = [f"experiment={experiment}", *overrides]
+        config = compose("config", overrides=chosen, return_hydra_config=True)
+    params, changes = cells_of(config)
+    words = [f"{key}={value}" for key, value in params.items()]
+    return with_changes(OverridesParser.create().parse_overrides(words), changes)
+
+
+@cache
+def cells(experiment, *overrides):
+    """The settings of each cell."""
+    base = [f"experiment={experiment}", *overrides]
+    return [Settings.compose([*base, *cell]) for cell in overrides_of_cells(experiment, *overrides)]
+
+
+def value(settings, key):
+    """A group's option, or the value of a key with dots."""
+    option = settings.choices.get(choice_of(key))
+    return OmegaConf.select(settings.config, key) if option is None else option
+
+
+def check_constants(settings, constants):
+    for key, expected in constants.items():
+        assert value(settings, key) == expected, f"{key} is {value(settings, key)}"
+
+
+def check_published_rows(experiment):
+    """Each published row belongs to one cell, and each cell has one row."""
+    found = cells(experiment)
+    published = found[0].config.published
+    measures = {"accuracy", "completion", "run_dollars", "read_calls", "search_calls"}
+    factors = [
+        name
+        for name in published.columns
+        if name not in measures and not name.startswith("recall_")
+    ]
+    matched = []
+    for row in published.rows:
+        wanted = dict(zip(published.columns, row, strict=True))
+        matches = [
+            number
+            for number, settings in enumerate(found)
+            if all(value(settings, n) == wanted[n] for n in factors if wanted[n] is not None)
+        ]
+        assert len(matches) == 1, wanted
+        matched += matches
+    assert sorted(matched) == list(range(len(found)))
+    return published

@@ -1,0 +1,77 @@
+"""The headline ablation, and the laptop form of every experiment."""
+
+import json
+from pathlib import Path
+
+import pytest
+from effort import SOAK
+from entry_points import run_entry
+from sheet import cells, experiments
+
+from soundingline.experiments.naming import AGENT, identity_of
+
+ABLATION = "ablation/tuned_bm25_agent"
+SMALL = (
+    "benchmark.documents=64",
+    "benchmark.questions=4",
+    "benchmark.hops=1",
+    "benchmark.median_words=60",
+    "benchmark.p90_words=200",
+)
+LAPTOP = ("scale=laptop", *SMALL)
+RUNS = [
+    name
+    for folder in ("ablation", "pi_serini", "text_ranking")
+    for name in experiments(folder)
+    if not name.endswith(("held_out_bm25", "figure1", "figure3"))
+]
+# Their laptop forms have the cells of tables 3 and 8.
+ALIKE = {"text_ranking/table4", "text_ranking/table9"}
+
+
+@pytest.fixture(autouse=True)
+def chosen(tmp_path, monkeypatch):
+    """A tuning's choice, which one cell of the ablation reads."""
+    monkeypatch.chdir(tmp_path)
+    for benchmark in ("fictional", "browsecomp_plus"):
+        folder = tmp_path / "runs" / f"tuning-{benchmark}"
+        folder.mkdir(parents=True)
+        (folder / "chosen.yaml").write_text("k1: 2.0\nb: 0.7\n")
+
+
+@pytest.mark.parametrize("scale", ["paper", "laptop"])
+def test_every_cell_changes_one_group_of_the_baseline(scale):
+    baseline, *changed = cells(ABLATION, f"scale={scale}")
+    assert baseline.choices["retriever"] == "bm25_tuned"
+    assert baseline.choices["unit"] == "document"
+    groups = []
+    before = identity_of(baseline, AGENT)
+    for settings in changed:
+        after = identity_of(settings, AGENT)
+        different = {group for group in before | after if before.get(group) != after.get(group)}
+        # The language model of a stage comes with the stage.
+        different = {group for group in different if not group.endswith("_llm")}
+        assert len(different) == 1, settings.overrides
+        groups += different
+    assert set(groups) >= {"retriever", "unit", "enrichment", "tool"}
+    assert len(changed) == (17 if scale == "paper" else 10)
+
+
+@pytest.mark.parametrize("experiment", RUNS if SOAK else sorted(set(RUNS) - ALIKE))
+def test_the_laptop_form_runs(experiment):
+    assert run_entry("run", f"experiment={experiment}", *LAPTOP, "budget.turns=3") == 0
+    (sweep,) = (path for path in Path("runs").iterdir() if not path.name.startswith("tuning"))
+    results = sorted(sweep.rglob("metrics.json"))
+    assert len(results) == len(cells(experiment, *LAPTOP))
+    for path in results:
+        manifest = json.loads(path.with_name("manifest.json").read_text())
+        assert manifest["config"]["llm"] is None
+    if len(results) > 1:
+        assert (sweep / "report.html").exists()
+
+
+@pytest.mark.parametrize("experiment", ["pi_serini/figure3", "text_ranking/figure1"])
+def test_the_grids_run_on_a_laptop(experiment):
+    small = ("grid=range", "grid.k1=[0.9,2.0]", "grid.b=[0.4]", "tuning.folds=2")
+    assert run_entry("tune", f"experiment={experiment}", *LAPTOP, *small) == 0
+    assert list(Path("runs").glob("*-fictional/**/chosen.yaml"))

@@ -1,0 +1,131 @@
+"""Revisiting Text Ranking in Deep Research (arXiv 2602.21456): its constants and tables."""
+
+import pytest
+from sheet import cells, check_constants, check_published_rows, experiments
+
+COMMON = {
+    "benchmark": "browsecomp_plus",
+    "tool": "top_k",
+    "tool.k": 5,
+    "tool.max_tokens": 512,
+    "tool.tokenizer": "Qwen/Qwen3-0.6B",
+    "agent": "browsecomp_plus",
+    "agent.prompt": "browsecomp_plus",
+    "budget.turns": 100,
+    "budget.seconds": None,
+    "concurrency": 10,
+    "judge": "llm",
+    "judge_llm.model": "Qwen/Qwen3-32B",
+}
+GPT_OSS = {
+    "llm.model": "openai/gpt-oss-20b",
+    "llm.context_window": 131072,
+    "llm.settings.reasoning_effort": "high",
+    "llm.settings.max_output_tokens": 40000,
+    "llm.server.options.tool_call_parser": "openai",
+}
+GLM = {
+    "llm.model": "zai-org/GLM-4.7-Flash",
+    "llm.context_window": 202752,
+    "llm.settings.max_output_tokens": 40000,
+    "llm.server.options.tool_call_parser": "glm47",
+    "llm.server.options.reasoning_parser": "glm45",
+}
+CHECKPOINTS = {
+    "splade": {"retriever.model": "naver/splade-v3", "retriever.max_length": 512},
+    "repllama": {
+        "retriever.model": "castorini/repllama-v1-7b-lora-passage",
+        "retriever.max_length": 512,
+    },
+    "qwen3_embedding_8b": {
+        "retriever.model": "Qwen/Qwen3-Embedding-8B",
+        "retriever.max_length": 512,
+        "retriever.document_max_length": 4096,
+    },
+    "colbertv2": {"retriever.model": "colbert-ir/colbertv2.0", "retriever.max_length": 512},
+    "bm25_default": {"retriever.k1": 0.9, "retriever.b": 0.4},
+    "bm25_msmarco_doc": {"retriever.k1": 3.8, "retriever.b": 0.87},
+    "bm25_text_ranking": {"retriever.k1": 10.0, "retriever.b": 1.0},
+}
+RERANKERS = {
+    "none": {},
+    "monot5_3b": {"reranker.model": "castorini/monot5-3b-msmarco", "reranker.max_length": 512},
+    "rankllama_joined": {
+        "reranker.model": "castorini/rankllama-v1-7b-lora-passage",
+        "reranker.max_length": 512,
+        "reranker.layout": "joined",
+        "reranker.end_of_sequence": False,
+    },
+    "rank1": {
+        "reranker_llm.model": "jhu-clsp/rank1-7b",
+        "reranker.max_tokens": 2000,
+        "reranker.context_window": 4000,
+    },
+}
+TABLES = [name for name in experiments("text_ranking") if "table" in name]
+SIZES = {"2": 1, "3": 15, "4": 15, "6": 4, "7": 4, "8": 30, "9": 10, "11": 9, "13": 2}
+
+
+@pytest.mark.parametrize("experiment", TABLES)
+def test_every_cell_has_the_paper_s_constants(experiment):
+    agent = GLM if experiment.endswith(("table4", "table9")) else GPT_OSS
+    for settings in cells(experiment):
+        check_constants(settings, COMMON | agent)
+        check_constants(settings, CHECKPOINTS[settings.choices["retriever"]])
+        check_constants(settings, RERANKERS[settings.choices["reranker"]])
+
+
+@pytest.mark.parametrize("experiment", TABLES)
+def test_every_cell_has_its_published_row(experiment):
+    published = check_published_rows(experiment)
+    assert published.questions == 830
+    assert len(published.rows) == SIZES[experiment.rpartition("table")[2]]
+
+
+@pytest.mark.parametrize(
+    ("table", "factors", "figures"),
+    [
+        ("2", ["qwen3_embedding_8b"], [30.14, 0.570, 0.421]),
+        ("3", ["bm25_default", "passage", False], [30.97, None, 0.616, 0.572, 0.968]),
+        ("3", ["bm25_default", "document", False], [32.22, None, 0.366, 0.259, 0.805]),
+        ("3", ["bm25_default", "document", True], [28.14, 1.31, 0.343, 0.301, 0.746]),
+        ("6", ["bm25_default"], [26.87, 2.24, 0.556, 0.542, 0.877]),
+        ("8", ["bm25_default", "monot5_3b", 50], [27.57, 0.716, 0.689, 0.974]),
+        ("9", ["splade", "monot5_3b", 50], [62.09, 0.693, 0.575, 0.900]),
+        ("11", ["splade", "q2q_reasoning"], [31.70, 0.585, 0.557, 0.983]),
+        ("13", ["q2q_reasoning"], [31.15, 0.638, 0.613, 0.970]),
+    ],
+)
+def test_published_figures(table, factors, figures):
+    rows = cells(f"text_ranking/table{table}")[0].config.published.rows
+    (row,) = (list(row) for row in rows if list(row[: len(factors)]) == factors)
+    assert row[len(factors) :] == figures
+
+
+def test_units_and_readers():
+    for settings in cells("text_ranking/table6"):
+        check_constants(settings, {"unit": "passage", "tool.get_document": True})
+    for table in ("8", "9", "11", "13"):
+        for settings in cells(f"text_ranking/table{table}"):
+            check_constants(settings, {"unit": "passage", "tool.get_document": False})
+    for settings in cells("text_ranking/table7"):
+        if settings.choices["unit"] == "document_head":
+            check_constants(settings, {"unit.max_tokens": 512, "unit.tokenizer": "Qwen/Qwen3-0.6B"})
+
+
+def test_rewriting():
+    for settings in cells("text_ranking/table11"):
+        if settings.choices["rewriter"] != "none":
+            check_constants(
+                settings, {"rewriter.reasoning_effort": "low", "rewriter.apply_to": "both"}
+            )
+    _, rewritten = cells("text_ranking/table13")
+    check_constants(rewritten, {"rewriter.apply_to": "reranker", "reranker.depth": 10})
+
+
+def test_figure_1_is_a_grid_over_both_units():
+    units = [settings.choices["unit"] for settings in cells("text_ranking/figure1")]
+    assert units == ["document", "passage"]
+    for settings in cells("text_ranking/figure1"):
+        check_constants(settings, {"tuning.select": None, "tuning.objective": "R@5"})
+        assert list(settings.config.measures) == ["R@5", "nDCG@10"]
