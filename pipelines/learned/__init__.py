@@ -1,5 +1,5 @@
 """Learned representations of text: learned sparse, single-vector and multi-vector retrieval.
 
-What they share is the encoding of a corpus (`encoding`, `shards`); each retriever then keeps the
-result in an index of its own. Nothing here imports torch before it is called.
+A model is its retriever and the engine of its own index. Nothing here imports torch before it is
+called.
 """

@@ -113,7 +113,7 @@ class ColBERT(VectorRetriever):
             return list(map(len, self._network.tokenizer(prompted, verbose=False)["input_ids"]))
 
     def windows(self, text: str) -> list[str]:
-        """A document cut between words into pieces that are each read whole."""
+        """A document cut between words into pieces that the model reads to their end."""
         text = readable(text)
         room = self.limit - self.lengths([""])[0]
         with self._computing:
@@ -230,7 +230,7 @@ class ColBERTReranker(NeuralReranker):
         return scores
 
     def windows(self, pair: Pair) -> list[str]:
-        """The document in parts that are each read whole; the whole document if it fits."""
+        """The document in parts that the model reads to their end; all of it if it fits."""
         return self.encoder.windows(pair.text)
 
 

@@ -212,7 +212,7 @@ def load_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
 
 
 class _Head(NamedTuple):
-    """What ids.json says of a shard beside the ids. `digest` hashes ids and texts of its units."""
+    """What ids.json says of a shard besides the ids. `digest` hashes ids and texts of its units."""
 
     digest: str
     units: int

@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from soundingline.pipelines.learned.retriever import LearnedRetriever
 from soundingline.pipelines.models import (
     check_length,
     checkpoint_fingerprint,
+    in_batches,
     own_length,
     readable,
     stored_config,
@@ -129,24 +131,15 @@ class Splade(LearnedRetriever):
         return self._run("encode_document", items)
 
     def queries(self, texts: Sequence[str]) -> list[Mapping[str, float]]:
-        """Weights by term of each query. Those of the newest queries are kept."""
+        """Weights by term of each query. The newest queries are encoded once."""
         return self._weights.get(texts, self._query_weights)
 
     def _query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
-        readables, terms = [readable(text) for text in texts], self.vocabulary
-        size = max(1, self.placement.batch_tokens // self._limit)
-        arrays: list[NDArray[Any]] = []
-        for start in range(0, len(texts), size):
-            arrays += self._run("encode_query", readables[start : start + size])
-        return [
-            {
-                terms[term]: weight
-                for term, weight in zip(
-                    array["term"].tolist(), array["weight"].tolist(), strict=True
-                )
-            }
-            for array in arrays
-        ]
+        terms = self.vocabulary
+        items, lengths = self.read(texts)
+        encode = partial(self._run, "encode_query")
+        arrays = in_batches(encode, items, lengths, self.placement.batch_tokens)
+        return [{terms[term]: weight for term, weight in array.tolist()} for array in arrays]
 
     def _run(self, method: str, texts: Sequence[str]) -> list[NDArray[Any]]:
         what = f"SPLADE of {len(texts)} texts at once"

@@ -3,7 +3,7 @@ benchmarks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -251,7 +251,9 @@ def systems_of(runs: Sequence[EvaluatedRun], by: Sequence[str] = ()) -> Systems 
             while label in rows.get((key, occurrence), {}):
                 occurrence += 1
             rows.setdefault((key, occurrence), {})[label] = run
-    names = _system_labels([next(iter(row.values())) for row in rows.values()], by)
+    firsts = [next(iter(row.values())) for row in rows.values()]
+    varied = by or [name for name in varied_factors(firsts) if not _of_benchmark(name)]
+    names = factor_labels(firsts, varied)
     systems = [System(name, row) for name, row in zip(names, rows.values(), strict=True)]
     return Systems(labels, systems)
 
@@ -259,7 +261,7 @@ def systems_of(runs: Sequence[EvaluatedRun], by: Sequence[str] = ()) -> Systems 
 def _check_factors(groups: Sequence[Sequence[EvaluatedRun]], by: Sequence[str]) -> None:
     """`InputError` if the factors do not distinguish the runs on one benchmark."""
     known = {name for group in groups for run in group for name in run.factors}
-    varied = {name for name in known if any(_varies(name, group) for group in groups)}
+    varied = {name for group in groups for name in varied_factors(group)}
     if unknown := sorted(set(by) - known):
         raise InputError(
             f"no run has the factor {', '.join(unknown)}", valid=", ".join(sorted(varied or known))
@@ -300,13 +302,21 @@ def _of_benchmark(factor: str) -> bool:
     return factor == _BENCHMARK or factor.startswith(f"{_BENCHMARK}.")
 
 
-def _varies(factor: str, runs: Sequence[EvaluatedRun]) -> bool:
-    return len({run.factors.get(factor, "") for run in runs}) > 1
+def varied_factors(runs: Sequence[EvaluatedRun]) -> list[str]:
+    """Factors whose values differ between runs, in the order of their first appearance."""
+    names = dict.fromkeys(name for run in runs for name in run.factors)
+    return [name for name in names if len({run.factors.get(name, "") for run in runs}) > 1]
+
+
+def factor_labels(runs: Sequence[EvaluatedRun], factors: Sequence[str]) -> list[str]:
+    """The values of the factors of each run; the names of the runs if these values do not
+    distinguish them."""
+    labels = [" · ".join(_values(run, factors)) or "—" for run in runs]
+    return labels if len(set(labels)) == len(labels) else [run.name for run in runs]
 
 
 def _benchmark_labels(runs: Sequence[EvaluatedRun]) -> list[str]:
     """The benchmarks' names, and for equal names the settings that differ."""
-    factors = dict.fromkeys(name for run in runs for name in run.factors if _of_benchmark(name))
     names = []
     for run in runs:
         settings = run.manifest.get("config", {}).get(_BENCHMARK) or {}
@@ -315,7 +325,7 @@ def _benchmark_labels(runs: Sequence[EvaluatedRun]) -> list[str]:
     labels = []
     for run, name in zip(runs, names, strict=True):
         alike = [one for one, other in zip(runs, names, strict=True) if other == name]
-        varied = [factor for factor in factors if _varies(factor, alike)]
+        varied = filter(_of_benchmark, varied_factors(alike))
         labels.append(" ".join([name, *_values(run, varied)]))
     return [
         label if labels.count(label) == 1 else f"{label} ({_content(run)[:12]})"
@@ -323,12 +333,5 @@ def _benchmark_labels(runs: Sequence[EvaluatedRun]) -> list[str]:
     ]
 
 
-def _system_labels(runs: Sequence[EvaluatedRun], by: Sequence[str]) -> list[str]:
-    names = dict.fromkeys(name for run in runs for name in run.factors)
-    varied = by or [name for name in names if not _of_benchmark(name) and _varies(name, runs)]
-    labels = [" · ".join(_values(run, varied)) or "—" for run in runs]
-    return labels if len(set(labels)) == len(labels) else [run.name for run in runs]
-
-
-def _values(run: EvaluatedRun, factors: Sequence[str]) -> list[str]:
+def _values(run: EvaluatedRun, factors: Iterable[str]) -> list[str]:
     return [str(run.factors[name]) for name in factors if name in run.factors]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
-from soundingline.toolkit.report.measures import describe, is_usage, number
+from soundingline.toolkit.report.measures import is_usage, number, value_text
 from soundingline.toolkit.report.page import (
     Column,
     Entries,
@@ -189,7 +189,7 @@ def costs_section(data: ReportData) -> Section | None:
             )
 
     def entries(run: EvaluatedRun) -> Iterator[str]:
-        yield number(run.metrics.get(measure), describe(measure).digits)
+        yield value_text(run.metrics.get(measure), measure)
         for when in _TIMES:
             for unit in _UNITS:
                 amount = costs[run.name][when].get(unit)
@@ -260,7 +260,7 @@ def roles_section(data: ReportData) -> Section | None:
         for role in roles:
             prefix = "usage_" if role == "all" else f"usage_{role}_"
             measures = [f"{prefix}{quantity}" for quantity in quantities]
-            numbers = [number(metrics.get(name), describe(name).digits) for name in measures]
+            numbers = [value_text(metrics.get(name), name) for name in measures]
             dollars, total = metrics.get(f"{prefix}dollars"), metrics.get("usage_dollars")
             share = None if dollars is None or not total else 100 * dollars / total
             of_dollars = "—" if share is None else number(share, 0) + "%"

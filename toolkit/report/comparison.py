@@ -17,6 +17,7 @@ from soundingline.toolkit.report.measures import (
     number,
     ordered,
     probability,
+    value_text,
 )
 from soundingline.toolkit.report.page import (
     Column,
@@ -139,7 +140,7 @@ def summary(data: ReportData) -> list[TextSpan]:
         return [TextSpan("The runs have no measure to compare.")]
     best, *others = ranked
     count = len(best.per_question.get(data.main, {})) or question_count(best)
-    value = number(best.metrics[data.main], describe(data.main).digits)
+    value = value_text(best.metrics[data.main], data.main)
     value += f" over {count:,} question{'s' if count != 1 else ''}"
     name = TextSpan(data.label(best.name), True)
     if len(data.styles) == 1:
@@ -166,10 +167,9 @@ def _compared(data: ReportData, best: str, other: str, role: str) -> list[TextSp
     row, name = data.comparison(data.main, best, other), TextSpan(data.label(other), True)
     if row is None:
         return [TextSpan(" It was not compared with "), name, TextSpan(f" ({role}).")]
-    digits = describe(data.main).digits
     size = (
-        f": {number(row.difference, digits, sign=True)}, 95% interval "
-        f"{interval_text(row.low, row.high, digits)}, p (Holm) {probability(row.p_holm)}, "
+        f": {value_text(row.difference, data.main, sign=True)}, 95% interval "
+        f"{interval_text(row.low, row.high, data.main)}, p (Holm) {probability(row.p_holm)}, "
         f"{row.n:,} paired questions"
     )
     spans = [TextSpan(" The difference from "), name, TextSpan(f" ({role}) is ")]
@@ -191,7 +191,7 @@ def _largest(data: ReportData, measure: str) -> str:
     if not significant:
         return ""
     largest = max(significant, key=lambda row: abs(row.difference))
-    size = number(largest.difference, describe(measure).digits, sign=True)
+    size = value_text(largest.difference, measure, sign=True)
     return (
         f"{measure} in {len(significant)} of {len(rows)} pairs, the largest between "
         f"{data.label(largest.a)} and {data.label(largest.b)} ({size})"
@@ -205,13 +205,12 @@ def _summary_of_systems(data: ReportData, systems: Systems) -> list[TextSpan]:
         text = f"The runs are over {len(systems.benchmarks)} benchmarks, and no system has "
         return [TextSpan(f"{text}{data.main or 'a measure'} on all of them: there is no average.")]
     (best, value), *others = ranked
-    digits = describe(data.main).digits
     spans = [
         TextSpan(best.label, True),
         TextSpan(
             f" has the {_best(data)} macro average of {data.main} over {len(benchmarks)} "
             f"benchmarks, of {len(ranked)} systems with results on all of them: "
-            f"{number(value, digits)}."
+            f"{value_text(value, data.main)}."
         ),
     ]
     for other, other_value in others[:1]:
@@ -219,7 +218,7 @@ def _summary_of_systems(data: ReportData, systems: Systems) -> list[TextSpan]:
         spans += [
             TextSpan(" The next is "),
             TextSpan(other.label, True),
-            TextSpan(f" ({number(other_value, digits)}): {counts}."),
+            TextSpan(f" ({value_text(other_value, data.main)}): {counts}."),
         ]
     return spans
 
@@ -324,10 +323,9 @@ def differences_section(data: ReportData) -> Section | None:
 def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: str = "") -> Table:
     """One row for each comparison. If all are with the same run, only the note names that run."""
     measure, notes = rows[0].measure, []
-    digits = describe(measure).digits
     one_other = len({row.b for row in rows}) == 1
     if one_other:
-        mean = number(rows[0].mean_b, digits)
+        mean = value_text(rows[0].mean_b, measure)
         notes.append(f"Differences from {data.label(rows[0].b)}, with {measure} {mean}.")
     counts = {run.name: recorded_count(run) for run in data.runs}
     most = max(min(counts[row.a], counts[row.b]) for row in rows)
@@ -340,8 +338,8 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
     entries: list[Entries] = []
     for row in rows:
         sides = [
-            TableEntry(data.label(row.a), sub=number(row.mean_a, digits)),
-            TableEntry(data.label(row.b), sub=number(row.mean_b, digits)),
+            TableEntry(data.label(row.a), sub=value_text(row.mean_a, measure)),
+            TableEntry(data.label(row.b), sub=value_text(row.mean_b, measure)),
         ]
         entries.append(
             [
@@ -363,10 +361,9 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
 
 
 def _difference(data: ReportData, row: PairedComparison) -> TableEntry:
-    digits = describe(row.measure).digits
     return TableEntry(
-        number(row.difference, digits, sign=True),
-        sub=interval_text(row.low, row.high, digits),
+        value_text(row.difference, row.measure, sign=True),
+        sub=interval_text(row.low, row.high, row.measure),
         mark="best" if data.significant(row) else "",
     )
 
@@ -431,7 +428,7 @@ def benchmarks_table(
 ) -> Table:
     """One row for each system, one column for each benchmark, and the macro average."""
     benchmarks = systems.benchmarks_of(measure)
-    digits, marks = describe(measure).digits, data.marks(measure)
+    marks = data.marks(measure)
     rows, notes = [], []
     if without := [name for name in systems.benchmarks if name not in benchmarks]:
         notes.append(f"No system has {measure} on {', '.join(without)}.")
@@ -444,8 +441,8 @@ def benchmarks_table(
             else:
                 run = system.runs[name]
                 mark = marks.get(run.name, "")
-                row.append(TableEntry(number(value, digits), interval_of(run, measure), mark))
-        rows.append([*row, number(systems.macro_average(system, measure), digits)])
+                row.append(TableEntry(value_text(value, measure), interval_of(run, measure), mark))
+        rows.append([*row, value_text(systems.macro_average(system, measure), measure)])
         if missing := [name for name in benchmarks if system.value(measure, name) is None]:
             notes.append(f"{system.label} has no macro average: missing on {', '.join(missing)}.")
     columns = [*texts("system"), *map(Column, (*benchmarks, "macro average"))]

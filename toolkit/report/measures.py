@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from soundingline.toolkit.trajectory import ROLES
 
@@ -170,6 +171,7 @@ HEADLINE = (
 """The order of measures; the first one that a comparison has is its main measure."""
 
 
+@cache
 def describe(name: str) -> Measure:
     """Look up a measure; an unknown one has four digits and neither direction nor definition."""
     if name in _BY_NAME:
@@ -222,13 +224,18 @@ def number(value: float | None, digits: int, *, sign: bool = False) -> str:
     return text.replace("-", "−")
 
 
-def interval_text(low: float, high: float, digits: int) -> str:
-    """Format an interval.
+def value_text(value: float | None, measure: str, *, sign: bool = False) -> str:
+    """Format a value, or a difference, of a measure with its digits."""
+    return number(value, describe(measure).digits, sign=sign)
 
-    >>> interval_text(-0.1, 0.25, 2)
+
+def interval_text(low: float, high: float, measure: str) -> str:
+    """Format an interval of a measure.
+
+    >>> interval_text(-0.1, 0.25, "search_calls")
     '[−0.10, 0.25]'
     """
-    return f"[{number(low, digits)}, {number(high, digits)}]"
+    return f"[{value_text(low, measure)}, {value_text(high, measure)}]"
 
 
 def probability(p: float | None) -> str:

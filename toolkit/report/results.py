@@ -13,7 +13,9 @@ from soundingline.toolkit.evaluation.comparison import (
     PairedComparison,
     Systems,
     by_benchmark,
+    factor_labels,
     systems_of,
+    varied_factors,
 )
 from soundingline.toolkit.evaluation.evaluation import OF_QUESTIONS, EvaluatedRun
 from soundingline.toolkit.evaluation.statistics import equal_ties, variance_components
@@ -25,6 +27,7 @@ from soundingline.toolkit.report.measures import (
     is_usage,
     number,
     ordered,
+    value_text,
 )
 from soundingline.toolkit.report.page import (
     COLOURS,
@@ -189,12 +192,7 @@ def _styles(runs: Sequence[EvaluatedRun], main: str, baseline: str) -> list[RunS
     """Label the runs by the factors that vary, or by their names where these do not suffice, and
     colour the baseline and the best runs."""
     varied = varied_factors(runs)
-    labels = [
-        " · ".join(str(run.factors[name]) for name in varied if name in run.factors) or "—"
-        for run in runs
-    ]
-    if not varied or len(set(labels)) < len(labels):
-        labels = [run.name for run in runs]
+    labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
     without = [run for run in runs if main not in run.metrics]
     best = [run.name for run in (*_ranked(runs, main), *without) if run.name != baseline]
     coloured = {baseline, *best[: len(COLOURS) - 1]}
@@ -202,11 +200,6 @@ def _styles(runs: Sequence[EvaluatedRun], main: str, baseline: str) -> list[RunS
     return [
         RunStyle(run, label, colours.get(run.name)) for run, label in zip(runs, labels, strict=True)
     ]
-
-
-def varied_factors(runs: Sequence[EvaluatedRun]) -> list[str]:
-    """Factors whose values differ between runs, in the order of their first appearance."""
-    return _varying([{name: str(value) for name, value in run.factors.items()} for run in runs])
 
 
 def factor_value(run: EvaluatedRun, name: str) -> str:
@@ -280,7 +273,7 @@ def run_interval(run: EvaluatedRun, measure: str) -> tuple[float, float] | None:
 def interval_of(run: EvaluatedRun, measure: str) -> str:
     """`run_interval` as text; empty if there is none."""
     interval = run_interval(run, measure)
-    return interval_text(*interval, describe(measure).digits) if interval else ""
+    return interval_text(*interval, measure) if interval else ""
 
 
 # The table of results.
@@ -344,7 +337,7 @@ def measured(run: EvaluatedRun, measure: str, mark: str) -> TableEntry:
     """The value of a measure with its interval, and with the number of questions behind it where
     that is not the number of all questions."""
     text, sub = (
-        number(run.metrics.get(measure), describe(measure).digits),
+        value_text(run.metrics.get(measure), measure),
         interval_of(run, measure),
     )
     count = len(run.per_question.get(measure, {}))
@@ -424,12 +417,11 @@ def repeats_section(data: ReportData) -> Section | None:
             found = variance_components(style.run.repeats.get(measure, {}))
             if found is None:
                 continue
-            digits = describe(measure).digits
             row = [
                 measure,
                 number(found.repeats, 0 if found.repeats.is_integer() else 1),
-                number(found.within, digits),
-                number(found.between, digits),
+                value_text(found.within, measure),
+                value_text(found.between, measure),
                 "—" if found.share is None else number(100 * found.share, 0) + "%",
             ]
             rows.append([style.entry, *row])

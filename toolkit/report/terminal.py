@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from soundingline.toolkit.console import escape_control
-from soundingline.toolkit.evaluation.comparison import PairedComparison
+from soundingline.toolkit.evaluation.comparison import PairedComparison, varied_factors
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.report.comparison import averaged, benchmarks_table
 from soundingline.toolkit.report.page import TableEntry
@@ -21,7 +21,6 @@ from soundingline.toolkit.report.results import (
     factor_value,
     measured,
     report_data,
-    varied_factors,
 )
 
 WIDTH = 80

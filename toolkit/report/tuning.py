@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from soundingline.toolkit.evaluation.grid import DEFAULT_POINT, GridPoint, point_settings
 from soundingline.toolkit.evaluation.tuning import HeldOut, TuningResult, best_point, ordered_points
-from soundingline.toolkit.report.measures import describe, interval_text, number, probability
+from soundingline.toolkit.report.measures import interval_text, probability, value_text
 from soundingline.toolkit.report.page import (
     Column,
     Entries,
@@ -85,34 +85,31 @@ def described(point: GridPoint) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in point_settings(point).items())
 
 
-def _value(value: float, measure: str) -> str:
-    return number(float(value), describe(measure).digits)
-
-
 def _summary(result: TuningResult, splits: tuple[str, str]) -> list[TextSpan]:
     choice, objective = result.choices[result.objective], result.objective
-    digits, optimism = describe(objective).digits, _value(choice.optimism, objective)
+    optimism = value_text(choice.optimism, objective)
     if isinstance(choice, HeldOut):
         text = (
             f" is chosen by {objective} on {choice.selecting:,} questions ({splits[0]}). It has "
-            f"{_value(choice.chosen_value, objective)} on {choice.reported:,} other questions "
+            f"{value_text(choice.chosen_value, objective)} on {choice.reported:,} other questions "
             f"({splits[1]}). A choice on these questions themselves would have reported "
-            f"{_value(choice.best_value, objective)} with "
+            f"{value_text(choice.best_value, objective)} with "
             f"{described(result.points[choice.best])}: optimism {optimism}."
         )
     else:
         text = (
             f" is the best point by {objective} on all {choice.questions:,} questions, with "
-            f"{_value(choice.selected, objective)}. Chosen by cross-validation "
+            f"{value_text(choice.selected, objective)}. Chosen by cross-validation "
             f"({len(choice.folds)} folds, {result.method}), BM25 has "
-            f"{_value(choice.value, objective)}: optimism {optimism}."
+            f"{value_text(choice.value, objective)}: optimism {optimism}."
         )
     gains = result.gains[objective]
     gain = next((gain for point, gain in gains.items() if point[:2] == DEFAULT_POINT), None)
     if gain is not None:
         text += (
-            f" Difference from the default: {number(gain.difference, digits, sign=True)}, 95% "
-            f"interval {interval_text(gain.low, gain.high, digits)}, p {probability(gain.p)}."
+            f" Difference from the default: {value_text(gain.difference, objective, sign=True)}, "
+            f"95% interval {interval_text(gain.low, gain.high, objective)}, "
+            f"p {probability(gain.p)}."
         )
     others = int(result.plateaus[objective].inside.sum()) - 1
     text += (
@@ -135,18 +132,21 @@ def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
     rows = []
     for name, choice in result.choices.items():
         row = [TableEntry(name, mark="best" if name == result.objective else "")]
-        values = [described(result.points[choice.chosen]), _value(choice.selected, name)]
+        values = [described(result.points[choice.chosen]), value_text(choice.selected, name)]
         if isinstance(choice, HeldOut):
             best = described(result.points[choice.best])
-            values += [_value(choice.chosen_value, name), best, _value(choice.best_value, name)]
+            values += [
+                value_text(choice.chosen_value, name),
+                best,
+                value_text(choice.best_value, name),
+            ]
         else:
-            values.append(_value(choice.value, name))
+            values.append(value_text(choice.value, name))
         inside = f"{int(result.plateaus[name].inside.sum()):,}"
-        row += map(TableEntry, [*values, _value(choice.optimism, name), inside])
-        digits = describe(name).digits
+        row += map(TableEntry, [*values, value_text(choice.optimism, name), inside])
         for gain in result.gains[name].values():
-            sub = f"{interval_text(gain.low, gain.high, digits)} p {probability(gain.p)}"
-            row.append(TableEntry(number(gain.difference, digits, sign=True), sub=sub))
+            sub = f"{interval_text(gain.low, gain.high, name)} p {probability(gain.p)}"
+            row.append(TableEntry(value_text(gain.difference, name, sign=True), sub=sub))
         rows.append(row)
     return Section(
         "choices",
@@ -209,7 +209,7 @@ def _planes(result: TuningResult, splits: tuple[str, str]) -> Section:
         mark = "best" if plane == tuple(result.chosen()[2:]) else ""
         row = [TableEntry(f"{value:g}", mark=mark) for value in plane]
         texts_of_best = [described(result.points[best][:2])]
-        texts_of_best += [_value(means[best], name) for means in sides]
+        texts_of_best += [value_text(means[best], name) for means in sides]
         rows.append([*row, *texts_of_best])
     columns = [Column("weight"), Column("tau"), Column("its k1, b", splits[0], numeric=False)]
     columns += [Column(name, split) for split in splits[: len(sides)]]
@@ -231,13 +231,13 @@ def _depths(result: TuningResult, cutoffs: Sequence[int], split: str) -> Section
     references = map(list(result.points).index, result.gains[result.objective])
     rows: list[list[TableEntry | str]] = []
     for place in dict.fromkeys([chosen, *references]):
-        values = [_value(result.reported.of(name)[:, place].mean(), name) for name in names]
+        values = [value_text(result.reported.of(name)[:, place].mean(), name) for name in names]
         mark = "best" if place == chosen else ""
         rows.append([TableEntry(described(result.points[place]), mark=mark), *values])
     rows.append(["best point of each depth"])
     for name in names:
         best = best_point(result.reported.of(name)[:, : len(result.grid)], result.grid.points)
-        value = _value(result.means(name)[best], name)
+        value = value_text(result.means(name)[best], name)
         rows[-1].append(TableEntry(value, sub=described(result.points[best])))
     return Section(
         "depths",
@@ -258,7 +258,7 @@ def _top(result: TuningResult, splits: tuple[str, str]) -> Section:
     rows = [
         [
             described(result.points[place]),
-            *(_value(means[place], name) for means in sides),
+            *(value_text(means[place], name) for means in sides),
             "—" if place == chosen else probability(float(p_values[place])),
         ]
         for place in order
