@@ -17,6 +17,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -119,40 +120,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
     output has gone (`| head`).
     """
     sys.excepthook = print_traceback
-    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _start(words)
+        code = _command(list(sys.argv[1:] if arguments is None else arguments))()
         sys.stdout.flush()
     except BrokenPipeError:
         # What is left cannot be flushed at the end of the process.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = DEFECT
-    sys.exit(code)
-
-
-def _start(words: Sequence[str]) -> int:
-    if not words or words[0] in HELP:
-        lines = [f"  {name:10} {about}" for name, (_, about) in COMMANDS.items()]
-        end = "soundingline COMMAND --help describes a command."
-        print("\n".join(["usage: soundingline COMMAND [KEY=VALUE ...]", "", *lines, "", end]))
-        return 0
-    name, *arguments = words
-    try:
-        task = _task(name)
-        if name == "serve":  # its options are not part of the configuration
-            return int(task(arguments))
-        parser = CommandParser(name, task)
-        if HELP.intersection(arguments):
-            print(parser.help_page(arguments))
-            return 0
-        flags = parser.read(arguments)
-        if name in SWEPT:
-            return _run_or_sweep(task, flags, parser)
-        return _run_over_paths(task, flags, parser)
     except (*REFUSED, *BAD_INPUTS) as error:
         if not is_bad_input(error):
             raise
-        return ending(error)
+        code = ending(error)
+    sys.exit(code)
+
+
+def _command(words: Sequence[str]) -> Callable[[], int]:
+    """What runs the command that `words` name first, and returns its exit code."""
+    if not words or words[0] in HELP:
+        lines = [f"  {name:10} {about}" for name, (_, about) in COMMANDS.items()]
+        end = "soundingline COMMAND --help describes a command."
+        overview = ["usage: soundingline COMMAND [KEY=VALUE ...]", "", *lines, "", end]
+        return partial(_print, "\n".join(overview))
+    name, *arguments = words
+    task = _task(name)
+    if name == "serve":  # its options are not part of the configuration
+        return partial(task, arguments)
+    parser = CommandParser(name, task)
+    if HELP.intersection(arguments):
+        return partial(_print, parser.help_page(arguments))
+    run = _run_or_sweep if name in SWEPT else _run_over_paths
+    return partial(run, task, parser.read(arguments), parser)
+
+
+def _print(page: str) -> int:
+    print(page)
+    return 0
 
 
 def _task(name: str) -> Callable[..., Any]:
@@ -375,7 +377,24 @@ def _run_or_sweep(
     check_name(flags.overrides)
     try:
         try:
-            _compose_and_run(one_job, flags, parser)
+            hydra, config = _composed(flags, parser)
+            if config is None:
+                return 0
+            callbacks = Callbacks(config)
+            context = HydraContext(config_loader=hydra.config_loader, callbacks=callbacks)
+            if config.hydra.mode == RunMode.MULTIRUN:
+                callbacks.on_multirun_start(config=config, config_name=ROOT_CONFIG)
+                sweeper = Plugins.instance().instantiate_sweeper(
+                    config=config, hydra_context=context, task_function=one_job
+                )
+                swept: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+                sweeper.sweep(arguments=swept)
+                callbacks.on_multirun_end(config=config, config_name=ROOT_CONFIG)
+            else:
+                callbacks.on_run_start(config=config, config_name=ROOT_CONFIG)
+                ended = run_job(one_job, config, "hydra.run.dir", None, context)
+                callbacks.on_run_end(config=config, config_name=ROOT_CONFIG, job_return=ended)
+                _ = ended.return_value  # raises what the job raised
         except SweepRefused as refusal:
             raise refusal.error from None
         except KeyboardInterrupt:
@@ -386,6 +405,7 @@ def _run_or_sweep(
                 wait_for_jobs(SweepStart.folder)
             raise
         finally:
+            GlobalHydra.instance().clear()
             os.environ.pop(SWEEP, None)  # this process may go on, and belongs to no sweep then
             if SweepStart.folder:
                 from soundingline.experiments.run_context import end_servers
@@ -401,19 +421,18 @@ def _run_or_sweep(
     return exit_code(unfinished) if refused or unfinished else 0
 
 
-def _compose_and_run(
-    job: Callable[[DictConfig], None], flags: argparse.Namespace, parser: CommandParser
-) -> None:
-    """Compose the configuration once, and run the job or sweep, whichever `-m` or the option
-    `hydra.mode` says. `hydra.main` would compose a second time to learn the mode."""
+def _composed(flags: argparse.Namespace, parser: CommandParser) -> tuple[Any, Any]:
+    """Hydra, and the configuration that it composes once; `hydra.main` composes a second time to
+    learn the mode (`-m`, or the option `hydra.mode`). No configuration if Hydra's flags say to
+    print something instead."""
     # Hydra swallows tracebacks and exits with 1 unless this is set; we sort the errors ourselves.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     setbase("1.3")
     register()
     _check_hydra_flags(flags)
     if flags.cfg or flags.info or flags.hydra_help or flags.shell_completion:
-        _run_hydra(flags, parser, job, config_path=str(CONF), config_name=ROOT_CONFIG)
-        return
+        _run_hydra(flags, parser, print, config_path=str(CONF), config_name=ROOT_CONFIG)
+        return None, None
     search_path = create_config_search_path(str(CONF))
     if flags.config_dir:
         if not Path(flags.config_dir).is_dir():
@@ -421,34 +440,16 @@ def _compose_and_run(
         where = f"file://{Path(flags.config_dir).resolve()}"
         search_path.prepend("command-line", where, SearchPathQuery(provider="schema"))
     GlobalHydra.instance().clear()
-    hydra = Hydra.create_main_hydra2(parser.prog.split()[-1], search_path)
-    try:
-        overrides = [*flags.overrides, *(["hydra.mode=MULTIRUN"] if flags.multirun else [])]
-        config = hydra.compose_config(
-            ROOT_CONFIG, overrides, RunMode.MULTIRUN, validate_sweep_overrides=False
-        )
-        config.hydra.mode = config.hydra.mode or RunMode.RUN
-        parsed = OverridesParser.create().parse_overrides(overrides)
-        loader: Any = hydra.config_loader
-        loader.validate_sweep_overrides_legal(parsed, config.hydra.mode, from_shell=True)
-        configure_log(config.hydra.hydra_logging, config.hydra.verbose)
-        callbacks = Callbacks(config)
-        context = HydraContext(config_loader=hydra.config_loader, callbacks=callbacks)
-        if config.hydra.mode == RunMode.MULTIRUN:
-            callbacks.on_multirun_start(config=config, config_name=ROOT_CONFIG)
-            sweeper = Plugins.instance().instantiate_sweeper(
-                config=config, hydra_context=context, task_function=job
-            )
-            swept: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-            sweeper.sweep(arguments=swept)
-            callbacks.on_multirun_end(config=config, config_name=ROOT_CONFIG)
-            return
-        callbacks.on_run_start(config=config, config_name=ROOT_CONFIG)
-        ended = run_job(job, config, "hydra.run.dir", None, context)
-        callbacks.on_run_end(config=config, config_name=ROOT_CONFIG, job_return=ended)
-        _ = ended.return_value  # raises what the job raised
-    finally:
-        GlobalHydra.instance().clear()
+    hydra: Any = Hydra.create_main_hydra2(parser.prog.split()[-1], search_path)
+    overrides = [*flags.overrides, *(["hydra.mode=MULTIRUN"] if flags.multirun else [])]
+    config = hydra.compose_config(
+        ROOT_CONFIG, overrides, RunMode.MULTIRUN, validate_sweep_overrides=False
+    )
+    config.hydra.mode = config.hydra.mode or RunMode.RUN
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    hydra.config_loader.validate_sweep_overrides_legal(parsed, config.hydra.mode, from_shell=True)
+    configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+    return hydra, config
 
 
 def _check_hydra_flags(flags: argparse.Namespace) -> None:

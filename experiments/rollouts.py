@@ -318,7 +318,15 @@ class RolloutRunner:
             # Repeats of a question may be under way at once, each on an account of its own.
             qid = repeat_id(topic.qid, repeat)
             agent = self._agents[repeat - 1]
-            trajectory = await _answered(agent, topic._replace(qid=qid), self._session(qid))
+            asked, tool = topic._replace(qid=qid), self._session(qid)
+            episode = Episode(asked, tool)
+            try:
+                trajectory = await agent.run(asked, tool)
+                if not isinstance(trajectory, Trajectory):
+                    name, returned = type(agent).__name__, type(trajectory).__name__
+                    raise TypeError(f"{name}.run returned {returned}, and a run needs a Trajectory")
+            except Exception as error:
+                trajectory = episode.ended_by(error)
             if not trajectory.usage:
                 # An agent that asks no model may search through a pipeline that does.
                 trajectory = replace(trajectory, usage=self.tally.usage(qid))
@@ -336,19 +344,6 @@ class RolloutRunner:
     def _record(self, trajectory: Trajectory, repeat: int) -> None:
         self._folder.repeat(repeat).write(trajectory)
         self.tally.add(trajectory)
-
-
-async def _answered(agent: Agent, topic: Topic, tool: SearchTool) -> Trajectory:
-    """The agent's trajectory; where `run` itself fails, one that tells of it."""
-    episode = Episode(topic, tool)
-    try:
-        trajectory = await agent.run(topic, tool)
-        if not isinstance(trajectory, Trajectory):
-            name, given = type(agent).__name__, type(trajectory).__name__
-            raise TypeError(f"{name}.run returned {given}, and a run needs a Trajectory")
-    except Exception as error:
-        return episode.ended_by(error)
-    return trajectory
 
 
 async def run_rollouts(

@@ -190,15 +190,23 @@ def is_format_character(character: str) -> bool:
 
 def without_format_characters(text: str) -> str:
     """The text without its format characters, see `is_format_character`."""
-    return text if text.isascii() else text.translate(_VISIBLE)
+    return text if text.isascii() else text.translate(_DROPPED)
 
 
-class _Visible(dict[int, int | None]):
-    """Drops format characters in `str.translate`; filled as codes occur, because there are many."""
+def with_zero_width_spaces(text: str) -> str:
+    """The text, of the same length, with a zero-width space for each format character."""
+    return text if text.isascii() else text.translate(_REPLACED)
+
+
+class _FormatCharacters(dict[int, int | None]):
+    """A table for `str.translate`, filled as codes occur, because there are many."""
+
+    def __init__(self, replacement: int | None) -> None:
+        self._replacement = replacement
 
     def __missing__(self, code: int) -> int | None:
-        self[code] = None if is_format_character(chr(code)) else code
+        self[code] = self._replacement if is_format_character(chr(code)) else code
         return self[code]
 
 
-_VISIBLE = _Visible()
+_DROPPED, _REPLACED = _FormatCharacters(None), _FormatCharacters(0x200B)

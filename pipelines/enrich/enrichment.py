@@ -38,6 +38,7 @@ REASONS_FILE = "reasons.json"
 SECONDS = "seconds.json"
 FORMS = ("repaired", "published", "joined")
 APPLY_TO = ("query", "reasoning", "question")
+SIDES = ("both", "query", "corpus")
 _INDEX, _PHRASES = "index", "phrases"
 _REASONING_WORDS = 512
 
@@ -205,6 +206,7 @@ class Enrichment(Stage):
         apply_to: The text for which phrases are proposed: the `query`, the newest `reasoning` of
             the agent (its last 512 words), or the `question` behind the query. If it is missing,
             the query is used, and `counts` has it as `without_reasoning` or `without_question`.
+        sides: `query` or `corpus` leaves the other side, and its filter, out.
 
     Raises:
         InputError: For impossible arguments, and for an index that cannot be enriched.
@@ -219,6 +221,7 @@ class Enrichment(Stage):
     weight: float = 0.5
     form: str = "repaired"
     apply_to: str = "query"
+    sides: str = "both"
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < inf:
@@ -227,6 +230,12 @@ class Enrichment(Stage):
             raise InputError(f"form is {self.form!r}", valid=", ".join(FORMS))
         if self.apply_to not in APPLY_TO:
             raise InputError(f"apply_to is {self.apply_to!r}", valid=", ".join(APPLY_TO))
+        if self.sides not in SIDES:
+            raise InputError(f"sides is {self.sides!r}", valid=", ".join(SIDES))
+        if self.sides == "query":
+            self.corpus = self.corpus_filter = None
+        elif self.sides == "corpus":
+            self.query = self.query_filter = None
         if self.query is None and self.corpus is None:
             raise InputError(
                 "the enrichment has neither side",

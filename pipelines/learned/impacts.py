@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,7 +153,7 @@ class ImpactIndex(OpenedIndex):
             return np.zeros(len(numbers), np.float32)
         return self._sums.of(numbers, terms, partial(_add_impacts, *self._arrays, terms, weights))
 
-    def retriever(self, encoder: QueryEncoder | None = None, depth: int = 1000) -> ImpactRetriever:
+    def retriever(self, encoder: Any = None, depth: int = 1000) -> ImpactRetriever:
         """A PyTerrier transformer over this index; see `ImpactRetriever`."""
         return ImpactRetriever(depth=depth, index=self, encoder=encoder)
 
@@ -169,9 +169,7 @@ class ImpactIndex(OpenedIndex):
         encoded = self._encoded(queries, model.encoder)
         return [self.scores(*pair) for pair in zip(encoded, numbers, strict=True)]
 
-    def _encoded(
-        self, queries: Sequence[Any], encoder: QueryEncoder | None
-    ) -> Sequence[Mapping[str, float]]:
+    def _encoded(self, queries: Sequence[Any], encoder: Any) -> Sequence[Mapping[str, float]]:
         if not all(isinstance(query, str) for query in queries):
             return queries
         if encoder is None:
@@ -200,12 +198,6 @@ class ImpactIndex(OpenedIndex):
         return terms, np.array([weight for _, weight in known], dtype=np.float32)
 
 
-class QueryEncoder(Protocol):
-    """Gives queries weights by term; safe for many threads."""
-
-    def queries(self, texts: Sequence[str]) -> Sequence[Mapping[str, float]]: ...
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class ImpactRetriever(Retriever):
     """Ranks by the sum of query weight times impact.
@@ -213,9 +205,13 @@ class ImpactRetriever(Retriever):
     `query` is encoded by `encoder`, all queries of a frame at once, and its weights are scaled and
     rounded as the index's impacts are. `query_toks` (term -> weight) is taken as it is. Without an
     encoder only `query_toks` can be searched. Bad settings, or a missing encoder: `InputError`.
+
+    Args:
+        encoder: An object whose method `queries` returns the weights by term of each of some texts,
+            in any thread, such as `Splade`.
     """
 
-    encoder: QueryEncoder | None = None
+    encoder: Any = None
 
 
 def _check(folder: Path, manifest: Mapping[str, Any]) -> None:

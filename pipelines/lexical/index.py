@@ -190,7 +190,7 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
     def get_corpus_iter(self, return_toks: bool = True) -> Iterator[dict[str, Any]]:
         """The documents, in their order, as PyTerrier's indexers take them: `docno`, and `toks`, a
         dict of index terms to frequencies; without `return_toks`, `docno`, `title` and `text`
-        (`InputError` where the index keeps no texts)."""
+        (`InputError` if the index stores no texts)."""
         if not return_toks:
             for start in range(0, len(self), _AT_ONCE):
                 numbers = np.arange(start, min(start + _AT_ONCE, len(self)))
@@ -226,11 +226,11 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         return str(base.path.absolute()) if base.manifest.get("texts") else ""
 
     def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
-        """The units, in the order of their ids; `KeyError` for an unknown id, `InputError` where
-        the index keeps no texts."""
+        """The units, in the order of their ids; `KeyError` for an unknown id, `InputError` if the
+        index stores no texts."""
         if not self.texts_path:
             raise InputError(
-                f"the lexical index at '{self.path}' keeps no texts",
+                f"the lexical index at '{self.path}' stores no texts",
                 do="build it with keep_texts=True, or give the texts of a store",
             )
         numbers = self.docnos.numbers(unit_ids).tolist()
@@ -347,8 +347,8 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
     ) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
         """Terms of documents: for each document number, the numbers of its terms (positions in
         `vocabulary`, ascending) and their frequencies. Terms in more than `largest_share` of the
-        documents are left out. Read from files beside the index where that is at most a tenth and
-        postings are many, else one walk through the postings, whatever the number of documents.
+        documents are left out. They are read from files of the index if that is at most a tenth
+        and there are many postings, else by one walk through the postings for all documents.
         """
         limit = math.floor(largest_share * self.statistics.documents_with_terms)
         return self._document_terms.vectors(numbers, limit)
@@ -557,7 +557,7 @@ class LexicalEngine:
             return ""
         building, searching = BYTES_A_UNIT * units // 1_000_000, 4 * units // 1_000_000
         return (
-            f"{units:,} units to index: building keeps about {building:,} MB beside "
+            f"{units:,} units to index: building takes about {building:,} MB besides "
             f"engine.memory_mb={self.memory_mb}; each search takes {searching:,} MB while it runs, "
             f"and at most {searches_at_once(units)} run at once"
         )

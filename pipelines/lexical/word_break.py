@@ -26,7 +26,7 @@ _PIECE_LENGTH_KEPT = 64
 PART = 1  # always of a word, or next to one
 LETTER, DIGIT = 2, 4  # what a mark may stand between
 FOREIGN = 8  # not ASCII: what a mark next to it is, the analyzer decides
-MARK = 16  # of a word beside a foreign byte, and between the two that it joins; else a gap
+MARK = 16  # of a word next to a foreign byte, and between the two that it joins; else a gap
 JOINS = 5  # LETTER and DIGIT, so many bits higher: what a mark joins
 
 
@@ -118,8 +118,9 @@ _ASCII = re.compile(
     r"(?:(?<!_)_+)?[A-Za-z0-9][A-Za-z0-9_]*"
     r"(?:[.':,;](?:(?<=[A-Za-z][.':])(?=[A-Za-z])|(?<=[0-9][.',;])(?=[0-9]))[A-Za-z0-9_]+)*"
 )
-# As `_ASCII`, by byte. Beside another character, a mark or a sign of the last kind may be part of a
-# word: an apostrophe after a Hebrew letter, a quotation mark between two, a sign on a key.
+# As `_ASCII`, by byte. Next to a character that is not ASCII, a mark or a sign of the last kind may
+# be part of a word: an apostrophe after a Hebrew letter, a quotation mark between two, a sign on a
+# key.
 BYTE_CLASSES = make_byte_classes(
     parts="_",
     letters=ascii_letters,

@@ -16,6 +16,7 @@ from soundingline.experiments.experiment import Experiment
 from soundingline.pipelines.index_folder import signed
 from soundingline.toolkit.errors import InputError
 
+SIDE = "enrichment.sides=corpus"
 Entry = Callable[..., int]
 BROKEN = {
     "malformed JSON": (
@@ -208,13 +209,16 @@ def test_none_is_chosen_as_the_line_says():
         (["enrichment=feedback", "enrichment.query_filter.tau=null"], "query_filter.tau=None"),
         (["enrichment=feedback", "+enrichment.query_filter.tua=1"], "has no argument tua"),
         (["enrichment=feedback", "enrichment.query.phrases=0"], "phrases=0"),
-        (["enrichment=feedback_corpus", "retriever=ql"], "cannot search enriched documents"),
+        (
+            ["enrichment=feedback", "enrichment.sides=corpus", "retriever=ql"],
+            "cannot search enriched documents",
+        ),
         (["retriever.k3=1"], "no argument of the chosen retriever. valid: b, depth, k1"),
         (["agent.max_serches=1"], "did you mean agent.max_searches?"),
         (["agent.tool.depth=1"], "'agent.tool' is no argument of the chosen agent"),
         (["retreiver.k1=1"], "there is no group or key 'retreiver'"),
         (["retreiver=ql"], "did you mean retriever?"),
-        (["retriever=bm26"], "retriever=bm26 names no option. valid: bm25, "),
+        (["retriever=bm26"], "retriever=bm26 names no option. valid: bm25_default, "),
         (["llm=vllm/qwen3-8b"], "did you mean llm=vllm/qwen3_8b?"),
         (["experiment=pi_serini/x"], "text_ranking/table3"),
         (["unit=doc"], "unit=doc names no option. valid: document, document_head, maxp, passage"),
@@ -276,7 +280,7 @@ def test_an_index_of_another_corpus_is_refused(entry, beir, capsys):
 def test_an_enriched_index_that_does_not_fit_is_refused_until_it_is_removed(
     damage, entry, beir, capsys
 ):
-    given = ("benchmark=beir", f"benchmark.path={beir}", "enrichment=feedback_corpus")
+    given = ("benchmark=beir", f"benchmark.path={beir}", "enrichment=feedback", SIDE)
     assert entry("rank", *given, "name=x") == 0
     enriched = next(Path("indexes").glob("*/document-enriched-*"))
     if damage == "another index":

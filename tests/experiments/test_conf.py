@@ -166,10 +166,10 @@ def test_an_experiment_may_ask_a_model_where_there_is_one():
         return dict(config.hydra.sweeper.params)
 
     without = params()
-    assert without["enrichment"] == "none,feedback_query,feedback_corpus,feedback"
+    assert without["enrichment"] == "none,feedback"
     assert without["reranker"] == "none"
     for llm in ("llm=gpt-5.5", "llm@enrichment_llm=gpt-5.5"):
-        assert params(llm)["enrichment"] == "none,sira_query,sira_corpus,sira"
+        assert params(llm)["enrichment"] == "none,sira"
         assert params(llm)["reranker"] == "none,pointwise"
 
 

@@ -21,6 +21,8 @@ from soundingline.toolkit.runs import RunFolder
 Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
 KEYWORDS = json.dumps({"keywords": ["seamark", "tidal range"]})
+QUERY_SIDE = ("enrichment=sira", "enrichment.sides=query")
+CORPUS_SIDE = ("enrichment=sira", "enrichment.sides=corpus")
 SCRIPTED = (f"hydra.searchpath=[file://{OPTIONS}]", "llm@enrichment_llm=scripted")
 SAYS = f"enrichment_llm.says='{KEYWORDS}'"
 DOCUMENTS = 64
@@ -29,7 +31,7 @@ FLIGHT = 4
 
 def test_a_corpus_is_enriched_once_and_then_ranked(entry, capsys, tmp_path):
     log = tmp_path / "asked"
-    options = (*TINY, *SCRIPTED, SAYS, f"enrichment_llm.log={log}", "enrichment=sira_corpus")
+    options = (*TINY, *SCRIPTED, SAYS, f"enrichment_llm.log={log}", *CORPUS_SIDE)
     assert entry("rank", *options) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert "64 of 64 documents have no phrases yet" in error
@@ -50,7 +52,7 @@ def test_a_corpus_is_enriched_once_and_then_ranked(entry, capsys, tmp_path):
 def test_answers_in_the_phrases_of_queries_are_counted(entry, beir, tmp_path):
     """The benchmark asks for a mayor, Anna Kow, and for a height, nine metres."""
     says = json.dumps({"keywords": ["mayor anna kow", "harbour", "kow anna", "nineteen metres"]})
-    options = ("benchmark=beir", f"benchmark.path={beir}", *SCRIPTED, "enrichment=sira_query")
+    options = ("benchmark=beir", f"benchmark.path={beir}", *SCRIPTED, *QUERY_SIDE)
     filter_ = "enrichment.query_filter.tau=1"
     assert entry("rank", *options, f"enrichment_llm.says='{says}'", filter_, "name=r") == 0
     run = tmp_path / "runs/r"
@@ -116,7 +118,7 @@ def test_an_agents_queries_are_enriched_by_its_question(entry, peer):
     peer.default = Say(text=KEYWORDS)
     llm = ("llm@enrichment_llm=openai_compatible", "enrichment_llm.model=m")
     address = f"enrichment_llm.base_url={peer.openai_url}"
-    enriched = ("enrichment=sira_query", "enrichment.apply_to=question")
+    enriched = (*QUERY_SIDE, "enrichment.apply_to=question")
     assert entry("run", *TINY, *llm, address, *enriched, "name=r") == 0
     trajectories = list(RunFolder("runs/r").trajectories())
     searches = [call for each in trajectories for call in each.calls if call.ranking]
@@ -130,22 +132,27 @@ def test_an_agents_queries_are_enriched_by_its_question(entry, peer):
 
 def test_what_a_corpus_and_a_query_cost_stands_beside_what_they_buy(entry, tmp_path):
     model = (*SCRIPTED, SAYS, "enrichment_llm.price=1000")
-    assert entry("enrich", *TINY, *model, "enrichment=sira_corpus", "name=asked") == 0
+    assert entry("enrich", *TINY, *model, *CORPUS_SIDE, "name=asked") == 0
     paid = sum(start["dollars"] for start in starts(tmp_path / "runs/asked"))
     assert paid > 0
-    sides = "enrichment=none,sira_query,sira_corpus,sira"
-    assert entry("rank", "-m", *TINY, *model, sides, "name=r") == 0
+    arms = ("enrichment=none,sira", "enrichment.sides=query,corpus,both")
+    assert entry("rank", "-m", *TINY, *model, *arms, "name=r") == 0
     costs = {}
     for path in (tmp_path / "runs/r").glob("*/manifest.json"):
         manifest = json.loads(path.read_text())
-        costs[manifest["factors"]["enrichment"]] = manifest["costs"]
-    assert costs["none"]["once"] == costs["sira_query"]["once"] == {}
-    for arm in ("sira_corpus", "sira"):
+        assert (
+            manifest["factors"]["enrichment"] == "none" or "enrichment.sides" in manifest["factors"]
+        )
+        costs[manifest["factors"].get("enrichment.sides", "none")] = manifest["costs"]
+    # The three cells without an enrichment mean the same, and are one.
+    assert set(costs) == {"none", "query", "corpus", "both"}
+    assert costs["none"]["once"] == costs["query"]["once"] == {}
+    for arm in ("corpus", "both"):
         assert costs[arm]["once"]["dollars"] == pytest.approx(paid)
         assert costs[arm]["once"]["documents"] == DOCUMENTS
     # The second of two arms with the same queries asks for nothing, and costs what the first does.
-    assert costs["sira"]["query"]["dollars"] == costs["sira_query"]["query"]["dollars"] > 0
-    assert costs["sira_corpus"]["query"].get("dollars", 0) == 0
+    assert costs["both"]["query"]["dollars"] == costs["query"]["query"]["dollars"] > 0
+    assert costs["corpus"]["query"].get("dollars", 0) == 0
     report = (tmp_path / "runs/r/report.md").read_text(encoding="utf-8")
     assert "Recall against cost" in report and "dollars (once, for the corpus)" in report
     page = (tmp_path / "runs/r/report.html").read_text(encoding="utf-8")
@@ -181,7 +188,7 @@ def test_an_agents_run_tells_what_its_corpus_cost_and_which_phrases_hold_an_answ
 
 
 def test_an_estimate_above_the_cap_needs_to_be_confirmed(entry, capsys, tmp_path):
-    options = (*TINY, *SCRIPTED, SAYS, "enrichment=sira_corpus", "enrichment_llm.price=1000")
+    options = (*TINY, *SCRIPTED, SAYS, *CORPUS_SIDE, "enrichment_llm.price=1000")
     options = (*options, "name=r")
 
     def paid():
@@ -201,7 +208,7 @@ def test_an_estimate_above_the_cap_needs_to_be_confirmed(entry, capsys, tmp_path
 
 
 def test_a_confirmed_run_goes_on_until_its_money_is_spent(entry, capsys, tmp_path):
-    options = (*TINY, *SCRIPTED, SAYS, "enrichment=sira_corpus", "enrichment_llm.price=1000")
+    options = (*TINY, *SCRIPTED, SAYS, *CORPUS_SIDE, "enrichment_llm.price=1000")
     assert entry("enrich", *options, "budget.run_dollars=2", "name=r") == 2
     assert "set confirm=true" in capsys.readouterr().err
     assert entry("enrich", *options, "budget.run_dollars=2", "confirm=true", "name=r") != 0
@@ -213,13 +220,13 @@ def test_a_confirmed_run_goes_on_until_its_money_is_spent(entry, capsys, tmp_pat
     ("option", "message"),
     [
         ("enrichment=none", "this enrichment has no corpus side"),
-        ("enrichment=sira_query", "this enrichment has no corpus side"),
+        ("enrichment.sides=query", "this enrichment has no corpus side"),
         ("paths.caches=null", "paths.caches is null"),
         ("engine=pisa", "supports no enrichment"),
     ],
 )
 def test_what_cannot_be_enriched_is_refused(entry, capsys, option, message):
-    assert entry("enrich", *TINY, *SCRIPTED, "enrichment=sira_corpus", option) == 2
+    assert entry("enrich", *TINY, *SCRIPTED, *CORPUS_SIDE, option) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
@@ -261,7 +268,7 @@ def test_answers_of_every_odd_kind_are_survived_and_told(entry, peer, capsys):
 
 
 def test_counts_are_kept_where_the_money_ends(entry):
-    options = (*TINY, *SCRIPTED, "enrichment_llm.says=prose", "enrichment=sira_corpus", "name=r")
+    options = (*TINY, *SCRIPTED, "enrichment_llm.says=prose", *CORPUS_SIDE, "name=r")
     paid = ("enrichment_llm.price=1000", "budget.run_dollars=2")
     assert entry("enrich", *options, *paid) == 2
     assert RunFolder("runs/r").manifest()["stages"]["enrichment"]["unreadable"] > 0
@@ -273,7 +280,7 @@ def command(peer, *arguments):
         *(f"enrichment_llm.base_url={peer.openai_url}", f"enrichment_llm.concurrency={FLIGHT}"),
         "enrichment_llm.attempts=1",
     )
-    options = ("enrichment=sira_corpus", "name=r")
+    options = (*CORPUS_SIDE, "name=r")
     return ("enrich", *TINY, *options, *llm, *arguments)
 
 

@@ -117,7 +117,7 @@ def without_trajectories(working):
     half = BENCHMARK[:-1]
     assert run_entry("rank", "name=ranked", *BENCHMARK) == 0
     assert run_entry("rank", "-m", "name=swept", "unit=document,maxp", *BENCHMARK) == 0
-    assert run_entry("tune", "name=tuned", "grid=anserini_default", *half) == 0
+    assert run_entry("tune", "name=tuned", "grid=range", *half) == 0
     shutil.copytree("runs/demo", "runs/empty")
     shutil.rmtree("runs/empty/queries")
     for name in ("run.trec", "metrics.json"):

@@ -65,7 +65,8 @@ def test_a_tuning_and_an_enrichment_work_in_a_cell(entry, tmp_path):
         SCRIPTED,
         "llm@enrichment_llm=scripted",
         """enrichment_llm.says='{"keywords": ["tidal range"]}'""",
-        "enrichment=sira_corpus",
+        "enrichment=sira",
+        "enrichment.sides=corpus",
     )
     split = ("tuning.select=null", "tuning.folds=2", "grid=pi_serini")
     assert in_a_cell(lambda: entry("enrich", *TINY, *enrichment)) == 0

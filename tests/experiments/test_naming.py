@@ -99,7 +99,7 @@ def test_a_default_that_is_written_out_is_the_default():
 def test_a_cell_is_recognised_whatever_its_label(tmp_path):
     first, again = (
         Settings.compose([f"paths.runs={tmp_path}", *changes])
-        for changes in ((), ("retriever=bm25", "retriever.k1=0.9", "retriever.b=0.4"))
+        for changes in ((), ("retriever.k1=0.9", "retriever.b=0.4"))
     )
     assert cell_name(first) != cell_name(again)
     folder = run_folder(first, cell_name(first))

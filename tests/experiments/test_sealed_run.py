@@ -170,7 +170,7 @@ def test_the_manifest_names_the_tokenizer_and_another_one_is_another_run(
 def test_phrases_of_a_sealed_corpus_are_sealed(entry, benchmark):
     phrases = json.dumps({"keywords": [SENTENCES[0].rstrip(".")]})
     model = ("llm@enrichment_llm=scripted", f"enrichment_llm.says='{phrases}'")
-    enrichment = (SCRIPTED[0], *model, "enrichment=sira_corpus")
+    enrichment = (SCRIPTED[0], *model, "enrichment=sira", "enrichment.sides=corpus")
     assert entry("enrich", *benchmark, *enrichment) == 0
     assert list(Path("caches/sealed").glob("*.sqlite"))
     assert not list(leaks("caches"))  # the run's manifest has what the test tells its model

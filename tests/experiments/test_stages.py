@@ -291,7 +291,7 @@ def test_only_the_reranker_sees_the_question_where_that_is_asked(entry, models):
             (
                 "retriever=fusion_rrf",
                 "retriever.k=-1",
-                *(f"retriever@retriever.{n}=bm25" for n in ("first", "second")),
+                *(f"retriever@retriever.{n}=bm25_default" for n in ("first", "second")),
             ),
             "k=-1",
         ),

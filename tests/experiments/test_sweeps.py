@@ -100,7 +100,7 @@ LAUNCHERS = ["basic", "processes"]
 @pytest.mark.parametrize("launcher", LAUNCHERS if SOAK else ["basic"])
 def test_a_failed_cell_is_a_failed_job_and_the_others_finish(folder, launcher):
     given = (f"hydra/launcher={launcher}", "retriever.b=-1,0.4,0.5")
-    done = sweep(folder, "retriever=bm25", *given)
+    done = sweep(folder, *given)
     assert done.returncode == 2, done.stderr
     assert "b=-1" in done.stderr and "Traceback" not in done.stderr
     assert len(cells(folder)) == 2
@@ -176,10 +176,10 @@ def statuses(folder):
 
 
 def test_a_sweep_may_be_widened_and_touches_no_old_cell(folder):
-    assert sweep(folder, "retriever=bm25", "retriever.k1=1").returncode == 0
+    assert sweep(folder, "retriever.k1=1").returncode == 0
     (old,) = (folder / "runs" / "s").glob("*/manifest.json")
     manifest = old.read_bytes()
-    assert sweep(folder, "retriever=bm25", "retriever.k1=1,2").returncode == 0
+    assert sweep(folder, "retriever.k1=1,2").returncode == 0
     assert len(cells(folder)) == 2
     assert old.read_bytes() == manifest
 

@@ -34,7 +34,7 @@ def test_every_cell_has_the_values_of_a_ranking_with_its_weight_and_tau(entry):
         setting = (f"retriever.k1={k1}", f"retriever.b={b}", f"enrichment.weight={weight}")
         filters = [f"enrichment.{side}_filter.tau={tau}" for side in ("query", "corpus")]
         name = f"{k1}-{weight}"
-        given = (*WORLD, "benchmark.split=test", "retriever=bm25", "enrichment=feedback")
+        given = (*WORLD, "benchmark.split=test", "enrichment=feedback")
         assert entry("rank", *given, *setting, *filters, f"name={name}") == 0
         metrics = read(Path(f"runs/{name}/metrics.json"))
         column = table.points.index(cell)
@@ -82,7 +82,7 @@ def test_phrases_of_a_model_are_asked_for_once_whatever_the_cells(entry, tmp_pat
         *(f"enrichment_llm.says='{says}'", f"enrichment_llm.log={log}"),
     )
     options = (*WORLD, *SMALL, "grid.tau=[0.5,1]", *FEW[:2], "tuning.references=[]", *model)
-    assert entry("tune", *options, "enrichment=sira_query", "name=t") == 0
+    assert entry("tune", *options, "enrichment=sira", "enrichment.sides=query", "name=t") == 0
     assert len(log.read_text().splitlines()) == 12
     assert Path("runs/t/ledger.jsonl").exists()
 
@@ -91,7 +91,7 @@ def test_phrases_of_a_model_are_asked_for_once_whatever_the_cells(entry, tmp_pat
     ("overrides", "message"),
     [
         (("enrichment=none",), "there is no enrichment"),
-        (("enrichment=feedback_corpus",), "no query side, which they weigh"),
+        (("enrichment=feedback", "enrichment.sides=corpus"), "no query side, which they weigh"),
         (
             ("enrichment.query_filter.rule=none", "enrichment.corpus_filter.rule=none"),
             "the enrichment has no filter",

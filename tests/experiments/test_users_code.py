@@ -162,7 +162,7 @@ def test_an_error_in_the_users_code_ends_with_its_line_behind_the_traceback(tmp_
 
 
 def test_a_cell_that_fails_in_the_users_code_names_the_line(stranger, capsys):
-    assert stranger("rank", "-m", *TINY, "retriever=failing,bm25", "name=s") == 1
+    assert stranger("rank", "-m", *TINY, "retriever=failing,bm25_default", "name=s") == 1
     lines = capsys.readouterr().err.splitlines()
     assert place("in a stage") in lines
     assert lines.index(place("in a stage")) > lines.index("ValueError: in a stage")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from functools import cache
 from pathlib import Path
 from types import CodeType
@@ -122,3 +123,45 @@ def test_a_run_composes_its_pipeline_in_ten_files(options, folder, monkeypatch):
     for file in composing - {"experiments/run.py"} | {"pipelines/compose.py"}:
         names = [code.co_name for code in walk.entrances[file]]
         assert len(names) <= 2, (file, names)
+
+
+MOST_FILES, MOST_FRAMES = 90, 27
+
+
+def test_a_run_of_one_question_calls_few_files_and_few_frames(entry):
+    """From the command to the kernels of the index: files with a called function, its start
+    included, and frames of ours on the longest way to a search."""
+    files, frames = set(), []
+
+    def profile(frame, event, argument):
+        if event != "call" or frame.f_code.co_name == "<module>":
+            return
+        path = Path(frame.f_code.co_filename)
+        if path.suffix != ".py" or not _is_product(path):
+            return
+        files.add(path)
+        if frame.f_code.co_name == "search" and path.parts[-2:] == ("lexical", "index.py"):
+            above, names = frame, []
+            while above:
+                if _is_product(Path(above.f_code.co_filename)):
+                    names.append(above.f_code.co_qualname if sys.version_info >= (3, 11) else "")
+                above = above.f_back
+            frames.append(names)
+
+    one = [item for item in TINY if not item.startswith("benchmark.questions")]
+    sys.setprofile(profile)
+    threading.setprofile(profile)
+    try:
+        assert entry("run", *one, "benchmark.questions=1", "name=x") == 0
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert len(files) <= MOST_FILES, sorted(files)
+    longest = max(frames, key=len)
+    assert len(longest) <= MOST_FRAMES, longest
+
+
+@cache
+def _is_product(path):
+    packages = ("agents", "experiments", "pipelines", "toolkit")
+    return path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in packages

@@ -56,8 +56,7 @@ COMMANDS = {
     "keyword_maxp_tuned": Command("run", f"{MAXP} retriever=bm25_tuned"),
     "keyword_passage_top_k": Command(
         "run",
-        f"{PASSAGES} retriever=bm25 retriever.k1=1.2 retriever.b=0.75"
-        " tool=top_k tool.get_document=true tool.k=3",
+        f"{PASSAGES} retriever.k1=1.2 retriever.b=0.75 tool=top_k tool.get_document=true tool.k=3",
     ),
     "keyword_head_fusion": Command(
         "run",

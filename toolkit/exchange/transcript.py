@@ -1,9 +1,9 @@
 """Foreign run files, the transcripts that they hold, and the trajectories that these become.
 
 A reader of a format makes a `Transcript` of each question, and `trajectory_of` turns it into a
-`Trajectory`. A file that we wrote contains our own record of the question besides
-(`embed_record`), because no foreign format has a place for rankings, exposures and seconds. It
-reads back as the same trajectory (`extract_record`).
+`Trajectory`. A file that we wrote also contains our own record of the question (`embed_record`),
+because no foreign format has a place for rankings, exposures and seconds. It reads back as the same
+trajectory (`extract_record`).
 """
 
 from __future__ import annotations

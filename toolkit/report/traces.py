@@ -148,9 +148,7 @@ def write_traces(
                             **write_page(page.parent / f"{name}.html", repeat, topic, shown),
                         }
                     )
-            rows.sort(
-                key=lambda row: places[row["topic"].qid]
-            )  # the repeats of a question together
+            rows.sort(key=lambda row: places[row["topic"].qid])  # the repeats of each question
             _write(page, _index_page(folder.name, benchmark.name, rows))
     except OSError as error:
         raise InputError(
@@ -318,33 +316,34 @@ def _steps(
     in_order = sum(message.get("role") == "tool" for message in messages) <= len(calls)
     done = 0
 
-    def next_call(spent: Sequence[str]) -> dict[str, Any]:
-        facts = [f"{tokens[done]:,} tokens of tool output so far", *spent]
-        facts.append(f"took {calls[done].seconds:.3f} s")
-        exposed = [row for row in trajectory.exposures if row.call == done + 1]
-        shown = {parent(unit) for unit in calls[done].shown}
+    def call_step(place: int, spent: Sequence[str]) -> dict[str, Any]:
+        call = calls[place]
+        facts = [f"{tokens[place]:,} tokens of tool output so far", *spent]
+        facts.append(f"took {call.seconds:.3f} s")
+        exposed = [row for row in trajectory.exposures if row.call == place + 1]
+        shown = {parent(unit) for unit in call.shown}
         judged = [
             {
                 "docid": docid,
                 "judged": labels[docid],
-                "rank": ranks[done].get(docid),
+                "rank": ranks[place].get(docid),
                 "shown": docid in shown,
                 "first": [r.tier for r in exposed if r.docid == docid and r.tier != "cited"],
             }
             for docid in labels
-            if docid in ranks[done] or docid in shown
+            if docid in ranks[place] or docid in shown
         ]
-        notes = dict(calls[done].notes)
+        notes = dict(call.notes)
         rewrites = [name for name in notes if re.fullmatch(r"rewrite(_\d+)?", name)]
         return {
-            "number": done + 1,
-            "call": calls[done],
+            "number": place + 1,
+            "call": call,
             "rewritten": [
                 as_text(mapping(notes.pop(name)).get("rewritten", "")) for name in rewrites
             ],
             "notes": notes,
             "judged": judged,
-            "output": marked(calls[done].output, labels),
+            "output": marked(call.output, labels),
             "spent": " · ".join(facts),
         }
 
@@ -357,7 +356,7 @@ def _steps(
             and done < len(calls)
             and (in_order or calls[done].output == content)
         ):
-            yield next_call(so_far)
+            yield call_step(done, so_far)
             done += 1
         elif content or reasoning:
             yield {
@@ -367,9 +366,7 @@ def _steps(
                 "reasoning": as_text(reasoning or ""),
                 "spent": " · ".join(facts),
             }
-    while done < len(calls):
-        yield next_call(so_far)
-        done += 1
+    yield from (call_step(place, so_far) for place in range(done, len(calls)))
 
 
 def marked(text: str, labels: Labels) -> Markup:

@@ -11,14 +11,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from soundingline.toolkit.data import parent
-from soundingline.toolkit.tokens import is_format_character, without_format_characters
+from soundingline.toolkit.tokens import with_zero_width_spaces, without_format_characters
 from soundingline.toolkit.trajectory import Answer
 
 _LABEL = re.compile(r"explanation|exact[ _\u00a0\u202f]answer|confidence", re.IGNORECASE)
 _LIST = re.compile(r"^[ \t*_`#>]{0,20}documents[ \t*_`]{0,20}[:：]", re.IGNORECASE | re.MULTILINE)
+# A colon, and the marks behind it if they close those of its label.
+_COLON = re.compile(r"[ \t\u200b]*(?:[*_`#>]+[ \t\u200b]*)?[:：](?:[*_`]+(?=\s|\Z))?")
 _MARKS = "*_`#>"
 _CLOSING_MARKS = "*_`"
-_BULLET = re.compile(r"[-•+]|\d+[.)]")
+# The beginning of a line: at most a list mark, and heading or emphasis marks.
+_OPENING = re.compile(r"[ \t]*(?:(?:[-•+]|\d+[.)])[ \t]*)?(?:[*_`#>]+[ \t]*)?")
 _EMPTY_LINE = re.compile(r"\n\s*\n")
 _NOTHING = re.compile(r"n\s*/\s*a\.?", re.IGNORECASE)
 _NUMBER = r"(?<![\w.,-])(\d+(?:[.,]\d+)?)"
@@ -219,54 +222,24 @@ def _sections(text: str) -> Mapping[str, str]:
 def _labels(text: str) -> Iterator[_Label]:
     """The labels that a colon follows, in order. Marks right after the colon close those of the
     label; marks before a word belong to the word."""
+    plain = with_zero_width_spaces(text)
     previous = 0
     for match in _LABEL.finditer(text):
         start, before = match.start(), text[previous : match.start()]
         opens_text = previous == 0
         previous = match.end()
-        end = _colon_end(text, match.end())
-        if not end:
+        colon = _COLON.match(plain, match.end())
+        if not colon:
             continue
+        end = colon.end()
         name = "exact answer" if match[0].lower().startswith("exact") else match[0].lower()
         line = before.rpartition("\n")[2]
-        if (opens_text or len(line) < len(before)) and _only_marks(line):
+        opens_line = opens_text or len(line) < len(before)
+        if opens_line and _OPENING.fullmatch(without_format_characters(line)):
             yield _Label(name, start - len(line), end, opens_line=True)
         elif start == 0 or not (text[start - 1].isalnum() or text[start - 1] == "_"):
             marks = len(before) - len(before.rstrip(_MARKS))
             yield _Label(name, start - marks, end, opens_line=False)
-
-
-def _only_marks(line: str) -> bool:
-    """Whether the beginning of a line is at most a list mark and heading or emphasis marks."""
-    rest = without_format_characters(line).lstrip(" \t")
-    if bullet := _BULLET.match(rest):
-        rest = rest[bullet.end() :].lstrip(" \t")
-    return not rest.lstrip(_MARKS).strip(" \t")
-
-
-def _colon_end(text: str, position: int) -> int:
-    """Where the colon and its closing marks end; 0 if no colon follows `position`."""
-    position = _past(text, _past_blanks(text, position), _MARKS)
-    position = _past_blanks(text, position)
-    if text[position : position + 1] not in (":", "："):
-        return 0
-    closed = _past(text, position + 1, _CLOSING_MARKS)
-    at_end = closed == len(text) or text[closed].isspace()
-    return closed if at_end else position + 1
-
-
-def _past(text: str, position: int, characters: str) -> int:
-    """The first position from `position` with none of `characters`."""
-    while position < len(text) and text[position] in characters:
-        position += 1
-    return position
-
-
-def _past_blanks(text: str, position: int) -> int:
-    """The first position from `position` without a space, tab or format character."""
-    while position < len(text) and (text[position] in " \t" or is_format_character(text[position])):
-        position += 1
-    return position
 
 
 def _unmarked(text: str) -> str:

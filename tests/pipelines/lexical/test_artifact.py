@@ -98,7 +98,7 @@ def test_the_corpus_comes_as_its_terms_or_as_its_texts(tmp_path, analyzer, piece
 def test_without_texts_the_corpus_comes_as_terms_alone(tmp_path):
     index = LexicalIndex.build(UNITS, tmp_path / "index", keep_texts=False)
     assert len(list(index.get_corpus_iter())) == len(UNITS)
-    with pytest.raises(InputError, match="keeps no texts"):
+    with pytest.raises(InputError, match="stores no texts"):
         next(iter(index.get_corpus_iter(return_toks=False)))
 
 

@@ -413,7 +413,7 @@ def test_an_engine_tells_in_one_line_what_very_many_units_take():
     engine = LexicalEngine(memory_mb=64)
     assert engine.notice(999_999) == ""
     line = engine.notice(10_000_000)
-    assert line.startswith("10,000,000 units to index: building keeps about 350 MB beside")
+    assert line.startswith("10,000,000 units to index: building takes about 350 MB besides")
     assert "each search takes 40 MB while it runs" in line
     assert "\n" not in line
 

@@ -1,5 +1,5 @@
-"""From labels to scores: what `soundingline train` begins from nothing is trained on
-judgements, saved, and loaded by its path."""
+"""From labels to scores: a small model with random weights is trained on judgements, saved, and
+loaded by its path."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import small_rerankers
 
-from soundingline.experiments.training import LEARNERS, examples, fit_network
+from soundingline.experiments.training import examples, fit
 from soundingline.pipelines import CrossEncoder, MonoT5
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
@@ -57,28 +58,22 @@ def collection(data_root, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("kind", "stage", "steps", "batch"),
-    [("monot5", MonoT5, 65, 24), ("cross_encoder", CrossEncoder, 50, 16)],
+    ("kind", "stage", "steps", "batch", "rate"),
+    [("monot5", MonoT5, 65, 24, 0.01), ("cross_encoder", CrossEncoder, 50, 16, 0.003)],
 )
 def test_a_model_trained_on_judgements_beats_bm25s_order_on_its_questions(
-    kind,
-    stage,
-    steps,
-    batch,
-    collection,
-    tmp_path,
+    kind, stage, steps, batch, rate, collection, tmp_path
 ):
     torch.set_num_threads(1)
     learnt = examples(collection.ranking, collection.qrels, collection.texts)
-    learner = LEARNERS[kind]
-    model = learner.from_nothing([text for example in learnt for text in example.pair], seed=0)
+    small = {"monot5": small_rerankers.small_t5, "cross_encoder": small_rerankers.small_bert}
+    network, tokenizer = small[kind]([text for example in learnt for text in example.pair])
     ndcg = {}
     for name in ("untrained", "trained"):
         if name == "trained":
-            fit_network(model, learnt, steps=steps, batch=batch, rate=learner.rates[0])
-        model.network.save_pretrained(tmp_path / name)
-        model.tokenizer.save_pretrained(tmp_path / name)
-        reranker = stage(str(tmp_path / name), texts=collection.texts, depth=DEPTH, device="cpu")
+            fit(kind, network, tokenizer, learnt, steps=steps, batch=batch, rate=rate)
+        path = small_rerankers.save(tmp_path / name, network, tokenizer)
+        reranker = stage(path, texts=collection.texts, depth=DEPTH, device="cpu")
         ndcg[name] = collection.ndcg(reranker(collection.ranking))
     bm25, best = collection.ndcg(collection.ranking), collection.best_ndcg()
     assert best > bm25 + 0.2  # there is something to gain, and something to lose
