@@ -106,7 +106,7 @@ def texts_of(collection: Path, documents: int) -> list[str]:
     if not collection.is_dir():
         raise InputError(
             f"there is no collection {collection}",
-            do="give --collection a BEIR folder; docs/collections.md tells where cacm comes from",
+            do="give --collection a BEIR folder; docs/data.md tells where cacm comes from",
         )
     read = BeirBenchmark(collection).documents()
     texts = [Unit(document.docid, document.title, document.text).contents for document in read]

@@ -53,7 +53,7 @@ def workload(root: Path, collection: Path, pairs: int) -> tuple[list[Request], P
         if not collection.is_dir():
             raise InputError(
                 f"there is no collection {collection}",
-                do="give --collection a BEIR folder; docs/collections.md tells where wikimix, the"
+                do="give --collection a BEIR folder; docs/data.md tells where wikimix, the"
                 " default, comes from",
             )
         _make(folder, collection, pairs)
