@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import uvicorn
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
@@ -161,18 +161,17 @@ class Endpoints:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def router(self) -> APIRouter:
-        """Their routes."""
-        router = APIRouter(
-            route_class=_JsonRoute,
-            responses={"default": {"model": Refusal, "description": "The request is refused."}},
-        )
+    def add_to(self, app: FastAPI) -> None:
+        """Add their routes. FastAPI tries routes in their order, and those of an included router
+        take longer."""
+        app.router.route_class = _JsonRoute
+        refusal = {"model": Refusal, "description": "The request is refused."}
         table: tuple[tuple[str, str, Callable[..., Any], Any], ...] = (
+            ("POST", "/call", self.call, Called),
             ("GET", "/status", self.status, dict),
             ("GET", "/tools", self.tools, Tools),
             ("POST", "/open", self.open, Opened),
             ("POST", "/question", self.question, Question),
-            ("POST", "/call", self.call, Called),
             ("POST", "/submit_answer", self.submit_answer, Submitted),
             ("POST", "/close", self.close, dict),
             ("POST", "/browsecomp-plus/search", self.hits, list[dict[str, Any]]),
@@ -181,15 +180,15 @@ class Endpoints:
             ("POST", "/pi-serini/read", self.pi_serini_read, dict),
         )
         for method, path, endpoint, result in table:
-            router.add_api_route(
+            app.add_api_route(
                 path,
                 endpoint,
                 methods=[method],
                 summary=endpoint.__doc__,
                 description="",
                 response_model=result,
+                responses={"default": refusal},
             )
-        return router
 
     async def status(self) -> Response:
         """Sessions, and how far the run is."""
@@ -394,7 +393,6 @@ def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
         title=_TITLE,
         version="1",
         lifespan=lifespan,
-        routes=routes,
         docs_url=None,  # its pages load scripts of others
         redoc_url=None,
         exception_handlers={
@@ -404,7 +402,8 @@ def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
         },
     )
     app.state.max_request_bytes = service.options.max_request_bytes
-    app.include_router(Endpoints(service).router())
+    Endpoints(service).add_to(app)
+    app.router.routes.extend(routes)
 
     @app.get("/", include_in_schema=False)
     async def index() -> HTMLResponse:

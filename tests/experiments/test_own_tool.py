@@ -1,12 +1,10 @@
-"""The search tool of a stranger, as `docs/search-tool.md` writes it: one file, named in a YAML."""
+"""A search tool of a third party: one module, which an option names."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,20 +20,71 @@ from soundingline.toolkit.search import Parameter, Tool, ToolSpec, TopK
 from soundingline.toolkit.search.session import ToolOutput
 from soundingline.toolkit.search.tool import Continuation, DocumentPage
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "search-tool.md"
 TEXTS = {
     "mill": "Grenholm Mill was built by Torvald Brekke in 1871.",
     **{f"m{number}": f"The mill of place {number} is old." for number in range(5)},
 }
 QUESTION = Topic("q", "Who built Grenholm Mill?")
-Entry = Callable[..., int]
+CODE = r'''\
+"""search shows the first hits; next shows the hits that follow."""
+
+from dataclasses import dataclass
+
+from soundingline.toolkit.search import (
+    Continuation,
+    Parameter,
+    ResultsPage,
+    SearchTool,
+    Tool,
+    ToolError,
+    ToolOutput,
+    ToolSpec,
+)
 
 
-def block(language):
-    """The code of that language in the section on interfaces of one's own."""
-    section = DOCUMENT.read_text(encoding="utf-8").partition("## An interface of your own")[2]
-    (code,) = re.findall(rf"```{language}\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
-    return str(code)
+@dataclass
+class SearchAndNext(SearchTool):
+    page: int = 3
+    characters: int = 300
+
+    def begin(self):
+        self.search = None
+        self.shown = 0
+
+    def tools(self):
+        query = Parameter("query", "What to look for.")
+        search = ToolSpec("search", "Rank the collection.", (query,))
+        yield Tool(search, self._search, searches_by="query")
+        yield Tool(ToolSpec("next", "Show the hits that follow.", ()), self._next)
+
+    def _search(self, query):
+        _, self.search = self.rank(query, depth=100)
+        self.shown = 0
+        return self._page()._replace(search=self.search)
+
+    def _next(self):
+        if self.search is None or self.shown == len(self.search.hits):
+            raise ToolError("past_the_end", "No more hits. Call search(...).", tool="next")
+        return self._page()
+
+    def _page(self):
+        hits = []
+        following = self.search.hits[self.shown : self.shown + self.page]
+        for hit, unit in zip(following, self.units([hit.unit_id for hit in following])):
+            hits.append(hit._replace(title=unit.title, text=unit.contents[: self.characters]))
+        first, total = self.shown + 1, len(self.search.hits)
+        self.shown += len(hits)
+        more = Continuation("next", {}) if self.shown < total else None
+        query = self.search.request.query
+        page = ResultsPage(query, tuple(hits), total, first, continuation=more)
+        text = "\n\n".join(f"[{hit.unit_id}] {hit.text}" for hit in hits)
+        return ToolOutput(text or "Nothing matched. Call search with other words.", page)
+'''
+OPTION = """\
+_target_: my_tools.SearchAndNext
+page: 3
+characters: 300
+"""
 
 
 @pytest.fixture
@@ -43,8 +92,8 @@ def package(tmp_path, monkeypatch):
     """A folder of somebody else's on Python's path, with the tool in `my_tools.py`."""
     folder = tmp_path / "theirs"
     (folder / "tool").mkdir(parents=True)
-    (folder / "my_tools.py").write_text(block("python"), encoding="utf-8")
-    (folder / "tool" / "search_and_next.yaml").write_text(block("yaml"), encoding="utf-8")
+    (folder / "my_tools.py").write_text(CODE, encoding="utf-8")
+    (folder / "tool" / "search_and_next.yaml").write_text(OPTION, encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder))
     yield folder
     sys.modules.pop("my_tools", None)
@@ -84,7 +133,7 @@ def test_a_tool_calling_agent_is_shown_and_served_its_tools(package):
 
 
 def test_the_names_of_its_tools_and_arguments_decide_nothing(package):
-    code = block("python")
+    code = CODE
     for name, other in {"search": "look_up", "next": "further", "query": "words"}.items():
         assert f'"{name}"' in code
         code = code.replace(f'"{name}"', f'"{other}"')
@@ -127,7 +176,7 @@ def test_a_tool_that_reads_is_found_by_what_it_declares():
 
 
 def test_an_interface_that_declares_no_search_is_told_so_by_the_agent(package):
-    code = block("python").replace(', searches_by="query"', "")
+    code = CODE.replace(', searches_by="query"', "")
     (package / "my_tools.py").write_text(code, encoding="utf-8")
     trajectory = asyncio.run(KeywordAgent().run(QUESTION, session()))
     assert trajectory.status == "failed"
@@ -143,7 +192,7 @@ def test_it_is_an_option_of_a_run(entry, package):
 
 
 def test_one_that_asks_the_pipeline_and_declares_that_it_does_not_is_told(entry, package):
-    code = block("python").replace("    page: int", "    uses_pipeline = False\n    page: int")
+    code = CODE.replace("    page: int", "    uses_pipeline = False\n    page: int")
     (package / "my_tools.py").write_text(code, encoding="utf-8")
     given = ("--config-dir", str(package), "tool=search_and_next")
     assert entry("run", *given, *TINY, "name=own") == 2
@@ -154,7 +203,7 @@ def test_one_that_asks_the_pipeline_and_declares_that_it_does_not_is_told(entry,
 
 def test_an_option_that_gives_no_search_tool_is_refused(entry, package, capsys):
     option = package / "tool" / "search_and_next.yaml"
-    option.write_text(block("yaml") + "_partial_: true\n", encoding="utf-8")
+    option.write_text(OPTION + "_partial_: true\n", encoding="utf-8")
     assert entry("run", "--config-dir", str(package), *TINY, "tool=search_and_next") == 2
     assert "without _partial_" in capsys.readouterr().err
     assert not Path("runs").exists() and not Path("indexes").exists()

@@ -1,4 +1,4 @@
-"""The library in Jupyter: the cells are the code of `docs/library.md`, one kernel runs them all."""
+"""The quickstart in Jupyter: one kernel runs the code blocks of `docs/quickstart.md`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CLIENT = Path(__file__).parent / "clients" / "as_notebook.py"
 pytestmark = pytest.mark.peers
 
 
-def test_the_code_of_the_librarys_page_runs_in_a_notebook(tmp_path):
+def test_the_code_of_the_quickstart_runs_in_a_notebook(tmp_path):
     if not PEERS.is_absolute() or not PYTHON.exists():
         pytest.skip("SOUNDINGLINE_PEERS has no environment of that name")
-    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     cells = [block.content for block in code_blocks(page) if block.language == "python"]
     assert any("experiment.run()" in cell for cell in cells)
     cells += ["experiment.run().counts['completed']", "experiment.evaluate().counts['completed']"]

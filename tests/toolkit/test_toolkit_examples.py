@@ -6,6 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from documented_commands import code_blocks
+from toy_search import WordBackend, store_of
+
+from soundingline.toolkit.data import Document
+from soundingline.toolkit.search import RankedBrowsing, TopK
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MODULES = (
@@ -22,7 +27,7 @@ def test_the_examples_of_a_module_are_true(module):
 
 @pytest.mark.parametrize(
     ("page", "output"),
-    [("collections.md", "unit_id='d1%p1'"), ("search-tool.md", "1. docid=d1 score=2.0000")],
+    [("collections.md", "unit_id='d1%p1'"), ("agents.md", "1. docid=d1 score=2.0000")],
 )
 def test_the_example_of_a_page_runs(page, output, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -30,3 +35,21 @@ def test_the_example_of_a_page_runs(page, output, tmp_path, monkeypatch, capsys)
     (code,) = (block for block in blocks if "SqliteStore" in block)
     exec(compile(code, page, "exec"), {})
     assert output in capsys.readouterr().out
+
+
+def test_the_documented_pages_are_what_the_tools_show():
+    texts = {f"d{n}": f"king number {n}\nsecond line\nthird line" for n in range(1, 13)}
+    documents = {docid: Document(docid, f"Title of {docid}", text) for docid, text in texts.items()}
+    browsing = RankedBrowsing(page=2).open(WordBackend(texts), store_of(documents))
+    calls = [
+        ("search", {"query": "king 1"}),
+        ("read_document", {"docid": "d3", "limit": 2}),
+        ("read_search_results", {"search_id": "s9"}),
+    ]
+    outputs = [browsing.call(name, {"reason": "", **arguments}).text for name, arguments in calls]
+    titled = {docid: Document(docid, f"Title {docid}", text) for docid, text in texts.items()}
+    top = TopK(k=2, max_tokens=5).open(WordBackend(texts), store_of(titled))
+    outputs.append(top.call("search", {"query": "king 2"}).text)
+    blocks = code_blocks((DOCS / "agents.md").read_text("utf-8"))
+    shown = {block.content.rstrip("\n") for block in blocks}
+    assert not [output for output in outputs if output not in shown]

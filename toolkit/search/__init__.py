@@ -3,7 +3,7 @@
 Each interface is a subclass of `SearchTool`: `RankedBrowsing` (the tools of Pi-Serini), `TopK`
 (BrowseComp-Plus), `Grep` (patterns instead of rankings) and `Literature` (PaSaMaster). Its fields
 are settings; `open(backend, store)` returns a copy that serves one question. See
-`docs/search-tool.md` for outputs, error codes and an interface of your own.
+`docs/agents.md` for outputs, error codes and an interface of your own.
 """
 
 from soundingline.toolkit.search.answers import format_answer, parse_answer

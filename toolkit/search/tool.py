@@ -168,7 +168,7 @@ class ToolError(Exception):
     """A refused call. Its message tells the model what was wrong and what to do next.
 
     Args:
-        code: one of the codes that `docs/search-tool.md` lists.
+        code: one of the codes that `docs/agents.md` lists.
         message: the text for the model, which follows the code.
         tool, field: the tool that was called and the argument that was wrong, if there is one.
     """
