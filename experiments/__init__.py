@@ -1,7 +1,7 @@
 """Experiments: the one place that puts parts together, and the only one that imports Hydra.
 
-`from soundingline.experiments import Experiment` composes `conf/` in Python; the entry points
-`python -m experiments.<index|rank|tune|run|evaluate|compare|caches>` do so from a command line.
+`from soundingline.experiments import Experiment` composes `conf/` in Python, and the commands of
+`soundingline` (`cli.py`) do so from a command line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Experiment"]
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy, so that `python -m experiments.<command>` imports only what it needs.
+    # Lazy, so that a command imports only what it needs.
     if name != "Experiment":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from soundingline.experiments.experiment import Experiment

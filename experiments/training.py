@@ -139,9 +139,8 @@ def load(kind: Kind, start: str, seed: int = 0) -> tuple[Any, Any]:
     classifier = is_classifier(config)
     if classifier:
         check_labels(config, start)
-    checkpoint = Checkpoint(
-        start, automatic=CLASSIFIER, **({} if classifier else {"num_labels": 1})
-    )
+    labels: dict[str, Any] = {} if classifier else {"num_labels": 1}
+    checkpoint = Checkpoint(start, automatic=CLASSIFIER, **labels)
     tokenizer = checkpoint.tokenizer()
     network, missing = checkpoint.load(torch.device("cpu"), torch.float32, absent=("",))
     body = f"{network.base_model_prefix}."

@@ -27,10 +27,10 @@ ANY_OPTION = {
 SHELLS = ("", "bash", "sh", "console")  # languages of blocks for a shell
 ANY_VARIABLE = "API_KEY"
 ANY_VALUE = "x"  # stands for `group.key=...`
-# Commands with flags of their own, which take plain arguments (folders, a group) and do not sweep.
+# Commands with flags of their own, which take folders as plain arguments and do not sweep.
 TAKES_PATHS = {
-    *("evaluate", "compare", "judge", "caches", "calibrate", "list"),
-    *("export", "import", "lint", "replay", "train"),
+    *("evaluate", "compare", "judge", "caches", "calibrate"),
+    *("export", "import", "lint", "list", "replay", "train"),
 }
 FLAGS = {"-m", "--multirun", "--help"}
 

@@ -13,6 +13,7 @@ from experiment_samples import CORPUS, QRELS, QUERIES, TINY, folder
 from soundingline.experiments import serve
 from soundingline.experiments.config import Settings
 from soundingline.experiments.experiment import Experiment
+from soundingline.experiments.refusals import one_line
 from soundingline.pipelines.index_folder import signed
 from soundingline.toolkit.errors import InputError
 
@@ -192,7 +193,7 @@ def test_none_is_chosen_as_the_line_says():
         (["benchmark=cacm", "paths.data=/none"], "castorini/anserini"),
         (["benchmark=cmuqa", "paths.data=/none"], "www.cs.cmu.edu/~ark/QA-data"),
         (["benchmark=musique100", "paths.data=/none"], "OpenSPG/KAG"),
-        (["benchmark=wikimix", "paths.data=/none"], "docs/collections.md"),
+        (["benchmark=wikimix", "paths.data=/none"], "docs/data.md"),
         (["benchmark=ir_datasets"], "benchmark.dataset=VALUE"),
         (
             ["benchmark=ir_datasets", "benchmark.dataset=beir/scifat/test"],
@@ -319,3 +320,17 @@ def test_comparing_needs_two_evaluated_runs(entry, capsys):
     assert "two or more" in told(capsys)
     assert entry("compare", "runs/a", "runs/b") == 2
     assert "runs/a" in told(capsys)
+
+
+def test_the_innermost_input_error_is_printed():
+    error = RuntimeError("outer")
+    error.__context__ = ValueError("middle")
+    error.__context__.__cause__ = InputError("inner")
+    assert one_line(error) == "inner."
+
+
+def test_a_cycle_of_causes_ends():
+    """A library that raises one exception object again can make it part of its own context."""
+    first, second = ValueError("first"), ValueError("second")
+    first.__context__, second.__context__ = second, first
+    assert one_line(first) == "first"

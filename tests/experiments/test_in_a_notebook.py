@@ -177,5 +177,4 @@ def test_only_one_function_of_the_product_starts_event_loops():
                 module = node.value.id if isinstance(node.value, ast.Name) else ""
                 if module in ("asyncio", "anyio") or node.attr.startswith("run_"):
                     found.add(path.relative_to(ROOT).as_posix())
-    # The programs below `experiments/bench` are scripts.
-    assert {name for name in found if "/bench/" not in name} == {"toolkit/llm/blocking.py"}
+    assert found == {"toolkit/llm/blocking.py"}

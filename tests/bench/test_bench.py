@@ -1,0 +1,77 @@
+"""The benchmarks' harness, and benchmarks at tiny sizes."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import harness
+
+from soundingline.toolkit.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(harness, "DATA", tmp_path / "data")
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(harness, "PAGE", tmp_path / "results.md")
+    (tmp_path / "results.md").write_text("# Results\n")
+
+
+def test_systems_answer_in_turns():
+    order, clock = [], iter(range(100))
+    systems = {name: lambda request, name=name: order.append((name, request)) for name in "ab"}
+    seconds, _ = harness.interleaved(systems, [[1, 2], [3]], [0], lambda: next(clock))
+    assert order[:2] == [("a", 0), ("b", 0)]
+    assert order[2:] == [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("a", 3), ("b", 3)]
+    assert seconds == {"a": [1, 1, 1], "b": [1, 1, 1]}
+
+
+def test_a_median_has_its_range():
+    assert harness.median_range([3.0, 1.0, 2.0]) == "2.0 (1.0 to 3.0)"
+
+
+def test_the_cost_of_a_process_is_its_own():
+    cost = harness.in_own_process(bytearray, 200 << 20)
+    assert cost.seconds >= 0 and cost.processor >= 0
+
+
+def test_results_are_recorded_as_json_and_in_the_page(tmp_path, capsys, monkeypatch):
+    @harness.benchmark("Counting", packages=("numpy", "absent"), to=(10, 3))
+    def counting(options):
+        """Counts."""
+        yield f"Counted to {options.to}."
+        yield harness.Table(["number"], [[number] for number in range(options.to)])
+
+    monkeypatch.setitem(harness.BENCHMARKS, "counting", harness.BENCHMARKS["counting"])
+    for _ in "ab":  # a second run replaces the first
+        harness.run("counting", ["--small", "--write"])
+    assert "Counted to 3." in capsys.readouterr().out
+    result = json.loads((tmp_path / "results" / "counting.json").read_text())
+    assert result["command"] == "python tests/bench counting --to 3"
+    assert set(result["versions"]) == {"numpy"}
+    assert result["parts"][1] == {"head": ["number"], "rows": [[0], [1], [2]]}
+    page = (tmp_path / "results.md").read_text()
+    assert page.count("<!-- bench:counting -->") == 1 and "| number |" in page
+    with pytest.raises(InputError, match="0 or more"):
+        harness.run("counting", ["--to", "-1"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "name", "arguments"),
+    [
+        ("tools", "evidence", ["--documents", "200", "--runs", "1"]),
+        ("lexical", "scale", ["--documents", "1000"]),
+        ("learned", "vectors", ["--documents", "1000", "--dimensions", "8", "--rounds", "1"]),
+        ("agents", "agent", ["--questions", "10", "--turns", "2", "--flight", "2"]),
+    ],
+)
+def test_benchmarks_run_at_tiny_sizes(module, name, arguments, capsys, monkeypatch, tmp_path):
+    pytest.importorskip("psutil")
+    imported = pytest.importorskip(module)
+    monkeypatch.setattr(imported, "DATA", tmp_path / "data", raising=False)
+    harness.run(name, arguments)
+    assert capsys.readouterr().out.strip()

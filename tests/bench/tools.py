@@ -1,0 +1,159 @@
+"""The search tool: calls, replay of recorded calls, evidence location, and start-up."""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from data import agent_queries, corpus_file, our_index, store_of
+from harness import ROOT, Table, benchmark, interleaved, load, median_range, milliseconds
+
+from soundingline.experiments.replay import Replaying
+from soundingline.pipelines import LexicalIndex
+from soundingline.pipelines.backend import PipelineBackend
+from soundingline.pipelines.evidence import LexicalLocator
+from soundingline.toolkit.benchmarks.fictional import FictionalWorld
+from soundingline.toolkit.corpus import Passages
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.evaluation import evaluate_run
+from soundingline.toolkit.evaluation.replay import without_answer
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import RankedBrowsing
+from soundingline.toolkit.trajectory import Trajectory
+
+SEARCHES, READS, QUESTIONS = 25, 5, 830
+
+
+@benchmark("Search tool", documents=(100_000, 2000), seed=(7, 7))
+def tool(options):
+    """A search call ranks 1,000 documents and shows five excerpts; a read call shows 200 lines of a
+    document."""
+    corpus = corpus_file(options.documents, options.seed)
+    index, store = our_index(corpus, keep_texts=True), store_of(corpus, options.documents)
+    backend = PipelineBackend(index.bm25(k1=0.9, b=0.4, depth=1000))
+    interface, docids = RankedBrowsing(), {}
+
+    def search(query):
+        # Each call has a session of its own, whose cache holds no ranking of the query yet.
+        result = interface.open(backend, store).call("search", {"reason": "", "query": query})
+        docids.update(dict.fromkeys(result.call.shown))
+
+    reader, rows = interface.open(backend, store), []
+    for name, texts in agent_queries(options.documents, options.seed).items():
+        rows.append([name, median_range(milliseconds({"": search}, texts)[""], 2), "10"])
+
+    def read(docid):
+        reader.call("read_document", {"reason": "", "docid": docid})
+
+    times = milliseconds({"": read}, list(docids))[""]
+    rows.append(["read_document", median_range(times, 2), "2"])
+    yield f"{len(index):,} documents, one thread; medians of five rounds. {load()}"
+    yield Table(["call", "ms", "at most"], rows)
+
+
+@benchmark("Replay", documents=(100_000, 2000), questions=(100, 20), threads=(2, 2), seed=(7, 7))
+def replay(options):
+    """Recorded questions of 25 searches and five reads through another BM25, and evaluation."""
+    corpus = corpus_file(options.documents, options.seed)
+    index, store = our_index(corpus, keep_texts=True), store_of(corpus, options.documents)
+    queries = agent_queries(options.documents, options.seed)["search, 8 words"]
+    with tempfile.TemporaryDirectory() as directory:
+        folder = RunFolder(Path(directory) / "run")
+        topics = _record(folder, index, store, queries, options.questions)
+        evidence = {topic.qid: frozenset(["fw0000001"]) for topic in topics}
+        judged = {qid: dict.fromkeys(docids, 1) for qid, docids in evidence.items()}
+        backend = PipelineBackend(index.bm25(k1=25, b=1, depth=1000))
+        replaying = Replaying(backend, store, RankedBrowsing(), evidence)
+        began, cpu = time.perf_counter(), time.process_time()
+        replaying.replay(folder, options.threads)
+        for side in (replaying.recorded, replaying.replayed):
+            evaluate_run(side.rows, topics=topics, qrels={"evidence": judged}, answers={})
+        wall, used = time.perf_counter() - began, time.process_time() - cpu
+    a_search = 1000 * used / (options.questions * SEARCHES)
+    yield f"{len(index):,} documents, {options.threads} threads. {load()}"
+    row = [options.questions, f"{wall:.1f}", f"{a_search:.2f}"]
+    row += [f"{wall / options.questions * QUESTIONS:.0f}", "120"]
+    head = ["questions", "s", "processor ms a search", f"s for {QUESTIONS} questions", "at most"]
+    yield Table(head, [row])
+
+
+def _record(folder, index, store, queries, count):
+    backend, interface = PipelineBackend(index.bm25(k1=0.9, b=0.4, depth=1000)), RankedBrowsing()
+    chance, topics = random.Random(3), [Topic(f"q{number:04}", "") for number in range(count)]
+    with folder.writing({"fingerprints": {}}):
+        for topic in topics:
+            session = interface.open(backend, store)
+            for query in chance.choices(queries, k=SEARCHES):
+                words = query.split()
+                chance.shuffle(words)
+                session.call("search", {"reason": "", "query": " ".join(words)})
+            for docid in session.exposures.tiers["previewed"][:READS]:
+                session.call("read_document", {"reason": "", "docid": docid})
+            tiers = session.exposures.tiers
+            row = Trajectory(topic.qid, "", "completed", tiers=tiers)
+            folder.write(without_answer(row, session.calls))
+    return topics
+
+
+@benchmark("Evidence location", documents=(1000, 200), runs=(9, 3))
+def evidence(options):
+    """The best passages of documents for five requirements, without a model."""
+    world = FictionalWorld(documents=2 * options.documents, questions="sets")
+    units = (unit for document in world.documents() for unit in Passages().units(document))
+    texts = [text for checklist in world.checklists.values() for text in checklist]
+    docids = [document.docid for document in world.documents(stop=options.documents)]
+    with tempfile.TemporaryDirectory() as folder:
+        locator = LexicalLocator(LexicalIndex.build(units, Path(folder) / "index"))
+        seconds = []
+        for turn in range(options.runs):
+            began = time.perf_counter()
+            locator.locate(docids, texts[5 * turn : 5 * turn + 5])
+            seconds.append(time.perf_counter() - began)
+    yield f"{len(docids):,} documents, {len(locator.index):,} passages. {load()}"
+    yield Table(["s", "at most"], [[median_range(seconds, 3), "2"]])
+
+
+# The arguments of Python, and the largest ratio to the first.
+STARTS = {
+    'python -c "import pyterrier, hydra"': (("-c", "import pyterrier, hydra"), ""),
+    "soundingline run --help": (("-m", "soundingline.experiments", "run", "--help"), "1.5"),
+    'python -c "import soundingline.pipelines"': (("-c", "import soundingline.pipelines"), "0.3"),
+    'python -c "from soundingline.experiments import Experiment"': (
+        ("-c", "from soundingline.experiments import Experiment"),
+        "1.5",
+    ),
+}
+
+
+@benchmark("Start-up", packages=("pyterrier", "hydra-core", "pandas"), rounds=(7, 5))
+def startup(options):
+    """How long a command takes to start, against importing PyTerrier and Hydra."""
+    systems = {name: partial(_start, words) for name, (words, _) in STARTS.items()}
+    seconds, processor = interleaved(systems, [[()]] * options.rounds, [()])
+    first = next(iter(seconds.values()))
+    rows = [
+        [
+            f"`{name}`",
+            median_range(taken, 2),
+            f"{statistics.median(processor[name]):.2f}",
+            median_range([own / base for own, base in zip(taken, first, strict=True)], 2),
+            STARTS[name][1],
+        ]
+        for name, taken in seconds.items()
+    ]
+    yield f"Medians of {options.rounds} interleaved starts. {load()}"
+    yield Table(["command", "s", "processor s", "times the first", "at most"], rows)
+
+
+def _start(arguments, _):
+    before = os.times()
+    subprocess.run([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    after = os.times()
+    return sum(after[2:4]) - sum(before[2:4])
