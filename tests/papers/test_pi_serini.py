@@ -21,6 +21,7 @@ AGENT = {
     "tool.read_limit": 200,
     "tool.max_rankings": 32,
     "tool.max_lines": 2000,
+    "tool.reason_words": 100,
     "budget.seconds": 300,
     "budget.steer_at": 0.7,
     "reranker": "none",
