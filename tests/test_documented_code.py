@@ -18,12 +18,6 @@ PAGES = [
     "README.md",
     *(f"docs/{name}.md" for name in ("quickstart", "pipelines", "models", "extending")),
 ]
-    "README.md",
-    "docs/quickstart.md",
-    "docs/pipelines.md",
-    "docs/models.md",
-    "docs/extending.md",
-]
 # Of a generated world that is as small as it gets.
 SMALL = [
     f"benchmark.{key}={value}"
