@@ -14,7 +14,10 @@ from entry_points import run_entry
 from soundingline.toolkit.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", "docs/quickstart.md", "docs/pipelines.md", "docs/extending.md"]
+PAGES = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("quickstart", "pipelines", "models", "extending")),
+]
 # Of a generated world that is as small as it gets.
 SMALL = [
     f"benchmark.{key}={value}"
