@@ -21,7 +21,10 @@ from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import TopK
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", "docs/quickstart.md", "docs/extending.md"]
+PAGES = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("quickstart", "pipelines", "models", "extending")),
+]
 # Of a generated world that is as small as it gets.
 SMALL = [
     f"benchmark.{key}={value}"
