@@ -1,7 +1,7 @@
 """`python tests/bench/parity.py FOLDER...`: our analyzer and scores against Lucene's.
 
-Each folder is a collection in the BEIR layout. It needs Anserini (`make anserini`). The results are in
-docs/lexical.md.
+Each folder is a collection in the BEIR layout. It needs Anserini (`make anserini`).
+The results are in docs/lexical.md.
 """
 
 import json
