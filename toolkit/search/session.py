@@ -345,9 +345,9 @@ class ExposureLog:
 
     The tiers are surfaced (in a ranking, shown or not), previewed (on a page of results; where
     pages have excerpts, with one), opened (its text was read) and cited (by the answer). They hold
-    docids; passages count as their documents. `rows` has one row for the first showing of each document, and of each layer of it,
-    in the last three tiers. A row counts all tokens of tool output, error messages included, up to
-    the end of its call.
+    docids; passages count as their documents. `rows` has one row for the first showing of each
+    document, and of each layer of it, in the last three tiers. A row counts all tokens of tool
+    output, error messages included, up to the end of its call.
     """
 
     def __init__(self) -> None:
