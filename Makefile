@@ -36,7 +36,7 @@ demo: $(CORE)  ## fictional world, two indexes, six cells, one table and a repor
 	$(BIN)/soundingline run experiment=demo
 
 demo-agent: $(LLAMACPP)  ## an agent with a language model, without GPU and key; GGUF=path of its weights
-	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/language-models.md tells how to get one)"; exit 2; }
+	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/models.md says how to download one)"; exit 2; }
 	$(BIN)/soundingline run experiment=demo_agent llm.server.gguf="'$$($(ABSOLUTE) "$(GGUF)")'" $(ARGS)
 
 demo-learned: $(LEARNED)  ## BM25, a trained neural retriever and their fusion on vaswani, on a CPU (under 6 minutes)

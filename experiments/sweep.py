@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from soundingline.experiments.config import Settings, key_of, value_of
 from soundingline.experiments.naming import CELLS, SWEEP_CELLS, check_kind
-from soundingline.experiments.sweeper import ChangeSweeper, cells_of, with_changes
+from soundingline.experiments.sweeper import Cells, ChangeSweeper
 from soundingline.toolkit.console import Console, in_one_line, users_frame
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, read_json, write_json
@@ -106,13 +106,13 @@ def _count_cells(config: DictConfig) -> int:
     if config.hydra.sweeper._target_ != f"{ChangeSweeper.__module__}.{ChangeSweeper.__name__}":
         return 0
     task: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-    params, changes = cells_of(config)
-    words = [*(f"{key}={value}" for key, value in params.items()), *task]
+    described = Cells.of(config)
+    words = [*(f"{key}={value}" for key, value in described.params.items()), *task]
     try:
         overrides = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(
             words
         )
-        cells = with_changes(overrides, changes)
+        cells = described.overrides(overrides)
     except HydraException:
         return 0
     return len(set(map(tuple, cells)))

@@ -1,4 +1,5 @@
-"""The cells of a sweep: the product of its parameters, or one change at a time against a baseline.
+"""The cells of a sweep: the product of its parameters and axes, each cell as it is and with one
+change at a time.
 
 An experiment lists its cells below `hydra.sweeper`::
 
@@ -6,16 +7,24 @@ An experiment lists its cells below `hydra.sweeper`::
       mode: MULTIRUN
       sweeper:
         params: {unit: "document,passage"}     # every combination, as in Hydra's own sweeper
-        changes:                               # the baseline, and one cell for each entry
+        axes:                                  # crossed likewise; an entry may set several keys
+          benchmarks:
+            - benchmark=vaswani
+            - [benchmark=ir_datasets, benchmark.dataset=beir/scifact/test]
+        changes:                               # each cell as it is, and once with each entry
           - retriever=bm25_default
           - [reranker=monot5_3b, reranker.depth=10]
-        laptop: {params: {}, changes: []}      # in their place with scale=laptop
+        laptop: {params: {}, axes: {}, changes: []}  # in their place with scale=laptop
+
+An override of the command line replaces the values of `params` with its key, and each axis whose
+entries begin with its key: `benchmark=cacm` replaces the axis above.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 from hydra._internal.core_plugins import basic_sweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -31,17 +40,17 @@ BasicSweeper: Any = basic_sweeper.BasicSweeper
 
 
 class ChangeSweeper(BasicSweeper):  # type: ignore[misc]
-    """Hydra's sweeper with single changes. Each combination of the swept parameters is run as it
-    is, and once with each change.
+    """Hydra's sweeper with axes and single changes (see the module).
 
     Args:
         max_batch_size: See Hydra's `BasicSweeper`.
         params: Swept values by key, with commas between them.
-        changes: Each entry is one override or a list of overrides, which make one cell.
-        laptop: `params` and `changes` that replace these with `scale=laptop`.
+        axes: Lists of entries by a name. An entry is one override or a list of overrides.
+        changes: Entries as those of an axis.
+        laptop: `params`, `axes` and `changes` that replace these with `scale=laptop`.
 
     Raises:
-        InputError: If an entry of `changes` is no override, or sweeps over several values.
+        InputError: If an entry is no override, or sweeps over several values.
     """
 
     # Hydra 1.3 instantiates sweepers of its own modules and of the namespace hydra_plugins only.
@@ -52,22 +61,56 @@ class ChangeSweeper(BasicSweeper):  # type: ignore[misc]
         self,
         max_batch_size: int | None = None,
         params: Mapping[str, str] | None = None,
+        axes: Mapping[str, Sequence[Any]] | None = None,
         changes: Sequence[Any] | None = None,
         laptop: Mapping[str, Any] | None = None,
     ) -> None:
+        # `setup` reads axes, changes and laptop from the composed configuration.
         super().__init__(max_batch_size, dict(params or {}))
-        self._changes, self._laptop = changes or (), laptop
+        self._cells = Cells()
 
     def setup(self, *, config: DictConfig, **context: Any) -> None:
         super().setup(config=config, **context)
-        params, changes = cells_of(config)
-        self.params, self._changes = params, changes
+        self._cells = Cells.of(config)
+        self.params = self._cells.params
 
     def split_arguments(  # type: ignore[override]  # Hydra calls its static method on the object.
         self, overrides: list[Override], max_batch_size: int | None
     ) -> list[list[list[str]]]:
-        cells = with_changes(overrides, self._changes)
+        cells = self._cells.overrides(overrides)
         return list(map(list, self.split_overrides_to_chunks(cells, max_batch_size)))
+
+
+class Cells(NamedTuple):
+    """The cells of a sweep: swept parameters, axes and changes, at the scale of a run."""
+
+    params: Mapping[str, str] = {}
+    axes: Sequence[Sequence[Sequence[str]]] = ()
+    changes: Sequence[Sequence[str]] = ()
+
+    @classmethod
+    def of(cls, config: DictConfig) -> Cells:
+        """Those of a composed configuration."""
+        sweeper: Any = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
+        chosen = (config.laptop and sweeper["laptop"]) or sweeper
+        params = {str(key): str(value) for key, value in (chosen.get("params") or {}).items()}
+        axes = (chosen.get("axes") or {}).items()
+        return cls(
+            params,
+            [[_words(entry, f"axes.{name}") for entry in entries] for name, entries in axes],
+            [_words(entry, "changes") for entry in chosen.get("changes") or ()],
+        )
+
+    def overrides(self, given: Sequence[Override]) -> list[list[str]]:
+        """The overrides of each cell, from those of `params` and the command line. An entry of an
+        axis wins over an override of the same key, and a change over both."""
+        (combinations,) = BasicSweeper.split_arguments(list(given), None)
+        keys = {override.get_key_element() for override in given}
+        axes = [axis for axis in self.axes if axis and axis[0][0].partition("=")[0] not in keys]
+        return [
+            [word for words in parts for word in words]
+            for parts in product(combinations, *axes, ((), *self.changes))
+        ]
 
 
 def register_sweeper() -> None:
@@ -76,34 +119,17 @@ def register_sweeper() -> None:
     Plugins.instance().register(ChangeSweeper)
 
 
-def cells_of(config: DictConfig) -> tuple[dict[str, str], list[list[str]]]:
-    """The swept parameters and the changes of a composed configuration, at its scale."""
-    sweeper: Any = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
-    chosen = (config.laptop and sweeper["laptop"]) or sweeper
-    params = {str(key): str(value) for key, value in (chosen.get("params") or {}).items()}
-    return params, [_words(entry) for entry in chosen.get("changes") or ()]
-
-
-def with_changes(
-    overrides: Sequence[Override], changes: Sequence[Sequence[str]]
-) -> list[list[str]]:
-    """The overrides of each cell: every combination of the swept values, each as it is and with
-    each change. A change wins over an override of the same key."""
-    (cells,) = BasicSweeper.split_arguments(list(overrides), None)
-    return [[*cell, *change] for cell in cells for change in ((), *changes)]
-
-
-def _words(entry: Any) -> list[str]:
+def _words(entry: Any, where: str) -> list[str]:
     words = [entry] if isinstance(entry, str) else entry
     if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
         raise InputError(
-            f"hydra.sweeper.changes has the entry {entry!r}",
+            f"hydra.sweeper.{where} has the entry {entry!r}",
             valid="an override such as unit=passage, or a list of overrides",
         )
     for override in OverridesParser.create().parse_overrides(words):
         if override.is_sweep_override():
             raise InputError(
-                f"the change {override.input_line} has several values",
+                f"{override.input_line} in hydra.sweeper.{where} has several values",
                 do="write one entry for each value",
             )
     return words

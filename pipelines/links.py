@@ -87,7 +87,7 @@ class LinkExpansion(Stage):
                 raise InputError(
                     "the benchmark has no links between its documents",
                     valid="a BEIR folder with links.tsv, or benchmark=fictional",
-                    do="choose another retriever, or add the file (docs/collections.md)",
+                    do="choose another retriever, or add the file (docs/data.md)",
                 )
             bound_copy.links = collection.links()
         return bound_copy  # type: ignore[no-any-return]

@@ -33,6 +33,6 @@ def collections(root):
     if missing:
         absent(
             f"{', '.join(missing)} not below {root} (or another folder that SOUNDINGLINE_DATA "
-            "names); docs/collections.md tells where the collections come from"
+            "names); docs/data.md tells where the collections come from"
         )
     return root

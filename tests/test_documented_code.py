@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
-import runpy
+import ast
+import asyncio
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 from documented_commands import block_commands, code_blocks
 from entry_points import run_entry
+from toy_search import WordBackend, store_of
 
+from soundingline.pipelines import BM25, LexicalIndex
+from soundingline.toolkit.data import Topic, Unit
 from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.search import TopK
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", "docs/quickstart.md", "docs/extending.md"]
+PAGES = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("quickstart", "pipelines", "models", "extending")),
+]
 # Of a generated world that is as small as it gets.
 SMALL = [
     f"benchmark.{key}={value}"
@@ -43,8 +51,8 @@ def working(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs(page, working):
-    """In its order: files are written where they say, tests and other code run, and commands of
-    `docs/extending.md` end well (those of the README: `test_readme.py`)."""
+    """In its order: files are written where they say, other code runs, and so do the commands of
+    `docs/extending.md` (those of the README: `test_readme.py`)."""
     names = {}
     blocks = code_blocks((ROOT / page).read_text(encoding="utf-8"))
     assert any(block.language == "python" for block in blocks)
@@ -53,24 +61,10 @@ def test_the_code_of_a_page_runs(page, working):
             path = working / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.content, encoding="utf-8")
-            if path.name.startswith("test_"):
-                run_tests(path)
         elif block.language == "python":
             exec(compile(block.content, f"{page}:{block.line}", "exec"), names)
         elif page == "docs/extending.md":
             run_commands(block)
-
-
-def run_tests(path):
-    """Call the test functions of a file as pytest does, with `tmp_path` where they ask for it."""
-    functions = runpy.run_path(str(path))
-    tests = [name for name in functions if name.startswith("test_")]
-    assert tests
-    for name in tests:
-        folder = path.parent / f"of_{name}"
-        folder.mkdir()
-        wanted = inspect.signature(functions[name]).parameters
-        functions[name](**({"tmp_path": folder} if "tmp_path" in wanted else {}))
 
 
 def run_commands(block):
@@ -83,3 +77,73 @@ def run_commands(block):
         assert len(reports) == cells, arguments
         for report in reports:
             assert not RunFolder(report.parent).failures(), arguments
+
+
+# What the parts on docs/extending.md do, besides running in their commands.
+
+
+@pytest.fixture
+def part(working):
+    """A function that imports a module of `docs/extending.md` by its name in `my_package`."""
+    for block in code_blocks((ROOT / "docs/extending.md").read_text(encoding="utf-8")):
+        if block.file.startswith("my_package/"):
+            path = working / block.file
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(block.content, encoding="utf-8")
+    return lambda name: importlib.import_module(f"my_package.{name}")
+
+
+def test_the_reranker_orders_the_first_results_by_shared_words(part, tmp_path):
+    texts = {"d1": "mill mill mill", "d2": "the old mill", "d3": "mill of old"}
+    rows = [{"docno": docno, "text": text} for docno, text in texts.items()]
+    index = LexicalIndex.build(rows, tmp_path / "index")
+    ranking = (index.bm25() >> part("overlap").Overlap(depth=3)).search("the old mill")
+    assert ranking["docno"].tolist() == ["d2", "d3", "d1"]
+
+
+def test_the_engine_ranks_units_by_their_terms(part, tmp_path):
+    units = [Unit("d1", "", "an old mill"), Unit("d2", "", "mill by mill"), Unit("d3", "", "sea")]
+    engine = part("counting").CountingEngine()
+    engine.build(units, tmp_path / "index", corpus_fingerprint="c")
+    index = engine.open(tmp_path / "index", corpus_fingerprint="c")
+    assert BM25(index=index).search("mills")["docno"].tolist() == ["d2", "d1"]
+    assert (len(index), index.document_frequency("mill")) == (3, 2)
+
+
+def test_the_tool_shows_the_first_hits_and_records_them_as_previewed(part):
+    texts = {f"d{number}": "the old mill" for number in range(5)}
+    tool = part("find").Find(shown=2).open(WordBackend(texts), store_of(texts))
+    result = tool.call("find", {"query": "mill"})
+    assert len(result.page.hits) == 2 and not result.failed
+    assert list(tool.exposures.tiers["previewed"]) == list(result.page.shown)
+    assert tool.call("find", {}).failed
+
+
+def test_the_benchmark_reads_questions_judgements_and_documents(part):
+    tabbed = part("tabbed").TabbedBenchmark
+    Path("documents.tsv").write_text("d1\tan old mill\nd2\tby the sea\n")
+    Path("questions.tsv").write_text("q1\told mills\nq2\tsea\n")
+    Path("qrels.txt").write_text("q1 0 d1 1\nq2 0 d2 1\nq2 0 d9 1\n")
+    benchmark = tabbed(".")
+    assert [topic.text for topic in benchmark.topics] == ["old mills", "sea"]
+    docids = {document.docid for document in benchmark.documents()}
+    assert benchmark.unknown_judged(docids) == [("q2", "d9")]
+    assert tabbed(".", limit=1).corpus_fingerprint == benchmark.corpus_fingerprint
+
+
+def test_the_agent_cites_the_first_hit(part):
+    texts = {"d1": "the old mill", "d2": "the sea"}
+    tool = TopK().open(WordBackend(texts), store_of(texts))
+    agent = part("one_search").OneSearch()
+    trajectory = asyncio.run(agent.run(Topic("q", "old mill"), tool))
+    assert trajectory.status == "completed" and list(trajectory.tiers["cited"]) == ["d1"]
+
+
+def test_a_class_and_an_option_take_about_twenty_lines():
+    for block in code_blocks((ROOT / "docs/extending.md").read_text(encoding="utf-8")):
+        if block.file.endswith(".yaml"):
+            assert len(block.content.splitlines()) <= 20, block.file
+        elif block.file.startswith("my_package/"):
+            for node in ast.parse(block.content).body:
+                if isinstance(node, ast.ClassDef):
+                    assert node.end_lineno - node.lineno < 22, node.name

@@ -92,7 +92,8 @@ def wrong_command(mention):
     if mention.command not in COMMANDS:
         return f"there is no command {mention.command}"
     if mention.command in TAKES_PATHS:
-        return refusal(mention.command, *mention.arguments)
+        # Without arguments, a command is only named.
+        return refusal(mention.command, *mention.arguments) if mention.arguments else ""
     arguments = [item for item in mention.arguments if item not in FLAGS]
     plain = [item for item in arguments if "=" not in item]
     directory = plain.index("--config-dir") if "--config-dir" in plain else None

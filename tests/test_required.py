@@ -21,7 +21,7 @@ def test_absent_collections_are_told_with_where_they_come_from(
 ):
     monkeypatch.setenv("CI", "true")  # which every public service sets
     monkeypatch.setattr(required, "REQUIRED", everything)
-    with pytest.raises(outcome, match=r"cacm, .* not below .*docs/collections\.md") as caught:
+    with pytest.raises(outcome, match=r"cacm, .* not below .*docs/data\.md") as caught:
         collections(tmp_path / "nowhere")
     assert ("SOUNDINGLINE_REQUIRE_ALL=1" in str(caught.value)) == everything
     for name in COLLECTIONS[1:]:

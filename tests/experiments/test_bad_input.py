@@ -193,7 +193,7 @@ def test_none_is_chosen_as_the_line_says():
         (["benchmark=cacm", "paths.data=/none"], "castorini/anserini"),
         (["benchmark=cmuqa", "paths.data=/none"], "www.cs.cmu.edu/~ark/QA-data"),
         (["benchmark=musique100", "paths.data=/none"], "OpenSPG/KAG"),
-        (["benchmark=wikimix", "paths.data=/none"], "docs/collections.md"),
+        (["benchmark=wikimix", "paths.data=/none"], "docs/data.md"),
         (["benchmark=ir_datasets"], "benchmark.dataset=VALUE"),
         (
             ["benchmark=ir_datasets", "benchmark.dataset=beir/scifat/test"],

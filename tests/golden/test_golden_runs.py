@@ -2,8 +2,8 @@
 
 Each is a list of overrides that is run through a command and read from the run folder that it
 leaves. What is expected is in `tests/data/golden/<name>.json.gz`. The documents are those of a
-generated world that is stored as files, so that the generator may change. `docs/testing.md` tells
-how to record the golden files anew.
+generated world that is stored as files, so that the generator may change. `docs/operations.md`
+describes how to record the golden files again.
 """
 
 from __future__ import annotations

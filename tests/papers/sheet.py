@@ -7,7 +7,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from soundingline.experiments.config import CONF, Settings, choice_of, register
-from soundingline.experiments.sweeper import cells_of, with_changes
+from soundingline.experiments.sweeper import Cells
 
 
 def experiments(folder):
@@ -23,9 +23,9 @@ def overrides_of_cells(experiment, *overrides):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         chosen = [f"experiment={experiment}", *overrides]
         config = compose("config", overrides=chosen, return_hydra_config=True)
-    params, changes = cells_of(config)
-    words = [f"{key}={value}" for key, value in params.items()]
-    return with_changes(OverridesParser.create().parse_overrides(words), changes)
+    described = Cells.of(config)
+    words = [*(f"{key}={value}" for key, value in described.params.items()), *overrides]
+    return described.overrides(OverridesParser.create().parse_overrides(words))
 
 
 @cache

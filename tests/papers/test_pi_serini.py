@@ -1,7 +1,11 @@
 """Pi-Serini (arXiv 2605.10848): every constant and published figure of its experiments."""
 
+import re
+
 import pytest
 from sheet import cells, check_constants, check_published_rows, experiments, overrides_of_cells
+
+from soundingline.agents.prompt import load_prompt
 
 # The paper's constants.
 AGENT = {
@@ -17,6 +21,7 @@ AGENT = {
     "tool.read_limit": 200,
     "tool.max_rankings": 32,
     "tool.max_lines": 2000,
+    "tool.reason_words": 100,
     "budget.seconds": 300,
     "budget.steer_at": 0.7,
     "reranker": "none",
@@ -93,3 +98,37 @@ def test_the_referee_s_ablation_changes_the_retriever_alone():
         ["retriever=colbertv2"],
         ["retriever=fusion_rrf"],
     ]
+
+
+# The rules of the paper's prompt in their order, each with words of our prompt that state it.
+RULES = {
+    "search first": "Begin with a search",
+    "a short query made of the question": "short and made of the words of the question",
+    "short lexical queries instead of long rewrites": "rather than a long rewritten question",
+    "page through the ranking before rewriting": "before you write another query",
+    "open a promising candidate": "looks promising, open it with read_document",
+    "read from offset 1 with a moderate limit": "Read from offset=1 with a moderate limit",
+    "go on in a truncated document that still matters": "was cut and still matters, continue",
+    "refine only with a new clue": "only when you have a new clue",
+    "reason first in each call": "The first argument of each call is reason",
+    "under 100 words": "in fewer than 100 words",
+    "stop when there is enough evidence": "Stop when what you have read is enough",
+    "the format": "Explanation:",
+    "the exact answer": "Exact Answer:",
+    "the confidence": "Confidence:",
+    "submit at once": "must submit now, stop at once",
+    "a short exact answer": "Keep the exact answer as short as it can be",
+}
+
+
+def test_the_prompt_has_the_paper_s_rules_in_their_order():
+    text = load_prompt("pi_serini").sections["system"]
+    assert [text.count(words) for words in RULES.values()] == [1] * len(RULES)
+    places = [text.index(words) for words in RULES.values()]
+    assert places == sorted(places)
+
+
+def test_the_prompt_has_no_rules_that_the_paper_lacks():
+    text = " ".join(load_prompt("pi_serini").sections.values()).lower()
+    absent = "several candidates|refut|other words|paraphras|synonym|each condition|alternative"
+    assert not re.findall(absent, text)

@@ -1,4 +1,4 @@
-"""BrowseComp-Plus (Chen et al., 2025) from its published files. See docs/browsecomp-plus.md."""
+"""BrowseComp-Plus (Chen et al., 2025) from its published files. See docs/data.md."""
 
 from __future__ import annotations
 

@@ -5,6 +5,6 @@
 - `inspect_ai`: logs of Inspect AI.
 - `lint`: faults in a set of run files.
 
-Imported runs go through the same evaluation, comparison and report as ours. `docs/exchange.md`
+Imported runs go through the same evaluation, comparison and report as ours. `docs/serve.md`
 names the clients that were tested.
 """

@@ -19,7 +19,7 @@ from soundingline.toolkit.corpus.sentences import line_spans
 from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.optional import check_optional, import_optional
-from soundingline.toolkit.search.ranked_browsing import REASON, Browsing
+from soundingline.toolkit.search.ranked_browsing import Browsing
 from soundingline.toolkit.search.session import CachedSearch, Tool, ToolOutput
 from soundingline.toolkit.search.tool import Parameter, ToolError, ToolSpec, quoted
 
@@ -108,7 +108,7 @@ class Grep(Browsing):
             f"the first {self.page} documents with up to {self.lines} matching lines each, "
             f"numbered as read_document counts them, and keeps up to {self.depth} documents "
             "under a search_id, which read_search_results pages through.",
-            (REASON, parameter),
+            (self.reason, parameter),
         )
         # A query in natural language is no pattern, so only the syntax `words` takes queries.
         yield Tool(grep, self._grep, searches_by=argument if self.syntax == "words" else "")

@@ -20,7 +20,6 @@ from soundingline.toolkit.search.tool import (
     quoted,
 )
 
-REASON = Parameter("reason", "Why you make this call, in at most 100 words.", blank=True)
 SNIPPETS = ("window", "first_match", "none")
 _BROWSE, _READ = "read_search_results", "read_document"
 _LONGEST_PASSAGE_SUFFIX = len(PASSAGE_MARK) + 9
@@ -43,6 +42,8 @@ class Browsing(SearchTool):
         excerpt_depth: hits up to this rank have a snippet.
         read_limit: lines that `read_document` shows by default.
         max_lines, max_bytes: size of one output, in lines and in bytes of UTF-8.
+        reason_words: words of the argument `reason`, at most. A call with a longer one is refused.
+            None for any number.
     """
 
     depth: int = 1000
@@ -54,6 +55,7 @@ class Browsing(SearchTool):
     read_limit: int = 200
     max_lines: int = 2000
     max_bytes: int = 50_000
+    reason_words: int | None = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,6 +66,8 @@ class Browsing(SearchTool):
         check_int("read_limit", self.read_limit, le=self.max_lines)
         check_int("excerpt_characters", self.excerpt_characters, ge=20)
         check_int("excerpt_depth", self.excerpt_depth, ge=0)
+        if self.reason_words is not None:
+            check_int("reason_words", self.reason_words)
         if self.page > self.depth:
             raise InputError(
                 f"page={self.page} shows more hits than depth={self.depth} ranks",
@@ -74,6 +78,13 @@ class Browsing(SearchTool):
     @abstractmethod
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
         """The hits from rank `first` with their titles and snippets."""
+
+    @property
+    def reason(self) -> Parameter:
+        """The first argument of each tool."""
+        most = "" if self.reason_words is None else f", in at most {self.reason_words} words"
+        description = f"Why you make this call{most}."
+        return Parameter("reason", description, blank=True, words=self.reason_words)
 
     def searching(self) -> tuple[str, str]:
         """Name and argument of the tool that error messages recommend for a new search."""
@@ -91,7 +102,7 @@ class Browsing(SearchTool):
             _BROWSE,
             "Show more hits of an earlier search, without searching again.",
             (
-                REASON,
+                self.reason,
                 Parameter("search_id", "The search_id of an earlier search, such as s1."),
                 Parameter("offset", offset, bounds=(1, LARGEST_OFFSET)),
                 Parameter("limit", limit, bounds=(1, self.max_page)),
@@ -103,7 +114,7 @@ class Browsing(SearchTool):
             "Read a document by lines. The id of a passage shows its document, from the line where "
             "the passage starts unless offset is given.",
             (
-                REASON,
+                self.reason,
                 Parameter("docid", "A docid as result pages show it."),
                 Parameter("offset", offset, bounds=(1, LARGEST_OFFSET)),
                 Parameter("limit", limit, bounds=(1, self.max_lines)),
@@ -234,7 +245,7 @@ class RankedBrowsing(Browsing):
             "search",
             f"Rank the collection for a query. Shows the first {self.page} hits and keeps up "
             f"to {self.depth} under a search_id, which read_search_results pages through.",
-            (REASON, Parameter("query", "The search query.")),
+            (self.reason, Parameter("query", "The search query.")),
         )
         yield Tool(search, self._search, searches_by="query")
         yield from self.browsing_tools()

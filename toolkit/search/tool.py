@@ -38,6 +38,7 @@ class Parameter:
             `"5"` and `5.0` are accepted for 5.
         choices: the words that are accepted; null stands for `default`.
         default: the choice of a call that makes none.
+        words: the most words of a string, separated by white space; None for any number.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Parameter:
     bounds: tuple[int, int] | None = None
     choices: tuple[str, ...] = ()
     default: str = ""
+    words: int | None = None
 
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the argument."""
@@ -85,6 +87,14 @@ class Parameter:
             raise self._refusal("bad_unicode", tool, valid, value) from None
         if not self.blank and not value.strip():
             raise self._refusal("empty_value", tool, "a string that is not blank", value)
+        if self.words is not None and (count := len(value.split())) > self.words:
+            raise ToolError(
+                "too_long",
+                f"{self.name} must have at most {self.words} words; it has {count}. "
+                f"Call {tool} again with a shorter {self.name}.",
+                tool=tool,
+                field=self.name,
+            )
         return value
 
     def _integer(self, value: Any, tool: str, least: int, most: int) -> int | None:

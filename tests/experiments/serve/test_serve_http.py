@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from html import escape
 
 import pytest
+from documented_commands import ROOT, code_blocks
 from served import DOCUMENTS, STORE, TOPICS, plain_backend, serving, until
 
 from soundingline.toolkit.data import Document, Hit, SearchResult
@@ -39,6 +40,17 @@ def test_a_session_over_http_is_the_session_that_an_agent_of_ours_has():
         assert server.ask("/close", session=handle) == {"closed": True}
         status, refusal = server.post("/call", session=handle, **SEARCH)
         assert (status, refusal["error"]) == (404, "unknown_session")
+
+
+def test_the_documented_client_answers_every_question(tmp_path, capsys):
+    page = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+    (client,) = (block.content for block in code_blocks(page) if block.language == "python")
+    folder = RunFolder(tmp_path / "run")
+    with serving(folder=folder) as server:
+        exec(client.replace("http://127.0.0.1:8000", server.url), {})
+    assert set(folder.statuses().values()) == {"completed"}
+    assert len(folder.statuses()) == len(TOPICS)
+    assert "docid=mill" in capsys.readouterr().out
 
 
 def test_each_answered_question_is_a_trajectory_of_the_run(tmp_path):

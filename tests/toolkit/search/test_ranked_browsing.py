@@ -151,6 +151,42 @@ def test_a_wrong_call_is_told_what_to_do_next_and_exposes_nothing(name, argument
     assert not result.call.shown and not result.call.ranking
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("search", {"query": "king"}),
+        ("read_search_results", {"search_id": "s1"}),
+        ("read_document", {"docid": "d1"}),
+    ],
+)
+def test_a_reason_of_more_words_than_the_limit_is_refused(name, arguments):
+    tool = browsing()
+    search(tool)
+    accepted = tool.call(name, {"reason": " why\n" * 100, **arguments})
+    assert not accepted.failed
+    refused = tool.call(name, {"reason": "why " * 101, **arguments})
+    assert refused.text == (
+        f"[error code=too_long tool={name} field=reason] reason must have at most 100 words; "
+        f"it has 101. Call {name} again with a shorter reason."
+    )
+    assert not refused.call.shown and refused.call.arguments["reason"] == "why " * 101
+
+
+def test_the_limit_of_the_reason_is_a_setting():
+    call = {"reason": "two words", "query": "king"}
+    assert browsing(reason_words=1).call("search", call).call.error == "too_long"
+    free = browsing(reason_words=None)
+    assert not free.call("search", {"reason": "why " * 900, "query": "king"}).failed
+    descriptions = [
+        spec["parameters"]["properties"]["reason"]["description"]
+        for tool in (browsing(), free)
+        for spec in tool.specs()
+    ]
+    limited, unlimited = descriptions[:3], descriptions[3:]
+    assert set(limited) == {"Why you make this call, in at most 100 words."}
+    assert set(unlimited) == {"Why you make this call."}
+
+
 def test_an_unknown_search_id_is_told_which_are_kept():
     tool = browsing()
     assert browse(tool, search_id="s1").text.endswith(

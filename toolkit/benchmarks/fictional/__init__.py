@@ -1,4 +1,4 @@
-"""A generated world of entities, pages and questions about them; see `docs/fictional-world.md`."""
+"""A generated world of entities, pages and questions about them; see `docs/data.md`."""
 
 from soundingline.toolkit.benchmarks.fictional.benchmark import FictionalWorld
 
