@@ -177,7 +177,7 @@ class BM25(Retriever):
     """BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009).
 
     Our index and Anserini's compute Lucene's formula, with lengths in one byte; see
-    docs/engines.md for the others. The defaults are Anserini's. Columns and errors as in
+    docs/lexical.md for the others. The defaults are Anserini's. Columns and errors as in
     `Retriever`.
 
     Args:

@@ -1,7 +1,7 @@
 """PISA (C++; Mallia et al., OSIRRC 2019) as an engine, through `pyterrier_pisa`.
 
 Text is analysed as for our own index, so that engines differ in scoring, not in tokens. PISA's
-idf is not Lucene's, and its lengths are exact; see docs/engines.md. PISA compresses its lists for
+idf is not Lucene's, and its lengths are exact; see docs/lexical.md. PISA compresses its lists for
 each (k1, b); one process does so, once, into a folder that appears when it is complete.
 """
 

@@ -134,10 +134,10 @@ def test_an_unknown_argument_is_refused_with_the_valid_ones():
 
 
 def test_the_documented_option_of_terriers_retriever_composes(tmp_path):
-    """`docs/engines.md`; Terrier itself needs Java and jars from Maven Central."""
+    """`docs/lexical.md`; Terrier itself needs Java and jars from Maven Central."""
     [block] = [
         block
-        for block in code_blocks((CONF.parent / "docs/engines.md").read_text("utf-8"))
+        for block in code_blocks((CONF.parent / "docs/lexical.md").read_text("utf-8"))
         if block.file == "my-options/retriever/terrier.yaml"
     ]
     (tmp_path / "retriever").mkdir()

@@ -1,0 +1,113 @@
+"""`python tests/bench/parity.py FOLDER...`: our analyzer and scores against Lucene's.
+
+Each folder is a collection in the BEIR layout. It needs Anserini (`make anserini`).
+The results are in docs/lexical.md.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+
+from soundingline.pipelines.engines.anserini import AnseriniEngine, find_jar, find_java
+from soundingline.pipelines.lexical.analyzers import make_analyzer
+from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.toolkit.data import Unit
+
+BM25 = [{"k1": 0.9, "b": 0.4}, {"k1": 25.0, "b": 1.0}, {"k1": 1.2, "b": 0.75}]
+
+
+def read(path):
+    return [json.loads(line) for line in path.open(encoding="utf-8")]
+
+
+def compare_tokens(analyze, name, texts):
+    """Print how many texts have other tokens than Anserini's `DefaultEnglishAnalyzer` gives."""
+    terms = make_analyzer("english").terms
+    count = tokens = differ = 0
+    for text in texts:
+        theirs = analyze(text)
+        count, tokens = count + 1, tokens + len(theirs)
+        differ += theirs != list(terms(text))
+    sys.stdout.write(f"{name}: {count:,} texts, {tokens:,} tokens, {differ} differ\n")
+
+
+def lucene_analyze():
+    """Anserini's analyzer in a Java virtual machine of this process."""
+    os.environ["JAVA_HOME"] = str(find_java())
+    import jnius_config
+
+    jnius_config.set_classpath(str(find_jar()))
+    from jnius import autoclass
+
+    analyzer = autoclass("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+    analyze = autoclass("io.anserini.analysis.AnalyzerUtils").analyze
+    return lambda text: list(analyze(analyzer, text).toArray())
+
+
+def by_query(frame):
+    return {
+        qid: dict(zip(rows["docno"], rows["score"], strict=True))
+        for qid, rows in frame.groupby("qid")
+    }
+
+
+def compare_scores(name, theirs, ours):
+    """Print the overlap, the largest difference of a score, and how far what ours lacks lies above
+    the lowest score of theirs: 0 for ties at the cut."""
+    hits, common, largest, from_cut = 0, 0, 0.0, 0.0
+    for qid, ranking in theirs.items():
+        scores = ours.get(qid, {})
+        both = ranking.keys() & scores.keys()
+        hits, common = hits + len(scores), common + len(both)
+        largest = max([largest, *(abs(ranking[docno] - scores[docno]) for docno in both)])
+        cut = min(ranking.values(), default=0)
+        from_cut = max([from_cut, *(ranking[docno] - cut for docno in ranking.keys() - both)])
+    sys.stdout.write(
+        f"{name}: {hits:,} hits, overlap {common / hits:.5f}, largest difference {largest:.1e}, "
+        f"from the cut {from_cut:.1e}\n"
+    )
+
+
+def compare_collection(folder, work):
+    units = [Unit(r["_id"], r.get("title", ""), r["text"]) for r in read(folder / "corpus.jsonl")]
+    queries = pd.DataFrame(
+        [{"qid": r["_id"], "query": r["text"]} for r in read(folder / "queries.jsonl")]
+    )
+    AnseriniEngine().build(units, work / "theirs", corpus_fingerprint="")
+    anserini = AnseriniEngine().open(work / "theirs")
+    lexical = LexicalIndex.build(units, work / "ours")
+    for settings in [*BM25, {"mu": 1000.0}]:
+        search, retriever = (
+            (anserini.lucene_ql, lexical.ql)
+            if "mu" in settings
+            else (anserini.lucene, lexical.bm25)
+        )
+        rankings = search(list(queries["query"]), **settings)
+        theirs = [dict(zip(ranking.docnos, ranking.scores, strict=True)) for ranking in rankings]
+        ours = retriever(**settings).transform(queries)
+        name = f"{folder.name}, {settings}, {(ours['score'] == 0).sum():,} of score 0"
+        compare_scores(name, dict(zip(queries["qid"], theirs, strict=True)), by_query(ours))
+    rm3 = [index.bm25().rm3().transform(queries) for index in (anserini, lexical)]
+    compare_scores(f"{folder.name}, BM25 and RM3", *map(by_query, rm3))
+
+
+def main(folders):
+    analyze = lucene_analyze()
+    for folder in folders:
+        rows = [*read(folder / "corpus.jsonl"), *read(folder / "queries.jsonl")]
+        texts = [f"{row.get('title', '')}\n{row['text']}" for row in rows]
+        compare_tokens(analyze, folder.name, texts)
+    numbers = (n for n in range(0x110000) if not 0xD800 <= n < 0xE000)
+    characters = (chr(n) for n in numbers if chr(n) not in "\n\r")
+    compare_tokens(analyze, "code points", (f"{c} a{c}b 1{c}2 ab{c}'s" for c in characters))
+    for folder in folders:
+        with tempfile.TemporaryDirectory() as work:
+            compare_collection(folder, Path(work))
+
+
+if __name__ == "__main__":
+    main([Path(name) for name in sys.argv[1:]])
