@@ -196,6 +196,7 @@ class CommandParser(argparse.ArgumentParser):
             self.add_argument(
                 "--cfg", "-c", choices=["job"], help="print the configuration; do nothing"
             )
+        self._switches: set[str] = set()
         self._own = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
         for parameter in parameters:
             if parameter.kind is parameter.KEYWORD_ONLY:
@@ -215,6 +216,7 @@ class CommandParser(argparse.ArgumentParser):
         inner = typing.get_args(kind)
         if kind is bool:
             options["action"] = "store_true"
+            self._switches.add(f"--{parameter.name.replace('_', '-')}")
             del options["required"]
         elif typing.get_origin(kind) is typing.Literal:
             options["choices"] = inner
@@ -268,8 +270,11 @@ class CommandParser(argparse.ArgumentParser):
     def _spelled(self, argument: str) -> str:
         name, mark, value = argument.partition("=")
         flag = f"--{name.replace('_', '-')}"
-        own = name.replace("-", "_") in self._own
-        return f"{flag}={value}" if mark and own else argument
+        if not mark or name.replace("-", "_") not in self._own:
+            return argument
+        # A switch takes no value.
+        switch = flag in self._switches and value.lower() == "true"
+        return flag if switch else f"{flag}={value}"
 
     def error(self, message: str) -> NoReturn:
         raise InputError(message, do="--help lists what this command takes")

@@ -22,6 +22,7 @@ from soundingline.experiments.judging import (
     judging_alone,
     questions_of,
 )
+from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, notify
@@ -126,8 +127,18 @@ def compare(
         "over several benchmarks: a factor that tells systems apart, such as retriever; may be "
         "given again (all settings but the benchmark's)",
     ] = (),
+    published: Annotated[
+        bool, "print the figures of runs, or of the cells of a sweep, next to the paper's"
+    ] = False,
 ) -> None:
-    """Compare evaluated runs with paired tests; the report goes to `runs/<name>/`."""
+    """Compare evaluated runs with paired tests; the report goes to `runs/<name>/`.
+
+    `soundingline compare --published runs/<name>` takes the folder of a sweep, or runs. It prints
+    our figures next to those of the paper, and marks published values outside our 95 % intervals.
+    """
+    if published and runs:
+        compare_with_published(runs)
+        return
     if len(runs) < 2:
         raise InputError(
             f"{len(runs)} runs were named",

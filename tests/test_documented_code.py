@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import importlib
-import inspect
-import runpy
 import sys
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from documented_commands import block_commands, code_blocks
 from entry_points import run_entry
 from toy_search import WordBackend, store_of
 
-from soundingline.pipelines import BM25
+from soundingline.pipelines import BM25, LexicalIndex
 from soundingline.toolkit.data import Topic, Unit
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import TopK
@@ -53,8 +51,8 @@ def working(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs(page, working):
-    """In its order: files are written where they say, tests and other code run, and commands of
-    `docs/extending.md` end well (those of the README: `test_readme.py`)."""
+    """In its order: files are written where they say, other code runs, and so do the commands of
+    `docs/extending.md` (those of the README: `test_readme.py`)."""
     names = {}
     blocks = code_blocks((ROOT / page).read_text(encoding="utf-8"))
     assert any(block.language == "python" for block in blocks)
@@ -63,24 +61,10 @@ def test_the_code_of_a_page_runs(page, working):
             path = working / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.content, encoding="utf-8")
-            if path.name.startswith("test_"):
-                run_tests(path)
         elif block.language == "python":
             exec(compile(block.content, f"{page}:{block.line}", "exec"), names)
         elif page == "docs/extending.md":
             run_commands(block)
-
-
-def run_tests(path):
-    """Call the test functions of a file as pytest does, with `tmp_path` where they ask for it."""
-    functions = runpy.run_path(str(path))
-    tests = [name for name in functions if name.startswith("test_")]
-    assert tests
-    for name in tests:
-        folder = path.parent / f"of_{name}"
-        folder.mkdir()
-        wanted = inspect.signature(functions[name]).parameters
-        functions[name](**({"tmp_path": folder} if "tmp_path" in wanted else {}))
 
 
 def run_commands(block):
@@ -107,6 +91,14 @@ def part(working):
             path.parent.mkdir(exist_ok=True)
             path.write_text(block.content, encoding="utf-8")
     return lambda name: importlib.import_module(f"my_package.{name}")
+
+
+def test_the_reranker_orders_the_first_results_by_shared_words(part, tmp_path):
+    texts = {"d1": "mill mill mill", "d2": "the old mill", "d3": "mill of old"}
+    rows = [{"docno": docno, "text": text} for docno, text in texts.items()]
+    index = LexicalIndex.build(rows, tmp_path / "index")
+    ranking = (index.bm25() >> part("overlap").Overlap(depth=3)).search("the old mill")
+    assert ranking["docno"].tolist() == ["d2", "d3", "d1"]
 
 
 def test_the_engine_ranks_units_by_their_terms(part, tmp_path):

@@ -1,0 +1,254 @@
+"""The figures of a sweep next to those that a paper published for the same cells.
+
+An experiment states the paper's figures below `published`, and the manifest of each of its runs
+records them. `columns` are the factors and the measures of `rows`; a factor that is null in a row
+does not matter. `questions`, `benchmark`, `judge` and `vllm` describe how the paper's runs were
+made, and `beside` has systems that the sweep does not run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from math import isclose, nan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from soundingline.toolkit.console import Console
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import EvaluatedRun, load_runs
+from soundingline.toolkit.evaluation.comparison import factor_labels, varied_factors
+from soundingline.toolkit.evaluation.evaluation import VERDICTS
+from soundingline.toolkit.evaluation.judge import LlmJudge
+from soundingline.toolkit.files import read_json, read_json_lines
+from soundingline.toolkit.report.measures import describe, number
+from soundingline.toolkit.report.results import (
+    factor_value,
+    mean_interval,
+    recorded_count,
+    run_interval,
+)
+from soundingline.toolkit.runs import RunFolder
+
+RUN_DOLLARS = "run_dollars"  # of all questions; the measure of a question is `usage_dollars`
+_DOLLARS = "usage_dollars"
+# Measures of the published evaluator, which have no values by question, and ours that are equal to
+# them where the judgements have one tier.
+_BY_QUESTION = {"recall_published": "recall_previewed", "accuracy_published": "accuracy"}
+
+
+class PublishedFigure(NamedTuple):
+    """A published value, and ours with its 95 % interval, where there is one."""
+
+    run: str
+    measure: str
+    published: float
+    value: float | None
+    interval: tuple[float, float] | None
+
+    @property
+    def outside(self) -> bool:
+        """Whether the published value is outside our interval."""
+        return self.interval is not None and not (
+            self.interval[0] <= self.published <= self.interval[1]
+        )
+
+
+def compare_with_published(paths: Sequence[Path]) -> None:
+    """Print the figures of runs, or of the cells of sweeps, next to the published ones, and what is
+    known to explain differences.
+
+    Raises:
+        InputError: for a folder without an evaluated run, runs without published figures, and runs
+            of several experiments.
+    """
+    folders = list(dict.fromkeys(cell.resolve() for path in paths for cell in _cells(path)))
+    runs = load_runs(folders)
+    published = _published(runs)
+    varied = varied_factors(runs)
+    labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
+    console, table = Console(soft_wrap=True), Table(title=str(published["source"]), box=SIMPLE)
+    table.add_column("cell", overflow="fold")
+    table.add_column("measure", no_wrap=True)
+    for title in ("published", "ours", "95 % interval"):
+        table.add_column(title, justify="right")
+    table.add_column("published is")
+    figures = []
+    for run, label in zip(runs, labels, strict=True):
+        rows = [row for row in rows_of(published) if _is_of(run, row)]
+        found = [figure for row in rows for figure in figures_of(run, row)]
+        for place, figure in enumerate(found):
+            table.add_row("" if place else label, *_shown(figure))
+        if not found:
+            table.add_row(label, "", "—", "", "", "not stated")
+        figures += found
+    console.print(table)
+    for system in published.get("beside") or ():
+        shown = ", ".join(f"{key} {value}" for key, value in system.items())
+        console.print(f"Also published: {shown}", highlight=False)
+    for row in rows_of(published):
+        if not any(_is_of(run, row) for run in runs):
+            factors = ", ".join(f"{key}={value}" for key, value in _factors(row).items())
+            console.print(f"Not run: {factors}", highlight=False)
+    known = Counter(
+        cause
+        for run, folder in zip(runs, folders, strict=True)
+        for cause in causes(run, published, judge_of(RunFolder(folder)))
+    )
+    for cause, count in known.items():
+        cells = "" if count == len(runs) else f" ({count} of {len(runs)} cells)"
+        console.print(f"Known cause of differences: {cause}{cells}", highlight=False)
+    console.print(_conclusion(runs, published, figures, explained=bool(known)), highlight=False)
+
+
+def _cells(path: Path) -> list[Path]:
+    """The run of a folder, or the evaluated cells of a sweep."""
+    if (path / "manifest.json").is_file():
+        return [path]
+    cells = sorted(found.parent for found in path.glob("*/metrics.json"))
+    if not cells:
+        raise InputError(f"{path} has no evaluated run", valid="the folder of a run or of a sweep")
+    return cells
+
+
+def _published(runs: Sequence[EvaluatedRun]) -> Mapping[str, Any]:
+    """The published figures that the runs record."""
+    recorded = [run.manifest.get("config", {}).get("published") or {} for run in runs]
+    for run, published in zip(runs, recorded, strict=True):
+        if not published.get("rows"):
+            raise InputError(
+                f"the experiment of the run {run.name} has no published figures",
+                do="soundingline list experiment shows which have some",
+            )
+        if published != recorded[0]:
+            raise InputError(
+                f"{runs[0].name} and {run.name} are of different experiments",
+                do="compare the runs of one experiment at a time",
+            )
+    return recorded[0]
+
+
+def rows_of(published: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows as mappings from column to value."""
+    return [dict(zip(published["columns"], row, strict=True)) for row in published["rows"]]
+
+
+def is_measure(column: str) -> bool:
+    """Whether a column of published figures is a measure; the others are factors."""
+    return column == RUN_DOLLARS or bool(describe(column).definition)
+
+
+def _factors(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The factors of a row that matter."""
+    return {name: v for name, v in row.items() if not is_measure(name) and v is not None}
+
+
+def _is_of(run: EvaluatedRun, row: Mapping[str, Any]) -> bool:
+    return all(
+        factor_value(run, name) == str(value).replace("/", "-")
+        for name, value in _factors(row).items()
+    )
+
+
+def figures_of(run: EvaluatedRun, row: Mapping[str, Any]) -> Iterator[PublishedFigure]:
+    """The published measures of a row with those of a run. `run_dollars` is the sum over the
+    questions of the agent's and the stages' dollars."""
+    for name, value in row.items():
+        if value is None or not is_measure(name):
+            continue
+        if name == RUN_DOLLARS:
+            dollars = list(run.per_question.get(_DOLLARS, {}).values())
+            mean, count = mean_interval(dollars), len(dollars)
+            interval = (mean[0] * count, mean[1] * count) if mean else None
+            yield PublishedFigure(
+                run.name, name, value, sum(dollars) if dollars else None, interval
+            )
+        else:
+            ours, same = run.metrics.get(name), _BY_QUESTION.get(name, name)
+            if ours is not None and not isclose(run.metrics.get(same, nan), ours, abs_tol=1e-6):
+                same = name
+            yield PublishedFigure(run.name, name, value, ours, run_interval(run, same))
+
+
+def causes(run: EvaluatedRun, published: Mapping[str, Any], judge: str) -> Iterator[str]:
+    """What is known to make the figures of a run differ from the paper's."""
+    config, manifest = run.manifest.get("config", {}), run.manifest
+    if config.get("laptop"):
+        yield "a laptop run: generated questions, and an agent without a model"
+    benchmark = manifest.get("benchmark", {}).get("option")
+    if published.get("benchmark") not in (None, benchmark):
+        yield f"the benchmark is {benchmark}, the paper's is {published['benchmark']}"
+    count = recorded_count(run)
+    if count != published["questions"]:
+        yield f"{count:,} questions were run, the paper has {published['questions']:,}"
+    if published.get("judge") not in (None, judge):
+        yield f"the judge is {judge}, the paper's is {published['judge']}"
+    vllm, paper = manifest.get("versions", {}).get("vllm"), published.get("vllm")
+    if paper and vllm and vllm.split(".")[:2] != str(paper).split("."):
+        yield f"vLLM is {vllm}, the paper ran {paper}"
+    elif paper and not vllm and not config.get("laptop"):
+        yield f"the version of vLLM is not recorded, the paper ran {paper}"
+    if failed := run.counts.get("failed"):
+        yield f"{failed:,} questions failed, and count as wrong"
+    if (known := len(run.per_question.get(_DOLLARS, {}))) < count and (
+        RUN_DOLLARS in published["columns"]
+    ):
+        yield f"the cost is known of {known:,} of {count:,} questions"
+
+
+def judge_of(folder: RunFolder) -> str:
+    """The model that judged the answers of a run, or the exact rule; empty without verdicts."""
+    path = folder.repeats()[0].path / VERDICTS
+    rows = read_json(path, list) if path.exists() else []
+    if not rows:
+        return ""
+    verdict = rows[0]
+    if verdict["judge"] != LlmJudge.name:
+        return "the exact rule"
+    recorded = path.parent / f"verdicts-{LlmJudge.name}-{verdict['settings']}.jsonl"
+    try:
+        head, *_ = read_json_lines(recorded)
+    except ValueError:  # there is no such file, or its first line is damaged
+        return "unknown"
+    return str(head["model"]).partition("@")[0]  # the hash of weights is behind the name
+
+
+def _shown(figure: PublishedFigure) -> tuple[str, ...]:
+    digits = 2 if figure.measure == RUN_DOLLARS else describe(figure.measure).digits
+    low, high = figure.interval or (None, None)
+    verdict = "not measured" if figure.value is None else "no interval"
+    if figure.interval:
+        verdict = "outside" if figure.outside else "within"
+    return (
+        figure.measure,
+        number(figure.published, digits),
+        number(figure.value, digits),
+        f"[{number(low, digits)}, {number(high, digits)}]" if figure.interval else "—",
+        verdict,
+    )
+
+
+def _conclusion(
+    runs: Sequence[EvaluatedRun],
+    published: Mapping[str, Any],
+    figures: Sequence[PublishedFigure],
+    *,
+    explained: bool,
+) -> str:
+    """How many published values are within our intervals. Only runs over the paper's questions,
+    without a known cause of differences, are evidence on the paper's result."""
+    tested = [figure for figure in figures if figure.interval]
+    within = sum(not figure.outside for figure in tested)
+    text = f"{within} of {len(tested)} published values are within our 95 % intervals"
+    questions = published["questions"]
+    if any(recorded_count(run) < questions for run in runs):
+        return (
+            f"{text}. This is no evidence on the paper's result, which needs its {questions:,} "
+            "questions."
+        )
+    if explained:
+        return f"{text}. The known causes above keep the runs from being the paper's."
+    return f"{text}: these are reproduced."
