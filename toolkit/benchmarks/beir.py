@@ -88,6 +88,7 @@ class BeirBenchmark(Benchmark):
         split: the questions that the qrels of this split name. None selects every question and the
             union of all qrels.
         limit: number of questions, the first ones in the order of `queries.jsonl`; None for all.
+        qids: a list of the questions to select, see `Benchmark`.
         origin: whose collection it is and how to get it, for the message about a missing folder.
         sets: whether every question asks for documents.
 
@@ -103,7 +104,9 @@ class BeirBenchmark(Benchmark):
         limit: int | None = None,
         origin: str = "",
         sets: bool = False,
+        qids: str | None = None,
     ) -> None:
+        self.qids = qids
         self.path = Path(path)
         self.split = split
         self.sets = sets
@@ -138,6 +141,7 @@ class BeirBenchmark(Benchmark):
             qrels,
             {row.qid: row.answers for _, row in queries if row.answers is not None},
             limit=limit,
+            qids=qids,
             sets=sets or {*checklists, *targets},
             checklists=checklists,
             satisfaction=_read_satisfaction(self._satisfaction, checklists),
@@ -160,7 +164,8 @@ class BeirBenchmark(Benchmark):
         files += [self._satisfaction] if self._satisfaction else []
         hashes = [content_hash(path) for path in (self._corpus, self._queries, *files)]
         sets = ["sets"] if self.sets else []
-        return fingerprint("beir", *hashes, self.split, self.limit, *sets)
+        listed = [[topic.qid for topic in self.topics]] if self.qids else []
+        return fingerprint("beir", *hashes, self.split, self.limit, *sets, *listed)
 
     def links(self) -> Iterator[Link] | None:
         """The rows of `links.tsv`; None if there is no such file. They are not part of the

@@ -84,6 +84,7 @@ class IrDatasetsBenchmark(Benchmark):
             `dataset` (`train` below `beir/scifact`) or beside it (`train` beside
             `beir/scifact/test`). `InputError` if there are both.
         limit: number of questions, the first ones; None for all.
+        qids: a list of the questions to select, see `Benchmark`.
         sets: whether every question asks for documents, those with a grade above 0.
 
     Raises:
@@ -98,6 +99,7 @@ class IrDatasetsBenchmark(Benchmark):
         split: str | None = None,
         limit: int | None = None,
         sets: bool = False,
+        qids: str | None = None,
     ) -> None:
         self.split = split
         self.dataset = _with_split(dataset, split)
@@ -111,6 +113,7 @@ class IrDatasetsBenchmark(Benchmark):
             {"evidence": merge_qrels(self._grades())},
             {topic.qid: texts for _, topic, texts in queries if texts is not None},
             limit=limit,
+            qids=qids,
             sets=sets,
         )
 
