@@ -136,6 +136,18 @@ def test_rows_are_measured_by_their_rank_whatever_their_order():
     assert evaluation.per_question["RR"] == {"1": 1.0, "2": 1.0}
 
 
+@pytest.mark.parametrize("exclude_own", [True, False])
+def test_a_question_s_own_document_is_left_out_before_ranks_are_measured(exclude_own):
+    judged = {"evidence": {"1": {"a": 1}, "2": {"1": 1}}}
+    topics = [Topic("1", "one"), Topic("2", "two")]
+    benchmark = Benchmark("b", topics, judged, exclude_own=exclude_own)
+    rows = [("1", "1", 0, 9.0), ("1", "a", 1, 1.0), ("2", "1", 0, 9.0)]
+    ranked = pd.DataFrame(rows, columns=["qid", "docno", "rank", "score"])
+    evaluation = evaluate_pipeline(benchmark, pt.Transformer.from_df(ranked), ["RR"])
+    # Document 1 is a right answer of question 2, and question 1 itself.
+    assert evaluation.per_question["RR"] == {"1": 1.0 if exclude_own else 0.5, "2": 1.0}
+
+
 def test_an_experiment_opens_its_index_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     opened = []

@@ -11,6 +11,8 @@ from soundingline.toolkit.errors import InputError, check_int, is_number
 from soundingline.toolkit.files import dump_json, fingerprint
 
 SPLITS = ("dev", "test")
+# Other collections number questions and documents alike, without any relation between the two.
+_QUESTIONS_ARE_DOCUMENTS = frozenset({"arguana", "quora"})
 
 
 class Benchmark:
@@ -31,6 +33,9 @@ class Benchmark:
         checklists: requirements in words by qid, for questions that ask for documents.
         satisfaction: by qid and docid, whether the document meets each requirement, in the order of
             the checklist.
+        exclude_own: whether a document whose id equals the question's is left out of the question's
+            ranking before it is measured, as BEIR's evaluation does. None: for ArguAna and Quora,
+            whose questions are documents of the corpus (recognised by `name`).
 
     Attributes:
         topics, qrels, answers, checklists, satisfaction: as above, of the selected questions.
@@ -50,6 +55,7 @@ class Benchmark:
     checklists: Mapping[str, Sequence[str]]
     satisfaction: Mapping[str, Mapping[str, Sequence[bool]]]
     obfuscated: bool = False
+    exclude_own: bool = False
     _corpus_fingerprint: str = ""
 
     def __init__(
@@ -64,9 +70,13 @@ class Benchmark:
         sets: bool | Collection[str] = False,
         checklists: Mapping[str, Sequence[str]] | None = None,
         satisfaction: Mapping[str, Mapping[str, Sequence[bool]]] | None = None,
+        exclude_own: bool | None = None,
     ) -> None:
         _check_count("limit", limit)
         self.name = name
+        if exclude_own is None:
+            exclude_own = not _QUESTIONS_ARE_DOCUMENTS.isdisjoint(name.split("-"))
+        self.exclude_own = exclude_own
         self.limit = limit
         self.topics = listed_topics(topics, qids)[:limit]
         chosen = {topic.qid for topic in self.topics}
@@ -116,7 +126,10 @@ class Benchmark:
         """Hash of the documents, and of the selected questions with their answers, judgements,
         checklists, satisfied requirements and targets."""
         sets = [self.checklists, self.satisfaction, sorted(self.targets)] if self.targets else []
-        return fingerprint(self.corpus_fingerprint, self.topics, self.answers, self.qrels, *sets)
+        own = ["exclude_own"] if self.exclude_own else []
+        return fingerprint(
+            self.corpus_fingerprint, self.topics, self.answers, self.qrels, *sets, *own
+        )
 
     @property
     def unjudged(self) -> list[str]:
