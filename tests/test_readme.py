@@ -86,12 +86,12 @@ def test_the_commands_that_need_nothing_else_run_in_a_clone_alone(tmp_path):
         mention
         for path in documents()
         for mention in mentions(path)
-        if mention.command and path.name != "log.md"
+        if mention.command and path.name != "results.md"
     ],
     ids=lambda mention: mention.source,
 )
 def test_no_documented_command_reads_a_folder_that_a_clone_lacks(mention):
-    """docs/log.md reports what was run where those folders were."""
+    """docs/results.md reports what was run where those folders were."""
     chosen = [item.partition("=")[2] for item in mention.arguments if item.startswith("benchmark=")]
     options = {option for value in chosen for option in value.split(",")}
     assert not options & FOLDERS, mention.source

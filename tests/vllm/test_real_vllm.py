@@ -174,7 +174,7 @@ def test_nothing_of_the_server_is_left(run):
 
 
 def test_summary(run):
-    """What docs/log.md tells of the run."""
+    """What docs/results.md tells of the run."""
     ledger, calls = run.ledger, [call for each in run.trajectories for call in each.calls]
     first = min(map(begin, run.trajectories))
     last = max(begin(each) + each.seconds for each in run.trajectories)
