@@ -25,6 +25,7 @@ from soundingline.experiments.judging import (
 from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.benchmarks.slices import pi_serini_slices, stratum
 from soundingline.toolkit.console import Console, notify
 from soundingline.toolkit.data import DocumentStore
 from soundingline.toolkit.errors import InputError
@@ -36,9 +37,11 @@ from soundingline.toolkit.evaluation import (
 )
 from soundingline.toolkit.evaluation.comparison import Systems, by_benchmark, systems_of
 from soundingline.toolkit.evaluation.comparison import compare as compare_runs
+from soundingline.toolkit.evaluation.evaluation import read_rankings
+from soundingline.toolkit.evaluation.funnel import relevant_documents
 from soundingline.toolkit.evaluation.judge import RecordedVerdicts
 from soundingline.toolkit.evaluation.statistics import Agreement, agreement
-from soundingline.toolkit.files import fingerprint, write_json
+from soundingline.toolkit.files import fingerprint, write_json, write_text
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.server import Servers
 from soundingline.toolkit.obfuscation import is_obfuscated
@@ -110,6 +113,30 @@ def evaluated(
         page = write_traces(folder, benchmark, run, reasons, passages)
         Console(stderr=True, soft_wrap=True).print(f"Traces: {page}", highlight=False)
     return run
+
+
+def slices(settings: Settings, run: Path) -> None:
+    """Draw Pi-Serini's slices of BrowseComp-Plus, and write their ids to pi_serini_q100.txt and
+    pi_serini_q300.txt in the working directory.
+
+    RUN is `soundingline rank benchmark=browsecomp_plus retriever=bm25_default`. The slices are
+    strata by its recall of the first 1,000 documents and by the number of evidence documents.
+    """
+    folder = RunFolder(run)
+    relevant = relevant_documents(recorded_benchmark(folder, settings).qrels["evidence"])
+    ranked: dict[str, set[str]] = {}
+    for line in read_rankings(folder).splitlines():
+        qid, _, docid, rank, *_ = line.split()
+        if int(rank) <= 1000:
+            ranked.setdefault(qid, set()).add(docid)
+    strata = {
+        qid: stratum(len(documents & ranked.get(qid, set())) / len(documents), len(documents))
+        for qid, documents in relevant.items()
+    }
+    for name, qids in zip(("q100", "q300"), pi_serini_slices(strata), strict=True):
+        path = Path(f"pi_serini_{name}.txt")
+        write_text(path, "".join(f"{qid}\n" for qid in qids))
+        Console(soft_wrap=True).print(f"{path}: {len(qids)} questions", highlight=False)
 
 
 def compare(

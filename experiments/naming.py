@@ -70,6 +70,7 @@ _NO_OPTION = ("None", "null")
 # has a fingerprint of its own.
 _FILES = (
     *("benchmark.path", "benchmark.questions", "benchmark.corpus", "benchmark.topics"),
+    "benchmark.answers",
     *("benchmark.qrels", "benchmark.gold_qrels", "scorer.path", "tool.tokenizer"),
     "unit.tokenizer",
 )

@@ -267,7 +267,8 @@ def evaluate_pipeline(
     benchmark: Benchmark, pipeline: pt.Transformer, measures: list[str]
 ) -> Evaluation:
     """Rankings of documents (a passage counts as its document, once, at its best rank) and their
-    measures. Questions without judgements are counted, not ranked."""
+    measures. A question's own document is left out where the benchmark says so (`exclude_own`).
+    Questions without judgements are counted, not ranked."""
     judged = with_targets(benchmark.qrels.get("evidence", {}), benchmark.targets)
     judged_topics = [topic for topic in benchmark.topics if judged.get(topic.qid)]
     if not judged_topics:
@@ -278,6 +279,8 @@ def evaluate_pipeline(
         )
     topics = pd.DataFrame([{"qid": topic.qid, "query": topic.text} for topic in judged_topics])
     ranked = MaxP().transform(pipeline.transform(topics)).sort_values("rank", kind="stable")
+    if benchmark.exclude_own:
+        ranked = ranked[ranked["docno"] != ranked["qid"]]
     rankings = {str(qid): list(rows) for qid, rows in ranked.groupby("qid", sort=False)["docno"]}
     outline = evaluate_ranking(rankings, judged, [], topics=benchmark.topics)
     qrels = {topic.qid: judged[topic.qid] for topic in judged_topics}

@@ -356,6 +356,11 @@ def judged_benchmark(config: DictConfig, split: str | None = None) -> Benchmark:
         raise InputError(
             str(error), do="With one split only, tuning.select=null tunes by cross-validation"
         ) from error
+    if benchmark.exclude_own:
+        raise InputError(
+            "a tuning measures rankings with the question's own document in them",
+            do="set benchmark.exclude_own=false",
+        )
     if not any(benchmark.qrels.get("evidence", {}).values()):
         named = f"split {split!r} of {benchmark.name}" if split else benchmark.name
         raise InputError(f"{named} has no judged question", valid="a split with judgements")

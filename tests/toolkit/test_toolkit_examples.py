@@ -24,20 +24,13 @@ def test_the_examples_of_a_module_are_true(module):
     assert result.attempted and not result.failed
 
 
-@pytest.mark.parametrize(
-    ("page", "outputs"),
-    [
-        ("data.md", ["unit_id='d1%p1'", "['Baridoll Water']\n{'fw0001449': 1}\n"]),
-        ("agents.md", ["1. docid=d1 score=2.0000"]),
-    ],
-)
-def test_the_example_of_a_page_runs(page, outputs, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    blocks = code_blocks((DOCS / page).read_text("utf-8"))
-    for block in (block for block in blocks if block.language == "python"):
-        exec(compile(block.content, page, "exec"), {})
+def test_the_example_of_a_world_prints_what_its_comments_say(capsys):
+    blocks = code_blocks((DOCS / "data.md").read_text("utf-8"))
+    (block,) = (block for block in blocks if block.language == "python")
+    exec(compile(block.content, "data.md", "exec"), {})
     printed = capsys.readouterr().out
-    assert not [output for output in outputs if output not in printed]
+    assert "['Baridoll Water']\n{'fw0001449': 1}\n" in printed
+    assert "title='Kruvy Keipuveth'" in printed
 
 
 def test_the_documented_pages_are_what_the_tools_show():

@@ -17,6 +17,7 @@ from soundingline.toolkit.benchmarks.formats import (
     content_hash,
     distinct_topics,
     lines,
+    read_answers,
     read_qrels,
     records,
     rows,
@@ -88,7 +89,11 @@ class BeirBenchmark(Benchmark):
         split: the questions that the qrels of this split name. None selects every question and the
             union of all qrels.
         limit: number of questions, the first ones in the order of `queries.jsonl`; None for all.
+        qids: a list of the questions to select, see `Benchmark`.
         origin: whose collection it is and how to get it, for the message about a missing folder.
+        answers: a file of JSON lines with `qid` and `answers`, a list of accepted short answers,
+            which replaces the answers of the questions that it names.
+        exclude_own: see `Benchmark`.
         sets: whether every question asks for documents.
 
     Raises:
@@ -103,10 +108,15 @@ class BeirBenchmark(Benchmark):
         limit: int | None = None,
         origin: str = "",
         sets: bool = False,
+        qids: str | None = None,
+        answers: str | Path | None = None,
+        exclude_own: bool | None = None,
     ) -> None:
+        self.qids = qids
         self.path = Path(path)
         self.split = split
         self.sets = sets
+        self._answers = None if answers is None else Path(answers)
         self._corpus = _required(self.path, "corpus.jsonl", origin)
         self._queries = _required(self.path, "queries.jsonl", origin)
         self._satisfaction = self._optional("satisfaction.jsonl")
@@ -136,11 +146,16 @@ class BeirBenchmark(Benchmark):
             name or self.path.resolve().name,
             chosen,
             qrels,
-            {row.qid: row.answers for _, row in queries if row.answers is not None},
+            {
+                **{row.qid: row.answers for _, row in queries if row.answers is not None},
+                **read_answers(answers),
+            },
             limit=limit,
+            qids=qids,
             sets=sets or {*checklists, *targets},
             checklists=checklists,
             satisfaction=_read_satisfaction(self._satisfaction, checklists),
+            exclude_own=exclude_own,
         )
 
     def _optional(self, name: str) -> Path | None:
@@ -154,13 +169,15 @@ class BeirBenchmark(Benchmark):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the corpus, the questions, the qrels in use, the satisfied requirements, and the
-        selection among the questions."""
+        """Hash of the corpus, the questions, the qrels in use, the satisfied requirements, the file
+        of answers, and the selection among the questions."""
         files = [*self._qrels["evidence"], *self._qrels.get("gold", [])]
-        files += [self._satisfaction] if self._satisfaction else []
+        files += [path for path in (self._satisfaction, self._answers) if path]
         hashes = [content_hash(path) for path in (self._corpus, self._queries, *files)]
         sets = ["sets"] if self.sets else []
-        return fingerprint("beir", *hashes, self.split, self.limit, *sets)
+        own = ["exclude_own"] if self.exclude_own else []
+        listed = [[topic.qid for topic in self.topics]] if self.qids else []
+        return fingerprint("beir", *hashes, self.split, self.limit, *sets, *own, *listed)
 
     def links(self) -> Iterator[Link] | None:
         """The rows of `links.tsv`; None if there is no such file. They are not part of the

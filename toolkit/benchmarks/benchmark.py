@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
+from soundingline.toolkit.benchmarks.slices import listed_topics
 from soundingline.toolkit.data import Document, Link, Qrels, Topic
 from soundingline.toolkit.errors import InputError, check_int, is_number
 from soundingline.toolkit.files import dump_json, fingerprint
 
 SPLITS = ("dev", "test")
+# Other collections number questions and documents alike, without any relation between the two.
+_QUESTIONS_ARE_DOCUMENTS = frozenset({"arguana", "quora"})
 
 
 class Benchmark:
@@ -23,11 +26,16 @@ class Benchmark:
             has the documents that contain the answer itself.
         answers: accepted short answers by qid.
         limit: number of questions, the first ones; None for all.
+        qids: a list of the questions to select, see `listed_topics`; None for all. It precedes
+            `limit`.
         sets: which questions ask for documents besides those with a checklist: True for all of
             them, or their qids.
         checklists: requirements in words by qid, for questions that ask for documents.
         satisfaction: by qid and docid, whether the document meets each requirement, in the order of
             the checklist.
+        exclude_own: whether a document whose id equals the question's is left out of the question's
+            ranking before it is measured, as BEIR's evaluation does. None: for ArguAna and Quora,
+            whose questions are documents of the corpus (recognised by `name`).
 
     Attributes:
         topics, qrels, answers, checklists, satisfaction: as above, of the selected questions.
@@ -47,6 +55,7 @@ class Benchmark:
     checklists: Mapping[str, Sequence[str]]
     satisfaction: Mapping[str, Mapping[str, Sequence[bool]]]
     obfuscated: bool = False
+    exclude_own: bool = False
     _corpus_fingerprint: str = ""
 
     def __init__(
@@ -57,14 +66,19 @@ class Benchmark:
         answers: Mapping[str, Sequence[str]] | None = None,
         *,
         limit: int | None = None,
+        qids: str | None = None,
         sets: bool | Collection[str] = False,
         checklists: Mapping[str, Sequence[str]] | None = None,
         satisfaction: Mapping[str, Mapping[str, Sequence[bool]]] | None = None,
+        exclude_own: bool | None = None,
     ) -> None:
         _check_count("limit", limit)
         self.name = name
+        if exclude_own is None:
+            exclude_own = not _QUESTIONS_ARE_DOCUMENTS.isdisjoint(name.split("-"))
+        self.exclude_own = exclude_own
         self.limit = limit
-        self.topics = list(topics[:limit])
+        self.topics = listed_topics(topics, qids)[:limit]
         chosen = {topic.qid for topic in self.topics}
         self.qrels = {
             tier: {qid: grades for qid, grades in rows.items() if qid in chosen}
@@ -112,7 +126,10 @@ class Benchmark:
         """Hash of the documents, and of the selected questions with their answers, judgements,
         checklists, satisfied requirements and targets."""
         sets = [self.checklists, self.satisfaction, sorted(self.targets)] if self.targets else []
-        return fingerprint(self.corpus_fingerprint, self.topics, self.answers, self.qrels, *sets)
+        own = ["exclude_own"] if self.exclude_own else []
+        return fingerprint(
+            self.corpus_fingerprint, self.topics, self.answers, self.qrels, *sets, *own
+        )
 
     @property
     def unjudged(self) -> list[str]:

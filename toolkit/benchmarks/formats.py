@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError, parse
@@ -100,6 +100,21 @@ def rows(path: Path, model: type[R]) -> Iterator[tuple[Location, R]]:
     """The objects of a JSON-lines file as rows of this model."""
     for location, record in records(path):
         yield location, parse(model, record, where=location)
+
+
+class AnswersRow(BaseModel):
+    """A line of a file of answers."""
+
+    qid: Id
+    answers: list[Text]
+
+
+def read_answers(path: str | Path | None) -> dict[str, list[str]]:
+    """Accepted answers by qid, of a file of JSON lines `{"qid": ..., "answers": [...]}`; none
+    without a path."""
+    if path is not None and not Path(path).is_file():
+        raise InputError(f"there is no file of answers {path}", do="correct benchmark.answers")
+    return {row.qid: row.answers for _, row in rows(Path(path), AnswersRow)} if path else {}
 
 
 def read_qrels(files: Sequence[Path]) -> dict[str, dict[str, int]]:

@@ -21,6 +21,7 @@ from soundingline.toolkit.benchmarks.formats import (
     Text,
     distinct_topics,
     merge_qrels,
+    read_answers,
 )
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError, parse
@@ -84,6 +85,10 @@ class IrDatasetsBenchmark(Benchmark):
             `dataset` (`train` below `beir/scifact`) or beside it (`train` beside
             `beir/scifact/test`). `InputError` if there are both.
         limit: number of questions, the first ones; None for all.
+        qids: a list of the questions to select, see `Benchmark`.
+        answers: a file of JSON lines with `qid` and `answers`, a list of accepted short answers,
+            which replaces the answers of the questions that it names.
+        exclude_own: see `Benchmark`.
         sets: whether every question asks for documents, those with a grade above 0.
 
     Raises:
@@ -98,6 +103,9 @@ class IrDatasetsBenchmark(Benchmark):
         split: str | None = None,
         limit: int | None = None,
         sets: bool = False,
+        qids: str | None = None,
+        answers: str | Path | None = None,
+        exclude_own: bool | None = None,
     ) -> None:
         self.split = split
         self.dataset = _with_split(dataset, split)
@@ -109,9 +117,14 @@ class IrDatasetsBenchmark(Benchmark):
             name or self._documents_id.replace("/", "-"),
             distinct_topics(((place, topic) for place, topic, _ in queries), self.dataset),
             {"evidence": merge_qrels(self._grades())},
-            {topic.qid: texts for _, topic, texts in queries if texts is not None},
+            {
+                **{topic.qid: texts for _, topic, texts in queries if texts is not None},
+                **read_answers(answers),
+            },
             limit=limit,
+            qids=qids,
             sets=sets,
+            exclude_own=exclude_own,
         )
 
     def documents(self) -> Iterator[Document]:

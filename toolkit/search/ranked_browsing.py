@@ -39,7 +39,8 @@ class Browsing(SearchTool):
         page: hits that a search shows.
         browse_page, max_page: hits that `read_search_results` shows by default and at most.
         excerpt_characters: length of a snippet.
-        excerpt_depth: hits up to this rank have a snippet.
+        excerpt_depth: hits up to this rank have a snippet. Hits without one are listed, and do not
+            count as previewed.
         read_limit: lines that `read_document` shows by default.
         max_lines, max_bytes: size of one output, in lines and in bytes of UTF-8.
         reason_words: words of the argument `reason`, at most. A call with a longer one is refused.
@@ -142,7 +143,7 @@ class Browsing(SearchTool):
     ) -> ToolOutput:
         query = search.request.query
         hits = self.filled(query, first, search.hits[first - 1 : first - 1 + count])
-        page = ResultsPage(query, hits, len(search.hits), first, search_id)
+        page = ResultsPage(query, hits, len(search.hits), first, search_id, excerpts=True)
         limits = Limits(self.max_lines, self.max_bytes)
         return ToolOutput(*results_page(page, limit, self.browse_page, limits, self.remark(search)))
 

@@ -232,7 +232,7 @@ class SearchTool(ABC):
             self.exposures.count(call.tokens)
             self.exposures.surface(parents(call.ranking))
             if isinstance(page, Page):
-                docids = [parent(unit_id) for unit_id in page.shown]
+                docids = [parent(unit_id) for unit_id in page.exposed]
                 self.exposures.show(page.tier, docids, page.layer)
         return result
 
@@ -343,11 +343,11 @@ class SearchTool(ABC):
 class ExposureLog:
     """The documents that an agent was exposed to, in ordered sets, one for each evidence tier.
 
-    The tiers are surfaced (in a ranking, shown or not), previewed (on a page of results), opened
-    (its text was read) and cited (by the answer). They hold docids; passages count as their
-    documents. `rows` has one row for the first showing of each document, and of each layer of it,
-    in the last three tiers. A row counts all tokens of tool output, error messages included, up to
-    the end of its call.
+    The tiers are surfaced (in a ranking, shown or not), previewed (on a page of results; where
+    pages have excerpts, with one), opened (its text was read) and cited (by the answer). They hold
+    docids; passages count as their documents. `rows` has one row for the first showing of each
+    document, and of each layer of it, in the last three tiers. A row counts all tokens of tool
+    output, error messages included, up to the end of its call.
     """
 
     def __init__(self) -> None:

@@ -206,6 +206,11 @@ class Page(ABC):
     def shown(self) -> Sequence[str]:
         """Ids of the units or documents on the page, in its order."""
 
+    @property
+    def exposed(self) -> Sequence[str]:
+        """Those of `shown` that count in the tier; by default all of them."""
+        return self.shown
+
 
 @dataclass(frozen=True)
 class Continuation:
@@ -228,6 +233,7 @@ class ResultsPage(Page):
         search_id: names the ranking if it can be paged through.
         continuation: the call for the next page; None on the last one.
         layer: see `Page`.
+        excerpts: whether hits without a snippet are only listed: they do not count as previewed.
     """
 
     query: str
@@ -237,11 +243,18 @@ class ResultsPage(Page):
     search_id: str = ""
     continuation: Continuation | None = None
     layer: str = ""
+    excerpts: bool = False
     tier: ClassVar[str] = "previewed"
 
     @property
     def shown(self) -> Sequence[str]:
         return tuple([hit.unit_id for hit in self.hits])
+
+    @property
+    def exposed(self) -> Sequence[str]:
+        if not self.excerpts:
+            return self.shown
+        return tuple([hit.unit_id for hit in self.hits if hit.snippet])
 
 
 @dataclass(frozen=True)

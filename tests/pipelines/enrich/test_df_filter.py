@@ -52,6 +52,20 @@ def test_papers_rule_for_queries_keeps_what_stands_in_the_index_as_a_whole():
     }
 
 
+def test_with_n_grams_a_phrase_of_a_query_passes_only_if_it_occurs_itself():
+    # "rare" (3 documents) and "both" (40) are in the index, and their pair is not.
+    pairs = Frequencies()
+    words = Frequencies()
+    words.analyzer = make_analyzer("english_unstemmed")
+    (decision,) = DfFilter(0.05).decide(["rare both"], pairs, corpus_side=False)
+    assert (decision.kept, decision.reason) == (False, UNKNOWN)
+    assert decision.frequencies == (3, 40, 0)
+    # Words alone cannot show that, and the released code's rule accepts any part.
+    (of_words,) = DfFilter(0.05).decide(["rare both"], words, corpus_side=False)
+    (released,) = DfFilter(0.05, "released").decide(["rare both"], pairs, corpus_side=False)
+    assert of_words.kept and released.kept
+
+
 @pytest.mark.parametrize("corpus_side", [True, False])
 def test_the_rule_none_keeps_every_phrase_with_an_index_term(corpus_side):
     for unseen in (None, "drop"):

@@ -383,3 +383,35 @@ def test_a_line_that_is_no_link_is_refused_with_its_place(folder, line):
     (folder / "links.tsv").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=r"links\.tsv:3 is no link"):
         list(BeirBenchmark(folder).links() or ())
+
+
+def test_a_file_of_answers_replaces_those_of_the_questions_that_it_names(folder, tmp_path):
+    path = tmp_path / "answers.jsonl"
+    path.write_text('{"qid": "q1", "answers": ["one", "1"]}\n{"qid": "other", "answers": []}\n')
+    benchmark = BeirBenchmark(folder, answers=path)
+    assert benchmark.answers == {"q1": ["one", "1"], "q3": ["3", "three"]}
+    assert benchmark.fingerprint != BeirBenchmark(folder).fingerprint
+    with pytest.raises(InputError, match=r"no file of answers .*absent.*benchmark.answers"):
+        BeirBenchmark(folder, answers=tmp_path / "absent")
+    path.write_text('{"qid": "q1", "answers": "one"}\n')
+    with pytest.raises(InputError, match=r"answers.jsonl:1"):
+        BeirBenchmark(folder, answers=path)
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "expected"),
+    [
+        ("beir-arguana", None, True),
+        ("quora", None, True),
+        ("mine", None, False),
+        ("mine", True, True),
+        ("arguana", False, False),
+    ],
+)
+def test_own_documents_are_left_out_of_rankings_where_questions_are_documents(
+    folder, name, chosen, expected
+):
+    benchmark = BeirBenchmark(folder, name=name, exclude_own=chosen)
+    assert benchmark.exclude_own is expected
+    same = benchmark.fingerprint == BeirBenchmark(folder, exclude_own=False).fingerprint
+    assert same is not expected

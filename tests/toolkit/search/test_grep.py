@@ -98,6 +98,13 @@ def test_long_texts_are_searched_to_their_end_and_lines_are_numbered_as_they_are
     assert "needle" in hit.snippet and len(hit.snippet) < 300
 
 
+def test_hits_beyond_the_excerpts_are_listed_and_not_previewed():
+    corpus = {f"d{number}": Document(f"d{number}", "", "a mill") for number in range(12)}
+    tool = grep(corpus, excerpt_depth=2)
+    assert len(find(tool, "mill").call.shown) == 5
+    assert tool.exposures.tiers["previewed"] == ("d0", "d1")
+
+
 def test_hits_count_as_shown_and_documents_are_paged_through_and_read():
     corpus = {f"d{number}": Document(f"d{number}", "", "a mill") for number in range(12)}
     tool = grep(corpus, page=3)

@@ -273,6 +273,33 @@ def test_snippets_stop_at_their_depth_and_titles_do_not():
     assert "\n   " not in search(browsing(excerpt="none")).text
 
 
+def test_hits_without_an_excerpt_are_listed_and_not_previewed():
+    tool = browsing(excerpt_depth=3, page=2, browse_page=4)
+    search(tool)
+    page = browse(tool, search_id="s1")
+    assert page.call.shown == ("d3", "d4", "d5", "d6")
+    assert tool.exposures.tiers["previewed"] == ("d1", "d2", "d3")
+    assert [(row.call, row.docid, row.documents) for row in tool.exposures.rows] == [
+        (1, "d1", 1),
+        (1, "d2", 2),
+        (2, "d3", 3),
+    ]
+    later = browse(tool, search_id="s1", offset=8)
+    assert later.call.shown and not later.failed
+    read(tool, "d8")
+    tool.cite(["d9"])
+    tiers = tool.exposures.tiers
+    assert tiers["previewed"] == ("d1", "d2", "d3")
+    assert (tiers["opened"], tiers["cited"]) == (("d8",), ("d9",))
+    assert tiers["surfaced"] == tuple(TEXTS)
+
+
+def test_pages_of_titles_alone_preview_nothing():
+    tool = browsing(excerpt="none")
+    assert search(tool).call.shown
+    assert not tool.exposures.tiers["previewed"] and tool.exposures.tiers["surfaced"]
+
+
 def test_passages_are_shown_by_unit_id_and_counted_by_document():
     passages = {"a%p0": "king one", "a%p1": "king two king", "b%p0": "king three"}
     documents = {"a": "king one\nking two king", "b": "king three"}
