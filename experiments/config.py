@@ -111,6 +111,7 @@ class Root:
     sealed: bool = True
     traces: Any = True
     baseline: dict[str, str] = field(default_factory=dict)
+    task: str = "general"
     measures: list[str] = field(default_factory=list)
     concurrency: int = 1
     repeats: int = 1
@@ -194,19 +195,19 @@ _NONE_BY_DEFAULT = ("llm", "scorer", "experiment")
 
 
 def register() -> None:
-    """Make `root_schema` and our resolvers (`chosen`, `with_model`, `benchmark_name`) known; called
+    """Make `root_schema` and our resolvers (`chosen`, `scale`, `benchmark_name`) known; called
     by what composes, not on import."""
     if "root_schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name="root_schema", node=Root)
     register_sweeper()
     OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)
-    OmegaConf.register_new_resolver("with_model", _with_model, replace=True)
+    OmegaConf.register_new_resolver("scale", _scale, replace=True)
     OmegaConf.register_new_resolver("benchmark_name", _benchmark_name, replace=True)
 
 
-def _with_model(then: Any, otherwise: Any, *, _root_: Any) -> Any:
-    """`${with_model:a,b}`: `a` where the agent or the enrichment has a language model, else `b`."""
-    return then if _root_.llm or _root_.enrichment_llm else otherwise
+def _scale(*, _root_: Any) -> str:
+    """`${scale:}`: `laptop` or `paper`, for the name of a sweep over several benchmarks."""
+    return "laptop" if _root_.laptop else "paper"
 
 
 def _benchmark_name(*, _root_: Any) -> str:
