@@ -83,6 +83,10 @@ COMMANDS = {
     "import": ("exchange:import_run", "Read a run of another project."),
     "lint": ("exchange:lint", "List the faults of published run files."),
     "serve": ("serve:start", "Serve a pipeline to agents over MCP and HTTP."),
+    "slices": (
+        "evaluate:slices",
+        "Draw the slices of Pi-Serini from a ranking of BrowseComp-Plus by default BM25.",
+    ),
     "train": ("training:train", "Train a re-ranker on the judgements of a benchmark."),
     "caches": ("maintenance:caches", "Show what the caches hold, and prune them."),
     "list": (

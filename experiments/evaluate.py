@@ -25,6 +25,7 @@ from soundingline.experiments.judging import (
 from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.benchmarks.slices import pi_serini_slices, stratum
 from soundingline.toolkit.console import Console, notify
 from soundingline.toolkit.data import DocumentStore
 from soundingline.toolkit.errors import InputError
@@ -36,9 +37,11 @@ from soundingline.toolkit.evaluation import (
 )
 from soundingline.toolkit.evaluation.comparison import Systems, by_benchmark, systems_of
 from soundingline.toolkit.evaluation.comparison import compare as compare_runs
+from soundingline.toolkit.evaluation.evaluation import read_rankings
+from soundingline.toolkit.evaluation.funnel import relevant_documents
 from soundingline.toolkit.evaluation.judge import RecordedVerdicts
 from soundingline.toolkit.evaluation.statistics import Agreement, agreement
-from soundingline.toolkit.files import fingerprint, write_json
+from soundingline.toolkit.files import fingerprint, write_json, write_text
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.server import Servers
 from soundingline.toolkit.obfuscation import is_obfuscated
@@ -48,6 +51,7 @@ from soundingline.toolkit.runs import RunFolder
 
 ALL_PAIRS = 8  # with more runs, each is compared only with the baseline (or the first run)
 TESTED = ("accuracy", "F1@20", "nDCG@20", "recall_opened", "nDCG@10", "AP")
+_RECALL_OF_CHANGES = "recall_surfaced"  # is tested too where there is a baseline
 _QUESTIONS = 8  # questions on which two judges differ that are named
 
 
@@ -109,6 +113,30 @@ def evaluated(
         page = write_traces(folder, benchmark, run, reasons, passages)
         Console(stderr=True, soft_wrap=True).print(f"Traces: {page}", highlight=False)
     return run
+
+
+def slices(settings: Settings, run: Path) -> None:
+    """Draw Pi-Serini's slices of BrowseComp-Plus, and write their ids to pi_serini_q100.txt and
+    pi_serini_q300.txt in the working directory.
+
+    RUN is `soundingline rank benchmark=browsecomp_plus retriever=bm25_default`. The slices are
+    strata by its recall of the first 1,000 documents and by the number of evidence documents.
+    """
+    folder = RunFolder(run)
+    relevant = relevant_documents(recorded_benchmark(folder, settings).qrels["evidence"])
+    ranked: dict[str, set[str]] = {}
+    for line in read_rankings(folder).splitlines():
+        qid, _, docid, rank, *_ = line.split()
+        if int(rank) <= 1000:
+            ranked.setdefault(qid, set()).add(docid)
+    strata = {
+        qid: stratum(len(documents & ranked.get(qid, set())) / len(documents), len(documents))
+        for qid, documents in relevant.items()
+    }
+    for name, qids in zip(("q100", "q300"), pi_serini_slices(strata), strict=True):
+        path = Path(f"pi_serini_{name}.txt")
+        write_text(path, "".join(f"{qid}\n" for qid in qids))
+        Console(soft_wrap=True).print(f"{path}: {len(qids)} questions", highlight=False)
 
 
 def compare(
@@ -182,7 +210,8 @@ def compare_folders(
         title: the report's title.
         tested: the measures to test; None for those of `TESTED` that all runs have.
         baseline: the name of the run that the others are compared with.
-        factors: without a baseline, the first run with these factors is the baseline.
+        factors: without a baseline, the run with these factors is the baseline; of several, the
+            first of those that change the fewest other settings.
         test: see `statistics.paired_test`.
         unfinished: lines about runs without an evaluation, for the report.
         by: see `systems_of`.
@@ -200,7 +229,8 @@ def compare_folders(
         if len(group) > 1 and questions < 2:
             notify(f"{group[0].name} has one question: paired comparisons need two or more")
         elif len(group) > 1:
-            known = [m for m in TESTED if all(m in run.per_question for run in group)]
+            wanted = TESTED if baseline is None else (*TESTED, _RECALL_OF_CHANGES)
+            known = [m for m in wanted if all(m in run.per_question for run in group)]
             comparisons += compare_runs(group, list(tested or known), inside, test=test)
     write_json(folder / "verdicts.json", [row._asdict() for row in comparisons])
     report = render(
@@ -222,11 +252,17 @@ def compare_folders(
 
 
 def _run_with(runs: Sequence[EvaluatedRun], factors: Mapping[str, str]) -> str | None:
-    """The name of the first run with these factors; None, with a line on the terminal, if there is
-    none."""
-    for run in runs:
-        if all(str(run.factors.get(name)) == value for name, value in factors.items()):
-            return run.name
+    """The name of the run with these factors and the fewest others, the first of several; None,
+    with a line on the terminal, if there is none."""
+    having = [
+        run
+        for run in runs
+        if all(
+            str(run.factors.get(name)) == value.replace("/", "-") for name, value in factors.items()
+        )
+    ]
+    if having:
+        return min(having, key=lambda run: len(run.factors)).name
     wanted = ", ".join(f"{name}={value}" for name, value in factors.items())
     notify(f"no run has {wanted}: the report has no such baseline")
     return None

@@ -20,6 +20,7 @@ from documented_commands import (
     CONF,
     FLAGS,
     GROUPS,
+    ROOT,
     TAKES_PATHS,
     documents,
     mentions,
@@ -35,6 +36,7 @@ MENTIONS = [mention for path in documents() for mention in mentions(path)]
 # What documents name in the form of overrides and is none: arguments of Python functions, and an
 # option of mounts.
 NO_OVERRIDES = {"lengths", "query_weighted", "local_lock", "n", "offset", "canary_env"}
+PAGES = [path for path in documents() if path.suffix == ".md"]
 OPTIONS = {
     f"{group}={path.relative_to(CONF / group).with_suffix('')}": path.read_text(encoding="utf-8")
     for group in GROUPS
@@ -220,3 +222,25 @@ def test_placeholders_are_filled_in_and_what_composes_is_passed():
     )
     assert alone.arguments == ("agent=keyword",)
     assert not wrong(command) and not wrong(alone)
+
+
+@pytest.mark.parametrize(
+    "folder", ["toolkit", "pipelines", "agents", "experiments", "conf", "tests"]
+)
+def test_the_pages_that_a_package_names_exist(folder):
+    paths = [path for kind in ("py", "yaml", "sh") for path in (ROOT / folder).rglob(f"*.{kind}")]
+    named = {
+        (page, path)
+        for path in paths
+        for page in re.findall(r"docs/[\w-]+\.(?:md|py)", path.read_text(encoding="utf-8"))
+    }
+    assert not [(page, str(path)) for page, path in named if not (ROOT / page).is_file()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_sections_that_a_page_links_to_exist(page):
+    for link, section in re.findall(r"\]\(([\w.-]*)#([\w-]+)\)", page.read_text(encoding="utf-8")):
+        target = page.parent / link if link else page
+        titles = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.M)
+        anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+        assert section in anchors, f"{page.name}: {link}#{section}"

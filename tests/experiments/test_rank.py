@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -200,3 +201,49 @@ def test_a_pipeline_is_measured_on_questions_that_ask_for_documents(entry, capsy
     summary = json.loads(Path("runs/sets/evaluation/summary.json").read_text())
     assert summary["counts"]["asking_for_documents"] == 12
     assert summary["counts"]["without_targets"] == 0
+
+
+# For each stratum of Pi-Serini's slices: relevant documents, and those that hold the query's word.
+STRATA = {
+    "zero_small": (1, 0),
+    "zero_large": (6, 0),
+    "tiny_large": (10, 1),
+    "low_small": (4, 1),
+    "low_large": (8, 2),
+    "medium_small": (2, 1),
+    "medium_large": (6, 3),
+    "high_small": (1, 1),
+    "high_large": (6, 6),
+}
+
+
+def test_the_slices_of_pi_serini_come_from_a_ranking(entry, tmp_path):
+    folder = tmp_path / "numbered"
+    (folder / "qrels").mkdir(parents=True)
+    corpus, queries, qrels, stratum_of = [], [], ["query-id\tcorpus-id\tscore"], {}
+    for number in range(1, 541):
+        name = list(STRATA)[number % len(STRATA)]
+        relevant, matching = STRATA[name]
+        stratum_of[str(number)] = name
+        queries.append({"_id": str(number), "text": f"zebra{number}"})
+        for place in range(relevant):
+            text = f"zebra{number} runs" if place < matching else "nothing of the kind"
+            corpus.append({"_id": f"d{number}x{place}", "text": text})
+            qrels.append(f"{number}\td{number}x{place}\t1")
+    for name, rows in (("corpus", corpus), ("queries", queries)):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text(lines)
+    (folder / "qrels" / "test.tsv").write_text("\n".join(qrels) + "\n")
+    benchmark = ["benchmark=beir", f"benchmark.path={folder}"]
+    assert entry("rank", *benchmark, "retriever=bm25_default", "name=bm25") == 0
+    assert entry("slices", "runs/bm25") == 0
+    small, large = (Path(f"pi_serini_{name}.txt").read_text().split() for name in ("q100", "q300"))
+    assert set(small) < set(large) and (len(small), len(large)) == (100, 300)
+    drawn = Counter(stratum_of[qid] for qid in small)
+    assert drawn == {name: 20 if name == "zero_large" else 10 for name in STRATA}
+    asked = ["rank", *benchmark, "benchmark.qids=pi_serini_q100.txt", "name=slice"]
+    assert entry(*asked) == 0
+    summary = json.loads(Path("runs/slice/evaluation/summary.json").read_text())
+    assert summary["counts"]["questions"] == 100
+    Path("wrong.txt").write_text("1\nnobody\n")
+    assert entry("rank", *benchmark, "benchmark.qids=wrong.txt", "name=wrong") == 2

@@ -40,6 +40,7 @@ TUNED = {
     "retriever.b": 1.0,
     "retriever.depth": 1000,
 }
+Q100 = {"benchmark.qids": "pi_serini_q100.txt"}
 AGENT_RUNS = [name for name in experiments("pi_serini") if not name.endswith("figure3")]
 
 
@@ -70,12 +71,17 @@ def test_the_effect_of_tuning():
     published = check_published_rows("pi_serini/tuning_effect")
     assert [list(row) for row in published.rows] == [["bm25_default", 0.64], ["bm25_tuned", 0.82]]
     default, tuned = cells("pi_serini/tuning_effect")
+    check_constants(default, Q100)
     check_constants(default, {"retriever.k1": 0.9, "retriever.b": 0.4})
     check_constants(tuned, TUNED)
 
 
 def test_depths():
     check_published_rows("pi_serini/depth")
+    for settings in cells("pi_serini/depth"):
+        check_constants(settings, Q100)
+    for settings in cells("pi_serini/depth", "scale=laptop"):
+        check_constants(settings, {"benchmark.qids": None})
     assert [settings.config.tool.depth for settings in cells("pi_serini/depth")] == [5, 50, 1000]
 
 

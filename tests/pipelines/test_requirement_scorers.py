@@ -276,8 +276,8 @@ def written(texts, path):
 
 
 def training_pairs(path):
-    """The pairs that the recipe of `docs/literature-search.md` makes of a file."""
-    page = Path(__file__).resolve().parents[2] / "docs" / "literature-search.md"
+    """The pairs that the recipe of `docs/reproductions.md` makes of a file."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "reproductions.md"
     [recipe] = [
         block.content
         for block in code_blocks(page.read_text(encoding="utf-8"))

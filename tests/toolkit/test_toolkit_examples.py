@@ -40,6 +40,7 @@ def test_the_documented_pages_are_what_the_tools_show():
     calls = [
         ("search", {"query": "king 1"}),
         ("read_document", {"docid": "d3", "limit": 2}),
+        ("read_search_results", {"search_id": "s9"}),
     ]
     outputs = [browsing.call(name, {"reason": "", **arguments}).text for name, arguments in calls]
     titled = {docid: Document(docid, f"Title {docid}", text) for docid, text in texts.items()}

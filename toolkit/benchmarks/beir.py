@@ -89,6 +89,7 @@ class BeirBenchmark(Benchmark):
         split: the questions that the qrels of this split name. None selects every question and the
             union of all qrels.
         limit: number of questions, the first ones in the order of `queries.jsonl`; None for all.
+        qids: a list of the questions to select, see `Benchmark`.
         origin: whose collection it is and how to get it, for the message about a missing folder.
         answers: a file of JSON lines with `qid` and `answers`, a list of accepted short answers,
             which replaces the answers of the questions that it names.
@@ -107,9 +108,11 @@ class BeirBenchmark(Benchmark):
         limit: int | None = None,
         origin: str = "",
         sets: bool = False,
+        qids: str | None = None,
         answers: str | Path | None = None,
         exclude_own: bool | None = None,
     ) -> None:
+        self.qids = qids
         self.path = Path(path)
         self.split = split
         self.sets = sets
@@ -148,6 +151,7 @@ class BeirBenchmark(Benchmark):
                 **read_answers(answers),
             },
             limit=limit,
+            qids=qids,
             sets=sets or {*checklists, *targets},
             checklists=checklists,
             satisfaction=_read_satisfaction(self._satisfaction, checklists),
@@ -172,7 +176,8 @@ class BeirBenchmark(Benchmark):
         hashes = [content_hash(path) for path in (self._corpus, self._queries, *files)]
         sets = ["sets"] if self.sets else []
         own = ["exclude_own"] if self.exclude_own else []
-        return fingerprint("beir", *hashes, self.split, self.limit, *sets, *own)
+        listed = [[topic.qid for topic in self.topics]] if self.qids else []
+        return fingerprint("beir", *hashes, self.split, self.limit, *sets, *own, *listed)
 
     def links(self) -> Iterator[Link] | None:
         """The rows of `links.tsv`; None if there is no such file. They are not part of the

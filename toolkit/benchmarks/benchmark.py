@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
+from soundingline.toolkit.benchmarks.slices import listed_topics
 from soundingline.toolkit.data import Document, Link, Qrels, Topic
 from soundingline.toolkit.errors import InputError, check_int, is_number
 from soundingline.toolkit.files import dump_json, fingerprint
@@ -25,6 +26,8 @@ class Benchmark:
             has the documents that contain the answer itself.
         answers: accepted short answers by qid.
         limit: number of questions, the first ones; None for all.
+        qids: a list of the questions to select, see `listed_topics`; None for all. It precedes
+            `limit`.
         sets: which questions ask for documents besides those with a checklist: True for all of
             them, or their qids.
         checklists: requirements in words by qid, for questions that ask for documents.
@@ -63,6 +66,7 @@ class Benchmark:
         answers: Mapping[str, Sequence[str]] | None = None,
         *,
         limit: int | None = None,
+        qids: str | None = None,
         sets: bool | Collection[str] = False,
         checklists: Mapping[str, Sequence[str]] | None = None,
         satisfaction: Mapping[str, Mapping[str, Sequence[bool]]] | None = None,
@@ -74,7 +78,7 @@ class Benchmark:
             exclude_own = not _QUESTIONS_ARE_DOCUMENTS.isdisjoint(name.split("-"))
         self.exclude_own = exclude_own
         self.limit = limit
-        self.topics = list(topics[:limit])
+        self.topics = listed_topics(topics, qids)[:limit]
         chosen = {topic.qid for topic in self.topics}
         self.qrels = {
             tier: {qid: grades for qid, grades in rows.items() if qid in chosen}

@@ -21,6 +21,7 @@ from soundingline.toolkit.benchmarks.formats import (
     read_topics,
     records,
 )
+from soundingline.toolkit.benchmarks.slices import listed_topics
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import fingerprint
@@ -80,6 +81,8 @@ class BrowseCompPlus(Benchmark):
             the rows.
         qrels, gold_qrels: TREC files that replace the lists of the rows as the tiers `evidence`
             and `gold`.
+        qids: a list of the questions to select, see `Benchmark`; the next arguments select among
+            these.
         split, dev_share, sample, seed, limit: the selection of questions; see `select_topics`.
 
     Raises:
@@ -100,6 +103,7 @@ class BrowseCompPlus(Benchmark):
         topics: str | None = None,
         qrels: str | None = None,
         gold_qrels: str | None = None,
+        qids: str | None = None,
         split: str | None = None,
         dev_share: float = 0.5,
         sample: int | None = None,
@@ -121,7 +125,12 @@ class BrowseCompPlus(Benchmark):
             if path:
                 tiers[tier] = read_qrels([_existing(f"{tier} qrels", path)])
         chosen = select_topics(
-            known_topics, split=split, dev_share=dev_share, sample=sample, seed=seed, limit=limit
+            listed_topics(known_topics, qids),
+            split=split,
+            dev_share=dev_share,
+            sample=sample,
+            seed=seed,
+            limit=limit,
         )
         super().__init__(name, chosen, tiers, answers)
 

@@ -85,6 +85,7 @@ class IrDatasetsBenchmark(Benchmark):
             `dataset` (`train` below `beir/scifact`) or beside it (`train` beside
             `beir/scifact/test`). `InputError` if there are both.
         limit: number of questions, the first ones; None for all.
+        qids: a list of the questions to select, see `Benchmark`.
         answers: a file of JSON lines with `qid` and `answers`, a list of accepted short answers,
             which replaces the answers of the questions that it names.
         exclude_own: see `Benchmark`.
@@ -102,6 +103,7 @@ class IrDatasetsBenchmark(Benchmark):
         split: str | None = None,
         limit: int | None = None,
         sets: bool = False,
+        qids: str | None = None,
         answers: str | Path | None = None,
         exclude_own: bool | None = None,
     ) -> None:
@@ -120,6 +122,7 @@ class IrDatasetsBenchmark(Benchmark):
                 **read_answers(answers),
             },
             limit=limit,
+            qids=qids,
             sets=sets,
             exclude_own=exclude_own,
         )

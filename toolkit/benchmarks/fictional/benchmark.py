@@ -76,6 +76,7 @@ class FictionalWorld(Benchmark):
         name: of the benchmark.
         split: `dev` or `test` for half of the questions each, None for all. No entity that a
             question is about and no entity of an answer occurs in both.
+        qids: a list of the questions to select, see `Benchmark`.
 
     `qrels["evidence"]` are all documents on the path of a question, `qrels["gold"]` the
     one that states the answer; each has grade 1.
@@ -97,6 +98,7 @@ class FictionalWorld(Benchmark):
         obfuscation: float = 0.5,
         name: str = "fictional",
         split: str | None = None,
+        qids: str | None = None,
     ) -> None:
         check_int("documents", documents, ge=FEWEST, le=MOST)
         self.asks_sets, count = _asked(questions)
@@ -117,6 +119,7 @@ class FictionalWorld(Benchmark):
         self.twins, self.obfuscation = float(twins), float(obfuscation)
         self.name = name
         self.split = split
+        self.qids = qids
         self.world = World(self.size, self.seed, self.twins)
         self._articles = Articles(self.world, self.median_words, self.p90_words)
 
@@ -133,6 +136,8 @@ class FictionalWorld(Benchmark):
         if self.asks_sets:
             settings = ("sets", SETS_VERSION, self.count)
         settings = (*settings, self.obfuscation, self.split)
+        if self.qids:
+            settings = (*settings, [topic.qid for topic in self.topics])
         return fingerprint(self.corpus_fingerprint, settings)
 
     def documents(self, start: int = 0, stop: int | None = None) -> Iterator[Document]:
@@ -231,6 +236,7 @@ class FictionalWorld(Benchmark):
                 self.name,
                 [Topic(worded.qid, worded.text) for worded in sets],
                 {"evidence": evidence},
+                qids=self.qids,
                 checklists={worded.qid: worded.checklist for worded in sets},
                 satisfaction={worded.qid: Satisfaction(maker, worded.question) for worded in sets},
             )
@@ -245,6 +251,7 @@ class FictionalWorld(Benchmark):
                 [Topic(chained.qid, chained.text) for chained in self.worded_questions],
                 {"evidence": evidence, "gold": gold},
                 {chained.qid: chained.answers for chained in self.worded_questions},
+                qids=self.qids,
             )
         return getattr(self, name)
 
