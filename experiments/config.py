@@ -112,6 +112,7 @@ class Root:
     traces: Any = True
     baseline: dict[str, str] = field(default_factory=dict)
     measures: list[str] = field(default_factory=list)
+    forced_answers: bool = True
     concurrency: int = 1
     repeats: int = 1
     preflight: int = 5

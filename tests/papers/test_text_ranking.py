@@ -14,6 +14,7 @@ COMMON = {
     "budget.turns": 100,
     "budget.seconds": None,
     "concurrency": 10,
+    "forced_answers": False,
     "judge": "llm",
     "judge_llm.model": "Qwen/Qwen3-32B",
 }
