@@ -51,6 +51,7 @@ from soundingline.toolkit.runs import RunFolder
 
 ALL_PAIRS = 8  # with more runs, each is compared only with the baseline (or the first run)
 TESTED = ("accuracy", "F1@20", "nDCG@20", "recall_opened", "nDCG@10", "AP")
+_RECALL_OF_CHANGES = "recall_surfaced"  # is tested too where there is a baseline
 _QUESTIONS = 8  # questions on which two judges differ that are named
 
 
@@ -217,7 +218,8 @@ def compare_folders(
         title: the report's title.
         tested: the measures to test; None for those of `TESTED` that all runs have.
         baseline: the name of the run that the others are compared with.
-        factors: without a baseline, the first run with these factors is the baseline.
+        factors: without a baseline, the run with these factors is the baseline; of several, the
+            first of those that change the fewest other settings.
         test: see `statistics.paired_test`.
         unfinished: lines about runs without an evaluation, for the report.
         by: see `systems_of`.
@@ -235,7 +237,8 @@ def compare_folders(
         if len(group) > 1 and questions < 2:
             notify(f"{group[0].name} has one question: paired comparisons need two or more")
         elif len(group) > 1:
-            known = [m for m in TESTED if all(m in run.per_question for run in group)]
+            wanted = TESTED if baseline is None else (*TESTED, _RECALL_OF_CHANGES)
+            known = [m for m in wanted if all(m in run.per_question for run in group)]
             comparisons += compare_runs(group, list(tested or known), inside, test=test)
     write_json(folder / "verdicts.json", [row._asdict() for row in comparisons])
     report = render(
@@ -257,11 +260,17 @@ def compare_folders(
 
 
 def _run_with(runs: Sequence[EvaluatedRun], factors: Mapping[str, str]) -> str | None:
-    """The name of the first run with these factors; None, with a line on the terminal, if there is
-    none."""
-    for run in runs:
-        if all(str(run.factors.get(name)) == value for name, value in factors.items()):
-            return run.name
+    """The name of the run with these factors and the fewest others, the first of several; None,
+    with a line on the terminal, if there is none."""
+    having = [
+        run
+        for run in runs
+        if all(
+            str(run.factors.get(name)) == value.replace("/", "-") for name, value in factors.items()
+        )
+    ]
+    if having:
+        return min(having, key=lambda run: len(run.factors)).name
     wanted = ", ".join(f"{name}={value}" for name, value in factors.items())
     notify(f"no run has {wanted}: the report has no such baseline")
     return None

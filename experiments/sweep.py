@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from soundingline.experiments.config import Settings, key_of, value_of
 from soundingline.experiments.naming import CELLS, SWEEP_CELLS, check_kind
-from soundingline.experiments.sweeper import Cells, ChangeSweeper
+from soundingline.experiments.sweeper import NAME, Cells
 from soundingline.toolkit.console import Console, in_one_line, users_frame
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, read_json, write_json
@@ -103,7 +103,7 @@ class SweepStart(Callback):
 def _count_cells(config: DictConfig) -> int:
     """How many cells Hydra's own sweeper is about to make; 0 for other sweepers, and for overrides
     that it will refuse."""
-    if config.hydra.sweeper._target_ != f"{ChangeSweeper.__module__}.{ChangeSweeper.__name__}":
+    if config.hydra.sweeper._target_ != NAME:
         return 0
     task: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
     described = Cells.of(config)

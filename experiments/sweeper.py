@@ -37,6 +37,7 @@ from soundingline.toolkit.errors import InputError
 # Hydra's search for plugins executes the module of its sweeper once more, so that it comes first.
 Plugins.instance()
 BasicSweeper: Any = basic_sweeper.BasicSweeper
+NAME = f"{basic_sweeper.__name__}.ChangeSweeper"
 
 
 class ChangeSweeper(BasicSweeper):  # type: ignore[misc]
@@ -52,10 +53,6 @@ class ChangeSweeper(BasicSweeper):  # type: ignore[misc]
     Raises:
         InputError: If an entry is no override, or sweeps over several values.
     """
-
-    # Hydra 1.3 instantiates sweepers of its own modules and of the namespace hydra_plugins only.
-    # The class joins the module of its base, so that no second top-level package is installed.
-    __module__ = basic_sweeper.__name__
 
     def __init__(
         self,
@@ -114,9 +111,14 @@ class Cells(NamedTuple):
 
 
 def register_sweeper() -> None:
-    """Make the sweeper known to Hydra."""
+    """Make the sweeper known to Hydra.
+
+    Hydra 1.3 instantiates sweepers of its own modules and of the namespace `hydra_plugins` only.
+    The sweeper gets a name in the module of its base, so that no second top-level package is
+    installed. In its own module, other processes find it when they unpickle a job.
+    """
     basic_sweeper.ChangeSweeper = ChangeSweeper  # type: ignore[attr-defined]
-    Plugins.instance().register(ChangeSweeper)
+    Plugins.instance().class_name_to_class[NAME] = ChangeSweeper
 
 
 def _words(entry: Any, where: str) -> list[str]:

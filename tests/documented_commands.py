@@ -30,7 +30,7 @@ ANY_VALUE = "x"  # stands for `group.key=...`
 # Commands with flags of their own, which take folders as plain arguments and do not sweep.
 TAKES_PATHS = {
     *("evaluate", "compare", "judge", "caches", "calibrate"),
-    *("export", "import", "lint", "list", "replay", "train"),
+    *("export", "import", "lint", "list", "replay", "slices", "train"),
 }
 FLAGS = {"-m", "--multirun", "--help"}
 
@@ -40,7 +40,8 @@ _SPAN = re.compile(r"`([^`]+)`")
 _OVERRIDE = r"""[+~\w][\w@./]*=(?:"[^"]*"|'[^']*'|[^\s"'`]*)"""
 _OVERRIDES = re.compile(rf"(?<![\w@./+=\"'(\[]){_OVERRIDE}(?:\s+{_OVERRIDE})*")
 _PYTHON_CALL = re.compile(r"[\w.]+\(")
-_NAMED_FILE = re.compile(r"#\s*(\S+\.(?:yaml|py))\b")
+# A line for Hydra, `# @package ...`, may come before the name of the file.
+_NAMED_FILE = re.compile(r"(?:# @package \w+\n)?#\s*(\S+\.(?:yaml|py))\b")
 
 
 class Mention(NamedTuple):

@@ -38,7 +38,12 @@ SMALL = [
 
 @pytest.fixture
 def working(tmp_path, monkeypatch):
-    """An empty working folder, whose modules are importable and are forgotten afterwards."""
+    """A folder with `my-data`, whose modules are importable and are forgotten afterwards."""
+    data = tmp_path / "my-data"
+    data.mkdir()
+    (data / "documents.tsv").write_text("d1\tan old mill\nd2\tby the sea\n")
+    (data / "questions.tsv").write_text("q1\told mills\nq2\tsea\n")
+    (data / "qrels.txt").write_text("q1 0 d1 1\nq2 0 d2 1\nq2 0 d9 1\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
@@ -67,14 +72,17 @@ def test_the_code_of_a_page_runs(page, working):
             run_commands(block)
 
 
+RUNS = {"experiment=mine": 6}  # of a command that names no values of a sweep
+
+
 def run_commands(block):
     for command, arguments in block_commands(block):
         generated = not any(item.startswith("benchmark=") for item in arguments)
         assert run_entry(command, *arguments, *(SMALL if generated else ())) == 0, arguments
-        (name,) = (item for item in arguments if item.startswith("name="))
-        cells = 1 + max(item.count(",") for item in arguments)
+        (name,) = (item for item in arguments if item.startswith(("name=", "experiment=")))
+        expected = RUNS.get(name, 1 + max(item.count(",") for item in arguments))
         reports = sorted(Path("runs", name.partition("=")[2]).rglob("metrics.json"))
-        assert len(reports) == cells, arguments
+        assert len(reports) == expected, arguments
         for report in reports:
             assert not RunFolder(report.parent).failures(), arguments
 
@@ -121,14 +129,11 @@ def test_the_tool_shows_the_first_hits_and_records_them_as_previewed(part):
 
 def test_the_benchmark_reads_questions_judgements_and_documents(part):
     tabbed = part("tabbed").TabbedBenchmark
-    Path("documents.tsv").write_text("d1\tan old mill\nd2\tby the sea\n")
-    Path("questions.tsv").write_text("q1\told mills\nq2\tsea\n")
-    Path("qrels.txt").write_text("q1 0 d1 1\nq2 0 d2 1\nq2 0 d9 1\n")
-    benchmark = tabbed(".")
+    benchmark = tabbed("my-data")
     assert [topic.text for topic in benchmark.topics] == ["old mills", "sea"]
     docids = {document.docid for document in benchmark.documents()}
     assert benchmark.unknown_judged(docids) == [("q2", "d9")]
-    assert tabbed(".", limit=1).corpus_fingerprint == benchmark.corpus_fingerprint
+    assert tabbed("my-data", limit=1).corpus_fingerprint == benchmark.corpus_fingerprint
 
 
 def test_the_agent_cites_the_first_hit(part):

@@ -224,7 +224,7 @@ def test_every_question_ends_with_an_answer(
     class Pages(TopK):
         def call(self, name, arguments):
             result = super().call(name, arguments)
-            return replace(result, text="7" * sizes.pop(0))
+            return replace(result, call=replace(result.call, output="7" * sizes.pop(0)))
 
     agent = ChatAgent(
         model=ScriptedModel(choose=choose),

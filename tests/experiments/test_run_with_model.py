@@ -113,7 +113,7 @@ def test_other_weights_at_the_same_place_are_another_model(
     weights.parent.mkdir()
     weights.write_bytes(b"GGUF, first")
     place = weights if setting == "gguf" else weights.parent
-    model = (f"llm={option}", f"llm.server.{setting}={place}", "llm.server.launcher=[false]")
+    model = (f"llm={option}", f"llm.server.{setting}={place}", "llm.server.launcher=['false']")
     command = ("run", *TINY, "agent=chat", *model, "name=m")
     # The server ends as soon as it is started, and the run has its identity by then.
     assert entry(*command) == 2
@@ -135,7 +135,7 @@ def test_the_weights_of_a_stages_model_are_part_of_a_ranking(entry, tmp_path, ca
     weights = tmp_path / "model.gguf"
     weights.write_bytes(b"GGUF, first")
     model = ("llm@rewriter_llm=llamacpp/gguf", f"rewriter_llm.server.gguf={weights}")
-    launcher = "rewriter_llm.server.launcher=[false]"
+    launcher = "rewriter_llm.server.launcher=['false']"
     command = ("rank", *TINY, "rewriter=hyde", *model, launcher, "name=m")
     assert entry(*command) == 2
     assert "rewriter_llm.content" in contents("runs/m/manifest.json")["fingerprints"]
@@ -190,7 +190,7 @@ def test_a_cap_without_a_price_is_refused_before_anything_is_built(entry, capsys
 def test_an_agent_that_asks_no_model_starts_none_and_has_one_cell_for_all_models(entry, tmp_path):
     weights = tmp_path / "model.gguf"
     weights.write_bytes(b"GGUF")
-    server = (f"llm.server.gguf={weights}", "llm.server.launcher=[false]")
+    server = (f"llm.server.gguf={weights}", "llm.server.launcher=['false']")
     assert entry("run", *TINY, "name=k", "agent=keyword", "llm=llamacpp/gguf", *server) == 0
     manifest = contents("runs/k/manifest.json")
     assert "llm" not in manifest["factors"]

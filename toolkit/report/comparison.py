@@ -31,7 +31,7 @@ from soundingline.toolkit.report.page import (
     page,
     texts,
 )
-from soundingline.toolkit.report.plots import forest
+from soundingline.toolkit.report.plots import ForestPanel, forest
 from soundingline.toolkit.report.results import (
     ReportData,
     best_first,
@@ -89,10 +89,10 @@ def render(
         traces=traces,
         by=by,
     )
+    first = (results.results_section(data), differences_section(data))
     sections = (
         benchmarks_section(data),
-        results.results_section(data),
-        differences_section(data),
+        *(reversed(first) if data.against_baseline else first),
         agents.costs_section(data),
         agents.roles_section(data),
         results.repeats_section(data),
@@ -142,14 +142,18 @@ def summary(data: ReportData) -> list[TextSpan]:
     count = len(best.per_question.get(data.main, {})) or question_count(best)
     value = value_text(best.metrics[data.main], data.main)
     value += f" over {count:,} question{'s' if count != 1 else ''}"
-    name = TextSpan(data.label(best.name), True)
+    name = TextSpan(data.change(best.name), True)
     if len(data.styles) == 1:
         text = f" has {data.main} {value}. There is no other run to compare with."
         return [name, TextSpan(text)]
     spans = [name, TextSpan(f" has the {_best(data)} {data.main} of {len(ranked)} runs: {value}.")]
     if data.baseline in [run.name for run in others]:
         spans += _compared(data, best.name, data.baseline, "the baseline")
-    if others and others[0].name != data.baseline:
+    if (
+        others
+        and others[0].name != data.baseline
+        and (not data.against_baseline or data.comparison(data.main, best.name, others[0].name))
+    ):
         spans += _compared(data, best.name, others[0].name, "the next best")
     tested = dict.fromkeys(row.measure for row in data.comparisons if row.measure != data.main)
     if significant := [text for measure in tested if (text := _largest(data, measure))]:
@@ -164,7 +168,7 @@ def _best(data: ReportData) -> str:
 
 
 def _compared(data: ReportData, best: str, other: str, role: str) -> list[TextSpan]:
-    row, name = data.comparison(data.main, best, other), TextSpan(data.label(other), True)
+    row, name = data.comparison(data.main, best, other), TextSpan(data.change(other), True)
     if row is None:
         return [TextSpan(" It was not compared with "), name, TextSpan(f" ({role}).")]
     size = (
@@ -194,7 +198,7 @@ def _largest(data: ReportData, measure: str) -> str:
     size = value_text(largest.difference, measure, sign=True)
     return (
         f"{measure} in {len(significant)} of {len(rows)} pairs, the largest between "
-        f"{data.label(largest.a)} and {data.label(largest.b)} ({size})"
+        f"{data.change(largest.a)} and {data.change(largest.b)} ({size})"
     )
 
 
@@ -298,9 +302,12 @@ def differences_section(data: ReportData) -> Section | None:
     first = data.main if data.main in tested else tested[0]
     rows = data.comparisons_on(first)
     lead = f"Differences on {first} between runs on the same questions."
-    if data.too_many_colours:
+    if data.against_baseline:
+        lead = f"What each change does against the baseline, {_baseline(data)}."
+    elif data.too_many_colours:
         lead += f" Only comparisons with the baseline, {data.label(data.baseline)}, are shown."
     family = sum(row.measure == first for row in data.comparisons)
+    folded = f"Paired differences on {first}" if data.against_baseline else ""  # by a wide figure
     others = [
         _differences(data, data.comparisons_on(measure), folded=f"Paired differences on {measure}")
         for measure in tested
@@ -308,7 +315,7 @@ def differences_section(data: ReportData) -> Section | None:
     ]
     return Section(
         "differences",
-        "Paired differences",
+        "Differences from the baseline" if data.against_baseline else "Paired differences",
         lead=lead,
         figures=[Figure(_forest(data, rows, first))],
         key="In the figure, filled dots are significant, hollow ones are not.",
@@ -316,7 +323,7 @@ def differences_section(data: ReportData) -> Section | None:
         f"over {family:,} comparisons on this measure. Intervals are not corrected. “Questions "
         "needed” is the number of questions that would make a difference of this size significant "
         "without correction; — if no number would suffice.",
-        tables=[_differences(data, rows), *others],
+        tables=[_differences(data, rows, folded=folded), *others],
     )
 
 
@@ -338,7 +345,7 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
     entries: list[Entries] = []
     for row in rows:
         sides = [
-            TableEntry(data.label(row.a), sub=value_text(row.mean_a, measure)),
+            TableEntry(data.change(row.a), sub=value_text(row.mean_a, measure)),
             TableEntry(data.label(row.b), sub=value_text(row.mean_b, measure)),
         ]
         entries.append(
@@ -368,7 +375,36 @@ def _difference(data: ReportData, row: PairedComparison) -> TableEntry:
     )
 
 
+_RECALL = ("recall_surfaced", "nDCG@10")
+_COSTS = {"usage_dollars": "dollars", "tokens_exposed": "tokens exposed"}
+
+
+def _baseline(data: ReportData) -> str:
+    """The baseline with its values of the measures of the forest plot."""
+    run = next(run for run in data.runs if run.name == data.baseline)
+    values = [f"{m} {value_text(run.metrics.get(m), m)}" for m in _shown_measures(data)]
+    if cost := _cost(data):
+        values.append(f"{_COSTS[cost]} {value_text(run.metrics.get(cost), cost)} per question")
+    return f"{data.label(data.baseline)}: {', '.join(values)}"
+
+
+def _shown_measures(data: ReportData) -> list[str]:
+    """The measures of the forest plot of changes: accuracy, or the main measure, and recall, or
+    nDCG@10 where no agent searched."""
+    tested = ordered(row.measure for row in data.comparisons if data.baseline in (row.a, row.b))
+    success = next((m for m in ("accuracy", data.main) if m in tested), tested[0])
+    recall = [measure for measure in _RECALL if measure in tested]
+    return list(dict.fromkeys([success, *recall[:1]]))
+
+
+def _cost(data: ReportData) -> str:
+    """The measure of costs that all runs have; empty if there is none."""
+    return next((name for name in _COSTS if all(name in run.metrics for run in data.runs)), "")
+
+
 def _forest(data: ReportData, rows: Sequence[PairedComparison], measure: str) -> str:
+    if data.against_baseline:
+        return _forest_of_changes(data)
     labels = [(data.label(row.a), data.label(row.b)) for row in rows]
     if len({row.b for row in rows}) == 1:
         axis = f"{measure}: difference from {labels[0][1]}"
@@ -376,12 +412,38 @@ def _forest(data: ReportData, rows: Sequence[PairedComparison], measure: str) ->
     else:
         axis = f"difference in {measure}"
         lines = [f"{a}{' ' if len(a) + len(b) < 42 else chr(10)}− {b}" for a, b in labels]
-    return forest(
-        lines,
+    return forest(lines, [_panel(data, rows, axis)])
+
+
+def _forest_of_changes(data: ReportData) -> str:
+    """One row for each run but the baseline: its differences in success and recall, and its
+    cost."""
+    by_measure = {
+        measure: {row.a: row for row in data.comparisons_on(measure) if row.b == data.baseline}
+        for measure in _shown_measures(data)
+    }
+    names = [
+        run.name
+        for run in data.runs
+        if all(run.name in compared for compared in by_measure.values())
+    ]
+    panels = [
+        _panel(data, [compared[name] for name in names], f"difference in {measure}")
+        for measure, compared in by_measure.items()
+    ]
+    cost, costs = _cost(data), {run.name: run.metrics for run in data.runs}
+    column = (
+        (_COSTS[cost], [value_text(costs[name][cost], cost) for name in names]) if cost else None
+    )
+    return forest([data.change(name) for name in names], panels, column)
+
+
+def _panel(data: ReportData, rows: Sequence[PairedComparison], axis: str) -> ForestPanel:
+    return ForestPanel(
+        axis,
         [(row.difference, row.low, row.high) for row in rows],
         [data.significant(row) for row in rows],
-        digits=describe(measure).digits,
-        axis=axis,
+        describe(rows[0].measure).digits,
     )
 
 

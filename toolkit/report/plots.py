@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,27 +30,56 @@ _MARKERS = "osD^vPX*"  # in the order of the swatches in templates/style.css
 _SMALL, _TEXT, _LINE = 12, 13, 16.0
 
 
+class ForestPanel(NamedTuple):
+    """The differences of one measure in a forest plot: (difference, lower end, upper end) of each
+    row, and whether its dot is filled. `digits` is the number of digits after the point of the
+    printed differences."""
+
+    axis: str
+    values: Sequence[tuple[float, float, float]]
+    significant: Sequence[bool]
+    digits: int
+
+
 def forest(
     labels: Sequence[str],
-    values: Sequence[tuple[float, float, float]],
-    significant: Sequence[bool],
-    *,
-    digits: int,
-    axis: str,
+    panels: Sequence[ForestPanel],
+    column: tuple[str, Sequence[str]] | None = None,
 ) -> str:
     """Draw differences with their confidence intervals around zero.
 
     Args:
         labels: one for each row; a line break separates the two sides of a long label.
-        values: (difference, lower end, upper end) for each row.
-        significant: whether the dot of a row is filled.
-        digits: digits after the point of the printed differences.
-        axis: the label of the axis.
+        panels: what is drawn from left to right, each with an axis of its own. The labels are above
+            the rows of the first.
+        column: the title and the entries of a column of texts at the right.
     """
-    reach = max((abs(v) for row in values for v in row if np.isfinite(v)), default=0.0) or 1.0
-    plot, rows = _rows([label.split("\n") for label in labels], width=440, wrap=44, gap=24)
-    for (middle, low, high), filled, (top, base) in zip(values, significant, rows, strict=True):
-        _text(plot, 1.0, top + 0.8 * _LINE, number(middle, digits, sign=True), ha="right")
+    first, *others = panels
+    extra = 210.0 * len(others) + (120.0 if column else 0.0)
+    width, wrap = (320, 34) if extra else (440, 44)
+    lines = [label.split("\n") for label in labels]
+    plot, rows = _rows(lines, width=width, wrap=wrap, gap=24, extra=extra)
+    _differences(plot, first, rows)
+    for place, panel in enumerate(others):
+        _differences(_right_of(plot, width + 16 + 210 * place, 180), panel, rows)
+    if column:
+        texts = _right_of(plot, width + 8 + 210 * len(others), 104)
+        title, entries = column
+        texts.spines["bottom"].set_visible(False)
+        texts.set(xticks=[])
+        texts.set_xlabel(title, color=INK, fontsize=_SMALL, parse_math=False, loc="right")
+        for entry, (top, _) in zip(entries, rows, strict=True):
+            _text(texts, 1.0, top + 0.8 * _LINE, entry, ha="right")
+    return _svg(plot, f"Forest plot: {', '.join(panel.axis for panel in panels)}")
+
+
+def _differences(plot: Axes, panel: ForestPanel, rows: Sequence[tuple[float, float]]) -> None:
+    """Draw a panel of a forest plot."""
+    reach = max((abs(v) for row in panel.values for v in row if np.isfinite(v)), default=0.0) or 1.0
+    for (middle, low, high), filled, (top, base) in zip(
+        panel.values, panel.significant, rows, strict=True
+    ):
+        _text(plot, 1.0, top + 0.8 * _LINE, number(middle, panel.digits, sign=True), ha="right")
         shade = INK if filled else MUTED
         plot.plot([0, 0], [base + 2, base + 14], color=MUTED, linewidth=1)
         plot.plot([low, high], [base + 8] * 2, color=shade, linewidth=2)
@@ -60,7 +89,7 @@ def forest(
     plot.xaxis.set_major_formatter(
         lambda x, _: f"{x:+.3g}".replace("-", "−") if abs(x) > 1e-12 else "0"
     )
-    return _svg(plot, f"Forest plot: {axis}", axis)
+    plot.set_xlabel(panel.axis, color=INK, fontsize=_SMALL, parse_math=False)
 
 
 def spreads(rows: Sequence[tuple[RunStyle, Sequence[float]]], *, axis: str) -> str:
@@ -266,23 +295,38 @@ def _marker(plot: Axes, style: RunStyle, x: Any, y: Any, *, size: int, **more: A
 
 
 def _rows(
-    labels: Sequence[Sequence[str]], *, width: float, wrap: int, gap: float
+    labels: Sequence[Sequence[str]], *, width: float, wrap: int, gap: float, extra: float = 0.0
 ) -> tuple[Axes, list[tuple[float, float]]]:
     """Axes with a row below another for each label, and for each row the y of the label's top and
-    bottom. Each line of a label is cut to two lines of `wrap` characters."""
+    bottom. Each line of a label is cut to two lines of `wrap` characters. The figure has `extra`
+    pixels at the right of the axes' `width`."""
     cut = partial(textwrap.wrap, width=wrap, max_lines=2, placeholder=" …")
     wrapped = [[line for text in lines for line in cut(text)] for lines in labels]
     tops = np.cumsum([0.0, *(len(lines) * _LINE + gap for lines in wrapped)]).tolist()
-    plot = _axes(width, tops[-1] + 52, left=8, right=12, top=4, bottom=48)
-    plot.set_ylim(tops[-1], 0)
-    plot.set_yticks([])
-    plot.locator_params(axis="x", nbins=5)
+    plot = _axes(width + extra, tops[-1] + 52, left=8, right=12 + extra, top=4, bottom=48)
+    _without_y(plot, tops[-1])
     rows = []
     for lines, top in zip(wrapped, tops, strict=False):
         for index, line in enumerate(lines):
             _text(plot, 0.0, top + (index + 0.8) * _LINE, line)
         rows.append((top, top + len(lines) * _LINE))
     return plot, rows
+
+
+def _without_y(plot: Axes, bottom: float) -> None:
+    """Count y in pixels from above, without ticks."""
+    plot.set_ylim(bottom, 0)
+    plot.set_yticks([])
+    plot.locator_params(axis="x", nbins=5)
+
+
+def _right_of(plot: Axes, left: float, width: float) -> Axes:
+    """Further axes in the figure of `plot`, with its rows, `left` pixels from the left."""
+    whole, box = plot.figure.bbox.width, plot.get_position()
+    axes = plot.figure.add_axes((left / whole, box.y0, width / whole, box.height))
+    _styled(axes)
+    _without_y(axes, plot.get_ylim()[0])
+    return axes
 
 
 def _text(plot: Axes, x: float, y: float, text: str, *, ha: str = "left") -> None:
@@ -300,11 +344,15 @@ def _axes(
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
     box = (left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height)
     plot = figure.add_axes(box)
+    _styled(plot)
+    return plot
+
+
+def _styled(plot: Axes) -> None:
     plot.spines[["top", "right", "left"]].set_visible(False)
     plot.spines["bottom"].set_color(MUTED)
     plot.set_axisbelow(True)
     plot.tick_params(colors=MUTED, labelsize=_SMALL, length=3, labelcolor=INK)
-    return plot
 
 
 def _svg(plot: Axes, label: str, axis: str = "") -> str:

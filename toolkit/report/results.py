@@ -48,7 +48,9 @@ T = TypeVar("T")
 class ReportData:
     """Evaluated runs, their paired comparisons, and how a report shows them.
 
-    The fields are the arguments of `render`. `systems` are the runs by system and benchmark, if
+    The fields are the arguments of `render`; `against_baseline` is whether runs were compared
+    with a baseline among them, over one benchmark: the report then opens with the differences.
+    `systems` are the runs by system and benchmark, if
     there are several benchmarks.
     """
 
@@ -56,6 +58,7 @@ class ReportData:
     comparisons: Sequence[PairedComparison]
     main: str  # empty if the runs have no measure
     baseline: str
+    against_baseline: bool
     measures: Sequence[str]
     alpha: float
     traces: Mapping[str, str]
@@ -77,6 +80,21 @@ class ReportData:
 
     def label(self, name: str) -> str:
         return next((style.label for style in self.styles if style.run.name == name), name)
+
+    def change(self, name: str) -> str:
+        """What a run changes against a chosen baseline, such as `retriever: bm25_default`; the
+        label of the run where its factors are the baseline's, or another run changes the same."""
+        if not self.against_baseline:
+            return self.label(name)
+        changes = {run.name: self._changes(run) for run in self.runs}
+        own = changes.get(name)
+        return own if own and [*changes.values()].count(own) == 1 else self.label(name)
+
+    def _changes(self, run: EvaluatedRun) -> str:
+        baseline = next(other for other in self.runs if other.name == self.baseline)
+        names = dict.fromkeys([*run.factors, *baseline.factors])
+        values = {name: (factor_value(run, name), factor_value(baseline, name)) for name in names}
+        return ", ".join(f"{n}: {one}" for n, (one, other) in values.items() if one != other)
 
     def significant(self, comparison: PairedComparison) -> bool:
         return comparison.p_holm <= self.alpha
@@ -175,16 +193,18 @@ def report_data(
             raise InputError(f"measure {name!r}", valid=", ".join(known) or "none", do="name one")
     tested = {row.measure for row in comparisons}
     main = main or next((name for name in known if name in tested), next(iter(known), ""))
-    baseline = baseline or names[0]
+    compared = any(baseline in (row.a, row.b) for row in comparisons)
+    baseline, systems = baseline or names[0], systems_of(runs, by)
     return ReportData(
         styles=_styles(runs, main, baseline),
         comparisons=[row for row in comparisons if row.a in names and row.b in names],
         main=main,
         baseline=baseline,
+        against_baseline=compared and systems is None,
         measures=list(measures) or sorted(known, key=lambda name: name != main)[:8],
         alpha=alpha,
         traces=traces or {},
-        systems=systems_of(runs, by),
+        systems=systems,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -444,3 +445,35 @@ def test_a_run_of_unknown_cost_is_not_drawn_and_one_without_cost_is_at_zero(monk
     assert first not in section.key and third not in section.key
     costs = [{style.label: cost for style, cost, *_ in points} for points in drawn]
     assert costs == [{first: 4.0, third: 0.0}, {first: 0.01, third: 0.0}]
+
+
+def test_a_report_with_a_baseline_opens_with_what_each_change_does():
+    costs = {"usage_dollars": 0.25}
+    runs = [replace(run, metrics={**run.metrics, **costs}) for run in six_runs()[:3]]
+    tested = ["accuracy", "recall_surfaced"]
+    rows = compare(runs, tested, runs[0].name, test="t", resamples=99)
+    page = render(runs, rows, baseline=runs[0].name)
+    headings = re.findall(r"^## (.*)$", page.markdown, re.M)
+    assert headings[:2] == ["Differences from the baseline", "Results"]
+    (figure,) = re.findall(r"<svg.*?</svg>", page.html, re.S)[:1]
+    shown = re.findall(r"<text[^>]*>([^<]*)</text>", figure)
+    assert [text for text in shown if ":" in text] == [
+        "retriever: bm25_tuned",
+        "unit: passage",
+    ]
+    assert {"difference in accuracy", "difference in recall_surfaced", "dollars"} <= set(shown)
+    assert shown.count("0.2500") == 2
+    # Without a chosen baseline the table comes first.
+    assert "## Results" in render(runs, rows).markdown.partition("## Paired")[0]
+
+
+def test_changes_of_rankings_without_an_agent_are_of_ndcg_and_without_a_cost():
+    runs = [
+        replace(run, metrics={"nDCG@10": run.metrics["nDCG@10"]}, counts={"questions": 100})
+        for run in six_runs()[:2]
+    ]
+    rows = compare(runs, ["nDCG@10"], runs[0].name, test="t", resamples=99)
+    page = render(runs, rows, baseline=runs[0].name)
+    figure = page.html.partition("<svg")[2].partition("</svg>")[0]
+    assert "difference in nDCG@10" in figure
+    assert "accuracy" not in figure and "tokens exposed" not in figure

@@ -222,7 +222,7 @@ def test_many_runs_are_compared_with_the_baseline_only():
     tables = [t for t in page.tables() if t[0][1:2] == ["difference 95% interval"]]
     assert [len(rows) for rows in tables] == [1 + 29]
     assert "u1 · r2" in page.raw("main")[0]
-    assert len(page.tables()[0]) == 1 + 30
+    assert len(page.tables()[1]) == 1 + 30
     coloured = {value for value in page.attributes("class") if "swatch" in value}
     assert len(coloured - {"swatch other"}) == 8
 

@@ -18,6 +18,7 @@ from soundingline.toolkit.report.plots import (
     INK,
     MUTED,
     PAPER,
+    ForestPanel,
     exposure,
     forest,
     funnel,
@@ -47,7 +48,7 @@ def paths(svg, shade):
 def drawn(*values, label="B − A", significant=True, axis="d"):
     rows = [(value, value - 0.1, value + 0.1) for value in values]
     labels, filled = [label] * len(values), [significant] * len(values)
-    return forest(labels, rows, filled, digits=3, axis=axis)
+    return forest(labels, [ForestPanel(axis, rows, filled, 3)])
 
 
 def test_a_forest_plot_has_labels_and_signed_differences():
@@ -62,6 +63,23 @@ def test_intervals_are_drawn_to_scale_around_a_common_zero():
     zero = paths(svg, MUTED)[0][0][0]
     assert first[0][0] - zero == pytest.approx(zero - second[1][0], abs=0.05)
     assert (first[1][0] - zero) / (first[0][0] - zero) == pytest.approx(3, abs=0.02)
+
+
+def test_panels_share_their_rows_and_have_axes_of_their_own():
+    values = [(0.1, 0.0, 0.2), (-0.1, -0.2, 0.0)]
+    panels = [
+        ForestPanel("difference in accuracy", values, [True, True], 3),
+        ForestPanel("difference in nDCG", [(5.0, 4.0, 6.0), (-5.0, -6.0, -4.0)], [True, True], 1),
+    ]
+    svg = forest(["unit: passage", "tool: top_k"], panels, ("dollars", ["0.12", "0.34"]))
+    shown = texts(svg)
+    assert {"+0.100", "−0.100", "+5.0", "−5.0", "0.12", "0.34", "dollars"} <= set(shown)
+    assert {"difference in accuracy", "difference in nDCG"} <= set(shown)
+    assert shown.count("unit: passage") == 1
+    lines = [line for line in paths(svg, INK) if len(line) == 2]
+    first, second = lines[:2], lines[2:4]
+    assert [line[0][1] for line in first] == [line[0][1] for line in second]
+    assert max(x for line in first for x, _ in line) < min(x for line in second for x, _ in line)
 
 
 def test_differences_that_are_not_significant_are_hollow():
