@@ -26,7 +26,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from soundingline.experiments.sweeper import register_sweeper
+from soundingline.experiments.sweeper import Cells, register_sweeper
 from soundingline.toolkit.errors import InputError, is_number
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
@@ -113,6 +113,7 @@ class Root:
     baseline: dict[str, str] = field(default_factory=dict)
     task: str = "general"
     measures: list[str] = field(default_factory=list)
+    forced_answers: bool = True
     concurrency: int = 1
     repeats: int = 1
     preflight: int = 5
@@ -131,6 +132,19 @@ def _without(value: Any, keys: frozenset[str]) -> Any:
     if isinstance(value, Mapping):
         return {key: _without(inner, keys) for key, inner in value.items() if key not in keys}
     return value
+
+
+def overrides_of_cells(
+    overrides: Sequence[str], search_path: Sequence[str] = ()
+) -> list[list[str]]:
+    """The overrides of each cell of the experiment that `overrides` choose."""
+    register()
+    with _composing():
+        chosen = [*_search(search_path), *overrides]
+        config = compose(ROOT_CONFIG, overrides=chosen, return_hydra_config=True)
+        cells = Cells.of(config)
+    words = [f"{key}={value}" for key, value in cells.params.items()]
+    return cells.overrides(OverridesParser.create().parse_overrides(words))
 
 
 CHOSEN = "chosen.yaml"

@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 from documented_commands import code_blocks
+from entry_points import run_entry
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_object
@@ -183,3 +184,16 @@ def test_every_experiment_tells_folders_without_a_name_apart(experiment):
     folder = ("benchmark=beir", "benchmark.path=/data/mine")
     config = Settings.compose([f"experiment={experiment}", *folder]).config
     assert config.name.endswith("-mine")
+
+
+def test_experiments_are_listed_with_cells_needs_and_published_figures(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    assert run_entry("list", "experiment") == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
+    assert rows["pi_serini/main"].startswith("3 2 ANTHROPIC_API_KEY, DEEPSEEK_API_KEY, OPENAI_")
+    assert "SOUNDINGLINE_CANARY" in rows["pi_serini/main"]
+    assert rows["pi_serini/main"].endswith("Published: arXiv 2605.10848, main table and Figure 1.")
+    assert rows["text_ranking/table2"].startswith("1 1 GPU, SOUNDINGLINE_CANARY Table 2")
+    assert rows["demo"].startswith("6 6 —")
+    assert not any(name.startswith("base/") for name in rows)
