@@ -48,7 +48,8 @@ class Budget:
         context_window: tokens that the transcript may take, by the server's counts and our
             estimate of what came since. The larger of `answer_tokens` and the longest reply that a
             request asks for stays free.
-        answer_tokens: tokens of the window that are reserved for the answer.
+        answer_tokens: tokens of the window that are reserved for the answer. 0 reserves nothing:
+            replies are shortened to what is left until none fits.
         dollars: cost of a question. Needs a known price.
         run_dollars: cost of the run. Needs a known price.
 
@@ -77,7 +78,7 @@ class Budget:
         for name in ("seconds", "dollars", "run_dollars"):
             if (value := getattr(self, name)) is not None:
                 check_number(f"budget.{name}", value, gt=0, do=no_limit)
-        check_int("budget.answer_tokens", self.answer_tokens)
+        check_int("budget.answer_tokens", self.answer_tokens, ge=0)
         check_number("budget.steer_at", self.steer_at, gt=0, le=1, do="set 1 to never steer")
 
     def is_late(self, seconds: float) -> bool:

@@ -40,9 +40,9 @@ class ContextWindow:
 
     Args:
         size: tokens. None: unknown.
-        answer: tokens that the answer needs.
+        answer: tokens that the answer needs. 0: nothing is reserved.
         longest_reply: the maximum of output of a request. None: the server's choice. The larger of
-            this and `answer` stays free while the model may still call tools.
+            this and `answer` stays free while the model may still call tools, unless `answer` is 0.
         tools: the tool specifications that are sent with each request.
     """
 
@@ -70,7 +70,10 @@ class ContextWindow:
         return self._counted.tokens + math.ceil(size * self._rate) + _ENVELOPE * added
 
     def full(self, messages: Sequence[Message]) -> bool:
-        """Whether a reply of full length, or the answer, may no longer fit behind `messages`."""
+        """Whether a reply of full length, or the answer, may no longer fit behind `messages`. If
+        nothing is reserved: whether the shortest reply may not."""
+        if not self._answer:
+            return not self.fits_anything(messages)
         return not self._has_room(messages, max(self._answer, self._longest or 0) + 1)
 
     def fits_answer(self, messages: Sequence[Message]) -> bool:
@@ -85,7 +88,7 @@ class ContextWindow:
         """The maximum of output to ask for: no more than fits."""
         if self._longest is None:
             # The server chooses what fits. After an overflow ask for no more than is needed.
-            return self._answer if self._overflows else None
+            return (self._answer or None) if self._overflows else None
         room = self._longest if self._size is None else self._size - self.tokens(messages)
         return max(_LEAST_REPLY, min(self._longest, room))
 

@@ -26,7 +26,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from soundingline.experiments.sweeper import register_sweeper
+from soundingline.experiments.sweeper import Cells, register_sweeper
 from soundingline.toolkit.errors import InputError, is_number
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
@@ -111,7 +111,9 @@ class Root:
     sealed: bool = True
     traces: Any = True
     baseline: dict[str, str] = field(default_factory=dict)
+    task: str = "general"
     measures: list[str] = field(default_factory=list)
+    forced_answers: bool = True
     concurrency: int = 1
     repeats: int = 1
     preflight: int = 5
@@ -130,6 +132,19 @@ def _without(value: Any, keys: frozenset[str]) -> Any:
     if isinstance(value, Mapping):
         return {key: _without(inner, keys) for key, inner in value.items() if key not in keys}
     return value
+
+
+def overrides_of_cells(
+    overrides: Sequence[str], search_path: Sequence[str] = ()
+) -> list[list[str]]:
+    """The overrides of each cell of the experiment that `overrides` choose."""
+    register()
+    with _composing():
+        chosen = [*_search(search_path), *overrides]
+        config = compose(ROOT_CONFIG, overrides=chosen, return_hydra_config=True)
+        cells = Cells.of(config)
+    words = [f"{key}={value}" for key, value in cells.params.items()]
+    return cells.overrides(OverridesParser.create().parse_overrides(words))
 
 
 CHOSEN = "chosen.yaml"
@@ -194,19 +209,19 @@ _NONE_BY_DEFAULT = ("llm", "scorer", "experiment")
 
 
 def register() -> None:
-    """Make `root_schema` and our resolvers (`chosen`, `with_model`, `benchmark_name`) known; called
+    """Make `root_schema` and our resolvers (`chosen`, `scale`, `benchmark_name`) known; called
     by what composes, not on import."""
     if "root_schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name="root_schema", node=Root)
     register_sweeper()
     OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)
-    OmegaConf.register_new_resolver("with_model", _with_model, replace=True)
+    OmegaConf.register_new_resolver("scale", _scale, replace=True)
     OmegaConf.register_new_resolver("benchmark_name", _benchmark_name, replace=True)
 
 
-def _with_model(then: Any, otherwise: Any, *, _root_: Any) -> Any:
-    """`${with_model:a,b}`: `a` where the agent or the enrichment has a language model, else `b`."""
-    return then if _root_.llm or _root_.enrichment_llm else otherwise
+def _scale(*, _root_: Any) -> str:
+    """`${scale:}`: `laptop` or `paper`, for the name of a sweep over several benchmarks."""
+    return "laptop" if _root_.laptop else "paper"
 
 
 def _benchmark_name(*, _root_: Any) -> str:

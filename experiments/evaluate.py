@@ -59,8 +59,8 @@ def evaluate(settings: Settings, runs: Sequence[Path]) -> None:
     """Evaluate recorded trajectories again, without an agent.
 
     Questions and judgements are those of the run's own benchmark, opened by this installation's
-    option of that name, or those of `benchmark=`. `measures=` and `judge=` may differ from the
-    first evaluation.
+    option of that name, or those of `benchmark=`. `measures=`, `judge=` and `forced_answers=` may
+    differ from the first evaluation.
     """
     if not runs:
         raise InputError("no run was named", do="soundingline evaluate runs/<name>")
@@ -103,7 +103,15 @@ def evaluated(
     judges = judge_run(config, folder, benchmark, ledger, servers)
     texts = partial(texts_under, Path(config.paths.indexes), benchmark)
     measures = list(config.measures)
-    run = evaluate_run_folder(folder, benchmark, judges, measures, state=state, texts=texts)
+    run = evaluate_run_folder(
+        folder,
+        benchmark,
+        judges,
+        measures,
+        state=state,
+        texts=texts,
+        forced_answers=config.forced_answers,
+    )
     if config.traces is True and is_obfuscated(folder.path / PAGE):
         notify("no traces are written of an obfuscated run; traces=plain writes them in plain text")
     elif config.traces:

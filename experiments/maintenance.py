@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
+from omegaconf import DictConfig
 from rich.table import Table
 
 from soundingline.experiments.build import make
 from soundingline.experiments.collection import notes, prepare
-from soundingline.experiments.config import Settings, is_choice
+from soundingline.experiments.config import Settings, is_choice, overrides_of_cells
 from soundingline.experiments.pipeline import Stages
 from soundingline.pipelines.cache import (
     GB,
@@ -23,6 +25,7 @@ from soundingline.pipelines.cache import (
 )
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.obfuscation import VARIABLE
 
 _DAY = 86400
 
@@ -118,9 +121,48 @@ def list_options(settings: Settings, group: str = "") -> None:
         }
         if not within:
             raise InputError(f"there is no group {group!r}", valid=", ".join(sorted(options)))
-        for name, about in sorted(within.items()):
-            rows.add_row("*" if settings.choices.get(group) == name else "", name, about)
+        if group == "experiment":
+            rows = _experiments(within, settings.search_path)
+        else:
+            for name, about in sorted(within.items()):
+                rows.add_row("*" if settings.choices.get(group) == name else "", name, about)
     Console().print(rows)
+
+
+def _experiments(abouts: Mapping[str, str], search_path: Sequence[str]) -> Table:
+    """One row for each experiment: the number of its cells, as published and on a laptop, what it
+    needs, what it is, and the source of its published figures."""
+    rows = Table("experiment", "cells", "laptop", "needs", "what it is", box=None)
+    rows.columns[0].overflow = "fold"
+    for name, about in sorted(abouts.items()):
+        if name.startswith("base/"):  # what experiments share
+            continue
+        chosen = [f"experiment={name}"]
+        config = Settings.compose(chosen, search_path).config
+        paper, laptop = (
+            overrides_of_cells([*chosen, f"scale={scale}"], search_path)
+            for scale in ("paper", "laptop")
+        )
+        models = {word for cell in paper for word in cell if word.startswith("llm=")}
+        configs = [Settings.compose([*chosen, word], search_path).config for word in models]
+        needs = dict.fromkeys(need for each in (config, *configs) for need in _needs(each))
+        source = (config.published or {}).get("source")
+        text = f"{about} Published: {source}." if source else about
+        rows.add_row(name, str(len(paper)), str(len(laptop)), ", ".join(sorted(needs)) or "—", text)
+    return rows
+
+
+def _needs(config: DictConfig) -> list[str]:
+    """What a configuration needs: a GPU for a model that is served or loaded here,
+    keys by the names of their environment variables, and a canary."""
+    plain = {group: option for group, option in config.items() if isinstance(option, DictConfig)}
+    models = [option for group, option in plain.items() if str(group).endswith("llm")]
+    loaded = any("device" in plain.get(group, {}) for group in ("retriever", "reranker"))
+    return [
+        *(["GPU"] if loaded or any(model.get("server") for model in models) else []),
+        *sorted({str(model.key_env) for model in models if model.get("key_env")}),
+        *([VARIABLE] if plain["benchmark"].get("obfuscated") else []),
+    ]
 
 
 def describe(settings: Settings) -> None:

@@ -33,6 +33,8 @@ STATUSES = (
     "out_of_money",
     "failed",
 )
+# An answer of a question with such a status was demanded after a limit was reached.
+FORCED_STATUSES = ("out_of_turns", "out_of_context", "out_of_money")
 # The `reason` of a question that ended because the money of its run was spent. It is repeated when
 # the run is resumed, as a failed one is.
 RUN_OUT_OF_MONEY = "run_out_of_money"

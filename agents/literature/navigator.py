@@ -77,6 +77,8 @@ class Navigator(Agent):
         librarians: tasks at once, of all questions together.
         librarian_seconds: time limit of a query and of scoring. Documents of a librarian that fails
             or is late have no scores and are ranked behind the others.
+        checklist_scores: whether a document's score counts the requirements that it meets. If not,
+            its probability of relevance alone ranks it.
         calibration: a file of `soundingline calibrate` for the scorer's probability. None: the
             probability is used as it is, which a warning says. See `CandidateScores`.
         prompt: `navigator`, or the path of a `.txt` file with the sections of
@@ -115,6 +117,7 @@ class Navigator(Agent):
         bar: float = 0.5,
         librarians: int = 8,
         librarian_seconds: float = 300.0,
+        checklist_scores: bool = True,
         calibration: str | None = None,
         prompt: str = "navigator",
         max_calls: int = 2000,
@@ -139,6 +142,7 @@ class Navigator(Agent):
         self.limits = PlanLimits(rounds, queries, requirements, shown)
         self.pool, self.seeds, self.listed, self.ordered = pool, seeds, listed, ordered
         self.patience, self.bar, self.max_calls = patience, bar, max_calls
+        self.checklist_scores = checklist_scores
         self.calibration = Calibration(calibration) if calibration else None
         self.prompt = NavigatorPrompt(prompt)
         self.librarians = Librarians(librarians, librarian_seconds)
@@ -182,7 +186,9 @@ class QuestionSearch:
         self._budget = navigator.resources.budget
         saved = navigator.resources.rounds
         self._saved_rounds = saved(self._qid) if saved else None
-        self._scores = CandidateScores(navigator.calibration)
+        self._scores = CandidateScores(
+            navigator.calibration, by_checklist=navigator.checklist_scores
+        )
         self._planner = self._make_planner()
         self._order: list[str] = []  # documents in the order of a listwise re-ranker
         self._quiet = 0  # rounds in a row without a good new document

@@ -29,6 +29,7 @@ class CandidateScores:
 
     Args:
         calibrate: applied to the scorer's probability. None: the probability is used as it is.
+        by_checklist: whether the requirements' scores count. If not, the score is the probability.
 
     Attributes:
         checklist: the requirements of the current round.
@@ -39,7 +40,9 @@ class CandidateScores:
         titles: docid -> title, if one was shown.
     """
 
-    def __init__(self, calibrate: Callable[[float], float] | None = None) -> None:
+    def __init__(
+        self, calibrate: Callable[[float], float] | None = None, *, by_checklist: bool = True
+    ) -> None:
         self.checklist: tuple[str, ...] = ()
         self.scores: dict[str, dict[str, RequirementScore]] = {}
         self.overall: dict[str, tuple[float, str]] = {}
@@ -47,6 +50,7 @@ class CandidateScores:
         self.retrieval: dict[str, float] = {}
         self.titles: dict[str, str] = {}
         self._calibrate = calibrate
+        self._by_checklist = by_checklist
 
     def add_ranking(self, ranking: Sequence[str]) -> None:
         """Add a ranking of units to the retrieval scores of their documents."""
@@ -96,6 +100,8 @@ class CandidateScores:
 
     def score(self, docid: str) -> float:
         """The score of a scored document, 0 to 1. A requirement without a score counts 0."""
+        if not self._by_checklist:
+            return self.probability(docid)
         known = self.scores[docid]
         rows = [known[need].score for need in self.checklist if need in known]
         mean = sum(rows) / len(self.checklist) if self.checklist else 0.0

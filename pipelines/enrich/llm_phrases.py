@@ -336,7 +336,8 @@ class ModelText(LlmSource):
         method: `hyde`, a passage that answers the query; or `chain_of_thought`, an answer with the
             rationale before it.
         task: Selects the published prompt: for `hyde` `general`, or `claim`, `argument` and
-            `finance` (those of SciFact, ArguAna and FiQA); for `chain_of_thought` `general`.
+            `finance` (those of SciFact, ArguAna and FiQA); for `chain_of_thought` `general`. The
+            other `TASKS` have the general prompt.
         prompt: Path of another prompt with `{query}`.
         max_words: The text is cut after these.
 
@@ -359,11 +360,11 @@ class ModelText(LlmSource):
         tasks = METHODS.get(self.method)
         if tasks is None:
             raise InputError(f"method is {self.method!r}", valid=", ".join(METHODS))
-        if self.task not in tasks:
-            valid = f"{', '.join(tasks)} (of {self.method})"
-            raise InputError(f"task is {self.task!r}", valid=valid)
+        if self.task not in TASKS:
+            raise InputError(f"task is {self.task!r}", valid=", ".join(TASKS))
         check_int("max_words", self.max_words)
-        default = f"enrichment/{self.method}_{self.task}.txt"
+        task = self.task if self.task in tasks else "general"
+        default = f"enrichment/{self.method}_{task}.txt"
         self._prompt = PromptTemplate(self.prompt, default, ("query",))
         super().__post_init__()
 

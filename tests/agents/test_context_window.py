@@ -264,6 +264,21 @@ def test_the_longer_of_answer_and_reply_is_kept_free():
             assert run(model, **limits).status == status, (longest, answer, counted)
 
 
+def test_without_reserved_tokens_replies_are_shortened_to_what_is_left():
+    steps = [looking(usage=used(5_000, 10)), looking(usage=used(9_000, 10)), saying()]
+    model = ScriptedModel(*steps)
+    limits = {"context_window": 10_000, "answer_tokens": 0, "longest": 4_000}
+    assert run(model, **limits).status == "completed"
+    first, second, third = (asked.settings.max_output_tokens for asked in model.requests)
+    assert first == second == 4_000 and third is not None and 16 <= third < 1_000
+
+
+def test_without_reserved_tokens_a_question_ends_once_no_reply_fits():
+    model = ScriptedModel(looking(usage=used(9_990, 10)), saying())
+    limits = {"context_window": 10_000, "answer_tokens": 0, "longest": 4_000}
+    assert run(model, **limits).status == "out_of_context"
+
+
 def test_text_without_latin_letters_is_not_taken_for_less_than_it_is():
     # 6,000 ideographs are about as many tokens, and 18,000 bytes.
     model = ScriptedModel(looking(usage=used(3_000, 10)), saying())

@@ -20,6 +20,7 @@ from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.literature import Navigator, OverlapScorer
 from soundingline.agents.literature.planner import normalize_checklist, read_plan
 from soundingline.agents.literature.rules import find_clauses
+from soundingline.agents.literature.scores import CandidateScores
 from soundingline.toolkit.benchmarks.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link, Topic
@@ -38,6 +39,7 @@ from soundingline.toolkit.search import Literature, Located, Operators, RankedBr
 from soundingline.toolkit.search.scoring import (
     CandidateDocument,
     DocumentScore,
+    RequirementScore,
 )
 
 QUESTION = "Which mills grind barley, stand by the Wey and did not burn down?"
@@ -656,3 +658,13 @@ def test_impossible_settings_are_refused(name):
     settings = {name: 0}
     with pytest.raises(InputError, match=name):
         Navigator(**settings)
+
+
+@pytest.mark.parametrize(("by_checklist", "expected"), [(True, (0.5 + 0.9) / 2), (False, 0.9)])
+def test_a_score_may_be_the_probability_alone(by_checklist, expected):
+    scores = CandidateScores(by_checklist=by_checklist)
+    scores.checklist = ("early", "cited")
+    scores.add_ranking(["d1"])
+    met, missed = RequirementScore("satisfied", 1.0), RequirementScore("not satisfied", 0.0)
+    scores.add("d1", scores.checklist, DocumentScore((met, missed), probability=0.9))
+    assert scores.score("d1") == pytest.approx(expected)

@@ -72,7 +72,7 @@ def test_a_broken_folder_is_told_with_its_place(case, entry, tmp_path, capsys):
         ("agent=keyword,null", "agent=null names no option"),
         ("retriever=1", "bm25_default"),
         ("retriever={a:1}", "names no option"),
-        ("experiment=[demo,null]", "pasamaster/separation"),
+        ("experiment=[demo,null]", "pasamaster/librarians"),
     ],
 )
 def test_what_names_no_option_is_told_with_those_there_are(override, said, entry, capsys):

@@ -13,7 +13,9 @@ COMMON = {
     "agent.prompt": "browsecomp_plus",
     "budget.turns": 100,
     "budget.seconds": None,
+    "budget.answer_tokens": 0,
     "concurrency": 10,
+    "forced_answers": False,
     "judge": "llm",
     "judge_llm.model": "Qwen/Qwen3-32B",
 }

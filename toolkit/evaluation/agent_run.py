@@ -59,6 +59,7 @@ from soundingline.toolkit.files import write_json, write_text
 from soundingline.toolkit.runs.run_folder import RunFolder
 from soundingline.toolkit.search.answers import invented_citations
 from soundingline.toolkit.trajectory import (
+    FORCED_STATUSES,
     NO_FORMAT,
     SEARCHES,
     STATUSES,
@@ -99,6 +100,7 @@ def evaluate_run(
     measures: Sequence[str] = DEFAULT_MEASURES,
     judge: Judge | None = None,
     texts: Texts | None = None,
+    forced_answers: bool = True,
 ) -> Evaluation:
     """Compute all measures of a run.
 
@@ -110,6 +112,9 @@ def evaluate_run(
         judge: `ExactAnswerJudge()` by default.
         texts: titles and texts of documents, for answer coverage; None to read the documents of the
             benchmark.
+        forced_answers: whether an answer counts that was demanded after a limit was reached
+            (status in `FORCED_STATUSES`). False for studies without such answers: the question then
+            counts 0 in `accuracy` and `answer_f1`.
 
     Returns:
         An evaluation with these measures:
@@ -117,6 +122,7 @@ def evaluate_run(
         - `measures`, of `final_ranking`; for questions that ask for documents, also those of
           `soundingline.toolkit.evaluation.retrieval`.
         - `accuracy`, `answer_f1`: over questions with an accepted answer.
+        - `accuracy_with_forced`: the accuracy with `forced_answers`, if these do not count.
         - `AnswerCoverage@5`, `AnswerCoverage@10`: of the final ranking.
         - `completion`: the share of status `completed`, over all questions.
         - `recall_<exposure tier>`: over questions with a relevant document.
@@ -162,14 +168,20 @@ def evaluate_run(
         if row.qid in accepted
     ]
     correct = {verdict.qid: verdict.correct for verdict in verdicts}
+    counted = [row for row in ended if forced_answers or row.status not in FORCED_STATUSES]
+    qids_counted = {row.qid for row in counted}
+    f1 = {verdict.qid: verdict.f1 for verdict in verdicts if verdict.qid in qids_counted}
+    counted_correct = {qid: right for qid, right in correct.items() if qid in qids_counted}
+    with_forced = {} if forced_answers else {"accuracy_with_forced": _or_zero(accepted, correct)}
     checklists, satisfaction = benchmark.checklists, benchmark.satisfaction
     per_question = {
         **measure_rankings(rankings, evidence, with_list_measures(measures, targets)),
         **checklist_measures(rankings, qids, targets, checklists, satisfaction),
         **list_measures(rankings, targets, benchmark.missing_documents),
         **answer_coverage(rankings, accepted, texts or benchmark.document_texts),
-        "accuracy": _or_zero(accepted, correct),
-        "answer_f1": _or_zero(accepted, {verdict.qid: verdict.f1 for verdict in verdicts}),
+        "accuracy": _or_zero(accepted, counted_correct),
+        **with_forced,
+        "answer_f1": _or_zero(accepted, f1),
         "completion": _or_zero(qids, {row.qid: row.status == "completed" for row in ended}),
         **_evidence_measures(ended, evidence),
         "citations_invented": {row.qid: _invented_citations(row) for row in ended},
@@ -190,7 +202,7 @@ def evaluate_run(
     )
     right = [correct.get(row.qid, False) for row in recorded]
     published = browsecomp_plus_measures(recorded, right, accepted, evidence)
-    return evaluation.with_values(per_question, {**_calibration(ended, correct), **published})
+    return evaluation.with_values(per_question, {**_calibration(counted, correct), **published})
 
 
 def evaluate_run_folder(
@@ -201,12 +213,13 @@ def evaluate_run_folder(
     *,
     state: str,
     texts: Texts | None = None,
+    forced_answers: bool = True,
 ) -> EvaluatedRun:
     """Evaluate the trajectories of a run folder and write the evaluation there.
 
     Args:
         folder: the run folder.
-        benchmark, measures, texts: see `evaluate_run`.
+        benchmark, measures, texts, forced_answers: see `evaluate_run`.
         judges: one judge for each of the folder's repeats.
         state: the folder's `state()` from before the judges read its trajectories. `InputError` if
             trajectories were written in the meantime.
@@ -216,7 +229,12 @@ def evaluate_run_folder(
         raise _changed(folder)
     for part, judge in zip(parts, judges, strict=True):
         evaluation = evaluate_run(
-            part.trajectories(), benchmark, measures=measures, judge=judge, texts=texts
+            part.trajectories(),
+            benchmark,
+            measures=measures,
+            judge=judge,
+            texts=texts,
+            forced_answers=forced_answers,
         )
         evaluations.append(evaluation)
         if part.number > 1:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from soundingline.toolkit.evaluation.comparison import PairedComparison, System, Systems
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.report import agents, results
+from soundingline.toolkit.report.effects import effects_section
 from soundingline.toolkit.report.measures import (
     LOWER,
     NEITHER,
@@ -93,6 +94,7 @@ def render(
     sections = (
         benchmarks_section(data),
         *(reversed(first) if data.against_baseline else first),
+        effects_section(data),
         agents.costs_section(data),
         agents.roles_section(data),
         results.repeats_section(data),

@@ -46,6 +46,7 @@ def _published(**definitions: str) -> dict[str, str]:
 _MEASURES: dict[tuple[int, int, str], dict[str, str]] = {
     (3, HIGHER, _BCP): {
         "accuracy": "Share of questions with a correct final answer.",
+        "accuracy_with_forced": "The accuracy if answers count that were demanded at a limit.",
         "citation_precision": "Share of cited documents that are evidence.",
         "citation_recall": "Share of evidence documents that are cited.",
         "completion": "Share of questions with exit status completed.",

@@ -110,8 +110,8 @@ def test_texts_are_for_queries_alone(index, tmp_path):
         ModelText().for_documents([], collection)
     with pytest.raises(InputError, match="method is 'hydra'"):
         ModelText(method="hydra")
-    with pytest.raises(InputError, match="task is 'claim'"):
-        ModelText(method="chain_of_thought", task="claim")
+    with pytest.raises(InputError, match="task is 'maze'"):
+        ModelText(method="chain_of_thought", task="maze")
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,28 @@ def test_measures_have_two_denominators(evaluation, measure, value, over):
     assert evaluation.denominators[measure] == over
 
 
+@pytest.mark.parametrize("status", ["out_of_turns", "out_of_context", "out_of_money"])
+def test_forced_answers_count_in_a_measure_of_their_own_where_the_study_has_none(status):
+    judge = ExactAnswerJudge()
+    forced = replace(RIGHT, status=status)
+    counted = evaluated(forced, WRONG, judge=judge)
+    assert counted.metrics["accuracy"] == 1 / 4
+    assert "accuracy_with_forced" not in counted.metrics
+    separate = evaluated(forced, WRONG, judge=judge, forced_answers=False)
+    assert separate.metrics["accuracy"] == separate.metrics["answer_f1"] == 0
+    assert separate.metrics["accuracy_with_forced"] == 1 / 4
+    assert separate.denominators["accuracy_with_forced"] == 4
+    # Only the wrong answer with 60 % is left.
+    assert separate.metrics["calibration_error"] == 60
+    assert separate.metrics["recall_cited"] == counted.metrics["recall_cited"] > 0
+
+
+@pytest.mark.parametrize("status", ["completed", "steered"])
+def test_answers_before_a_limit_always_count(status):
+    rows = evaluated(replace(RIGHT, status=status), judge=ExactAnswerJudge(), forced_answers=False)
+    assert rows.metrics["accuracy"] == rows.metrics["accuracy_with_forced"] == 1 / 4
+
+
 def test_the_final_ranking_is_cited_opened_previewed_surfaced():
     assert final_ranking(RIGHT) == ["a", "k", "b", "m"]
     assert final_ranking(BROKEN) == ["y"]

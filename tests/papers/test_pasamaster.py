@@ -1,0 +1,92 @@
+"""PaSaMaster (Du et al., 2026): what its text states, and our choices where it states none."""
+
+from pathlib import Path
+
+import pytest
+from effort import SOAK
+from entry_points import run_entry
+from sheet import cells, check_constants, experiments, overrides_of_cells
+
+SYSTEM = {
+    "agent": "pasamaster",
+    "scorer": "chat",
+    "list_reranker._target_": "soundingline.pipelines.rerank.listwise.Listwise",
+    "tool": "literature",
+    "retriever": "dense_link_expansion",
+    "retriever.retriever._target_": "soundingline.pipelines.learned.dense.Dense",
+}
+UNSTATED = {  # our choices
+    "benchmark": "litsearch",
+    "agent.rounds": 4,
+    "agent.patience": 2,
+    "agent.listed": 50,
+    "agent.ordered": 20,
+    "agent.checklist_scores": True,
+    "retriever.retriever.model": "Qwen/Qwen3-Embedding-0.6B",
+    "llm": "gpt-5.5",
+    "librarian_llm": "deepseek-v4-flash",
+}
+SMALL = ("scale=laptop", "benchmark.documents=64", "benchmark.questions=sets:2")
+
+
+def check(settings, **changed):
+    check_constants(settings, SYSTEM | UNSTATED | changed)
+
+
+def test_the_main_table_has_the_system_and_its_contestants():
+    system, *others = cells("pasamaster/main")
+    check(system)
+    assert [other.choices["agent"] for other in others] == [
+        *("chat_list", "one_shot", "one_shot_pointwise", "closed_book_list")
+    ]
+    for other in others:
+        check_constants(other, {"llm": "gpt-5.5", "retriever": "dense_link_expansion"})
+    published = system.config.published
+    assert published.questions == 244
+    assert list(published.columns) == ["agent", "nDCG", "recall", "precision", "F1", "dollars"]
+    assert [list(row) for row in published.rows] == [
+        ["pasamaster", 0.3952, 0.3324, 0.2346, 0.2300, 0.05]
+    ]
+    f1 = {row.system: row.F1 for row in published.beside}
+    assert f1 == {
+        "Google Scholar Labs": 0.1887,
+        "GPT-5.2 with search": 0.1669,
+        "Kimi-K2.5 with search": 0.1736,
+        "OpenScholar": 0.0792,
+        "Google Scholar": 0.0139,
+    }
+
+
+def test_rounds_are_one_to_four_and_the_stop_rule_can_act():
+    found = cells("pasamaster/rounds")
+    for rounds, settings in enumerate(found, start=1):
+        check(settings, **{"agent.rounds": rounds})
+    assert len(found) == 4 and found[-1].config.agent.patience < 4
+
+
+def test_librarians_are_light_or_large():
+    for model, settings in zip(
+        ("deepseek-v4-flash", "gpt-5.5"), cells("pasamaster/librarians"), strict=True
+    ):
+        check(settings, **{"librarian_llm": model})
+
+
+def test_each_component_is_taken_out_alone():
+    system, direct, unchecked, unordered = cells("pasamaster/components")
+    check(system)
+    assert direct.config.retriever == system.config.retriever.retriever
+    check(unchecked, **{"agent.checklist_scores": False})
+    assert unordered.choices["reranker@list_reranker"] == "none"
+
+
+# The others have cells of the same kinds.
+@pytest.mark.parametrize(
+    "experiment", experiments("pasamaster") if SOAK else ["pasamaster/components"]
+)
+def test_the_laptop_form_runs(experiment, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_entry("run", f"experiment={experiment}", *SMALL) == 0
+    (sweep,) = Path("runs").iterdir()
+    results = list(sweep.rglob("metrics.json"))
+    assert len(results) == len(overrides_of_cells(experiment, *SMALL))
+    assert "F1@20" in (sweep / "report.md").read_text()

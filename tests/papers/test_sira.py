@@ -1,0 +1,160 @@
+"""SIRA (arXiv 2605.06647): its constants, its suite of collections, and its published table."""
+
+from pathlib import Path
+
+import pytest
+from effort import SOAK
+from entry_points import run_entry
+from sheet import cells, check_constants, experiments, overrides_of_cells
+
+COMMON = {
+    "measures": ["R@10", "nDCG@10"],
+    "llm.model": "Qwen/Qwen3.6-35B-A3B-FP8",
+    "llm.settings.temperature": 0.4,
+    "llm.settings.seed": 42,
+    "llm.settings.extra": {"chat_template_kwargs": {"enable_thinking": False}},
+    "reranker_llm.model": "Qwen/Qwen3.6-35B-A3B-FP8",
+    "reranker_llm.settings.temperature": 0.0,
+    "reranker_llm.settings.max_output_tokens": 64,
+}
+BM25 = {"retriever.k1": 1.5, "retriever.b": 0.75}
+SIRA = {
+    **BM25,
+    "engine.analyzer": "sira:2",
+    "enrichment.sides": "both",
+    "enrichment.weight": 0.5,
+    "enrichment.query.phrases": 10,
+    "enrichment.query.words": 4,
+    "enrichment.corpus.words": 2,
+    "enrichment.corpus.max_characters": 4000,
+    "enrichment.query_filter.tau": 0.05,
+    "enrichment.corpus_filter.tau": 0.05,
+    "enrichment.query_filter.rule": "paper",
+    "enrichment.corpus_filter.rule": "paper",
+}
+POINTWISE = {"reranker.depth": 200, "reranker.score": "generated"}
+CHECKPOINTS = {
+    "splade_cocondenser": "naver/splade-cocondenser-ensembledistil",
+    "e5_base": "intfloat/e5-base-v2",
+}
+TASKS = {
+    "arguana": "argument",
+    "climate-fever": "claim",
+    "cqadupstack/english": "duplicate_question",
+    "fever/test": "claim",
+    "fiqa/test": "finance",
+    "hotpotqa/test": "multi_hop",
+    "nq": "question_answering",
+    "quora/test": "duplicate_question",
+    "scidocs": "citation",
+    "scifact/test": "general",
+}
+AVERAGES = {  # Recall@10, nDCG@10
+    ("bm25_sira", "none", "none"): (0.5302, 0.4247),
+    ("bm25_sira", "doc2query", "none"): (0.5459, 0.4392),
+    ("splade_cocondenser", "none", "none"): (0.6253, 0.5223),
+    ("e5_base", "none", "none"): (0.6478, 0.5434),
+    ("bm25_sira", "hyde", "none"): (0.4796, 0.3622),
+    ("bm25_sira", "chain_of_thought", "none"): (0.5250, 0.4173),
+    ("sira", "sira", "pointwise"): (0.6908, 0.5723),
+}
+OURS = {("bm25_sira", "none", "pointwise"), ("sira", "sira", "none")}
+SMALL = ("scale=laptop", "benchmark.documents=64", "benchmark.questions=4")
+
+
+@pytest.fixture(scope="module")
+def table():
+    """The cells of Table 2 on one of its collections; the others differ in dataset and task."""
+    chosen = ("benchmark=ir_datasets", "benchmark.dataset=beir/arguana", "task=argument")
+    return cells("sira/table2", *chosen)
+
+
+def system(settings):
+    return tuple(settings.choices[name] for name in ("retriever", "enrichment", "reranker"))
+
+
+def test_table_2_has_the_paper_s_systems_and_the_same_re_rank_behind_bm25(table):
+    assert {system(settings) for settings in table} == {*AVERAGES, *OURS}
+    for settings in table:
+        check_constants(settings, COMMON)
+        retriever, enrichment, reranker = system(settings)
+        if retriever in CHECKPOINTS:
+            check_constants(settings, {"retriever.model": CHECKPOINTS[retriever]})
+        elif retriever == "sira":
+            check_constants(settings, SIRA)
+            assert settings.config.enrichment.query.task == "argument"
+            assert settings.config.enrichment.corpus.task == "argument"
+        else:  # unstated in the paper: its baselines search single words
+            check_constants(settings, BM25 | {"engine.analyzer": "sira"})
+        if reranker == "pointwise":
+            check_constants(settings, POINTWISE)
+        if enrichment == "doc2query":
+            model = "doc2query/msmarco-t5-base-v1"
+            check_constants(settings, {"enrichment.corpus.model": model})
+
+
+def collections(experiment):
+    """Dataset and task of each cell."""
+    rows = [dict(word.split("=", 1) for word in c) for c in overrides_of_cells(experiment)]
+    return {(row["benchmark.dataset"], row["task"]) for row in rows}
+
+
+def test_the_ten_collections_have_the_prompts_of_their_tasks():
+    expected = {(f"beir/{dataset}", task) for dataset, task in TASKS.items()}
+    assert collections("sira/table2") == expected
+
+
+def test_cqadupstack_has_twelve_forums():
+    ids = {dataset for dataset, _ in collections("sira/cqadupstack")}
+    assert len(ids) == 12 and all(name.startswith("beir/cqadupstack/") for name in ids)
+
+
+def test_every_published_row_is_a_cell_and_averages_are_those_of_the_rows(table):
+    published = table[0].config.published
+    found = {}
+    for *names, dataset, recall, ndcg in published.rows:
+        assert dataset.removeprefix("beir/") in TASKS
+        found.setdefault(tuple(names), {})[dataset] = (recall, ndcg)
+    assert found.keys() == AVERAGES.keys()
+    averages = {tuple(row[:3]): tuple(row[4:]) for row in published.averages}
+    assert averages == AVERAGES
+    for name, rows in found.items():
+        assert len(rows) == len(TASKS)
+        for column, average in enumerate(AVERAGES[name]):
+            mean = sum(row[column] for row in rows.values()) / len(rows)
+            assert mean == pytest.approx(average, abs=1.1e-4)
+    assert {row.system for row in published.beside} == {
+        *("SPARTA", "Search-R1 over E5", "GrepRAG", "ShellAgent")
+    }
+
+
+def test_figure_3_measures_answer_coverage_with_answers_of_a_file():
+    found = cells("sira/figure3")
+    rows = [list(row[2:]) for row in found[0].config.published.rows]
+    assert rows == [["beir/nq", 0.804, 0.847], ["beir/hotpotqa/test", 0.731, 0.776]]
+    for settings in found:
+        assert settings.config.benchmark.answers.endswith(("nq.jsonl", "hotpotqa.jsonl"))
+    assert {system(settings) for settings in found} >= {("sira", "sira", "pointwise")}
+
+
+def test_the_ablation_changes_one_thing_at_a_time():
+    sira, *changed = cells("sira/ablation")
+    check_constants(sira, COMMON | SIRA | POINTWISE | {"reranker": "pointwise"})
+    assert len(changed) == 12
+    for settings in changed:
+        groups = {
+            group
+            for group in ("benchmark", "engine", "retriever", "enrichment", "reranker")
+            if settings.config[group] != sira.config[group]
+        }
+        assert len(groups) == 1, settings.overrides
+
+
+# The others have cells of the same kinds.
+@pytest.mark.parametrize("experiment", experiments("sira") if SOAK else ["sira/table2"])
+def test_the_laptop_form_runs(experiment, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_entry("rank", f"experiment={experiment}", *SMALL) == 0
+    (sweep,) = Path("runs").iterdir()
+    assert len(list(sweep.rglob("metrics.json"))) == len(overrides_of_cells(experiment, *SMALL))
+    assert (sweep / "report.html").exists()
