@@ -245,7 +245,6 @@ class Settings:
     - `search_path`: folders of one's own options (`--config-dir`, `hydra.searchpath`).
     - `benchmark`: the benchmark's values before references to other settings were resolved.
     - `multirun`: whether this is one job of a sweep.
-    - `swept`: what an experiment sweeps over, by key (`hydra.sweeper.params`).
     """
 
     config: DictConfig
@@ -254,7 +253,6 @@ class Settings:
     search_path: Sequence[str] = ()
     benchmark: Mapping[str, Any] = field(default_factory=dict)
     multirun: bool = False
-    swept: Mapping[str, str] = field(default_factory=dict)
     _options: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -277,8 +275,7 @@ class Settings:
         resolved = OmegaConf.create(values, flags={"struct": True})
         choices = _choices(config.hydra)
         task, folders = tuple(_given(config.hydra)), tuple(_search_path(config.hydra))
-        swept = plain_values(config.hydra.sweeper.get("params") or {}, resolve=False)
-        return cls(resolved, choices, task, folders, unresolved, swept=swept)
+        return cls(resolved, choices, task, folders, unresolved)
 
     @classmethod
     def of_job(cls, config: DictConfig) -> Settings:

@@ -102,12 +102,13 @@ def _day(seconds: int) -> str:
 
 
 def list_options(settings: Settings, group: str = "") -> None:
-    """List the options of GROUP, such as retriever or experiment, with what each is; without a
+    """List the options of GROUP, such as retriever, or experiments, with what each is; without a
     group, the groups with the option that is chosen."""
     from soundingline.experiments.cli import options_of
 
     options = options_of(Path(each.removeprefix("file://")) for each in settings.search_path)
     rows = Table(box=None, show_header=False)
+    group = "experiment" if group == "experiments" else group
     if not group:
         for name, choice in sorted(settings.choices.items()):
             if name in options:
@@ -166,8 +167,8 @@ def _needs(config: DictConfig) -> list[str]:
 
 
 def describe(settings: Settings) -> None:
-    """Show which option of each group a command line chooses, the values that it changes, and what
-    its experiment sweeps over."""
+    """Show which option of each group a command line chooses, the values that it changes, and the
+    overrides of each cell of its experiment."""
     rows = Table(box=None, show_header=False)
     for group, option in sorted(settings.choices.items()):
         if not group.startswith("hydra/") and option not in ("None", "none", "null"):
@@ -175,6 +176,7 @@ def describe(settings: Settings) -> None:
     for override in settings.overrides:
         if not is_choice(override):
             rows.add_row(*override.split("=", 1))
-    for key, values in settings.swept.items():
-        rows.add_row(key, values, "swept")
+    cells = overrides_of_cells(settings.overrides, settings.search_path)
+    for number, cell in enumerate(cells if len(cells) > 1 else (), start=1):
+        rows.add_row(f"cell {number}", " ".join(cell) or "the baseline")
     Console().print(rows)

@@ -81,7 +81,7 @@ def test_an_answer_with_the_format_is_accepted_at_once(text):
         # As Qwen2.5-Coder-0.5B-Instruct wrote them.
         f"Explanation: your reasoning in brief\nExact Answer: {CALL_AS_TEXT}\nConfidence: 90%",
         "Explanation: the answer alone\nExact Answer: the answer alone\nConfidence: 0% to 100%",
-        "Exact Answer: the answer alone, as short as it can be\nConfidence: 0%",
+        "Exact Answer: the answer alone\nConfidence: how sure you are, from 0% to 100%",
     ],
 )
 def test_whatever_names_no_answer_is_no_answer_yet(text):

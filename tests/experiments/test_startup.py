@@ -161,5 +161,6 @@ def test_a_command_line_is_described_by_what_it_chooses_and_sweeps(entry, capsys
     given = ("experiment=pi_serini/tuning_effect", "retriever.depth=7")
     assert entry("describe", *given) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["retriever", "bm25_default,bm25_tuned", "swept"] in rows
+    assert ["cell", "1", "retriever=bm25_default"] in rows
+    assert ["cell", "2", "retriever=bm25_tuned"] in rows
     assert ["retriever.depth", "7"] in rows and ["agent", "pi_serini"] in rows
