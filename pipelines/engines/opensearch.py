@@ -12,12 +12,13 @@ The formula is Lucene's. OpenSearch before 3.0 and Elasticsearch multiply it by 
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import RLock
@@ -91,7 +92,6 @@ class OpenSearchEngine:
             (k1, b) is set in the index itself, and one job at a time may search it.
         force_merge: merge each shard into one segment after loading.
         ca_certs, timeout_s: see `Cluster`.
-        content: fingerprint of what was added to the units (see `of_content`).
 
     Raises:
         InputError: for an unknown analyzer and for numbers out of range; from `build` and `open`
@@ -107,8 +107,8 @@ class OpenSearchEngine:
     force_merge: bool = False
     ca_certs: str | None = None
     timeout_s: float = 60.0
-    content: str = ""
     name: str = NAME
+    _added: str = field(default="", init=False)
     supports: ClassVar[frozenset[str]] = frozenset({"bm25", "rm3"})
 
     def __post_init__(self) -> None:
@@ -128,11 +128,13 @@ class OpenSearchEngine:
     @property
     def _made(self) -> tuple[Any, ...]:
         analyzer = make_analyzer(self.analyzer).fingerprint
-        return analyzer, self.shards, self.shared, self.content, _VERSION
+        return analyzer, self.shards, self.shared, self._added, _VERSION
 
     def of_content(self, content: str) -> OpenSearchEngine:
-        """The engine of units to which something was added: their index has another name."""
-        return replace(self, content=content)
+        """The engine of units to which something was added, whose index has another name."""
+        engine = copy.copy(self)
+        object.__setattr__(engine, "_added", content)
+        return engine
 
     def cluster(self) -> Cluster:
         """The cluster, which is not asked yet."""
@@ -246,7 +248,7 @@ class _Loading:
         deleted = ask("GET", f"{path}/_stats/docs")["_all"]["primaries"]["docs"]["deleted"]
         if self.engine.force_merge or deleted:
             # Lucene counts deleted documents in its statistics until they are merged away.
-            merging = {"max_num_segments": 1, "request_timeout": _SLOW_S}
+            merging: dict[str, Any] = {"max_num_segments": 1, "request_timeout": _SLOW_S}
             ask("POST", f"{path}/_forcemerge", **merging)
             ask("POST", f"{path}/_refresh", request_timeout=_SLOW_S)
         if (count := ask("GET", f"{path}/_count")["count"]) != total:
@@ -291,12 +293,12 @@ class _Loading:
             "tokenizer": {"terms": {"type": "whitespace", "max_token_length": 1 << 20}},
         }
         contents = {"type": "text", "analyzer": "contents", "similarity": _SIMILARITY}
-        field = _field(self.engine.analyzer)
+        name = _field(self.engine.analyzer)
         properties: dict[str, Any] = {
             "id": {"type": "keyword"},
             "number": {"type": "long"},
             "length": {"type": "long"},
-            field: contents,
+            name: contents,
         }
         settings = {
             "number_of_shards": self.engine.shards,
@@ -305,7 +307,7 @@ class _Loading:
             "analysis": analysis,
             **_similarity(*_FIRST),
         }
-        mappings = {"dynamic": False, "_source": {"excludes": [field]}, "properties": properties}
+        mappings = {"dynamic": False, "_source": {"excludes": [name]}, "properties": properties}
         return {"settings": {"index": settings}, "mappings": mappings}
 
     def _rows(self, units: UniqueUnits) -> Iterator[dict[str, Any]]:
@@ -359,8 +361,9 @@ class _Loading:
                 )
 
     def _present(self, ids: list[str]) -> set[str]:
-        body, source = {"ids": ids}, {"_source": "false"}
-        found = self.cluster.ask("POST", f"/{self.name}/_mget", body, **source)["docs"]
+        found = self.cluster.ask("POST", f"/{self.name}/_mget", {"ids": ids}, _source="false")[
+            "docs"
+        ]
         return {document["_id"] for document in found if document.get("found")}
 
     def _send(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -418,7 +421,7 @@ class _Docnos:
         found: list[Any] = []
         for start in range(0, len(ids), _NUMBERS_AT_ONCE):
             body = {"ids": list(ids[start : start + _NUMBERS_AT_ONCE])}
-            chosen = {"_source_includes": ",".join(fields)}
+            chosen: dict[str, Any] = {"_source_includes": ",".join(fields)}
             reply = self._cluster.ask("POST", f"/{self._name}/_mget", body, **chosen)["docs"]
             if failed := next((row for row in reply if "error" in row), None):
                 reason = self._cluster.redacted(json.dumps(failed["error"])[:300])
@@ -545,7 +548,7 @@ class OpenSearchIndex(OpenedIndex):
         for start in range(0, len(wanted), _NUMBERS_AT_ONCE):
             part = wanted[start : start + _NUMBERS_AT_ONCE]
             body = {"query": {"terms": {"number": part}}, "size": len(part)}
-            shown = {"_source": ["number", "title", "text"]}
+            shown: dict[str, Any] = {"_source": ["number", "title", "text"]}
             (hits,) = self._searched(self.manifest["index"], [{**body, **shown}], ["documents"])
             for hit in hits:
                 row = hit["_source"]
@@ -611,7 +614,7 @@ class OpenSearchIndex(OpenedIndex):
 
     def _clause_limit(self) -> int:
         if self._clauses is None:
-            shown = {"include_defaults": "true", "flat_settings": "true"}
+            shown: dict[str, Any] = {"include_defaults": "true", "flat_settings": "true"}
             try:
                 reply = self.cluster.ask("GET", "/_cluster/settings", **shown)
             except InputError:  # not every user may read the settings
@@ -627,8 +630,8 @@ class OpenSearchIndex(OpenedIndex):
         """The hits of each search, with the statistics of all shards. A search of which a part is
         missing is sent again, and is an `InputError` if it stays so."""
         found: list[Any] = []
-        head = {"index": name, "search_type": "dfs_query_then_fetch"}
-        head["allow_partial_search_results"] = False  # type: ignore[assignment]
+        head: dict[str, Any] = {"index": name, "search_type": "dfs_query_then_fetch"}
+        head["allow_partial_search_results"] = False
         for start in range(0, len(bodies), at_once):
             part = bodies[start : start + at_once]
             hits: list[Any] = [None] * len(part)
@@ -658,29 +661,37 @@ class OpenSearchIndex(OpenedIndex):
     def _deep(self, name: str, body: dict[str, Any], depth: int) -> list[Any]:
         """More hits than one reply may have, page by page of one state of the index."""
         pit = self.cluster.ask("POST", f"/{name}/_search/point_in_time", keep_alive="10m")["pit_id"]
-        hits: list[Any] = []
+        # By id: a server that rounds the scores it sorts by repeats hits at the ends of pages, or
+        # skips some, which the number of all hits shows.
+        hits: dict[str, Any] = {}
+        after: dict[str, Any] = {}
+        wanted = depth
         try:
-            while len(hits) < depth:
-                size = min(_WINDOW, depth - len(hits))
-                after = {"search_after": hits[-1]["sort"]} if hits else {}
-                page = {**body, **after, "pit": {"id": pit, "keep_alive": "10m"}, "size": size}
-                found = self._page(page)
-                hits += found
-                if len(found) < size:
-                    break
+            while len(hits) < wanted:
+                state = {"pit": {"id": pit, "keep_alive": "10m"}, "track_total_hits": not hits}
+                page = self._page({**body, **after, **state, "size": min(_WINDOW, depth)})
+                if not hits:
+                    wanted = min(depth, page["total"]["value"])
+                before, found = len(hits), page["hits"]
+                hits.update((hit["_id"], hit) for hit in found)
+                if len(hits) == before < wanted:
+                    what = f"{self.cluster.urls[0]} gave {len(hits)} of {wanted} hits in pages"
+                    raise InputError(what, do=f"set the depth to {_WINDOW} or less")
+                after = {"search_after": found[-1]["sort"]} if found else {}
         finally:
             self.cluster.ask("DELETE", "/_search/point_in_time", {"pit_id": [pit]}, missing=True)
-        return hits
+        return list(hits.values())[:depth]
 
-    def _page(self, body: dict[str, Any]) -> list[Any]:
-        kind = {"search_type": "dfs_query_then_fetch", "allow_partial_search_results": "false"}
+    def _page(self, body: dict[str, Any]) -> Any:
+        kind: dict[str, Any] = {
+            "search_type": "dfs_query_then_fetch",
+            "allow_partial_search_results": "false",
+        }
         for pause in pauses():
-            reply = self.cluster.ask(
-                "POST", "/_search", {**body, "track_total_hits": False}, **kind
-            )
+            reply = self.cluster.ask("POST", "/_search", body, **kind)
             reason, may_pass = self.cluster.failure(reply)
             if not reason:
-                return list(reply["hits"]["hits"])
+                return reply["hits"]
             if pause is None or not may_pass:
                 break
             time.sleep(pause)
@@ -716,7 +727,11 @@ class OpenSearchIndex(OpenedIndex):
         ask("POST", f"/{name}/_close")
         ask("PUT", f"/{name}/_settings", {"index": _similarity(k1, b)})
         ask("POST", f"/{name}/_open")
-        health = {"wait_for_status": "yellow", "timeout": "60s", "request_timeout": 90}
+        health: dict[str, Any] = {
+            "wait_for_status": "yellow",
+            "timeout": "60s",
+            "request_timeout": 90,
+        }
         ask("GET", f"/_cluster/health/{name}", **health)
 
     def _clone(self, k1: float, b: float) -> str:
@@ -750,7 +765,6 @@ class OpenSearchIndex(OpenedIndex):
         """
         counts = self.manifest["counts"]
         numbers = np.unique(np.linspace(0, counts["units"] - 1, _PROBED).astype(np.int64))
-        wrong: list[str] = []
         factors = {1.0, k1 + 1}
         for number, terms in self._counted(numbers).items():
             if not terms:
@@ -767,10 +781,9 @@ class OpenSearchIndex(OpenedIndex):
             found = float(hits[0]["_explanation"]["value"]) if hits else 0.0
             agreeing = {f for f in factors if abs(found / f - expected) <= _TOLERANCE * expected}
             if not agreeing:
-                wrong.append(f"'{term}' in unit '{hits[0]['_id'] if hits else number}'")
-                numbers_shown = f"{found:.6g} where BM25 with k1={k1:g}, b={b:g} is {expected:.6g}"
+                shown = f"{found:.6g} where BM25 with k1={k1:g}, b={b:g} is {expected:.6g}"
                 raise InputError(
-                    f"{self.cluster.urls[0]} scores {wrong[0]} {numbers_shown}",
+                    f"{self.cluster.urls[0]} scores the term '{term}' in document {number} {shown}",
                     valid="a cluster that computes Lucene's BM25 with the index's k1 and b",
                     do="use another server, or engine=lexical",
                 )

@@ -100,7 +100,7 @@ class Cluster:
                         self._raise_error(status, data, received.get("content-type"))
                     wish = {name.lower(): value for name, value in received.items()}
                     asked = retry_after(wish, time.time())
-                    time.sleep(min(pause if asked is None else asked, _LONGEST_PAUSE))
+                    time.sleep(min(asked if asked is not None else pause or 0, _LONGEST_PAUSE))
                 return status, received, data
 
         user, password = os.environ.get(USERNAME), os.environ.get(PASSWORD)
