@@ -75,8 +75,8 @@ def check_operators(operators: str | None) -> None:
 
 
 class Filter:
-    """Which units of a lexical `index` a query's phrases and exclusions let through. `texts` gives units by
-    their ids."""
+    """Which units of a lexical `index` a query's phrases and exclusions let through. `texts` gives
+    units by their ids."""
 
     def __init__(
         self, query: ParsedQuery, index: Any, texts: Callable[[Sequence[str]], list[Unit]]
