@@ -84,6 +84,7 @@ class BrowseCompPlus(Benchmark):
         qids: a list of the questions to select, see `Benchmark`; the next arguments select among
             these.
         split, dev_share, sample, seed, limit: the selection of questions; see `select_topics`.
+        corpus_share, front_matter: see `Benchmark`.
 
     Raises:
         InputError: in one line for whatever is absent, malformed or not decoded by the canary.
@@ -109,6 +110,8 @@ class BrowseCompPlus(Benchmark):
         sample: int | None = None,
         seed: int = 0,
         limit: int | None = None,
+        corpus_share: float = 1.0,
+        front_matter: bool = True,
     ) -> None:
         if questions is None and not (topics and qrels):
             raise InputError("questions is null", do="give questions, or both topics and qrels")
@@ -132,18 +135,24 @@ class BrowseCompPlus(Benchmark):
             seed=seed,
             limit=limit,
         )
-        super().__init__(name, chosen, tiers, answers)
+        super().__init__(
+            name,
+            chosen,
+            tiers,
+            answers,
+            corpus_share=corpus_share,
+            front_matter=front_matter,
+        )
 
     @cached_property
     def _corpus_files(self) -> list[Path]:
         return published_files(self._corpus, self._corpus_revision)
 
-    @property
-    def corpus_fingerprint(self) -> str:
-        """Hash of the corpus's files: all that an index depends on."""
+    def whole_fingerprint(self) -> str:
+        """Hash of the corpus's files."""
         return fingerprint("browsecomp_plus", *map(content_hash, self._corpus_files))
 
-    def documents(self) -> Iterator[Document]:
+    def read_documents(self) -> Iterator[Document]:
         """The corpus in the order of the files."""
         for _, row in _published_rows(self._corpus_files, CorpusRow):
             title, url = row.get("title", ""), row.get("url", "")
