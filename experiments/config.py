@@ -113,6 +113,7 @@ class Root:
     baseline: dict[str, str] = field(default_factory=dict)
     task: str = "general"
     measures: list[str] = field(default_factory=list)
+    passage_splitter: str = "rules"
     forced_answers: bool = True
     concurrency: int = 1
     repeats: int = 1
