@@ -37,6 +37,7 @@ _EXTRAS = {
     "tenacity": "llm",
     "submitit": "launchers",
     "ray": "ray",
+    "opensearchpy": "opensearch",
 }
 
 
