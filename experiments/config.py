@@ -114,6 +114,7 @@ class Root:
     task: str = "general"
     measures: list[str] = field(default_factory=list)
     forced_answers: bool = True
+    prices: str | None = None
     concurrency: int = 1
     repeats: int = 1
     preflight: int = 5
