@@ -139,7 +139,8 @@ def _pairs(
 
 def read_compressed(folder: Path) -> DocumentVectors:
     """The vectors that `write_compressed` wrote; `InputError` if FAISS is not installed."""
-    return DocumentVectors(CompressedVectors(folder), load_array(folder / _OFFSETS))
+    vectors: Any = CompressedVectors(folder)
+    return DocumentVectors(vectors, load_array(folder / _OFFSETS))
 
 
 def check_compressed(folder: Path, units: int, rows: int, dimensions: int) -> None:

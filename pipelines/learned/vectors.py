@@ -1,4 +1,5 @@
-"""Indexes of vectors, of one vector a unit or of many, and exact search in them.
+"""Indexes of vectors, of one vector a unit or of many, and exact search in them (approximate search
+in compressed ones: `soundingline.pipelines.learned.compressed`).
 
 manifest.json      encoder, corpus, counts, versions, checksums
 units.*            unit ids, in the order of the corpus
@@ -57,7 +58,7 @@ _PART = 1 << 23  # products of numbers that a thread of its own is worth
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VectorRetriever(LearnedRetriever):
-    """Ranks units by their vectors, exactly. Arguments and errors as of `LearnedRetriever`, and
+    """Ranks units by their vectors. Arguments and errors as of `LearnedRetriever`, and
 
     Args:
         query_max_length: Tokens that hold a query. The default is the checkpoint's own.
@@ -245,7 +246,8 @@ def _check(folder: Path, units: int, rows: int, dimensions: int) -> None:
 
 @dataclass(frozen=True)
 class DocumentVectors:
-    """The vectors of all documents: `vectors` [rows, dimensions] in float16 or float32.
+    """The vectors of all documents: `vectors` [rows, dimensions] in float16 or float32, or what
+    decodes rows when they are read (`soundingline.pipelines.learned.compressed`).
 
     `offsets`: int64 [documents + 1]; document `i` has the rows `offsets[i]:offsets[i + 1]`, one at
     least. None: one row a document.
