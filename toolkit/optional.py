@@ -36,6 +36,9 @@ _EXTRAS = {
     "anthropic": "llm",
     "httpx2": "llm",
     "tenacity": "llm",
+    "submitit": "launchers",
+    "ray": "ray",
+    "opensearchpy": "opensearch",
 }
 
 

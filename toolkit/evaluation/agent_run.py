@@ -24,6 +24,7 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import Qrels, parent
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Judge, holds_answer
+from soundingline.toolkit.evaluation.branches import branch_measures
 from soundingline.toolkit.evaluation.evaluation import (
     RANKINGS,
     VERDICTS,
@@ -56,6 +57,7 @@ from soundingline.toolkit.evaluation.retrieval import (
     with_targets,
 )
 from soundingline.toolkit.files import write_json, write_text
+from soundingline.toolkit.llm.prices import PriceTables, reprice
 from soundingline.toolkit.runs.run_folder import RunFolder
 from soundingline.toolkit.search.answers import invented_citations
 from soundingline.toolkit.trajectory import (
@@ -101,6 +103,7 @@ def evaluate_run(
     judge: Judge | None = None,
     texts: Texts | None = None,
     forced_answers: bool = True,
+    prices: PriceTables | None = None,
 ) -> Evaluation:
     """Compute all measures of a run.
 
@@ -115,6 +118,8 @@ def evaluate_run(
         forced_answers: whether an answer counts that was demanded after a limit was reached
             (status in `FORCED_STATUSES`). False for studies without such answers: the question then
             counts 0 in `accuracy` and `answer_f1`.
+        prices: the tables by which dollars are computed anew, see `prices.reprice`; None for the
+            recorded dollars.
 
     Returns:
         An evaluation with these measures:
@@ -139,6 +144,8 @@ def evaluate_run(
           `tool_errors`, `documents_exposed` (distinct documents previewed or opened),
           `tokens_exposed` (of all tool output), `seconds`: over recorded trajectories.
           `usage_<name>`: over those whose amount is known.
+        - `candidate_searches`, `branches_abandoned`, `returns_to_question`: see
+          `soundingline.toolkit.evaluation.branches`, over recorded trajectories with a search.
         - `<measure>_published`: see `soundingline.toolkit.evaluation.published`.
 
         `counts` has, among others, `no_call`: answers without any call of a tool; `reminded`:
@@ -150,7 +157,13 @@ def evaluate_run(
     Raises:
         InputError: for a trajectory of no question of the benchmark, and for two of one question.
     """
-    recorded = [without_texts(trajectory) for trajectory in trajectories]
+    recorded: list[Trajectory] = []
+    branches: PerQuestion = {}
+    for trajectory in trajectories:
+        for name, value in branch_measures(trajectory).items():
+            branches.setdefault(name, {})[trajectory.qid] = value
+        usage = reprice(trajectory.usage, prices or {})
+        recorded.append(replace(without_texts(trajectory), usage=usage))
     qids, targets = [topic.qid for topic in benchmark.topics], benchmark.targets
     _check_questions(recorded, qids)
     qrels = {
@@ -187,6 +200,7 @@ def evaluate_run(
         "citations_invented": {row.qid: _invented_citations(row) for row in ended},
         **_guesses([row for row in recorded if row.qid in accepted], accepted),
         **_effort(recorded),
+        **branches,
     }
     evaluation = Evaluation(
         counts={
@@ -199,6 +213,7 @@ def evaluate_run(
         funnel=evidence_funnel(ended, qrels),
         curves=exposure_curves(ended, evidence) if relevant_documents(evidence) else {},
         verdicts=verdicts,
+        prices={role: used.dated for role, (_, used) in (prices or {}).items() if used.known},
     )
     right = [correct.get(row.qid, False) for row in recorded]
     published = browsecomp_plus_measures(recorded, right, accepted, evidence)
@@ -214,12 +229,13 @@ def evaluate_run_folder(
     state: str,
     texts: Texts | None = None,
     forced_answers: bool = True,
+    prices: PriceTables | None = None,
 ) -> EvaluatedRun:
     """Evaluate the trajectories of a run folder and write the evaluation there.
 
     Args:
         folder: the run folder.
-        benchmark, measures, texts, forced_answers: see `evaluate_run`.
+        benchmark, measures, texts, forced_answers, prices: see `evaluate_run`.
         judges: one judge for each of the folder's repeats.
         state: the folder's `state()` from before the judges read its trajectories. `InputError` if
             trajectories were written in the meantime.
@@ -235,6 +251,7 @@ def evaluate_run_folder(
             judge=judge,
             texts=texts,
             forced_answers=forced_answers,
+            prices=prices,
         )
         evaluations.append(evaluation)
         if part.number > 1:
