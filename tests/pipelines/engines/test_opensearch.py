@@ -97,6 +97,8 @@ class Proxy(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet, which no delayed acknowledgement holds up
+    disable_nagle_algorithm = True
     server: Proxy
 
     def log_message(self, *args):
