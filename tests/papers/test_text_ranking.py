@@ -62,6 +62,7 @@ RERANKERS = {
         "reranker_llm.model": "jhu-clsp/rank1-7b",
         "reranker.max_tokens": 2000,
         "reranker.context_window": 4000,
+        "reranker.prompt_tokens": 1024,
     },
 }
 TABLES = [name for name in experiments("text_ranking") if "table" in name]
