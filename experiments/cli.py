@@ -79,6 +79,10 @@ COMMANDS = {
         "training:calibrate",
         "Fit the probabilities of a requirement scorer to judgements.",
     ),
+    "distill": (
+        "distillation:distill",
+        "Distil a small scorer of requirements from a large one, and calibrate it.",
+    ),
     "export": ("exchange:export", "Write a run in the format of another project."),
     "import": ("exchange:import_run", "Read a run of another project."),
     "lint": ("exchange:lint", "List the faults of published run files."),

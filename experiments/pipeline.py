@@ -288,7 +288,7 @@ def with_librarians(stages: Stages, config: DictConfig) -> Stages:
         if getattr(part, "needs_llm", False):
             models[group] = _model_of(part, config, group, "librarian")
     keep_bound(config.paths.caches, config.paths.caches_gb)
-    return replace(stages, models=models, locator=_locator(config), **parts)
+    return replace(stages, models=models, locator=evidence_encoder(config), **parts)
 
 
 def librarian_option(config: DictConfig, group: str) -> DictConfig:
@@ -299,7 +299,7 @@ def librarian_option(config: DictConfig, group: str) -> DictConfig:
     return option
 
 
-def _locator(config: DictConfig) -> Dense | None:
+def evidence_encoder(config: DictConfig) -> Dense | None:
     """The encoder that locates evidence, `scorer.locator`; None for BM25."""
     option = config.scorer.get("locator") if active(config, "scorer") else None
     if option is None:

@@ -49,10 +49,15 @@ _MAX_LENGTH = 512
 
 
 class Example(NamedTuple):
-    """A candidate, and whether it is judged relevant; what is not judged is not relevant."""
+    """A pair, and how relevant it is, from 0 to 1; what is not judged is not relevant."""
 
     pair: Pair
-    relevant: bool
+    label: float
+
+    @property
+    def relevant(self) -> bool:
+        """Whether the label is 0.5 or more."""
+        return self.label >= 0.5
 
 
 def train(
@@ -82,10 +87,8 @@ def train(
         raise InputError(
             f"there is something at '{folder}'", do="name another folder, or remove it"
         )
-    for name, count in {"depth": depth, "steps": steps, "batch": batch}.items():
-        check_int(name, count, ge=2)
-    if batch % 2:
-        raise InputError(f"batch={batch}", valid="an even number: half of a step is relevant")
+    check_int("depth", depth, ge=2)
+    check_steps(steps, batch)
     check_int("held_out", held_out, ge=0)
     rate = _RATES[kind] if rate is None else rate
     check_number("rate", rate)
@@ -102,16 +105,29 @@ def train(
     learnt = examples(candidates, judged, built.prepared.store.texts)
     network, tokenizer = load(kind, start, seed)
     losses = fit(kind, network, tokenizer, learnt, steps=steps, batch=batch, rate=rate, seed=seed)
-    with atomic_folder(folder) as unfinished:
-        network.save_pretrained(unfinished)
-        tokenizer.save_pretrained(unfinished)
-        give_usual_rights(unfinished)
+    save_checkpoint(folder, network, tokenizer)
     relevant = sum(example.relevant for example in learnt)
     last = losses[-10:]
     notify(
         f"{len(topics)} questions, {relevant} relevant of {len(learnt)} candidates; loss "
         f"{losses[0]:.2f} at first, {sum(last) / len(last):.2f} at last: '{folder}'"
     )
+
+
+def check_steps(steps: int, batch: int) -> None:
+    """`InputError` for numbers of steps or of examples of a step that `fit` does not take."""
+    check_int("steps", steps, ge=2)
+    check_int("batch", batch, ge=2)
+    if batch % 2:
+        raise InputError(f"batch={batch}", valid="an even number: half of a step is relevant")
+
+
+def save_checkpoint(folder: Path, network: Any, tokenizer: Any) -> None:
+    """Write a network and its tokenizer to a folder, whole or not at all."""
+    with atomic_folder(folder) as unfinished:
+        network.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        give_usual_rights(unfinished)
 
 
 def examples(candidates: pd.DataFrame, qrels: Qrels, texts: Texts) -> list[Example]:
@@ -165,8 +181,9 @@ def fit(
     batch is relevant.
 
     monoT5 learns the answers `true` and `false` as target tokens among all others, as its paper
-    does. A cross-encoder learns by the binary cross-entropy of its logit; with two labels, by the
-    cross-entropy of both, which is that of their difference.
+    does. A cross-encoder learns by the binary cross-entropy of its logit with the label; with two
+    labels, by the cross-entropy of both for whether the pair is relevant, which is that of their
+    difference.
 
     Raises: InputError: if all examples are relevant, or none is, and if a batch does not fit into
         memory.
@@ -233,7 +250,7 @@ def _rows(
     return [
         {
             **{name: values for name, values in each.row.items() if name not in unused},
-            "labels": [float(example.relevant)] if one_label else int(example.relevant),
+            "labels": [float(example.label)] if one_label else int(example.relevant),
         }
         for each, example in zip(inputs, learnt, strict=True)
     ]
@@ -243,7 +260,7 @@ def calibrate(
     settings: Settings,
     run: Path,
     *,
-    method: Annotated[Literal["isotonic", "platt"], "the regression"] = "isotonic",
+    method: Annotated[Literal["isotonic", "temperature", "platt"], "the regression"] = "isotonic",
     out: Annotated[Path, "the file that is written"],
 ) -> None:
     """Fit the probabilities of a requirement scorer to judgements.
@@ -279,7 +296,7 @@ def calibrate(
     mapped = list(map(Calibration(str(out)), probabilities))
     Console(soft_wrap=True).print(
         f"{len(met):,} documents, {sum(met):,} of them targets; on these the Brier score is "
-        f"{_brier(mapped, met):.4f}, without calibration {_brier(probabilities, met):.4f}",
+        f"{brier(mapped, met):.4f}, without calibration {brier(probabilities, met):.4f}",
         highlight=False,
     )
     Console(soft_wrap=True).print(str(out), highlight=False)
@@ -307,8 +324,9 @@ def fit_probabilities(
     probabilities: Sequence[float], met: Sequence[bool], method: str
 ) -> dict[str, Any]:
     """The parameters of `soundingline.agents.literature.scores.Calibration`: isotonic
-    regression (Zadrozny and Elkan, KDD 2002), or Platt's logistic regression (1999) over the
-    log-odds, both by scikit-learn."""
+    regression (Zadrozny and Elkan, KDD 2002), Platt's logistic regression (1999) over the log-odds,
+    or the same without an intercept, which is temperature scaling (Guo et al., ICML 2017), all by
+    scikit-learn."""
     labels = np.array(met, dtype=float)
     if method == "isotonic":
         model = import_optional("sklearn.isotonic").IsotonicRegression(
@@ -318,15 +336,27 @@ def fit_probabilities(
         steps = {"x": model.X_thresholds_.tolist(), "y": model.y_thresholds_.tolist()}
         return {"method": method, **steps}
     odds: NDArray[np.float64] = np.array([[logit(value)] for value in probabilities])
-    model = import_optional("sklearn.linear_model").LogisticRegression(C=1e6)
+    model = import_optional("sklearn.linear_model").LogisticRegression(
+        C=1e6, fit_intercept=method == "platt"
+    )
     model.fit(odds, labels)
     return {
         "method": method,
         "slope": float(model.coef_[0, 0]),
-        "intercept": float(model.intercept_[0]),
+        "intercept": float(model.intercept_[0]) if method == "platt" else 0.0,
     }
 
 
-def _brier(probabilities: Sequence[float], met: Sequence[bool]) -> float:
+def calibration_error(probabilities: Sequence[float], met: Sequence[bool], bins: int = 10) -> float:
+    """The expected calibration error (Guo et al., ICML 2017), 0 to 1: the mean difference between
+    probability and share over bins of equal width, weighted by their size."""
+    values, labels = np.asarray(probabilities, float), np.asarray(met, float)
+    places = np.minimum((values * bins).astype(int), bins - 1)
+    sums = np.bincount(places, values - labels, minlength=bins)
+    return float(np.abs(sums).sum() / len(values))
+
+
+def brier(probabilities: Sequence[float], met: Sequence[bool]) -> float:
+    """The Brier score: the mean squared difference of probability and outcome."""
     pairs = zip(probabilities, met, strict=True)
     return sum((value - label) ** 2 for value, label in pairs) / len(met)

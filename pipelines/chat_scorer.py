@@ -257,7 +257,7 @@ def _read_row(row: Any) -> tuple[int, RequirementScore] | None:
     if word not in VERDICTS:
         return None
     rationale = " ".join(str(row.get("rationale") or "").split())[:_LONGEST_RATIONALE]
-    passage = str(row.get("passage") or "").strip().strip("[]")
+    passage = str(row.get("passage") or "").strip(" []\n\t")
     return number, RequirementScore(word, score, rationale, passage)
 
 

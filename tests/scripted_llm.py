@@ -26,7 +26,8 @@ class ScriptedLanguageModel:
     a title that is nowhere if that asks for a list. Asked for a list behind a system message, it
     lists all that it saw; asked for a navigator's plan, it gives the same one each time, and good
     scores to every requirement.
-    `wavering`, it searches once more for half of the questions, by its seed: see `wavers`.
+    `wavering`, it searches once more for half of the questions, by its seed (see `wavers`), and
+    finds every other document irrelevant. Asked to write a request, it names the first document.
     Where a `gate` is named, requests beyond the first `gate_after` wait until that file exists."""
 
     def __init__(
@@ -73,7 +74,10 @@ class ScriptedLanguageModel:
         if '"checklist"' in asked and not self._says:
             return saying(_PLAN, usage=used(200, 20))
         if "The requirements, by number:" in asked and not self._says:
-            return saying(_scores(asked), usage=used(60, 10))
+            return saying(_scores(asked, self._wavering), usage=used(60, 10))
+        if "Write one such request" in asked:
+            subject = re.search(r"^> (\S.*)", asked, re.MULTILINE)[1]
+            return saying(f"Find pages on {subject} and the sea", usage=used(50, 9))
         listing = "Documents:" in messages[0]["content"]
         if listing and len(messages) == 1 and not self._says:
             return saying("Documents:\nA Mill That Is Nowhere", usage=used(40, 8))
@@ -97,13 +101,17 @@ class ScriptedLanguageModel:
         return saying(text, usage=counts)
 
 
-def _scores(asked):
-    """Every requirement is met, by the first passage."""
-    passages = re.findall(r"^\[(\S+%p\d+)\]", asked, re.MULTILINE) or [""]
+def _scores(asked, wavering=False):
+    """Every requirement is met, by the first passage; `wavering`, in half of the documents none."""
+    passages = re.findall(r"^> \[ ?(\S+%p\d+)\]", asked, re.MULTILINE) or [""]
     numbers = re.findall(r"^(\d+)\. ", asked, re.MULTILINE)
     row = {"verdict": "satisfied", "score": 0.9, "passage": passages[0], "rationale": "It is."}
+    relevant = not (wavering and sum(map(ord, passages[0])) % 2)
+    if not relevant:
+        row |= {"verdict": "not", "score": 0.1, "rationale": "It is not."}
     rows = [{"number": int(number), **row} for number in numbers]
-    return json.dumps({"requirements": rows, "relevant": True, "probability": 0.8})
+    probability = 0.8 if relevant else 0.3
+    return json.dumps({"requirements": rows, "relevant": relevant, "probability": probability})
 
 
 def wavers(question, seed):

@@ -16,7 +16,6 @@ from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.search.scoring import SATISFIED, DocumentScore, RequirementScore
 
 _FUSION = 60  # constant of reciprocal rank fusion
-METHODS = ("isotonic", "platt")
 
 
 class CandidateScores:
@@ -202,7 +201,7 @@ class Calibration:
                 self._y = [float(value) for value in self._fitted["y"]]
                 if not self._x or len(self._x) != len(self._y) or sorted(self._x) != self._x:
                     raise ValueError("x and y are no function")
-            elif self.method == "platt":
+            elif self.method in ("platt", "temperature"):
                 self._slope = float(self._fitted["slope"])
                 self._intercept = float(self._fitted["intercept"])
             else:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import math
 import random
-from pathlib import Path
 
 import pytest
 import tiny_embedder
-from documented_commands import code_blocks
 from scripted_model import ScriptedModel, saying
 from scripted_prompts import ScriptedPrompts
 
+from soundingline.experiments.distillation import examples
+from soundingline.experiments.training import fit, load
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.cache import ResultCache
 from soundingline.pipelines.chat_scorer import ChatScorer, read_answer
@@ -279,19 +279,14 @@ def written(texts, path):
     return path
 
 
+def learnt(path):
+    """What a student learns from a file."""
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [example for row in rows for example in examples(row)]
+
+
 def training_pairs(path):
-    """The pairs that the recipe of `docs/reproductions.md` makes of a file."""
-    page = Path(__file__).resolve().parents[2] / "docs" / "reproductions.md"
-    [recipe] = [
-        block.content
-        for block in code_blocks(page.read_text(encoding="utf-8"))
-        if block.file == "pairs.py"
-    ]
-    names = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(path.parent)
-        exec(recipe, names)
-    return names["pairs"]
+    return {(one.pair.query, one.pair.text): one.label for one in learnt(path)}
 
 
 def candidates(texts):
@@ -318,7 +313,7 @@ def test_a_run_gives_rows_that_a_file_scorer_and_training_read(tmp_path):
     assert [row and row.score for row in judgement.requirements] == [0.05, 0.95]
     pairs = training_pairs(path)
     assert pairs["grinds rye", "the mill grinds rye"] == 0.95
-    assert len(pairs) == len(REQUIREMENTS) * len(texts)
+    assert len(pairs) == (len(REQUIREMENTS) + 1) * len(texts), "and the question with each"
 
 
 def test_an_overall_probability_trains_the_question_with_every_passage(tmp_path):
@@ -376,30 +371,11 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def train(folder, pairs, steps):
-    """Cross-entropy towards the teacher's scores, in place."""
-    import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    network = AutoModelForSequenceClassification.from_pretrained(folder).train()
-    inputs = tokenizer(
-        [query for query, _ in pairs],
-        [text for _, text in pairs],
-        padding=True,
-        return_tensors="pt",
-    )
-    scores = torch.tensor([[score] for score in pairs.values()])
-    optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3, weight_decay=0.0)
-    loss_of = torch.nn.BCEWithLogitsLoss()
-    for _ in range(steps):
-        rows = torch.randint(len(pairs), (64,))
-        batch = {name: values[rows] for name, values in inputs.items()}
-        loss = loss_of(network(**batch).logits, scores[rows])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    network.eval().save_pretrained(folder)
+def train(folder, learnt, steps):
+    """As `soundingline distill` trains, in place."""
+    network, tokenizer = load("cross_encoder", str(folder))
+    fit("cross_encoder", network, tokenizer, learnt, steps=steps, batch=64, rate=5e-3)
+    network.save_pretrained(folder)
 
 
 def agreement(folder, texts):
@@ -421,8 +397,7 @@ def test_a_student_learns_its_teachers_verdicts_and_scores_by_its_path(tmp_path,
     folder = untrained(tmp_path / "student")
     unseen = corpus(60, seed=1)
     before = agreement(folder, unseen)
-    pairs = training_pairs(written(corpus(200, seed=0), tmp_path / "judgements.jsonl"))
-    train(folder, pairs, steps=150)
+    train(folder, learnt(written(corpus(200, seed=0), tmp_path / "judgements.jsonl")), steps=150)
     after = agreement(folder, unseen)
     # Each grain is in half of the passages: who says the same of all agrees in half of the cases.
     assert before < 0.7 and after > 0.95
