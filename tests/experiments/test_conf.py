@@ -37,11 +37,12 @@ EXPERIMENTS = sorted(
 # Arguments that the experiment itself gives, and an engine's name, which is what it is.
 GIVEN = {"documents", "name", "unit"}
 # Arguments that one option of the class has alone, or that are for Python.
-ALONE = {("BM25", "source"), ("RM3", "mu")}
+ALONE = {("BM25", "source"), ("BM25", "operators"), ("RM3", "mu")}
 # Values that an option leaves to its user.
 NEEDED = {
     ("benchmark", "beir"): ["benchmark.path=PATH"],
     ("benchmark", "ir_datasets"): ["benchmark.dataset=vaswani"],
+    ("benchmark", "trec_rag"): ["benchmark.topics=PATH", "benchmark.corpus=PATH"],
     ("retriever", "bm25_from_tuning"): ["retriever.source=PATH"],
     ("retriever", "dense"): ["retriever.model=m"],
     ("scorer", "file"): ["scorer.path=PATH/scores.jsonl"],

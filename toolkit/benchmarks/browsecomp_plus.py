@@ -154,7 +154,7 @@ class BrowseCompPlus(Benchmark):
 
     def read_documents(self) -> Iterator[Document]:
         """The corpus in the order of the files."""
-        for _, row in _published_rows(self._corpus_files, CorpusRow):
+        for _, row in published_rows(self._corpus_files, CorpusRow):
             title, url = row.get("title", ""), row.get("url", "")
             yield Document(row["docid"], title, row["text"], url)
 
@@ -169,7 +169,7 @@ def _read_questions(
     topics: list[tuple[Location, Topic]] = []
     answers: dict[str, list[str]] = {}
     tiers: dict[str, dict[str, dict[str, int]]] = {"evidence": {}, "gold": {}}
-    for location, row in _published_rows(files, QuestionRow):
+    for location, row in published_rows(files, QuestionRow):
         qid = row["query_id"]
         topics.append((location, Topic(qid, decoder.decode(location, row, "query", row["query"]))))
         for tier, documents in (("evidence", row["evidence_docs"]), ("gold", row["gold_docs"])):
@@ -241,7 +241,7 @@ def published_files(source: str, revision: str | None = None) -> list[Path]:
     )
 
 
-def _published_rows(files: Sequence[Path], model: type[R]) -> Iterator[tuple[Location, R]]:
+def published_rows(files: Sequence[Path], model: type[R]) -> Iterator[tuple[Location, R]]:
     """The rows of the files, each with its location: the row of a Parquet file or the line of a
     JSON-lines file, counted from 1."""
     columns = list(model.__annotations__)
