@@ -1,4 +1,4 @@
-"""Pages that MkDocs generates: the README as the first page, the options of `conf/`, and the API."""
+"""Pages that MkDocs generates: the README as the first page, the options of `conf/`, the API."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def front_page():
 
 def options():
     """Every option of every group: the comment of its file, and its settings."""
-    parts = ["# Options", "Each option is a file of `conf/`; its keys are arguments of the class that it names."]
+    parts = [
+        "# Options",
+        "Each option is a file of `conf/`; its keys are arguments of the class that it names.",
+    ]
     for group in sorted(path for path in CONF.iterdir() if path.is_dir() and path.name[0] != "_"):
         parts.append(f"## {group.name}")
         for path in sorted(group.rglob("*.yaml")):
