@@ -32,8 +32,8 @@ help:  ## list the targets
 
 setup: $(CORE)  ## create .venv and install the core (no torch, no Java, no GPU)
 
-demo: $(CORE)  ## fictional world, two indexes, six cells, one table and a report (under 4 minutes)
-	$(BIN)/soundingline run experiment=demo
+demo: $(CORE)  ## an ablation of seven cells on a generated world: one table and a report (under 3 minutes)
+	$(BIN)/soundingline run experiment=ablation/tuned_bm25_agent scale=laptop name=demo
 
 demo-agent: $(LLAMACPP)  ## an agent with a language model, without GPU and key; GGUF=path of its weights
 	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/models.md says how to download one)"; exit 2; }
