@@ -137,14 +137,24 @@ def _without(value: Any, keys: frozenset[str]) -> Any:
 def overrides_of_cells(
     overrides: Sequence[str], search_path: Sequence[str] = ()
 ) -> list[list[str]]:
-    """The overrides of each cell of the experiment that `overrides` choose."""
+    """What each cell of the sweep that a command line starts adds to the command line.
+
+    The cells are those of the sweeper (`experiments/sweeper.py`), so that an override of a swept
+    key replaces its values. Overrides of one value are in every cell, and are left out.
+    """
     register()
+    given = override_parser().parse_overrides(list(overrides))
+    single = [item for item in given if not item.is_sweep_override()]
     with _composing():
-        chosen = [*_search(search_path), *overrides]
+        chosen = [*_search(search_path), *(item.input_line for item in single)]
         config = compose(ROOT_CONFIG, overrides=chosen, return_hydra_config=True)
         cells = Cells.of(config)
-    words = [f"{key}={value}" for key, value in cells.params.items()]
-    return cells.overrides(OverridesParser.create().parse_overrides(words))
+    swept = [f"{key}={value}" for key, value in cells.params.items()]
+    shared = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in single}
+    return [
+        [word for word in words if word not in shared]
+        for words in cells.overrides([*override_parser().parse_overrides(swept), *given])
+    ]
 
 
 CHOSEN = "chosen.yaml"

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,7 +26,7 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun, final_ranking, load_run
 from soundingline.toolkit.evaluation.agent_run import without_texts
 from soundingline.toolkit.evaluation.evaluation import RANKINGS, read_rankings, trec_run
-from soundingline.toolkit.exchange import browsecomp_plus, inspect_ai
+from soundingline.toolkit.exchange import browsecomp_plus, inspect_ai, trec_rag
 from soundingline.toolkit.exchange.lint import Finding, GroundTruth, findings
 from soundingline.toolkit.exchange.transcript import (
     Transcript,
@@ -53,7 +54,7 @@ from soundingline.toolkit.search.scoring import training_rows
 from soundingline.toolkit.trajectory import Trajectory
 
 ExportFormat = Literal[
-    "browsecomp_plus", "leaderboard", "trec", "judgements", "inspect", "inspect_json"
+    "browsecomp_plus", "leaderboard", "trec", "trec_rag", "judgements", "inspect", "inspect_json"
 ]
 ImportFormat = Literal["browsecomp_plus", "pi_serini", "inspect"]
 Recorded = Transcript | Trajectory
@@ -71,6 +72,8 @@ def export(
     *,
     format: Annotated[ExportFormat, "see above"],
     out: Annotated[Path, "the folder that is made"],
+    team: Annotated[str, "the team's id, for trec_rag"] = "",
+    description: Annotated[str, "of the run, for trec_rag (default: its retriever and model)"] = "",
 ) -> None:
     """Write a run in the format of another program. Nothing is written if any part fails.
 
@@ -78,6 +81,7 @@ def export(
     leaderboard: an entry of BrowseComp-Plus's leaderboard; the run must be evaluated.
     trec: the final ranking of each question as a TREC run; also of a run of `soundingline rank`.
     inspect, inspect_json: a log of Inspect AI, .eval or .json, for `inspect view`.
+    trec_rag: the two files of TREC RAG 2026, documents (task R) and answers (task RAG).
     judgements: the scores of a navigator's scorer with the passages, to train a smaller scorer.
     scorer=file reads them too.
     """
@@ -88,8 +92,13 @@ def export(
         raise InputError(f"{out} exists and is not empty", do="name another out=")
     if sealed:
         notify(f"{folder.path} is of a sealed benchmark; the export holds its texts in the clear")
+    writer = _WRITERS[format]
+    if format == "trec_rag":
+        if not team:
+            raise InputError("team= is not given", do="name the team: team=ID")
+        writer = partial(_trec_rag, team=team, description=description)
     with atomic_folder(out) as unfinished:
-        message = _WRITERS[format](folder, unfinished, settings)
+        message = writer(folder, unfinished, settings)
     Console(stderr=True, soft_wrap=True).print(f"{out}: {message}")
 
 
@@ -135,6 +144,26 @@ def _trec(folder: RunFolder, out: Path, settings: Settings) -> str:
             ranking = {trajectory.qid: final_ranking(trajectory)}
             stream.write(trec_run(ranking, folder.name).encode())
     return "the final ranking of each question"
+
+
+def _trec_rag(
+    folder: RunFolder, out: Path, settings: Settings, team: str = "", description: str = ""
+) -> str:
+    description = description or f"{_retriever(folder.manifest())}, {_model(folder)}"
+    counts: Counter[str] = Counter()
+    with (
+        atomic_file(out / trec_rag.RETRIEVAL_FILE) as documents,
+        atomic_file(out / trec_rag.RAG_FILE) as answers,
+    ):
+        for trajectory in folder.trajectories():
+            ranking = trec_rag.useful_documents(trajectory)
+            documents.write(trec_run({trajectory.qid: ranking}, folder.name).encode())
+            row = trec_rag.rag_row(trajectory, team=team, run=folder.name, description=description)
+            answers.write(dump_json(row, indent=None).encode())
+            counts["questions"] += 1
+            counts["documents"] += len(ranking)
+            counts["without an answer"] += not row["answer"]
+    return ", ".join(f"{count} {what}" for what, count in counts.items())
 
 
 def _judgements(folder: RunFolder, out: Path, settings: Settings) -> str:
@@ -264,6 +293,7 @@ _WRITERS: dict[ExportFormat, Callable[[RunFolder, Path, Settings], str]] = {
     "browsecomp_plus": _browsecomp_plus,
     "leaderboard": _leaderboard,
     "trec": _trec,
+    "trec_rag": _trec_rag,
     "judgements": _judgements,
     "inspect": _inspect,
     "inspect_json": _inspect_json,

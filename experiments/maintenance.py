@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from rich.table import Table
 
 from soundingline.experiments.build import make
 from soundingline.experiments.collection import notes, prepare
-from soundingline.experiments.config import Settings, is_choice, overrides_of_cells
+from soundingline.experiments.config import Settings, is_choice, key_of, overrides_of_cells
 from soundingline.experiments.pipeline import Stages
 from soundingline.pipelines.cache import (
     GB,
@@ -23,11 +23,30 @@ from soundingline.pipelines.cache import (
     prune,
     survey,
 )
-from soundingline.toolkit.console import Console
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.console import Console, track
+from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.obfuscation import VARIABLE
+from soundingline.toolkit.tokens import load_tokenizer
 
 _DAY = 86400
+_OF_STATISTICS = frozenset({"benchmark", "unit", "tool"})
+# Tokens of Qwen3's tokenizer, on all questions and documents.
+PUBLISHED: dict[str, tuple[str, dict[str, float]]] = {
+    "browsecomp_plus": (
+        "arXiv 2602.21456, Table 1",
+        {
+            "questions": 830,
+            "tokens a question": 132.19,
+            "documents": 100_195,
+            "tokens a document": 7845.55,
+            "passages": 2_772_255,
+            "tokens a passage": 279.64,
+            "passages a document": 27.7,
+        },
+    )
+}
 
 
 def index(settings: Settings) -> None:
@@ -166,9 +185,20 @@ def _needs(config: DictConfig) -> list[str]:
     ]
 
 
-def describe(settings: Settings) -> None:
+def describe(
+    settings: Settings,
+    *,
+    tokenizer: Annotated[
+        str | None, "counts tokens: a tokenizer.json or a model of the hub (default: the tool's)"
+    ] = None,
+) -> None:
     """Show which option of each group a command line chooses, the values that it changes, and the
-    overrides of each cell of its experiment."""
+    overrides of each cell of its experiment.
+
+    `describe benchmark=X [unit=Y]`, with overrides of these two groups and of the tool only, also
+    reads the benchmark, and shows the number and the mean length of its questions, documents and
+    units. Titles are not counted. Without a tokenizer, words and punctuation marks are counted.
+    """
     rows = Table(box=None, show_header=False)
     for group, option in sorted(settings.choices.items()):
         if not group.startswith("hydra/") and option not in ("None", "none", "null"):
@@ -182,3 +212,75 @@ def describe(settings: Settings) -> None:
     for number, cell in enumerate(cells if len(cells) > 1 else (), start=1):
         rows.add_row(f"cell {number}", " ".join(cell) or "the baseline")
     Console().print(rows)
+    changed = {key_of(override).partition("@")[0].split(".")[0] for override in settings.overrides}
+    if any(map(_chooses_benchmark, settings.overrides)) and changed <= _OF_STATISTICS:
+        _describe_benchmark(settings, tokenizer)
+    elif tokenizer is not None:
+        raise InputError("there is nothing to count", do="name a benchmark: benchmark=...")
+
+
+def _chooses_benchmark(override: str) -> bool:
+    return key_of(override) == "benchmark"
+
+
+def _describe_benchmark(settings: Settings, tokenizer: str | None) -> None:
+    """Print the statistics of the benchmark with the published ones, also where the benchmark
+    cannot be opened."""
+    config, option = settings.config, settings.choices["benchmark"]
+    source = tokenizer or config.tool.get("tokenizer")
+    try:
+        counter = load_tokenizer(source)
+        ours = statistics(make(config.benchmark), make(config.unit), counter.count)
+    except InputError:
+        if option in PUBLISHED:
+            Console().print(_statistics_table({}, option))
+        raise
+    tokens = "words and punctuation marks" if source is None else f"tokens of {source}"
+    Console().print(_statistics_table(ours, option))
+    Console(soft_wrap=True).print(f"Tokens are {tokens}; titles are not counted.", highlight=False)
+
+
+def statistics(
+    benchmark: Benchmark, segmenter: Segmenter, count: Callable[[str], int]
+) -> dict[str, float]:
+    """Number and mean length of the questions, documents and units of a benchmark, in the order and
+    with the names of `PUBLISHED`. Reads the corpus once; `count` gives the tokens of a text. Titles
+    are not counted."""
+    questions = [count(topic.text) for topic in benchmark.topics]
+    documents = units = document_tokens = unit_tokens = 0
+    for document in track(benchmark.documents(), f"Reading {benchmark.name}"):
+        documents += 1
+        document_tokens += count(document.text)
+        if not segmenter.whole_documents:
+            for unit in segmenter.units(document):
+                units += 1
+                unit_tokens += count(unit.text)
+    found: dict[str, float] = {
+        "questions": len(questions),
+        "tokens a question": sum(questions) / max(1, len(questions)),
+        "documents": documents,
+        "tokens a document": document_tokens / max(1, documents),
+    }
+    if not segmenter.whole_documents:
+        name = "passage" if segmenter.passages else segmenter.name
+        found[f"{name}s"] = units
+        found[f"tokens a {name}"] = unit_tokens / max(1, units)
+        found[f"{name}s a document"] = units / max(1, documents)
+    return found
+
+
+def _statistics_table(ours: Mapping[str, float], option: str) -> Table:
+    published: Mapping[str, float]
+    source, published = PUBLISHED.get(option, ("", {}))
+    table = Table("", box=None)
+    for title in [*(["here"] if ours else []), *([f"published ({source})"] if source else [])]:
+        table.add_column(title, justify="right")
+    for name in ours or published:
+        columns = [*([ours] if ours else []), *([published] if source else [])]
+        cells = [column.get(name) for column in columns]
+        table.add_row(name, *("—" if cell is None else _amount(cell) for cell in cells))
+    return table
+
+
+def _amount(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
     from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
     from soundingline.pipelines.learned.dense import Dense
+    from soundingline.pipelines.learned.sparta import Sparta
     from soundingline.pipelines.learned.splade import Splade
     from soundingline.pipelines.lexical.index import LexicalIndex, LexicalIndexer
     from soundingline.pipelines.links import LinkExpansion
@@ -55,6 +56,7 @@ _HOMES = {
     "RerankHead": "rerank.reranker",
     "Reranker": "rerank.reranker",
     "Retriever": "retrieve",
+    "Sparta": "learned.sparta",
     "Splade": "learned.splade",
     "Stage": "stage",
 }
@@ -85,6 +87,7 @@ __all__ = [
     "RerankHead",
     "Reranker",
     "Retriever",
+    "Sparta",
     "Splade",
     "Stage",
 ]

@@ -11,5 +11,5 @@ class SmallBenchmark(Benchmark):
         super().__init__("small", topics, {"evidence": {}, **(qrels or {})}, answers, **options)
         self.docids = docids
 
-    def documents(self):
+    def read_documents(self):
         return (Document(docid, "", "") for docid in self.docids)

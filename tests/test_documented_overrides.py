@@ -35,7 +35,8 @@ from soundingline.experiments.serve.options import ServerOptions
 MENTIONS = [mention for path in documents() for mention in mentions(path)]
 # What documents name in the form of overrides and is none: arguments of Python functions, and an
 # option of mounts.
-NO_OVERRIDES = {"lengths", "query_weighted", "local_lock", "n", "offset", "canary_env"}
+NO_OVERRIDES = {"lengths", "query_weighted", "local_lock", "n", "offset"}
+NO_OVERRIDES |= {"canary_env", "team", "description"}  # flags of export and import
 PAGES = [path for path in documents() if path.suffix == ".md"]
 OPTIONS = {
     f"{group}={path.relative_to(CONF / group).with_suffix('')}": path.read_text(encoding="utf-8")

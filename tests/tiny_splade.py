@@ -11,8 +11,9 @@ POSITIONS = 64
 
 
 def write_splade(folder, *, kind="bert", seed=0, words=WORDS):
-    """Save a BERT or DistilBERT with its masked-language-model head and a WordPiece tokenizer of
-    `words`. Logits are spread enough that about half of the weights are 0."""
+    """Save a BERT or DistilBERT with its masked-language-model head, or a DistilBERT without one
+    (`encoder`), and a WordPiece tokenizer of `words`. Logits are spread enough that about half of
+    the weights are 0."""
     import torch
     import transformers
 
@@ -62,4 +63,8 @@ def _distilbert(vocabulary):
     )
 
 
-_MODELS = {"bert": _bert, "distilbert": _distilbert}
+def _encoder(vocabulary):
+    return _distilbert(vocabulary).distilbert
+
+
+_MODELS = {"bert": _bert, "distilbert": _distilbert, "encoder": _encoder}

@@ -35,6 +35,7 @@ _EXTRAS = {
     "anthropic": "llm",
     "httpx2": "llm",
     "tenacity": "llm",
+    "opensearchpy": "opensearch",
 }
 
 

@@ -9,6 +9,7 @@ with max pooling as in SPLADE v2 and v3.
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +43,109 @@ _QUERIES = 4096  # whose weights are in memory
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Splade(LearnedRetriever):
+class SparseRetriever(LearnedRetriever):
+    """Base of the models that give the terms of a text weights: ranks units by the sum of query
+    weight times impact. Columns, further arguments and errors as in `LearnedRetriever`.
+
+    Args:
+        scale: Impacts are round(weight x scale); None keeps exact float32.
+    """
+
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_scale(self.scale)
+        self._weights = _NewestQueries()
+
+    @shared_property
+    def fingerprint(self) -> str:
+        """See `LearnedRetriever`."""
+        self.check_checkpoint()
+        if self.max_length is not None:
+            check_length(stored_config(self.model, self.revision), self.model, self.max_length)
+        checkpoint = checkpoint_fingerprint(self.model, self.revision)
+        settings = (self.placement.precision, self._limit, self.scale, *self.weighting)
+        return fingerprint(self.name, checkpoint, *settings)
+
+    @property
+    def weighting(self) -> tuple[Any, ...]:
+        """The arguments of a subclass that change weights."""
+        return ()
+
+    @abstractmethod
+    def check_checkpoint(self) -> None:
+        """`InputError` for another kind of checkpoint."""
+
+    @property
+    @abstractmethod
+    def tokenizer(self) -> Any:
+        """The tokenizer, for which the names of special tokens in a text are text."""
+
+    @abstractmethod
+    def query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
+        """The weights by term of each query."""
+
+    @shared_property
+    def vocabulary(self) -> list[str]:
+        """The terms, by number."""
+        count = stored_config(self.model, self.revision).vocab_size
+        numbers = list(range(len(self.tokenizer)))
+        tokens: list[str] = self.tokenizer.convert_ids_to_tokens(numbers)
+        return [*tokens, *(f"#{number}" for number in range(len(tokens), count))][:count]
+
+    def write_index(self, shards: Shards, path: Path, corpus_fingerprint: str) -> None:
+        """See `LearnedRetriever`."""
+        ImpactIndex.build(
+            shards,
+            self.vocabulary,
+            path,
+            scale=self.scale,
+            corpus_fingerprint=corpus_fingerprint,
+        )
+
+    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
+        """See `LearnedRetriever`."""
+        return ImpactIndex.open(path, corpus_fingerprint=corpus_fingerprint)
+
+    @property
+    def encoder(self) -> SparseRetriever:
+        """What encodes the queries."""
+        return self
+
+    def read(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
+        """See `LearnedRetriever`."""
+        texts = [readable(text) for text in texts]
+        with self._computing:
+            coded = self.tokenizer(texts, truncation=True, max_length=self._limit)
+        return texts, list(map(len, coded["input_ids"]))
+
+    def queries(self, texts: Sequence[str]) -> list[Mapping[str, float]]:
+        """Weights by term of each query. The newest queries are encoded once."""
+        return self._weights.get(texts, self.query_weights)
+
+    @shared_property
+    def _limit(self) -> int:
+        if self.max_length is not None:
+            return self.max_length
+        length = tokenizer_length(self.model, self.revision)
+        return own_length(stored_config(self.model, self.revision), length)
+
+
+def sparse_rows(weights: Any) -> list[NDArray[Any]]:
+    """The terms whose weight is not 0 in each row of a tensor [texts, terms], ascending: arrays of
+    `SPARSE`."""
+    # Not-a-number is not 0 either, and reaches the check of the encoding.
+    rows, terms = weights.nonzero(as_tuple=True)
+    pairs = np.empty(len(rows), SPARSE)
+    pairs["weight"] = weights[rows, terms].float().cpu().numpy()
+    pairs["term"] = terms.cpu().numpy()
+    counts = np.bincount(rows.cpu().numpy(), minlength=len(weights))
+    return np.split(pairs, np.cumsum(counts)[:-1])
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Splade(SparseRetriever):
     """Ranks units by the sum of query weight times impact over the terms of the model (SPLADE;
     Formal et al., SIGIR 2021). Columns, further arguments and errors as in `LearnedRetriever`.
 
@@ -57,28 +160,6 @@ class Splade(LearnedRetriever):
     scale: float | None = 100
 
     name = "splade"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_scale(self.scale)
-        self._weights = _NewestQueries()
-
-    @shared_property
-    def fingerprint(self) -> str:
-        """See `LearnedRetriever`."""
-        _check_kind(self.model, self.revision)
-        if self.max_length is not None:
-            check_length(stored_config(self.model, self.revision), self.model, self.max_length)
-        checkpoint = checkpoint_fingerprint(self.model, self.revision)
-        return fingerprint("splade", checkpoint, self.placement.precision, self._limit, self.scale)
-
-    @shared_property
-    def vocabulary(self) -> list[str]:
-        """The terms, by number. Loads the model."""
-        tokenizer = self._network.tokenizer
-        count = stored_config(self.model, self.revision).vocab_size
-        tokens: list[str] = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-        return [*tokens, *(f"#{number}" for number in range(len(tokens), count))][:count]
 
     @shared_property
     def encoder(self) -> Splade:
@@ -105,36 +186,33 @@ class Splade(LearnedRetriever):
             )
         return bound  # type: ignore[no-any-return]
 
-    def write_index(self, shards: Shards, path: Path, corpus_fingerprint: str) -> None:
-        """See `LearnedRetriever`."""
-        ImpactIndex.build(
-            shards,
-            self.vocabulary,
-            path,
-            scale=self.scale,
-            corpus_fingerprint=corpus_fingerprint,
-        )
+    def check_checkpoint(self) -> None:
+        """`InputError` for another kind of checkpoint: the library would give it a random layer and
+        say so in its log only."""
+        architectures = getattr(stored_config(self.model, self.revision), "architectures", None)
+        if any(name.endswith("ForMaskedLM") for name in architectures or []):
+            return
+        path = stored_file(self.model, "modules.json", self.revision)
+        if not path or "sparse" not in path.read_text("utf-8").lower():
+            kind = ", ".join(architectures or []) or "no architecture"
+            raise InputError(
+                f"'{self.model}' gives terms no weights ({kind})",
+                valid="a masked language model with its head, or a sparse encoder of "
+                "sentence-transformers",
+                do="choose a checkpoint that was trained for SPLADE",
+            )
 
-    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
-        """See `LearnedRetriever`."""
-        return ImpactIndex.open(path, corpus_fingerprint=corpus_fingerprint)
-
-    def read(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
-        """See `LearnedRetriever`."""
-        texts = [readable(text) for text in texts]
-        with self._computing:
-            coded = self._network.tokenizer(texts, truncation=True, max_length=self._limit)
-        return texts, list(map(len, coded["input_ids"]))
+    @property
+    def tokenizer(self) -> Any:
+        """See `SparseRetriever`. Loads the model."""
+        return self._network.tokenizer
 
     def encode_batch(self, items: Sequence[str]) -> list[NDArray[Any]]:
         """The terms of weight above 0 of each text of one batch, ascending: arrays of `SPARSE`."""
         return self._run("encode_document", items)
 
-    def queries(self, texts: Sequence[str]) -> list[Mapping[str, float]]:
-        """Weights by term of each query. The newest queries are encoded once."""
-        return self._weights.get(texts, self._query_weights)
-
-    def _query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
+    def query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
+        """See `SparseRetriever`."""
         terms = self.vocabulary
         items, lengths = self.read(texts)
         encode = partial(self._run, "encode_query")
@@ -150,17 +228,11 @@ class Splade(LearnedRetriever):
                 show_progress_bar=False,
                 convert_to_sparse_tensor=False,
             )
-            # Not-a-number is not 0 either, and reaches the check of the encoding.
-            rows, terms = weights.nonzero(as_tuple=True)
-            pairs = np.empty(len(rows), SPARSE)
-            pairs["weight"] = weights[rows, terms].float().cpu().numpy()
-            pairs["term"] = terms.cpu().numpy()
-        counts = np.bincount(rows.cpu().numpy(), minlength=len(texts))
-        return np.split(pairs, np.cumsum(counts)[:-1])
+            return sparse_rows(weights)
 
     @shared_property
     def _network(self) -> Any:
-        _check_kind(self.model, self.revision)
+        self.check_checkpoint()
         model = self.load_from_library("SparseEncoder")
         if len(model) > 1 and getattr(model[1], "pooling_strategy", None) == "max":
             model[0].register_forward_hook(_largest_logits)
@@ -168,13 +240,6 @@ class Splade(LearnedRetriever):
         # The name of a special token in a text is text.
         model.tokenizer.split_special_tokens = True
         return model
-
-    @shared_property
-    def _limit(self) -> int:
-        if self.max_length is not None:
-            return self.max_length
-        length = tokenizer_length(self.model, self.revision)
-        return own_length(stored_config(self.model, self.revision), length)
 
 
 class _NewestQueries:
@@ -210,19 +275,3 @@ def _largest_logits(network: Any, inputs: Any, features: Mapping[str, Any]) -> M
     logits.masked_fill_(mask.logical_not()[..., None], -1.0)
     largest = logits.amax(dim=1, keepdim=True).float()
     return {**features, "token_embeddings": largest, "attention_mask": mask.new_ones(len(mask), 1)}
-
-
-def _check_kind(model: str, revision: str | None) -> None:
-    """`InputError` for another kind of checkpoint: the library would give it a random layer and say
-    so in its log only."""
-    architectures = getattr(stored_config(model, revision), "architectures", None) or []
-    if any(name.endswith("ForMaskedLM") for name in architectures):
-        return
-    path = stored_file(model, "modules.json", revision)
-    if not path or "sparse" not in path.read_text("utf-8").lower():
-        raise InputError(
-            f"'{model}' gives terms no weights ({', '.join(architectures) or 'no architecture'})",
-            valid="a masked language model with its head, or a sparse encoder of "
-            "sentence-transformers",
-            do="choose a checkpoint that was trained for SPLADE",
-        )

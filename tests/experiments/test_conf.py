@@ -42,6 +42,7 @@ ALONE = {("BM25", "source"), ("RM3", "mu")}
 NEEDED = {
     ("benchmark", "beir"): ["benchmark.path=PATH"],
     ("benchmark", "ir_datasets"): ["benchmark.dataset=vaswani"],
+    ("benchmark", "trec_rag"): ["benchmark.topics=PATH", "benchmark.corpus=PATH"],
     ("retriever", "bm25_from_tuning"): ["retriever.source=PATH"],
     ("retriever", "dense"): ["retriever.model=m"],
     ("scorer", "file"): ["scorer.path=PATH/scores.jsonl"],

@@ -146,7 +146,7 @@ def test_links_without_a_fingerprint_are_read_at_each_start(store, tmp_path):
     class Own(Benchmark):
         reads = 0
 
-        def documents(self):
+        def read_documents(self):
             return iter(())
 
         def links(self):

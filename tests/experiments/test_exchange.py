@@ -107,7 +107,10 @@ def test_the_leaderboard_entry_and_the_trec_run_hold_what_the_evaluation_holds(
     assert sorted(trec.read_text(encoding="utf-8").splitlines()) == sorted(ours.splitlines())
 
 
-FORMATS = ("browsecomp_plus", "leaderboard", "trec", "judgements", "inspect", "inspect_json")
+FORMATS = (
+    *("browsecomp_plus", "leaderboard", "trec", "trec_rag", "judgements"),
+    *("inspect", "inspect_json"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +143,46 @@ def test_the_rankings_of_a_run_without_an_agent_are_exported_as_a_trec_run(
         ir_measures.read_trec_run(str(path)),
     )
     assert measured[ir_measures.nDCG @ 10] == pytest.approx(metrics(ranked)["nDCG@10"], abs=1e-6)
+
+
+def check_trec_rag(folder, questions):
+    """The rules of validation in the organizers' guidelines, written down again; what each question
+    submits to task R."""
+    ranked = {}
+    for line in (folder / "r_output_trec_rag_2026.tsv").read_text().splitlines():
+        qid, q0, docid, rank, score, run = line.split()
+        previous = ranked.setdefault(qid, [])
+        assert q0 == "Q0" and int(rank) == len(previous) + 1 and run
+        assert not previous or float(score) <= previous[-1][1]
+        previous.append((docid, float(score)))
+    lines = (folder / "rag_output_trec_rag_2026.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert sorted(row["metadata"]["narrative_id"] for row in rows) == sorted(questions)
+    for row in rows:
+        assert row.keys() == {"metadata", "references", "answer"}
+        metadata = row["metadata"]
+        assert metadata["narrative"] == questions[metadata["narrative_id"]]
+        assert all(metadata[name] for name in ("team_id", "run_id", "run_desc"))
+        assert all(isinstance(docid, str) and docid for docid in row["references"])
+        assert len(set(row["references"])) == len(row["references"])
+        assert sum(len(item["text"].split()) for item in row["answer"]) <= 1024
+        for item in row["answer"]:
+            assert item.keys() == {"text", "citations"} and item["text"].strip()
+            assert len(item["citations"]) <= 3
+            assert all(0 <= place < len(row["references"]) for place in item["citations"])
+    return {qid: [docid for docid, _ in rows] for qid, rows in ranked.items()}
+
+
+def test_a_run_is_exported_as_both_files_of_trec_rag(working, capsys):
+    out = exported(working, "trec_rag", "team=ours")
+    trajectories = list(RunFolder(working / "runs/demo").trajectories())
+    ranked = check_trec_rag(out, {each.qid: each.question for each in trajectories})
+    for each in trajectories:
+        expected = [*each.tiers.get("cited", ()), *each.tiers.get("opened", ())]
+        assert set(ranked.get(each.qid, ())) == set(expected or each.tiers.get("previewed", ()))
+    assert len({len(docids) for docids in ranked.values()}) > 1
+    assert run_entry("export", "runs/demo", "format=trec_rag", "out=no") == 2
+    assert "team= is not given" in capsys.readouterr().err and not Path("no").exists()
 
 
 def qrels_of(world):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
+from tiny_tokenizer import write_tokenizer
 
 Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
@@ -155,6 +157,60 @@ def test_the_options_of_a_group_are_listed_with_what_they_are(entry, capsys):
     assert "retriever" in capsys.readouterr().out
     assert entry("list", "nothing") == 2
     assert "there is no group 'nothing'" in capsys.readouterr().err
+
+
+def write_collection(folder):
+    """Two documents of 8 and 3 words and marks, in passages of 4, 4 and 3."""
+    texts = {"d1": "Brel is old. The mill burned.", "d2": "Two words."}
+    corpus = [{"_id": key, "title": "A title", "text": text} for key, text in texts.items()]
+    queries = [
+        {"_id": "q1", "text": "What is Brel?"},
+        {"_id": "q2", "text": "Which mill burned down?"},
+    ]
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "test.tsv").write_text("q1\td1\t1\nq2\td1\t1\n")
+    for name, rows in (("corpus", corpus), ("queries", queries)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"benchmark.path={folder}"
+
+
+def described(printed):
+    return dict(
+        line.strip().rsplit("  ", 1) for line in printed.splitlines() if "  " in line.strip()
+    )
+
+
+def test_a_benchmark_is_described_by_counts_and_mean_lengths(entry, capsys, tmp_path):
+    chosen = ("benchmark=beir", write_collection(tmp_path), "unit=passage", "unit.max_tokens=5")
+    assert entry("describe", *chosen) == 0
+    printed = capsys.readouterr().out
+    rows = {name.strip(): value for name, value in described(printed).items()}
+    expected = {
+        "questions": "2",
+        "tokens a question": "4.50",
+        "documents": "2",
+        "tokens a document": "5.50",
+        "passages": "3",
+        "tokens a passage": "3.67",
+        "passages a document": "1.50",
+    }
+    assert {name: rows.get(name) for name in expected} == expected
+    assert "words and punctuation marks" in printed and "published" not in printed
+    own = write_tokenizer(tmp_path / "tokenizer.json")
+    assert entry("describe", *chosen, f"tokenizer={own}") == 0
+    assert f"Tokens are tokens of {own}" in capsys.readouterr().out
+    assert entry("describe", "experiment=demo", "tokenizer=x") == 2
+    assert "name a benchmark" in capsys.readouterr().err
+
+
+def test_the_published_statistics_are_shown_where_the_benchmark_cannot_be_opened(entry, capsys):
+    missing = "benchmark.questions=/nowhere/rows"
+    assert entry("describe", "benchmark=browsecomp_plus", missing) == 2
+    printed = capsys.readouterr()
+    rows = {name.strip(): value for name, value in described(printed.out).items()}
+    assert rows["passages"] == "2,772,255" and rows["tokens a passage"] == "279.64"
+    assert rows["tokens a document"] == "7,845.55" and rows["tokens a question"] == "132.19"
+    assert "/nowhere/rows" in printed.err
 
 
 def test_a_command_line_is_described_by_what_it_chooses_and_sweeps(entry, capsys):

@@ -2,12 +2,10 @@
 
 from functools import cache
 
-from hydra import compose, initialize_config_dir
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from soundingline.experiments.config import CONF, Settings, choice_of, register
-from soundingline.experiments.sweeper import Cells
+from soundingline.experiments import config
+from soundingline.experiments.config import CONF, Settings, choice_of
 
 
 def experiments(folder):
@@ -18,14 +16,8 @@ def experiments(folder):
 
 @cache
 def overrides_of_cells(experiment, *overrides):
-    """The overrides of each cell of an experiment."""
-    register()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        chosen = [f"experiment={experiment}", *overrides]
-        config = compose("config", overrides=chosen, return_hydra_config=True)
-    described = Cells.of(config)
-    words = [*(f"{key}={value}" for key, value in described.params.items()), *overrides]
-    return described.overrides(OverridesParser.create().parse_overrides(words))
+    """What each cell of an experiment adds to these overrides."""
+    return config.overrides_of_cells([f"experiment={experiment}", *overrides])
 
 
 @cache

@@ -22,7 +22,7 @@ from soundingline.toolkit.benchmarks.formats import (
     records,
     rows,
 )
-from soundingline.toolkit.data import Document, Link, Topic
+from soundingline.toolkit.data import Document, Link, Qrels, Topic
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import fingerprint
 
@@ -93,7 +93,8 @@ class BeirBenchmark(Benchmark):
         origin: whose collection it is and how to get it, for the message about a missing folder.
         answers: a file of JSON lines with `qid` and `answers`, a list of accepted short answers,
             which replaces the answers of the questions that it names.
-        exclude_own: see `Benchmark`.
+        exclude_own, corpus_share, front_matter: see `Benchmark`. The judgements of all splits
+            decide which documents are judged, so that the splits share a corpus.
         sets: whether every question asks for documents.
 
     Raises:
@@ -111,6 +112,8 @@ class BeirBenchmark(Benchmark):
         qids: str | None = None,
         answers: str | Path | None = None,
         exclude_own: bool | None = None,
+        corpus_share: float = 1.0,
+        front_matter: bool = False,
     ) -> None:
         self.qids = qids
         self.path = Path(path)
@@ -156,15 +159,22 @@ class BeirBenchmark(Benchmark):
             checklists=checklists,
             satisfaction=_read_satisfaction(self._satisfaction, checklists),
             exclude_own=exclude_own,
+            corpus_share=corpus_share,
+            front_matter=front_matter,
         )
 
     def _optional(self, name: str) -> Path | None:
         path = self.path / name
         return path if path.is_file() else None
 
-    @property
-    def corpus_fingerprint(self) -> str:
-        """Hash of the corpus file: all that an index depends on."""
+    def _kept(self, qrels: Mapping[str, Qrels]) -> frozenset[str]:
+        if self.corpus_share == 1:
+            return frozenset()
+        every = {tier: read_qrels(files) for tier, files in _qrels_files(self.path, None).items()}
+        return super()._kept(qrels) | super()._kept(every)
+
+    def whole_fingerprint(self) -> str:
+        """Hash of the corpus file."""
         return content_hash(self._corpus)
 
     @property
@@ -173,7 +183,8 @@ class BeirBenchmark(Benchmark):
         of answers, and the selection among the questions."""
         files = [*self._qrels["evidence"], *self._qrels.get("gold", [])]
         files += [path for path in (self._satisfaction, self._answers) if path]
-        hashes = [content_hash(path) for path in (self._corpus, self._queries, *files)]
+        hashes = [content_hash(path) for path in (self._queries, *files)]
+        hashes.insert(0, self.corpus_fingerprint)
         sets = ["sets"] if self.sets else []
         own = ["exclude_own"] if self.exclude_own else []
         listed = [[topic.qid for topic in self.topics]] if self.qids else []
@@ -189,7 +200,7 @@ class BeirBenchmark(Benchmark):
         """Hash of the file of links; None if there is none."""
         return content_hash(self._links) if self._links else None
 
-    def documents(self) -> Iterator[Document]:
+    def read_documents(self) -> Iterator[Document]:
         """The corpus in the order of the file."""
         for location, record in records(self._corpus):
             metadata = record.get("metadata")

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
 from soundingline.toolkit.benchmarks.slices import listed_topics
 from soundingline.toolkit.data import Document, Link, Qrels, StatedFact, Topic
-from soundingline.toolkit.errors import InputError, check_int, is_number
+from soundingline.toolkit.errors import InputError, check_int, check_number, is_number
 from soundingline.toolkit.files import dump_json, fingerprint
 
 SPLITS = ("dev", "test")
 # Other collections number questions and documents alike, without any relation between the two.
 _QUESTIONS_ARE_DOCUMENTS = frozenset({"arguana", "quora"})
+_FRONT_MATTER = re.compile(
+    r"\ufeff?---[^\S\n]*\n(.*?)^---[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
+)
+_TITLE_LINE = re.compile(r"^title:[^\S\n]*(.*)$", re.MULTILINE)
+_FRONT_MATTER_VERSION = 1  # to be raised when the same text gives another title
 
 
 class Benchmark:
     """Questions, judgements, answers and a corpus. A format is a subclass that reads the first
-    three and yields `documents()`.
+    three and yields the corpus in `read_documents()`.
 
     Args:
         name: names the collection in folders and reports.
@@ -38,6 +44,12 @@ class Benchmark:
             whose questions are documents of the corpus (recognised by `name`).
         needed_facts: all facts by qid that an answer to the question rests on, of collections that
             know them. A simulated reader uses them; they are part of no question.
+        corpus_share: the expected share of the unjudged documents that the corpus keeps, above 0
+            and up to 1. A document is kept if the hash of its id is in the first `corpus_share` of
+            all hashes, so a smaller share is part of a larger one. Documents that the `qrels` name
+            are always kept, also those of questions that `limit` and `qids` leave out.
+        front_matter: whether a document without a title has the one that the front matter at the
+            head of its text states (`front_matter_title`). The text stays as it is.
 
     Attributes:
         topics, qrels, answers, checklists, satisfaction, needed_facts: as above, of the selected
@@ -60,6 +72,9 @@ class Benchmark:
     needed_facts: Mapping[str, Sequence[StatedFact]]
     obfuscated: bool = False
     exclude_own: bool = False
+    corpus_share: float = 1.0
+    front_matter: bool = False
+    _judged: frozenset[str] = frozenset()
     _corpus_fingerprint: str = ""
 
     def __init__(
@@ -76,8 +91,12 @@ class Benchmark:
         satisfaction: Mapping[str, Mapping[str, Sequence[bool]]] | None = None,
         exclude_own: bool | None = None,
         needed_facts: Mapping[str, Sequence[StatedFact]] | None = None,
+        corpus_share: float = 1.0,
+        front_matter: bool = False,
     ) -> None:
         _check_count("limit", limit)
+        self._choose_corpus(corpus_share, front_matter)
+        self._judged = self._kept(qrels)
         self.name = name
         if exclude_own is None:
             exclude_own = not _QUESTIONS_ARE_DOCUMENTS.isdisjoint(name.split("-"))
@@ -106,10 +125,38 @@ class Benchmark:
             if sets is True or topic.qid in self.checklists or topic.qid in (sets or ())
         }
 
+    def _choose_corpus(self, share: float, front_matter: bool) -> None:
+        check_number("corpus_share", share, gt=0, le=1)
+        self.corpus_share, self.front_matter = float(share), front_matter
+
+    def _kept(self, qrels: Mapping[str, Qrels]) -> frozenset[str]:
+        """The documents that a share of the corpus always has."""
+        if self.corpus_share == 1:
+            return frozenset()
+        return frozenset(
+            docid for rows in qrels.values() for grades in rows.values() for docid in grades
+        )
+
+    def read_documents(self) -> Iterator[Document]:
+        """The whole corpus as the format has it, in an order that does not change. The document
+        store refuses an id that occurs twice, and a corpus without any document."""
+        raise NotImplementedError(f"{type(self).__name__} has no method read_documents()")
+
     def documents(self) -> Iterator[Document]:
-        """The corpus, in an order that does not change. The document store refuses an id that
-        occurs twice, and a corpus without any document."""
-        raise NotImplementedError
+        """The corpus in the order of `read_documents()`, in the share and with the titles that the
+        arguments `corpus_share` and `front_matter` ask for."""
+        for document in self.read_documents():
+            if self._in_share(document.docid):
+                yield self._titled(document)
+
+    def _in_share(self, docid: str) -> bool:
+        share = self.corpus_share
+        return share == 1 or docid in self._judged or _share("corpus", docid) < share
+
+    def _titled(self, document: Document) -> Document:
+        if document.title or not self.front_matter:
+            return document
+        return document._replace(title=front_matter_title(document.text))
 
     def links(self) -> Iterator[Link] | None:
         """The references between documents; None if the benchmark has none."""
@@ -119,15 +166,22 @@ class Benchmark:
     def links_fingerprint(self) -> str | None:
         return None
 
-    @property
-    def corpus_fingerprint(self) -> str:
-        """Hash of the documents: all that an index depends on. Reads them once an object."""
+    def whole_fingerprint(self) -> str:
+        """Hash of the whole corpus, `read_documents()`. Reads it once an object."""
         if not self._corpus_fingerprint:
             digest = hashlib.sha256()
-            for document in self.documents():
+            for document in self.read_documents():
                 digest.update(dump_json(document, indent=None).encode(errors="surrogatepass"))
             self._corpus_fingerprint = digest.hexdigest()[:12]
         return self._corpus_fingerprint
+
+    @property
+    def corpus_fingerprint(self) -> str:
+        """Hash of the documents: all that an index depends on."""
+        whole = self.whole_fingerprint()
+        titles = ["front_matter", _FRONT_MATTER_VERSION] if self.front_matter else []
+        share = [self.corpus_share, sorted(self._judged)] if self.corpus_share < 1 else []
+        return fingerprint(whole, *titles, *share) if titles or share else whole
 
     @property
     def fingerprint(self) -> str:
@@ -178,6 +232,23 @@ class Benchmark:
                 yield document.docid, f"{document.title}\n{document.text}"
                 if not left:
                     return
+
+
+def front_matter_title(text: str) -> str:
+    """The title that the front matter of a text states; empty if there is none.
+
+    Front matter is a block between two lines `---` at the head of the text, as the documents of
+    BrowseComp-Plus have it. Quotation marks around the title are dropped.
+
+    Example:
+        >>> front_matter_title('---\\ntitle: "Brel: a town"\\nauthor: A\\n---\\nBrel is a town.')
+        'Brel: a town'
+    """
+    block = _FRONT_MATTER.match(text)
+    line = _TITLE_LINE.search(block.group(1)) if block else None
+    title = line.group(1).strip() if line else ""
+    quoted = len(title) > 1 and title[0] == title[-1] and title[0] in "\"'"
+    return title[1:-1].strip() if quoted else title
 
 
 def select_topics(

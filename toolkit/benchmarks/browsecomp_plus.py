@@ -84,6 +84,7 @@ class BrowseCompPlus(Benchmark):
         qids: a list of the questions to select, see `Benchmark`; the next arguments select among
             these.
         split, dev_share, sample, seed, limit: the selection of questions; see `select_topics`.
+        corpus_share, front_matter: see `Benchmark`.
 
     Raises:
         InputError: in one line for whatever is absent, malformed or not decoded by the canary.
@@ -109,6 +110,8 @@ class BrowseCompPlus(Benchmark):
         sample: int | None = None,
         seed: int = 0,
         limit: int | None = None,
+        corpus_share: float = 1.0,
+        front_matter: bool = True,
     ) -> None:
         if questions is None and not (topics and qrels):
             raise InputError("questions is null", do="give questions, or both topics and qrels")
@@ -132,20 +135,26 @@ class BrowseCompPlus(Benchmark):
             seed=seed,
             limit=limit,
         )
-        super().__init__(name, chosen, tiers, answers)
+        super().__init__(
+            name,
+            chosen,
+            tiers,
+            answers,
+            corpus_share=corpus_share,
+            front_matter=front_matter,
+        )
 
     @cached_property
     def _corpus_files(self) -> list[Path]:
         return published_files(self._corpus, self._corpus_revision)
 
-    @property
-    def corpus_fingerprint(self) -> str:
-        """Hash of the corpus's files: all that an index depends on."""
+    def whole_fingerprint(self) -> str:
+        """Hash of the corpus's files."""
         return fingerprint("browsecomp_plus", *map(content_hash, self._corpus_files))
 
-    def documents(self) -> Iterator[Document]:
+    def read_documents(self) -> Iterator[Document]:
         """The corpus in the order of the files."""
-        for _, row in _published_rows(self._corpus_files, CorpusRow):
+        for _, row in published_rows(self._corpus_files, CorpusRow):
             title, url = row.get("title", ""), row.get("url", "")
             yield Document(row["docid"], title, row["text"], url)
 
@@ -160,7 +169,7 @@ def _read_questions(
     topics: list[tuple[Location, Topic]] = []
     answers: dict[str, list[str]] = {}
     tiers: dict[str, dict[str, dict[str, int]]] = {"evidence": {}, "gold": {}}
-    for location, row in _published_rows(files, QuestionRow):
+    for location, row in published_rows(files, QuestionRow):
         qid = row["query_id"]
         topics.append((location, Topic(qid, decoder.decode(location, row, "query", row["query"]))))
         for tier, documents in (("evidence", row["evidence_docs"]), ("gold", row["gold_docs"])):
@@ -232,7 +241,7 @@ def published_files(source: str, revision: str | None = None) -> list[Path]:
     )
 
 
-def _published_rows(files: Sequence[Path], model: type[R]) -> Iterator[tuple[Location, R]]:
+def published_rows(files: Sequence[Path], model: type[R]) -> Iterator[tuple[Location, R]]:
     """The rows of the files, each with its location: the row of a Parquet file or the line of a
     JSON-lines file, counted from 1."""
     columns = list(model.__annotations__)

@@ -73,7 +73,7 @@ class IrDatasetsBenchmark(Benchmark):
     - Judgements: the tier `evidence`. If a dataset judges subtopics or parts of documents, a pair
       has its highest grade.
 
-    `corpus_fingerprint` is a hash of the documents, which takes a pass over them. It is stored in
+    `whole_fingerprint` is a hash of the documents, which takes a pass over them. It is stored in
     the folder `soundingline` of `ir_datasets`' own folder, and read from there as long as the files
     of the documents have the same sizes and times.
 
@@ -106,6 +106,8 @@ class IrDatasetsBenchmark(Benchmark):
         qids: str | None = None,
         answers: str | Path | None = None,
         exclude_own: bool | None = None,
+        corpus_share: float = 1.0,
+        front_matter: bool = False,
     ) -> None:
         self.split = split
         self.dataset = _with_split(dataset, split)
@@ -125,9 +127,11 @@ class IrDatasetsBenchmark(Benchmark):
             qids=qids,
             sets=sets,
             exclude_own=exclude_own,
+            corpus_share=corpus_share,
+            front_matter=front_matter,
         )
 
-    def documents(self) -> Iterator[Document]:
+    def read_documents(self) -> Iterator[Document]:
         """The corpus in the order of the dataset."""
         for place, fields in self._rows("docs", self._source.docs_iter):
             row = parse(IrDocument, fields, where=place)
@@ -137,16 +141,15 @@ class IrDatasetsBenchmark(Benchmark):
                 text = text[1:] if text[:1].isspace() else text
             yield Document(row["doc_id"], title, text, row.get("url", ""))
 
-    @property
-    def corpus_fingerprint(self) -> str:
-        """Hash of the documents: all that an index depends on."""
+    def whole_fingerprint(self) -> str:
+        """Hash of the documents of the dataset."""
         if self._corpus_fingerprint:
             return self._corpus_fingerprint
         before = self._state()
         stamp = _stamp(self._documents_id)
         self._corpus_fingerprint = _stamped(stamp, before)
         if not self._corpus_fingerprint:
-            digest = super().corpus_fingerprint  # may download and so make the files
+            digest = super().whole_fingerprint()  # may download and so make the files
             if state := self._state():
                 with suppress(OSError):  # a folder that is shared and not ours to write
                     content = {"dataset": self._documents_id, "state": state, "corpus": digest}

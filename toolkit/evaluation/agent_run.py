@@ -24,6 +24,7 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import Qrels, parent
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Judge, holds_answer
+from soundingline.toolkit.evaluation.branches import branch_measures
 from soundingline.toolkit.evaluation.evaluation import (
     RANKINGS,
     VERDICTS,
@@ -139,6 +140,8 @@ def evaluate_run(
           `tool_errors`, `documents_exposed` (distinct documents previewed or opened),
           `tokens_exposed` (of all tool output), `seconds`: over recorded trajectories.
           `usage_<name>`: over those whose amount is known.
+        - `candidate_searches`, `branches_abandoned`, `returns_to_question`: see
+          `soundingline.toolkit.evaluation.branches`, over recorded trajectories with a search.
         - `<measure>_published`: see `soundingline.toolkit.evaluation.published`.
 
         `counts` has, among others, `no_call`: answers without any call of a tool; `reminded`:
@@ -150,7 +153,12 @@ def evaluate_run(
     Raises:
         InputError: for a trajectory of no question of the benchmark, and for two of one question.
     """
-    recorded = [without_texts(trajectory) for trajectory in trajectories]
+    recorded: list[Trajectory] = []
+    branches: PerQuestion = {}
+    for trajectory in trajectories:
+        for name, value in branch_measures(trajectory).items():
+            branches.setdefault(name, {})[trajectory.qid] = value
+        recorded.append(without_texts(trajectory))
     qids, targets = [topic.qid for topic in benchmark.topics], benchmark.targets
     _check_questions(recorded, qids)
     qrels = {
@@ -187,6 +195,7 @@ def evaluate_run(
         "citations_invented": {row.qid: _invented_citations(row) for row in ended},
         **_guesses([row for row in recorded if row.qid in accepted], accepted),
         **_effort(recorded),
+        **branches,
     }
     evaluation = Evaluation(
         counts={

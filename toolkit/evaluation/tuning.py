@@ -56,9 +56,18 @@ class CrossValidated(NamedTuple):
 
     chosen: int  # the number of the best point on all questions
     selected: float  # the mean of `chosen` on all questions
-    value: float  # the mean over all questions, each at the point chosen without its fold
+    values: Sequence[float]  # of each question at the point that is chosen without its fold
     folds: Sequence[int]  # the number of the point chosen without each fold
-    questions: int
+
+    @property
+    def questions(self) -> int:
+        """The number of questions."""
+        return len(self.values)
+
+    @property
+    def value(self) -> float:
+        """The mean of `values`."""
+        return float(np.mean(self.values))
 
     @property
     def optimism(self) -> float:
@@ -131,9 +140,7 @@ def cross_validated(
         out[test] = values[test, point]
         chosen.append(point)
     best = best_point(values, points)
-    return CrossValidated(
-        best, float(values[:, best].mean()), float(out.mean()), chosen, len(values)
-    )
+    return CrossValidated(best, float(values[:, best].mean()), tuple(out.tolist()), chosen)
 
 
 def plateau(values: Values, best: int, *, alpha: float = 0.05) -> Plateau:
@@ -173,9 +180,8 @@ class TuningResult:
             those of the grid. The others are references, which are measured but never chosen.
         choices: the choice of each measure.
         plateaus: the plateau around each measure's chosen point, on the questions that chose it.
-        gains: measure -> reference -> the chosen point compared with it on the reported questions.
-            After cross-validation these gains are too high, because these questions chose the
-            point.
+        gains: measure -> reference -> the choice compared with it on the reported questions. After
+            cross-validation, each question is measured at the point chosen without its fold.
     """
 
     grid: Grid
@@ -221,6 +227,8 @@ class TuningResult:
         for name in {"chosen", "best"} & plain.keys():
             plain[name] = point_settings(self.points[plain[name]])
         if isinstance(choice, CrossValidated):
+            del plain["values"]
+            plain["value"], plain["questions"] = choice.value, choice.questions
             plain["folds"] = [point_settings(self.points[number]) for number in choice.folds]
         return {
             **plain,
@@ -267,15 +275,17 @@ def tune(
     plateaus, gains = {}, {}
     for name in selecting.measures:
         # In the order of the ids, so that folds do not depend on the order of the questions.
-        values = selecting.of(name, sorted(selecting.qids))[:, : len(grid)]
+        qids = sorted(selecting.qids)
+        values = selecting.of(name, qids)[:, : len(grid)]
         choice: HeldOut | CrossValidated
         if folds is None:
             choice = held_out(values, reported.of(name)[:, : len(grid)], grid.points)
+            chosen = reported.by_question(name, choice.chosen)
         else:
             choice = cross_validated(values, grid.points, folds=folds, seed=seed)
+            chosen = dict(zip(qids, choice.values, strict=True))
         choices[name] = choice
         plateaus[name] = plateau(values, choice.chosen, alpha=alpha)
-        chosen = reported.by_question(name, choice.chosen)
         gains[name] = {
             point: paired_test(
                 chosen, reported.by_question(name, reported.points.index(point)), seed=seed

@@ -54,6 +54,11 @@ _LISTS = ("results", "hits", "documents")
 _DOCID = re.compile(r'"docid"\s*:\s*(?:"([^"]+)"|(\d+))')
 # A line of a page of Pi-Serini's tools or of ours.
 _PAGE_LINE = re.compile(r"^(?:\d+\. )?docid=(\S+)(?: score=| title=|$)", re.MULTILINE)
+# A hit of a ranking that is paged through, with its rank and the line below it, its excerpt.
+_PAGE_HIT = re.compile(
+    r"^(\d+)\. docid=(\S+)(?: score=| title=|$)[^\n]*(?:\n([^\n]*))?", re.MULTILINE
+)
+_EXCERPT_DEPTH = 50  # Pi-Serini's hits beyond this rank have none
 
 
 def run_paths(path: Path, skip: Collection[str] = ()) -> list[Path]:
@@ -202,7 +207,9 @@ def trajectory_of(
             shown = tuple(unit(docid) for docid in docids_shown(call.output))
             ranking = shown if name == "search" else ()
             log.surface(map(parent, shown))
-            log.show("previewed", list(map(parent, shown)))
+            listed_hits = set(docids_without_excerpt(call.output))
+            seen = [docid for docid in docids_shown(call.output) if docid not in listed_hits]
+            log.show("previewed", [parent(unit(docid)) for docid in seen])
         elif not error and name in ("get_document", "read_document"):
             docid = arguments.get("docid")
             shown = (parent(unit(str(docid))),) if isinstance(docid, (str, int)) else ()
@@ -278,6 +285,22 @@ def docids_shown(output: Any) -> list[str]:
     text that quotes such JSON, and from pages with lines `docid=...`.
     """
     return list(dict.fromkeys(_docids(output, _WRAPPERS)))
+
+
+def docids_without_excerpt(output: Any) -> list[str]:
+    """The ids that a page of a ranking, in the form of Pi-Serini's tools and of ours, lists without
+    an excerpt below: those beyond rank 50, and those that another hit or an empty line follows.
+    Empty for outputs in other forms.
+
+    >>> docids_without_excerpt("50. docid=a score=2.0\\n   an excerpt\\n51. docid=b score=1.0")
+    ['b']
+    """
+    text, listed, at = output_text(output), [], 0
+    while hit := _PAGE_HIT.search(text, at):
+        below, at = hit[3] or "", hit.start(3) if hit[3] else hit.end()
+        if int(hit[1]) > _EXCERPT_DEPTH or not below.strip() or _PAGE_HIT.match(below):
+            listed.append(hit[2])
+    return listed
 
 
 def output_text(output: Any) -> str:

@@ -20,7 +20,12 @@ from soundingline.toolkit.report.page import (
     texts,
 )
 from soundingline.toolkit.report.plots import against_cost, exposure, funnel, spreads
-from soundingline.toolkit.report.results import ReportData, run_interval
+from soundingline.toolkit.report.results import (
+    ReportData,
+    interval_of,
+    recorded_count,
+    run_interval,
+)
 from soundingline.toolkit.search.tool import LAYERS
 from soundingline.toolkit.trajectory import ROLES, TIERS
 
@@ -141,17 +146,132 @@ def calls_section(data: ReportData) -> Section | None:
 
     columns = [Column(kind.replace("_", " "), "mean, 5–50–95%") for kind in kinds]
     folded = "Calls per question, in numbers"
+    tables = [Table.of_runs(data.styles, columns, entries, folded=folded)]
+    branching = [style for style in data.styles if _BRANCHES[0] in style.run.metrics]
+    if any(style.run.metrics[_BRANCHES[0]] for style in branching):
+        tables.append(_branch_table(branching))
     return Section(
         "calls",
         "Calls per question",
         figures=figures,
         key="Thin line: 5th to 95th percentile of the questions; thick line: 25th to 75th; dot: "
         "median." + (_ONLY_COLOURED if data.too_many_colours else ""),
-        tables=[Table.of_runs(data.styles, columns, entries, folded=folded)],
+        tables=tables,
+    )
+
+
+_BRANCHES = ("candidate_searches", "branches_abandoned", "returns_to_question")
+
+
+def _branch_table(styles: Sequence[RunStyle]) -> Table:
+    """How agents follow candidates, with what the paper on Pi-Serini reports beside it."""
+
+    def entries(run: EvaluatedRun) -> Entries:
+        for measure in ("tool_calls", *_BRANCHES):
+            yield TableEntry(
+                value_text(run.metrics.get(measure), measure), sub=interval_of(run, measure)
+            )
+        cached = _spent(run).get("cached")
+        yield "—" if cached is None else number(100 * cached, 0) + "%"
+
+    columns = [
+        Column(name.replace("_", " "), "per question") for name in ("tool_calls", *_BRANCHES)
+    ]
+    return Table.of_runs(
+        styles,
+        [*columns, Column("cached", "of the input tokens")],
+        entries,
+        note="How agents follow candidates. A candidate search has a name that the tools showed "
+        "and the question lacks; a branch is a series of such searches for one name, abandoned "
+        "if no later query and not the answer has one of its names. The names are found by rules "
+        "(soundingline.toolkit.evaluation.branches), so the counts are approximate.",
     )
 
 
 # Costs.
+
+
+def accuracy_cost_section(data: ReportData) -> Section | None:
+    """Accuracy against the dollars of a question, or its tokens where fewer than two runs have
+    prices, with the Pareto front. None if fewer than two runs have an accuracy and such a cost, or
+    if the runs are over several benchmarks."""
+    measure, known = "accuracy", dict[str, list[tuple[RunStyle, float]]]()
+    styles = [style for style in data.styles if measure in style.run.metrics]
+    spent = {style.run.name: _spent(style.run) for style in styles}
+    for unit in ("dollars", "tokens"):
+        known[unit] = [(s, c) for s in styles if (c := spent[s.run.name].get(unit)) is not None]
+    unit = next((unit for unit, rows in known.items() if len(rows) > 1), "")
+    if not unit or data.systems is not None or not any(cost for _, cost in known[unit]):
+        return None
+    points = [(s, c, s.run.metrics[measure], run_interval(s.run, measure)) for s, c in known[unit]]
+    front = pareto_front([(cost, value) for _, cost, value, _ in points])
+    best = {points[place][0].run.name for place in front}
+    drawn = {style.run.name for style, *_ in points}
+    unknown = [style.label for style in styles if style.run.name not in drawn]
+    key = ["Broken line: the Pareto front. Lines: 95% confidence interval of the mean."]
+    key += [_GREY] if data.too_many_colours else []
+    key += (
+        [f"Not drawn, because their {unit} are unknown: {', '.join(unknown)}."] if unknown else []
+    )
+
+    def entries(run: EvaluatedRun) -> Iterator[TableEntry | str]:
+        value = value_text(run.metrics[measure], measure)
+        yield TableEntry(value, sub=interval_of(run, measure))
+        of_question = spent[run.name]
+        dollars, questions = of_question.get("dollars"), of_question["questions"]
+        of_all = f"{number(dollars * questions, 2)} in all" if dollars is not None else ""
+        yield TableEntry(number(dollars, 4), sub=of_all)
+        yield number(of_question.get("tokens"), 0)
+        cached = of_question.get("cached")
+        yield "—" if cached is None else number(100 * cached, 0) + "%"
+        yield "—" if run.name not in drawn else "yes" if run.name in best else "no"
+
+    columns = [Column(measure), Column("dollars", "per question"), Column("tokens", "per question")]
+    columns += [Column("cached", "of the input tokens"), *texts("Pareto front")]
+    return Section(
+        "accuracy-cost",
+        "Accuracy against cost",
+        lead=f"Accuracy against the {unit} that language models used for a question.",
+        legend=data.highlighted if data.too_many_colours else (),
+        figures=[
+            Figure(against_cost(points, axis=f"{unit} per question", measure=measure, front=front))
+        ],
+        key=" ".join(key),
+        note="A run is on the Pareto front if no other run is at least as accurate for at most the "
+        "same cost, and better in one of the two. The front is of means: neighbours on it may not "
+        "differ significantly. Requests of the judge are not counted.",
+        tables=[Table.of_runs(styles, columns, entries)],
+    )
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """The places of the points (cost, value) that no other point dominates, cheapest first. A point
+    dominates another if it costs no more and is worth no less, and differs from it.
+
+    >>> pareto_front([(3.0, 0.9), (1.0, 0.5), (2.0, 0.4), (1.0, 0.5)])
+    [1, 3, 0]
+    """
+    return [
+        place
+        for place, (cost, value) in sorted(enumerate(points), key=lambda item: item[1])
+        if not any(c <= cost and v >= value and (c, v) != (cost, value) for c, v in points)
+    ]
+
+
+def _spent(run: EvaluatedRun) -> dict[str, float]:
+    """The means over questions of the dollars and tokens of all roles but the judge, as far as they
+    are known, the share of cached input tokens, and the number of questions that were run."""
+    amounts: dict[str, float] = {"questions": recorded_count(run)}
+    names = ("usage_dollars", "usage_input_tokens", "usage_output_tokens", "usage_cached_tokens")
+    dollars, read, written, cached = map(run.metrics.get, names)
+    if dollars is not None:
+        amounts["dollars"] = dollars
+    if read is not None and written is not None:
+        amounts["tokens"] = read + written
+    if read and cached is not None:
+        amounts["cached"] = cached / read
+    return amounts
+
 
 _TIMES = {"once": "once, for the corpus", "query": "per query"}
 _UNITS = ("dollars", "tokens", "seconds")

@@ -96,6 +96,7 @@ def render(
         benchmarks_section(data),
         *(reversed(first) if data.against_baseline else first),
         effects_section(data),
+        agents.accuracy_cost_section(data),
         agents.costs_section(data),
         agents.roles_section(data),
         results.repeats_section(data),

@@ -95,6 +95,14 @@ _MEASURES: dict[tuple[int, int, str], dict[str, str]] = {
         "tool_errors": "Refused or failed tool calls per question.",
         "seconds": "Wall-clock seconds per question.",
     },
+    (2, NEITHER, _PI_SERINI): {
+        "candidate_searches": "Searches per question with a name that the tools showed and the "
+        "question does not have.",
+        "branches_abandoned": "Series of searches for one such name per question that the agent "
+        "gave up.",
+        "returns_to_question": "Searches per question with the question’s terms only, directly "
+        "after a search for such a name.",
+    },
     (1, NEITHER, ""): {
         "documents_returned": "Length of the list of documents in the answer.",
         "documents_exposed": "Documents previewed or opened per question.",

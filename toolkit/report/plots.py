@@ -184,6 +184,7 @@ def against_cost(
     *,
     axis: str,
     measure: str,
+    front: Sequence[int] = (),
 ) -> str:
     """Draw each run at its cost and its value.
 
@@ -191,9 +192,16 @@ def against_cost(
         points: (run, cost, value, confidence interval of the value).
         axis: the label of the axis of costs.
         measure: the name of the measure of the values.
+        front: the places in `points` of a Pareto front, cheapest first, which a line joins in
+            steps. The points of the front, and the runs with a colour of their own, then have their
+            labels beside them.
     """
-    plot = _axes(380, 260, left=46, right=14, top=12, bottom=46)
+    width, height = (560, 320) if front else (380, 260)
+    plot = _axes(width, height, left=46, right=14, top=12, bottom=46)
     plot.grid(color=GRID, linewidth=1)
+    if front:
+        x, y = zip(*(points[place][1:3] for place in front), strict=True)
+        plot.plot(x, y, color=MUTED, linewidth=1.5, linestyle="--", drawstyle="steps-post")
     for style, cost, value, interval in sorted(points, key=lambda row: row[0].colour is not None):
         if interval is not None:
             plot.plot([cost] * 2, interval, color=colour(style), linewidth=1.5)
@@ -203,7 +211,42 @@ def against_cost(
     plot.locator_params(axis="x", nbins=5)
     plot.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     plot.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
-    return _svg(plot, f"{measure} against {axis}", axis)
+    named = [p for i, p in enumerate(points) if i in front or p[0].colour is not None]
+    if front:
+        _label(plot, [(style.label, cost, value) for style, cost, value, _ in named])
+    label = f"{measure} against {axis}"
+    if front:
+        label += "; the Pareto front is " + ", then ".join(points[i][0].label for i in front)
+    return _svg(plot, label, axis)
+
+
+def _label(plot: Axes, named: Sequence[tuple[str, float, float]]) -> None:
+    """Write the label of each point beside it, on the side with more room, and move it up or down
+    until it covers no label before it."""
+    box = plot.get_window_extent()
+    taken: list[tuple[float, float, float]] = []  # left end, right end and middle of a label
+    for text, x, y in sorted(named, key=lambda point: -point[2]):
+        cut = textwrap.shorten(text, 40, placeholder=" …")
+        at, middle = plot.transData.transform((x, y))
+        left = at - box.x0 > box.x1 - at
+        long = 6.6 * len(cut)  # pixels, of a font that the browser chooses
+        start, end = (at - 10 - long, at - 10) if left else (at + 10, at + 10 + long)
+        for step in range(2 * len(named) + 2):
+            place = middle + (14 + step // 2 * _LINE) * (-1 if step % 2 else 1)
+            inside = box.y0 <= place <= box.y1
+            free = all(e < start or s > end or abs(m - place) >= _LINE for s, e, m in taken)
+            if inside and free:
+                break
+        taken.append((start, end, place))
+        written = plot.annotate(
+            cut,
+            (x, y),
+            ((-10 if left else 10), place - middle),
+            textcoords="offset pixels",
+            va="center",
+            parse_math=False,
+        )
+        written.set(ha="right" if left else "left", fontsize=_SMALL, color=INK)
 
 
 # Marker, size, face, and edges: a light edge on a dark one shows on every colour of the map.

@@ -72,12 +72,7 @@ def render_tuning(
         f"{len(result.grid):,} points of the grid {result.grid.name}: {', '.join(axes)}; objective "
         f"{result.objective}"
     )
-    warnings = [
-        "The parameters are chosen and reported on the same questions, so that the differences of "
-        "the chosen point from others are too large. The cross-validated value is not affected."
-    ]
-    summary = _summary(result, splits)
-    return page(title, subtitle, summary, [] if held_out else warnings, sections)
+    return page(title, subtitle, _summary(result, splits), [], sections)
 
 
 def described(point: GridPoint) -> str:
@@ -104,10 +99,11 @@ def _summary(result: TuningResult, splits: tuple[str, str]) -> list[TextSpan]:
             f"{value_text(choice.value, objective)}: optimism {optimism}."
         )
     gains = result.gains[objective]
+    difference = "Difference" if isinstance(choice, HeldOut) else "Its difference"
     gain = next((gain for point, gain in gains.items() if point[:2] == DEFAULT_POINT), None)
     if gain is not None:
         text += (
-            f" Difference from the default: {value_text(gain.difference, objective, sign=True)}, "
+            f" {difference} from the default: {value_text(gain.difference, objective, sign=True)}, "
             f"95% interval {interval_text(gain.low, gain.high, objective)}, "
             f"p {probability(gain.p)}."
         )
@@ -128,7 +124,10 @@ def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
         columns += [Column("best point", splits[1], numeric=False), Column("its value", splits[1])]
     columns += [Column("optimism"), Column("plateau", f"of {len(result.grid):,} points")]
     references = result.gains[result.objective]
-    columns += [Column(f"gain over {described(point)}", splits[1]) for point in references]
+    columns += [
+        Column(f"gain over {described(point)}", splits[1] if held_out else "cross-validated")
+        for point in references
+    ]
     rows = []
     for name, choice in result.choices.items():
         row = [TableEntry(name, mark="best" if name == result.objective else "")]
@@ -154,7 +153,8 @@ def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
         lead="Optimism is the value of a choice on the reported questions themselves, minus the "
         "value that a choice on other questions has on them.",
         note="Gains are differences of means, with the 95% bootstrap interval in brackets, and the "
-        "uncorrected p value of a paired randomisation test.",
+        "uncorrected p value of a paired randomisation test."
+        + ("" if held_out else " Each question counts at the point chosen without its fold."),
         tables=[Table(columns, rows)],
     )
 

@@ -15,6 +15,7 @@ from tiny_splade import POSITIONS, WORDS, write_splade
 
 from soundingline.pipelines.learned.encoding import SPARSE, Shard
 from soundingline.pipelines.learned.impacts import ImpactIndex
+from soundingline.pipelines.learned.sparta import Sparta
 from soundingline.pipelines.learned.splade import Splade
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
@@ -261,6 +262,59 @@ def test_the_ranking_is_that_of_brute_force(scale, checkpoint, tmp_path):
         assert len(found) == DEPTH
         assert found["docno"].tolist() == theirs["docno"].tolist()
         assert found["score"].tolist() == theirs["score"].tolist()
+
+
+def sparta_by_hand(folder, texts, terms=None):
+    """float32 [texts, vocabulary]: equations 4 to 6 of SPARTA, one text at a time, without bias and
+    without the embeddings of special tokens, as in BEIR."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    embeddings = model.embeddings.word_embeddings.weight.detach().clone()
+    embeddings[tokenizer.all_special_ids] = 0
+    rows = []
+    for each in texts:
+        read = tokenizer(each, truncation=True, max_length=40, return_tensors="pt")
+        with torch.no_grad():
+            matches = embeddings @ model(**read).last_hidden_state[0].T
+        row = torch.log(torch.relu(matches.max(dim=1).values) + 1).numpy()
+        if terms is not None:
+            row[np.argsort(-row, kind="stable")[terms:]] = 0
+        rows.append(row)
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("terms", [None, 12])
+def test_sparta_ranks_by_the_sum_over_the_tokens_of_the_query(terms, tmp_path):
+    folder = write_splade(tmp_path / "sparta", kind="encoder", seed=3)
+    units = corpus(60)
+    settings = {"dtype": "float32", "max_length": 40, "batch_tokens": 200}
+    settings |= {} if terms is None else {"terms": terms}
+    made = Sparta(str(folder), depth=DEPTH, **settings)
+    expected = sparta_by_hand(folder, [unit.contents for unit in units], terms)
+    arrays = made.encode([unit.contents for unit in units])
+    np.testing.assert_allclose(dense(arrays, len(made.vocabulary)), expected, atol=2e-6)
+    assert 0 < (expected > 0).mean() < 0.9
+
+    bound = made.bind(Collection("c1", open_index=indexed(tmp_path, units)))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    # A repeated token counts twice; unknown words and special tokens count nothing.
+    query = f"{WORDS[0]} {WORDS[7]} {WORDS[0]} xyzzy [MASK]"
+    tokens = tokenizer(f"{WORDS[0]} {WORDS[7]} {WORDS[0]}", add_special_tokens=False)["input_ids"]
+    scores = expected[:, tokens].sum(axis=1)
+    found = bound(pd.DataFrame({"qid": ["q"], "query": [query]}))
+    by_id = dict(zip((unit.unit_id for unit in units), scores, strict=True))
+    assert set(found["docno"]) == {name for name, score in by_id.items() if score > 0}
+    np.testing.assert_allclose(found["score"], [by_id[d] for d in found["docno"]], rtol=1e-5)
+    assert found["score"].is_monotonic_decreasing
+
+
+def test_sparta_refuses_a_checkpoint_with_a_head(checkpoint):
+    with pytest.raises(InputError, match="no encoder without a head"):
+        _ = Sparta(str(checkpoint)).fingerprint
+    with pytest.raises(InputError, match="terms"):
+        Sparta(str(checkpoint), terms=0)
+    whole, cut = (Sparta(str(checkpoint), terms=n) for n in (2000, 10))
+    assert whole.weighting != cut.weighting
 
 
 def test_the_index_holds_what_the_encoder_gives(checkpoint, tmp_path):

@@ -57,6 +57,48 @@ def folder(tmp_path):
     )
 
 
+SHARED = [{"_id": f"x{number}", "text": f"Filler {number}."} for number in range(400)]
+
+
+def test_a_share_of_the_corpus_keeps_judged_documents_and_part_of_the_others(folder):
+    write(folder, corpus=[*CORPUS, *SHARED])
+    kept = {}
+    for share in (0.1, 0.3, 1.0):
+        benchmarks = [
+            BeirBenchmark(folder, corpus_share=share, **settings)
+            for settings in ({}, {"split": "dev"}, {"split": None, "limit": 1})
+        ]
+        ids = [[document.docid for document in each.documents()] for each in benchmarks]
+        assert ids[0] == ids[1] == ids[2]
+        assert len({each.corpus_fingerprint for each in benchmarks}) == 1
+        assert set(ids[0]) >= {"d1", "d2", "d3"}
+        kept[share] = ids[0]
+    assert kept[1.0] == [row["_id"] for row in [*CORPUS, *SHARED]]
+    assert set(kept[0.1]) < set(kept[0.3]) < set(kept[1.0])
+    # Expected are 40 and 120 of the 400; five standard deviations are 30 and 46.
+    assert abs(len(kept[0.1]) - 43) < 30 and abs(len(kept[0.3]) - 123) < 46
+
+
+def test_shares_have_fingerprints_of_their_own(folder):
+    plain = BeirBenchmark(folder)
+    whole, half, third = (BeirBenchmark(folder, corpus_share=s) for s in (1.0, 0.5, 0.3))
+    assert (whole.fingerprint, whole.corpus_fingerprint) == (
+        plain.fingerprint,
+        plain.corpus_fingerprint,
+    )
+    for name in ("fingerprint", "corpus_fingerprint"):
+        assert len({getattr(each, name) for each in (whole, half, third)}) == 3
+    first = half.corpus_fingerprint
+    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t1\nq3\td3\t1\n")
+    assert BeirBenchmark(folder, corpus_share=0.5).corpus_fingerprint != first
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.5, "half"])
+def test_an_impossible_share_is_refused(folder, share):
+    with pytest.raises(InputError, match="corpus_share"):
+        BeirBenchmark(folder, corpus_share=share)
+
+
 def test_it_is_a_benchmark_named_like_its_folder(folder):
     benchmark = BeirBenchmark(folder)
     assert isinstance(benchmark, Benchmark)

@@ -20,9 +20,11 @@ from sealed_benchmark import (
     write_parquet,
 )
 
+from soundingline.pipelines import LexicalIndex
 from soundingline.toolkit import optional
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.browsecomp_plus import BrowseCompPlus
+from soundingline.toolkit.corpus import Passages, SqliteStore
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 
@@ -69,6 +71,55 @@ def test_json_lines_give_what_parquet_gives(folder):
     assert (lines.topics, lines.answers) == (parquet.topics, parquet.answers)
     assert lines.qrels == parquet.qrels
     assert [d.text for d in lines.documents()] == [d.text for d in parquet.documents()]
+
+
+FRONT_MATTER = {
+    "a": (
+        "---\ntitle: The Mill of Brel\nauthor: A. Kord\ndate: 2011-04-02\n---\nIt burned.",
+        "The Mill of Brel",
+    ),
+    "b": ("---\nauthor: B\ntitle: \"Brel: a 'town'\"  \n---\n", "Brel: a 'town'"),
+    "c": ("---\r\ntitle: Ostvik\r\n---\r\nText.", "Ostvik"),
+    "no title": ("---\nauthor: B\n---\ntitle: This is the text.", ""),
+    "empty": ("---\ntitle:\n---\nText.", ""),
+    "open": ("---\ntitle: Never closed\nText.", ""),
+    "later": ("Text.\n---\ntitle: No\n---\n", ""),
+    "rule": ("----\ntitle: No\n----\n", ""),
+    "nested": ("---\nseo:\n  title: No\n---\nText.", ""),
+}
+
+
+def with_corpus(folder, rows, **settings):
+    corpus = write_jsonl(folder / "own-corpus.jsonl", rows)
+    return BrowseCompPlus(str(folder / "questions"), str(corpus), **settings)
+
+
+def test_titles_are_those_of_the_front_matter(folder):
+    rows = [{"docid": docid, "text": text} for docid, (text, _) in FRONT_MATTER.items()]
+    rows.append({"docid": "own", "title": "Own", "text": FRONT_MATTER["a"][0]})
+    benchmark = with_corpus(folder, rows)
+    documents = {document.docid: document for document in benchmark.documents()}
+    expected = {docid: title for docid, (_, title) in FRONT_MATTER.items()} | {"own": "Own"}
+    assert {docid: document.title for docid, document in documents.items()} == expected
+    assert [document.text for document in documents.values()] == [row["text"] for row in rows]
+    plain = with_corpus(folder, rows, front_matter=False)
+    assert [d.title for d in plain.documents()] == [""] * len(FRONT_MATTER) + ["Own"]
+    assert plain.corpus_fingerprint != benchmark.corpus_fingerprint
+    assert plain.fingerprint != benchmark.fingerprint
+
+
+def test_the_title_is_before_every_passage_and_is_indexed(folder, tmp_path):
+    text = "---\ntitle: The Mill of Brel\n---\nIt burned twice. The council rebuilt it in slate."
+    benchmark = with_corpus(folder, [{"docid": "9", "text": text}])
+    store = SqliteStore.in_memory(benchmark.documents(), Passages(max_tokens=10))
+    assert [unit.contents for unit in store.units()] == [
+        "The Mill of Brel\n---\ntitle: The Mill of Brel",
+        "The Mill of Brel\n---\nIt burned twice.",
+        "The Mill of Brel\nThe council rebuilt it in slate.",
+    ]
+    index = LexicalIndex.build(store.units(), tmp_path / "index")
+    ranked = index.bm25(depth=10).search("mill")
+    assert set(ranked["docno"]) == {"9%p0", "9%p1", "9%p2"}
 
 
 def test_odd_rows_keep_their_texts(folder):

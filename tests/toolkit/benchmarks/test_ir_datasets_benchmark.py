@@ -167,6 +167,18 @@ def test_limit_keeps_the_first_questions_and_the_corpus(register):
     assert part.fingerprint != whole.fingerprint
 
 
+def test_a_share_of_the_corpus_has_a_fingerprint_of_its_own(register):
+    docs = [DOCS[0]._replace(doc_id=f"x{number}") for number in range(100)]
+    dataset = register("plain", Docs([*DOCS, *docs]), QUERIES, QRELS)
+    whole, part = IrDatasetsBenchmark(dataset), IrDatasetsBenchmark(dataset, corpus_share=0.3)
+    judged = {docid for rows in whole.qrels["evidence"].values() for docid in rows}
+    everything = {document.docid for document in whole.documents()}
+    kept = {document.docid for document in part.documents()}
+    assert judged & everything <= kept < everything
+    assert part.corpus_fingerprint != whole.corpus_fingerprint
+    assert part.fingerprint != whole.fingerprint
+
+
 def test_a_split_is_below_or_beside_a_dataset_and_shares_its_corpus(register):
     documents = Docs(DOCS)
     base = register("base", documents, QUERIES)

@@ -11,6 +11,7 @@ from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.agent_run import evaluate_run, final_ranking
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
+from soundingline.toolkit.evaluation.branches import branch_measures
 from soundingline.toolkit.evaluation.funnel import (
     evidence_funnel,
     exposure_curves,
@@ -598,3 +599,53 @@ def test_confidences_that_differ_by_rounding_alone_are_ties():
     assert calibration_error(stated, [True, False, True, False], bin_size=2) == pytest.approx(
         100 * (0.5 - 0.003)
     )
+
+
+def followed(*queries, exact="", question="Which harbour town has a lighthouse from 1902?"):
+    """Searches of a question; the first output shows the names Brel and Oster, and a tide."""
+    pages = [
+        "Brel and Oster are towns. The Tide is high: a tide.",
+        *["Brel, Oster."] * len(queries),
+    ]
+    calls = [
+        ToolCall("search", {"reason": "r", "query": query}, f'Results for "{query}". {page}')
+        for query, page in zip(queries, pages, strict=False)
+    ]
+    return Trajectory("q", question, "completed", answer=Answer(exact=exact), calls=calls)
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "candidates", "abandoned", "returns"),
+    [
+        # No output precedes the first query, and `tide` is no name: it has a small initial too.
+        (followed("brel", "harbour tide", "lighthouse from 1902"), 0, 0, 0),
+        # Two branches; that of Brel is given up, and the last search has the question's terms.
+        (
+            followed("harbour", "Brel history", "brel port", "Oster town", "town lighthouse"),
+            3,
+            2,
+            1,
+        ),
+        # The branch of Oster ends in the answer, and no search follows that of Brel.
+        (followed("harbour", "oster", "brel", exact="Oster"), 2, 0, 0),
+        # Brel is taken up again: no branch is abandoned but the one in between.
+        (followed("harbour", "brel", "oster", "harbour town", "brel mayor"), 3, 1, 1),
+        # A query with a new word that is no name is no return to the question.
+        (followed("harbour", "brel", "harbour festival"), 1, 1, 0),
+    ],
+)
+def test_branches_are_counted_as_by_hand(trajectory, candidates, abandoned, returns):
+    counted = branch_measures(trajectory)
+    assert counted == {
+        "candidate_searches": candidates,
+        "branches_abandoned": abandoned,
+        "returns_to_question": returns,
+    }
+
+
+def test_refused_searches_are_in_no_branch_and_no_search_has_no_measure():
+    refused = ToolCall("search", {"query": "brel"}, "Brel", error="empty")
+    only = replace(followed("harbour", "harbour"), calls=[refused])
+    assert branch_measures(only) == {}
+    counted = branch_measures(replace(followed("a"), calls=[refused, *followed("brel").calls]))
+    assert counted["candidate_searches"] == 0  # what a refused call shows is no name

@@ -202,6 +202,7 @@ def test_cross_validation_of_two_questions_reports_each_in_the_others_choice():
     assert found.value == pytest.approx((0.2 + 0.1) / 2)
     assert found.chosen == 1
     assert found.optimism == pytest.approx(0.5 - 0.15)
+    assert found.values == pytest.approx((0.2, 0.1))
 
 
 def test_cross_validation_is_repeatable_and_honest_on_noise():
@@ -326,6 +327,9 @@ def test_a_tuning_chooses_within_the_grid_and_compares_with_the_references(folds
     assert found.chosen() in found.grid.points
     assert set(found.choices) == {"AP", "RR"}
     gain = found.gains["AP"][(0.9, 0.4)]
+    choice = found.choices["AP"]
+    value = choice.chosen_value if folds is None else choice.value
+    assert gain.difference == pytest.approx(value - found.reported.of("AP")[:, 4].mean())
     assert gain.difference < 0
     assert gain.n == 20
     assert found.plateaus["AP"].inside.shape == (4,)

@@ -201,3 +201,22 @@ def test_published_jsonl_with_text_parts_opens_and_keeps_queries_in_the_clear():
     assert trajectory.calls[0].arguments == {"query": "in the clear"}
     assert trajectory.tiers["previewed"] == ("12",)
     assert trajectory.answer.confidence == 5
+
+
+def test_a_hit_without_an_excerpt_is_listed_and_not_previewed():
+    first = (
+        "1. docid=a score=9.0 title=A\n   of a\n2. docid=b score=8.0\n3. docid=c score=7.0\n   of c"
+    )
+    # The rank alone says that there is no excerpt where the line below belongs to the page.
+    second = (
+        "50. docid=d score=3.0\n   of d\n51. docid=e score=2.0\n52. docid=f score=1.0\nNext: 53"
+    )
+    items = [
+        call("search", {"query": "q"}, [{"type": "text", "text": first}]),
+        call("read_search_results", {"search_id": "s1", "offset": 50}, second),
+        answer("x"),
+    ]
+    (transcript,) = bcp.read_pi_serini([("f", pi_serini("1", items))])
+    tiers = trajectory_of(transcript, "question?").tiers
+    assert tiers["surfaced"] == ("a", "b", "c", "d", "e", "f")
+    assert tiers["previewed"] == ("a", "c", "d")

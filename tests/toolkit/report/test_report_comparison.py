@@ -477,3 +477,51 @@ def test_changes_of_rankings_without_an_agent_are_of_ndcg_and_without_a_cost():
     figure = page.html.partition("<svg")[2].partition("</svg>")[0]
     assert "difference in nDCG@10" in figure
     assert "accuracy" not in figure and "tokens exposed" not in figure
+
+
+def spending(run, dollars=None, tokens=None):
+    named = {"usage_dollars": dollars, "usage_input_tokens": tokens, "usage_output_tokens": tokens}
+    known = {name: value for name, value in named.items() if value is not None}
+    return replace(run, metrics={**run.metrics, **known})
+
+
+def test_the_pareto_front_is_of_the_runs_that_no_other_run_dominates():
+    points = [(4.0, 0.9), (1.0, 0.5), (2.0, 0.5), (3.0, 0.7), (5.0, 0.9), (1.0, 0.4)]
+    assert [points[place] for place in agents.pareto_front(points)] == [
+        (1.0, 0.5),
+        (3.0, 0.7),
+        (4.0, 0.9),
+    ]
+
+
+def test_accuracy_is_shown_against_dollars_else_tokens_with_the_front():
+    runs = [
+        replace(run, metrics={**run.metrics, "accuracy": a})
+        for run, a in zip(six_runs()[:3], (0.4, 0.6, 0.5), strict=True)
+    ]
+    priced = [spending(run, cost, 10.0) for run, cost in zip(runs, (0.1, 0.2, 0.3), strict=True)]
+    data = report_data(priced)
+    section = agents.accuracy_cost_section(data)
+    assert [row[-1].text for row in section.tables[0].rows] == ["yes", "yes", "no"]
+    assert [row[2].sub for row in section.tables[0].rows] == [
+        "10.00 in all",
+        "20.00 in all",
+        "30.00 in all",
+    ]
+    svg = section.figures[0].svg
+    first, second, third = (style.label for style in data.styles)
+    assert f"the Pareto front is {first}, then {second}&quot;"[:-6] in svg
+    assert all(label in re.findall(r"<text[^>]*>([^<]*)</text>", svg) for label in (first, second))
+    # One run without a price is named; with a single price left, tokens are drawn.
+    one_unknown = report_data([priced[0], priced[1], spending(runs[2], tokens=10.0)])
+    assert f"their dollars are unknown: {third}." in agents.accuracy_cost_section(one_unknown).key
+    unpriced = [
+        spending(run, tokens=tokens) for run, tokens in zip(runs, (9.0, 5.0, 1.0), strict=True)
+    ]
+    by_tokens = agents.accuracy_cost_section(report_data(unpriced))
+    assert "the tokens" in by_tokens.lead
+    assert [row[-1].text for row in by_tokens.tables[0].rows] == ["no", "yes", "yes"]
+
+
+def test_runs_without_a_model_have_no_accuracy_against_cost():
+    assert agents.accuracy_cost_section(report_data(six_runs())) is None

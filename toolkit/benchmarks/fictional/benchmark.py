@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,7 +30,7 @@ from soundingline.toolkit.benchmarks.fictional.set_questions import (
     set_wording,
 )
 from soundingline.toolkit.benchmarks.fictional.world import PERIOD, Fact, Random, World
-from soundingline.toolkit.data import Document, Link, Topic
+from soundingline.toolkit.data import Document, Link, Qrels, Topic
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.files import fingerprint
 
@@ -84,6 +84,7 @@ class FictionalWorld(Benchmark):
         split: `dev` or `test` for half of the questions each, None for all. No entity that a
             question is about and no entity of an answer occurs in both.
         qids: a list of the questions to select, see `Benchmark`.
+        corpus_share: see `Benchmark`. The pages of the questions of both splits are kept.
 
     `qrels["evidence"]` are all documents on the path of a question, `qrels["gold"]` the
     one that states the answer; each has grade 1.
@@ -108,6 +109,7 @@ class FictionalWorld(Benchmark):
         name: str = "fictional",
         split: str | None = None,
         qids: str | None = None,
+        corpus_share: float = 1.0,
     ) -> None:
         check_int("documents", documents, ge=FEWEST, le=MOST)
         self.asks_sets, count = _asked(questions)
@@ -129,13 +131,13 @@ class FictionalWorld(Benchmark):
         self.name = name
         self.split = split
         self.qids = qids
+        self._choose_corpus(corpus_share, front_matter=False)
         self.world = World(self.size, self.seed, self.twins)
         self.yes_no, self.repetition = yes_no, _repetition(repetition)
         self._articles = Articles(self.world, self.median_words, self.p90_words, self.repetition)
 
-    @property
-    def corpus_fingerprint(self) -> str:
-        """Hash of the settings that the documents depend on."""
+    def whole_fingerprint(self) -> str:
+        """Hash of the settings that the pages depend on."""
         lengths = (self.median_words, self.p90_words, *(self.repetition or ()))
         return fingerprint("fictional", VERSION, self.size, self.seed, self.twins, lengths)
 
@@ -152,11 +154,29 @@ class FictionalWorld(Benchmark):
             settings = (*settings, [topic.qid for topic in self.topics])
         return fingerprint(self.corpus_fingerprint, settings)
 
-    def documents(self, start: int = 0, stop: int | None = None) -> Iterator[Document]:
-        """Documents number `start` (from 0) up to `stop` (not included; None for all), in order.
-        Ranges are independent of each other, so processes may share the work."""
+    def read_documents(self, start: int = 0, stop: int | None = None) -> Iterator[Document]:
         for index in range(start, self.size if stop is None else min(stop, self.size)):
             yield self._articles.document(index)
+
+    def documents(self, start: int = 0, stop: int | None = None) -> Iterator[Document]:
+        """Documents number `start` (from 0) up to `stop` (not included; None for all), in order, as
+        far as they are in the share of the corpus. Ranges are independent of each other, so
+        processes may share the work."""
+        pages = self.read_documents(start, stop)
+        return (page for page in pages if self._in_share(page.docid))
+
+    def _kept(self, qrels: Mapping[str, Qrels]) -> frozenset[str]:
+        if self.corpus_share == 1:
+            return frozenset()
+        if self.asks_sets:
+            targets = (self._set_maker.targets(each.question) for each in self._every_set)
+            return frozenset(name for docids in targets for name in docids)
+        entities = {entity for each in self._every_question for entity in each.question.path}
+        return frozenset(docid(self.world.index(entity)) for entity in entities)
+
+    @cached_property
+    def _judged(self) -> frozenset[str]:  # type: ignore[override]
+        return self._kept({})
 
     def statistics(self, sample: int = 500) -> dict[str, float]:
         """Counts and lengths of `sample` documents spread over the corpus (all, if it has fewer).
@@ -178,13 +198,13 @@ class FictionalWorld(Benchmark):
         return self.world.facts(self.world.entity(document_number(docid, self.size)))
 
     def missing_documents(self, docids: Iterable[str]) -> set[str]:
-        """Those of the docids that are not in the world. Makes no document."""
+        """Those of the docids that are not in the corpus. Makes no document."""
         return {name for name in docids if not self.has_document(name)}
 
     def has_document(self, docid: str) -> bool:
         """Whether there is a document of this id."""
         try:
-            return document_number(docid, self.size) >= 0
+            return document_number(docid, self.size) >= 0 and self._in_share(docid)
         except KeyError:
             return False
 
@@ -200,6 +220,10 @@ class FictionalWorld(Benchmark):
     @cached_property
     def worded_questions(self) -> Sequence[WordedQuestion]:
         """The chained questions of the split, with their formal shapes. Made at their first use."""
+        return self._of_split(self._every_question)
+
+    @cached_property
+    def _every_question(self) -> Sequence[WordedQuestion]:
         maker = QuestionMaker(self.world, self.hops, self.clues, self.yes_no)
         worded = []
         for number, question in enumerate(maker.questions(self.count), start=1):
@@ -207,16 +231,19 @@ class FictionalWorld(Benchmark):
             text = Wording(question, self.obfuscation, random).text()
             accepted = answers(self.world, question)
             worded.append(WordedQuestion(f"q{number:04d}", text, accepted, question))
-        return self._of_split(worded, f"of {self.hops} hops", "more documents, or more clues")
+        return self._enough(worded, f"of {self.hops} hops", "more documents, or more clues")
 
-    def _of_split(self, worded: Sequence[W], sort: str, instead: str) -> Sequence[W]:
-        """The questions of the split. `InputError` if the world is too small for all questions."""
+    def _of_split(self, worded: Sequence[W]) -> Sequence[W]:
+        return worded if self.split is None else worded[SPLITS.index(self.split) :: 2]
+
+    def _enough(self, worded: Sequence[W], sort: str, instead: str) -> Sequence[W]:
+        """The questions. `InputError` if the world is too small for all that were asked for."""
         if len(worded) < self.count:
             raise InputError(
                 f"{self.size} documents hold only {len(worded)} of {self.count} questions {sort}",
                 do=f"Ask for fewer questions, {instead}",
             )
-        return worded if self.split is None else worded[SPLITS.index(self.split) :: 2]
+        return worded
 
     @cached_property
     def _set_maker(self) -> SetQuestionMaker:
@@ -225,6 +252,10 @@ class FictionalWorld(Benchmark):
     @cached_property
     def worded_sets(self) -> Sequence[WordedSetQuestion]:
         """The questions of the split that ask for documents; none if questions are chained."""
+        return self._of_split(self._every_set)
+
+    @cached_property
+    def _every_set(self) -> Sequence[WordedSetQuestion]:
         if not self.asks_sets:
             return []
         worded = []
@@ -232,7 +263,7 @@ class FictionalWorld(Benchmark):
             random = Random("set wording", self.seed, number)
             text = set_wording(question, self.obfuscation, random)
             worded.append(WordedSetQuestion(f"s{number:04d}", text, checklist(question), question))
-        return self._of_split(worded, "that ask for documents", "or more documents")
+        return self._enough(worded, "that ask for documents", "or more documents")
 
     def __getattr__(self, name: str) -> Any:
         # The attributes of the base class, which index building does not need, are made at the
@@ -251,6 +282,7 @@ class FictionalWorld(Benchmark):
                 qids=self.qids,
                 checklists={worded.qid: worded.checklist for worded in sets},
                 satisfaction={worded.qid: Satisfaction(maker, worded.question) for worded in sets},
+                corpus_share=self.corpus_share,
             )
         else:
             gold: dict[str, dict[str, int]] = {}
@@ -268,6 +300,7 @@ class FictionalWorld(Benchmark):
                     chained.qid: needed_facts(self.world, chained.question)
                     for chained in self.worded_questions
                 },
+                corpus_share=self.corpus_share,
             )
         return getattr(self, name)
 

@@ -1,0 +1,798 @@
+"""OpenSearch (or a compatible cluster) as an engine: BM25 over an index that many machines share.
+
+The index holds the analysed contents of each unit in one field of its analyzer, and the unit
+itself. Queries arrive as weights by index term, so that feedback and enrichment rank as over our
+own index. Lucene's analyzers are the cluster's, and `build` compares their tokens with ours; terms
+of the other analyzers are made here. k1 and b are a setting of an index (`similarity`), so each
+pair has an index: a clone, which shares the files of the first one.
+
+The formula is Lucene's. OpenSearch before 3.0 and Elasticsearch multiply it by k1 + 1
+(`LegacyBM25Similarity`); a probe finds out, and the scores here are without that factor.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from threading import RLock
+from typing import Any, ClassVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soundingline.pipelines.engines.engine import NOTHING, RankedList, TermQuery
+from soundingline.pipelines.engines.opensearch_client import BUSY, Cluster, pauses
+from soundingline.pipelines.index_folder import (
+    REBUILD,
+    OpenedIndex,
+    UniqueUnits,
+    read_manifest,
+    write_manifest,
+)
+from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
+from soundingline.pipelines.lexical.bm25 import check_settings, idf
+from soundingline.pipelines.lexical.index import weights_of
+from soundingline.pipelines.lexical.storage import DECODED_LENGTHS, encode_lengths
+from soundingline.pipelines.retrieve import BM25
+from soundingline.toolkit.console import notify, track
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.files import atomic_folder, fingerprint
+from soundingline.toolkit.optional import import_optional
+
+NAME = "opensearch"
+_VERSION = 1  # of the fields below
+_META = "soundingline"
+_SIMILARITY = "soundingline"
+_FIRST = (0.9, 0.4)  # k1 and b of the index that is loaded
+_WINDOW = 10_000  # the cluster's default of `index.max_result_window`
+_CLAUSES = 1024  # and of `indices.query.bool.max_clause_count`
+_QUERIES_AT_ONCE = 64
+_UNITS_AT_ONCE = 2000
+_NUMBERS_AT_ONCE = 1000
+_CHECKED_TEXTS = 2000
+_TOKENS_AT_ONCE = 9000  # below the default of `index.analyze.max_token_count`
+_PROBED = 5  # documents
+_TOLERANCE = 1e-4
+_LONGEST_ID = 512  # bytes
+_SLOW_S = 3600.0
+_JOIN = "\ue000"  # for the space of an n-gram, at which the cluster would cut
+_POSSESSIVE = {"type": "stemmer", "language": "possessive_english"}
+# Lucene's analyzers under our names. All other terms are made here and cut at white space there.
+_ANALYZERS: dict[str, dict[str, Any]] = {
+    "english": {"type": "english"},  # standard, possessive, lower case, stop, Porter
+    "english_unstemmed": {
+        "type": "custom",
+        "tokenizer": "standard",
+        "filter": ["possessive", "lowercase", "stop"],
+    },
+    "standard": {"type": "custom", "tokenizer": "standard", "filter": ["lowercase"]},
+    "whitespace": {"type": "whitespace"},
+}
+_TERMS = {"type": "custom", "tokenizer": "terms", "filter": []}
+
+
+@dataclass(frozen=True)
+class OpenSearchEngine:
+    """Loads an index into a search cluster and opens it (the extra `opensearch`).
+
+    Args:
+        url: the address of a node, or of several.
+        index: the name of an alias for the loaded index. None: an index named after its content.
+        analyzer: see `make_analyzer`.
+        shards, replicas: of the index. Statistics are those of all shards.
+        shared: whether other jobs search the index, so that each (k1, b) needs a clone. False:
+            (k1, b) is set in the index itself, and one job at a time may search it.
+        force_merge: merge each shard into one segment after loading.
+        ca_certs, timeout_s: see `Cluster`.
+
+    Raises:
+        InputError: for an unknown analyzer and for numbers out of range; from `build` and `open`
+            for whatever the cluster refuses, and for a cluster that computes another BM25.
+    """
+
+    url: str | Sequence[str] | None = None
+    index: str | None = None
+    analyzer: str = "english"
+    shards: int = 1
+    replicas: int = 1
+    shared: bool = True
+    force_merge: bool = False
+    ca_certs: str | None = None
+    timeout_s: float = 60.0
+    name: str = NAME
+    _added: str = field(default="", init=False)
+    supports: ClassVar[frozenset[str]] = frozenset({"bm25", "rm3"})
+
+    def __post_init__(self) -> None:
+        make_analyzer(self.analyzer)
+        check_int("engine.shards", self.shards)
+        check_int("engine.replicas", self.replicas, ge=0)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.name, self._urls, self.index, *self._made)
+
+    @property
+    def _urls(self) -> tuple[str, ...]:
+        given = (self.url,) if isinstance(self.url, str) else tuple(self.url or ())
+        return tuple(url.rstrip("/") for url in given)
+
+    @property
+    def _made(self) -> tuple[Any, ...]:
+        analyzer = make_analyzer(self.analyzer).fingerprint
+        return analyzer, self.shards, self.shared, self._added, _VERSION
+
+    def of_content(self, content: str) -> OpenSearchEngine:
+        """The engine of units to which something was added, whose index has another name."""
+        engine = copy.copy(self)
+        object.__setattr__(engine, "_added", content)
+        return engine
+
+    def cluster(self) -> Cluster:
+        """The cluster, which is not asked yet."""
+        return Cluster(self._urls, self.ca_certs, self.timeout_s)
+
+    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
+        """Load the units. The folder, which appears at the end, records what the index is.
+
+        An index that was loaded completely before is used as it is. One whose loading was stopped
+        is completed: units that it has are not sent again. An older index behind the alias stays.
+        """
+        name = f"{self.index or NAME}-{fingerprint(corpus_fingerprint, *self._made)}"
+        loading = _Loading(self, self.cluster(), name)
+        with atomic_folder(Path(path)) as folder:
+            counts = loading.counts() or loading.load(units)
+            if self.index:
+                loading.point_alias(self.index)
+            content = {
+                "corpus_fingerprint": corpus_fingerprint,
+                "analyzer_fingerprint": make_analyzer(self.analyzer).fingerprint,
+                "index": name,
+                "counts": counts,
+                "identity": _identity(loading.cluster, name, self.shared),
+            }
+            write_manifest(folder, NAME, content)
+
+    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> OpenSearchIndex:
+        """`InputError` if the folder or the index in the cluster is missing, of another corpus or
+        analyzer, or changed, and for a red index."""
+        manifest = read_manifest(Path(path), NAME, corpus_fingerprint)
+        if manifest["analyzer_fingerprint"] != make_analyzer(self.analyzer).fingerprint:
+            what = f"the opensearch index at '{path}' was made by another analyzer"
+            raise InputError(f"{what} than '{self.analyzer}'", do=REBUILD)
+        index = OpenSearchIndex(Path(path), manifest, self)
+        index.check_unchanged()
+        return index
+
+
+def _field(analyzer: str) -> str:
+    return "contents_" + analyzer.replace(":", "_")
+
+
+def _similarity(k1: float, b: float) -> dict[str, Any]:
+    return {"similarity": {_SIMILARITY: {"type": "BM25", "k1": k1, "b": b}}}
+
+
+def _described(cluster: Cluster, name: str) -> Any:
+    """Settings and mapping of an index; None if there is none."""
+    reply = cluster.ask("GET", f"/{name}", missing=True)
+    return None if reply is None else next(iter(reply.values()))
+
+
+def _k1_b(settings: Mapping[str, Any]) -> tuple[float, float]:
+    found = settings["index"].get("similarity", {}).get(_SIMILARITY, {})
+    return float(found.get("k1", 1.2)), float(found.get("b", 0.75))
+
+
+def _identity(cluster: Cluster, name: str, shared: bool) -> dict[str, Any]:
+    """What makes two indexes of a cluster one. Refuses a red index."""
+    found = _described(cluster, name)
+    if found is None:
+        raise InputError(f"{cluster.urls[0]} has no index '{name}'", do=REBUILD)
+    if cluster.ask("GET", f"/_cluster/health/{name}")["status"] == "red":
+        raise InputError(
+            f"the index '{name}' at {cluster.urls[0]} is red: a shard has no copy that answers",
+            do="bring its node back; a ranking without its documents would be wrong",
+        )
+    settings = found["settings"]["index"]
+    return {
+        "uuid": settings["uuid"],
+        "documents": cluster.ask("GET", f"/{name}/_count")["count"],
+        "settings": {key: settings.get(key) for key in ("analysis", "number_of_shards")},
+        "similarity": list(_k1_b(found["settings"])) if shared else "set for each search",
+        "mapping": found["mappings"],
+        "server": cluster.ask("GET", "/")["version"]["number"],
+    }
+
+
+class _Loading:
+    """One index while it is loaded."""
+
+    def __init__(self, engine: OpenSearchEngine, cluster: Cluster, name: str) -> None:
+        self.engine, self.cluster, self.name = engine, cluster, name
+        self.analyzer = make_analyzer(engine.analyzer)
+
+    def counts(self) -> dict[str, int] | None:
+        """The statistics of an index that is complete; None for any other."""
+        found = _described(self.cluster, self.name)
+        counts = found and found["mappings"].get("_meta", {}).get(_META)
+        return {key: int(value) for key, value in counts.items()} if counts else None
+
+    def load(self, units: Iterable[Unit]) -> dict[str, int]:
+        """Send what is missing, and complete the index. Returns its statistics."""
+        ask, path = self.cluster.ask, f"/{self.name}"
+        resuming = _described(self.cluster, self.name) is not None
+        if not resuming:
+            ask("PUT", path, self._definition())
+        checked = UniqueUnits(track(units, "indexing (opensearch)"))
+        rows = self._rows(checked)
+        first = True
+        while batch := list(islice(rows, _UNITS_AT_ONCE)):
+            if first:
+                self._check_analysis([row[_field(self.engine.analyzer)] for row in batch])
+                first = False
+            if resuming:
+                present = self._present([row["id"] for row in batch])
+                batch = [row for row in batch if row["id"] not in present]
+            self._send(batch)
+        total = checked.finish()
+        ask("POST", f"{path}/_refresh", request_timeout=_SLOW_S)
+        deleted = ask("GET", f"{path}/_stats/docs")["_all"]["primaries"]["docs"]["deleted"]
+        if self.engine.force_merge or deleted:
+            # Lucene counts deleted documents in its statistics until they are merged away.
+            merging: dict[str, Any] = {"max_num_segments": 1, "request_timeout": _SLOW_S}
+            ask("POST", f"{path}/_forcemerge", **merging)
+            ask("POST", f"{path}/_refresh", request_timeout=_SLOW_S)
+        if (count := ask("GET", f"{path}/_count")["count"]) != total:
+            raise InputError(
+                f"the index '{self.name}' has {count} documents of {total}",
+                do="delete it in the cluster, and give the same command again",
+            )
+        last = {"refresh_interval": None, "number_of_replicas": self.engine.replicas}
+        ask("PUT", f"{path}/_settings", {"index": {**last, "blocks": {"write": True}}})
+        some = {"query": {"range": {"length": {"gt": 0}}}}
+        sums = {"size": 0, "aggs": {"tokens": {"sum": {"field": "length"}}}}
+        summed = ask("POST", f"{path}/_search", sums)
+        if reason := self.cluster.failure(summed)[0]:
+            raise InputError(f"the index '{self.name}' cannot be summed up: {reason}")
+        counts = {
+            "units": total,
+            "tokens": int(summed["aggregations"]["tokens"]["value"]),
+            "with_terms": int(ask("POST", f"{path}/_count", some)["count"]),
+        }
+        ask("PUT", f"{path}/_mapping", {"_meta": {_META: counts}})
+        return counts
+
+    def point_alias(self, alias: str) -> None:
+        """Let the alias name this index alone, in one step."""
+        found = self.cluster.ask("GET", f"/{alias}", missing=True) or {}
+        if alias in found:
+            raise InputError(
+                f"engine.index={alias!r} is an index at {self.cluster.urls[0]}",
+                valid="a new name, or an alias of an index that this engine loaded",
+            )
+        if list(found) != [self.name]:
+            others = [{"remove": {"index": other, "alias": alias}} for other in found]
+            actions = [*others, {"add": {"index": self.name, "alias": alias}}]
+            self.cluster.ask("POST", "/_aliases", {"actions": actions})
+            if found:
+                notify(f"{alias} names {self.name} now; {', '.join(found)} is still there")
+
+    def _definition(self) -> dict[str, Any]:
+        analysis = {
+            "analyzer": {"contents": _ANALYZERS.get(self.engine.analyzer, _TERMS)},
+            "filter": {"possessive": _POSSESSIVE},
+            "tokenizer": {"terms": {"type": "whitespace", "max_token_length": 1 << 20}},
+        }
+        contents = {"type": "text", "analyzer": "contents", "similarity": _SIMILARITY}
+        name = _field(self.engine.analyzer)
+        properties: dict[str, Any] = {
+            "id": {"type": "keyword"},
+            "number": {"type": "long"},
+            "length": {"type": "long"},
+            name: contents,
+        }
+        settings = {
+            "number_of_shards": self.engine.shards,
+            "number_of_replicas": 0,
+            "refresh_interval": "-1",
+            "analysis": analysis,
+            **_similarity(*_FIRST),
+        }
+        mappings = {"dynamic": False, "_source": {"excludes": [name]}, "properties": properties}
+        return {"settings": {"index": settings}, "mappings": mappings}
+
+    def _rows(self, units: UniqueUnits) -> Iterator[dict[str, Any]]:
+        ours = self.engine.analyzer not in _ANALYZERS
+        for number, unit in enumerate(units):
+            if len(unit.unit_id.encode("utf-8", "surrogatepass")) > _LONGEST_ID:
+                raise InputError(
+                    f"unit id '{unit.unit_id:.60}...' is too long for a search cluster",
+                    valid=f"{_LONGEST_ID} bytes at most",
+                )
+            terms = self.analyzer.terms(unit.contents)
+            yield {
+                "id": unit.unit_id,
+                "number": number,
+                "length": len(terms),
+                "title": unit.title,
+                "text": unit.text,
+                _field(self.engine.analyzer): " ".join(map(_stored, terms))
+                if ours
+                else unit.contents,
+            }
+
+    def _check_analysis(self, texts: Sequence[str]) -> None:
+        """`InputError` if the cluster's tokens of the first texts are not ours."""
+        if self.engine.analyzer not in _ANALYZERS:
+            return
+        batches: list[list[str]] = [[]]
+        size = 0
+        for text in texts[:_CHECKED_TEXTS]:
+            part = text[: 4 * _TOKENS_AT_ONCE]  # of a text with too many tokens for one request
+            tokens = len(part.split()) + sum(not char.isalnum() for char in part)
+            if batches[-1] and size + tokens > _TOKENS_AT_ONCE:
+                batches.append([])
+                size = 0
+            size += tokens
+            batches[-1].append(part)
+        for batch in batches:
+            request = {"analyzer": "contents", "text": batch}
+            reply = self.cluster.ask("POST", f"/{self.name}/_analyze", request)
+            theirs = [token["token"] for token in reply["tokens"]]
+            own = [term for text in batch for term in self.analyzer.terms(text)]
+            if theirs != own:
+                place = next(
+                    (n for n, (a, b) in enumerate(zip(theirs, own, strict=False)) if a != b),
+                    min(len(theirs), len(own)),
+                )
+                raise InputError(
+                    f"the analyzer '{self.engine.analyzer}' of {self.cluster.urls[0]} gives "
+                    f"{theirs[place : place + 3]} where ours gives {own[place : place + 3]}",
+                    do="use a cluster whose analyzers are Lucene's, or engine=lexical",
+                )
+
+    def _present(self, ids: list[str]) -> set[str]:
+        found = self.cluster.ask("POST", f"/{self.name}/_mget", {"ids": ids}, _source="false")[
+            "docs"
+        ]
+        return {document["_id"] for document in found if document.get("found")}
+
+    def _send(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Load the rows; what the cluster rejects because it is busy is sent again."""
+        helpers = import_optional("opensearchpy").helpers
+        # `create` never replaces a document, so a repeated request leaves no deleted ones.
+        head = {"_op_type": "create", "_index": self.name}
+        remaining = {row["id"]: {**head, "_id": row["id"], "_source": row} for row in rows}
+        for pause in pauses():
+            reason = ""
+            results = helpers.parallel_bulk(
+                self.cluster.client,
+                remaining.values(),
+                thread_count=2,
+                raise_on_error=False,
+                raise_on_exception=False,
+            )
+            again = {}
+            for ok, item in results:
+                result = next(iter(item.values()))
+                status = result.get("status")
+                if ok or status == 409:
+                    continue
+                reason = self.cluster.redacted(json.dumps(result.get("error"), default=str)[:300])
+                if status not in BUSY and status not in ("N/A", "TIMEOUT"):
+                    raise InputError(f"the cluster refuses unit '{result['_id']}': {reason}")
+                again[result["_id"]] = remaining[result["_id"]]
+            if not (remaining := again):
+                return
+            if pause is not None:
+                time.sleep(pause)
+        raise InputError(
+            f"{self.cluster.urls[0]} takes no more units: {reason}",
+            do="continue with the same command; units that arrived are not sent again",
+        )
+
+
+def _stored(term: str) -> str:
+    return term.replace(" ", _JOIN)
+
+
+class _Docnos:
+    """Numbers of units by their ids."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self._cluster, self._name = cluster, name
+
+    def numbers(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """-1 for an unknown id."""
+        documents = self.documents(ids, "number")
+        return np.array([-1 if row is None else row["number"] for row in documents], np.int64)
+
+    def documents(self, ids: Sequence[str], *fields: str) -> list[Any]:
+        """Fields of the units, None for an unknown id."""
+        found: list[Any] = []
+        for start in range(0, len(ids), _NUMBERS_AT_ONCE):
+            body = {"ids": list(ids[start : start + _NUMBERS_AT_ONCE])}
+            chosen: dict[str, Any] = {"_source_includes": ",".join(fields)}
+            reply = self._cluster.ask("POST", f"/{self._name}/_mget", body, **chosen)["docs"]
+            if failed := next((row for row in reply if "error" in row), None):
+                reason = self._cluster.redacted(json.dumps(failed["error"])[:300])
+                raise InputError(f"unit '{failed['_id']}' cannot be read: {reason}")
+            found += [row["_source"] if row.get("found") else None for row in reply]
+        return found
+
+
+class OpenSearchIndex(OpenedIndex):
+    """An opened index of a search cluster. Equal scores are in the order of the unit ids."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any], engine: OpenSearchEngine) -> None:
+        super().__init__(path, manifest)
+        self.engine = engine
+        self.analyzer: Analyzer = make_analyzer(engine.analyzer)
+        self.cluster = engine.cluster()
+        self.docnos = _Docnos(self.cluster, manifest["index"])
+        self.vocabulary: list[str] = []
+        """Terms of documents that feedback has read."""
+        self._numbers: dict[str, int] = {}
+        self._frequencies: dict[str, int] = {}
+        self._targets: dict[tuple[float, float], tuple[str, float]] = {}
+        self._lock = RLock()
+        self._clauses: int | None = None
+
+    def __len__(self) -> int:
+        return int(self.manifest["counts"]["units"])
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the index in the cluster: UUID, documents, settings, mapping, similarity, server."""
+        return fingerprint(self.manifest["identity"])
+
+    @property
+    def _identity(self) -> tuple[str, ...]:
+        return *super()._identity, self.fingerprint
+
+    @property
+    def base(self) -> OpenSearchIndex:
+        """This index: feedback reads its documents."""
+        return self
+
+    def check_unchanged(self) -> None:
+        """`InputError` if the index is not the one that was loaded."""
+        before = self.manifest["identity"]
+        now = json.loads(
+            json.dumps(_identity(self.cluster, self.manifest["index"], self.engine.shared))
+        )
+        changed = [key for key in before if before[key] != now[key]]
+        if changed:
+            shown = [f"{key} ({before[key]} -> {now[key]})"[:200] for key in changed]
+            raise InputError(
+                f"the index '{self.manifest['index']}' at {self.cluster.urls[0]} has changed since "
+                f"'{self.path}' recorded it: {', '.join(shown)}",
+                do="remove the folder, and the same command records or loads the index again",
+            )
+
+    @overload
+    def document_frequency(self, terms: str) -> int: ...  # type: ignore[overload-overlap]
+    @overload
+    def document_frequency(self, terms: Iterable[str]) -> NDArray[np.int64]: ...
+    def document_frequency(self, terms: str | Iterable[str]) -> int | NDArray[np.int64]:
+        """In how many documents an index term occurs; for several terms, an array."""
+        names = [terms] if isinstance(terms, str) else list(terms)
+        unknown = [name for name in dict.fromkeys(names) if name not in self._frequencies]
+        for start in range(0, len(unknown), _NUMBERS_AT_ONCE):
+            part = unknown[start : start + _NUMBERS_AT_ONCE]
+            bodies = [
+                {"query": self._term(name), "size": 0, "track_total_hits": True} for name in part
+            ]
+            totals = self._searched(self.manifest["index"], bodies, part)
+            self._frequencies.update(zip(part, totals, strict=True))
+        if isinstance(terms, str):
+            return self._frequencies[terms]
+        return np.array([self._frequencies[name] for name in names], dtype=np.int64)
+
+    def idf(self, term: str) -> float:
+        """Lucene's inverse document frequency of an index term; 0 for an unknown one."""
+        df = self.document_frequency(term)
+        return idf(self.manifest["counts"]["with_terms"], df) if df else 0.0
+
+    def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
+        """The units, in the order of their ids; `KeyError` for an unknown id."""
+        rows = self.docnos.documents(unit_ids, "title", "text")
+        if None in rows:
+            raise KeyError(unit_ids[rows.index(None)])
+        pairs = zip(unit_ids, rows, strict=True)
+        return [Unit(unit_id, row["title"], row["text"]) for unit_id, row in pairs]
+
+    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> BM25:
+        """Lucene's BM25 with the statistics of all shards; see `BM25`."""
+        return BM25(k1=float(k1), b=float(b), depth=depth, index=self)
+
+    def vectors(
+        self, numbers: NDArray[Any], largest_share: float = 1.0
+    ) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """Terms of documents, as `LexicalIndex.vectors`: their numbers in `vocabulary`, in the
+        order of the terms, and their frequencies."""
+        counts = self._counted(numbers)
+        largest = int(largest_share * self.manifest["counts"]["with_terms"])
+        if largest_share < 1:
+            self.document_frequency(sorted({term for row in counts.values() for term in row}))
+        vectors = []
+        for number in np.asarray(numbers).tolist():
+            row = counts[number]
+            kept = [
+                term
+                for term in sorted(row)
+                if largest_share >= 1 or self._frequencies[term] <= largest
+            ]
+            with self._lock:
+                for term in kept:
+                    if term not in self._numbers:
+                        self._numbers[term] = len(self.vocabulary)
+                        self.vocabulary.append(term)
+            terms = np.array([self._numbers[term] for term in kept], np.int32)
+            vectors.append((terms, np.array([row[term] for term in kept], np.int32)))
+        return vectors
+
+    def _counted(self, numbers: NDArray[Any]) -> dict[int, Counter[str]]:
+        """The terms of documents of these numbers."""
+        counts: dict[int, Counter[str]] = {}
+        wanted = np.unique(numbers).tolist()
+        for start in range(0, len(wanted), _NUMBERS_AT_ONCE):
+            part = wanted[start : start + _NUMBERS_AT_ONCE]
+            body = {"query": {"terms": {"number": part}}, "size": len(part)}
+            shown: dict[str, Any] = {"_source": ["number", "title", "text"]}
+            (hits,) = self._searched(self.manifest["index"], [{**body, **shown}], ["documents"])
+            for hit in hits:
+                row = hit["_source"]
+                contents = Unit("", row["title"], row["text"]).contents
+                counts[row["number"]] = Counter(self.analyzer.terms(contents))
+        return counts
+
+    def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
+        """See `soundingline.pipelines.engines.engine.Index`."""
+        check_settings(model.k1, model.b, depth)
+        rankings = [NOTHING] * len(queries)
+        order = {"sort": [{"_score": "desc"}, {"id": "asc"}], "_source": False}
+        clauses = list(map(self._should, queries))
+        asked = [place for place, clause in enumerate(clauses) if clause]
+        rows = [{"query": {"bool": {"should": clauses[place]}}, **order} for place in asked]
+        with self._scoring(float(model.k1), float(model.b)) as (name, factor):
+            if depth > _WINDOW:
+                found = [self._deep(name, row, depth) for row in rows]
+            else:
+                bodies = [{**row, "size": depth, "track_total_hits": False} for row in rows]
+                at_once = max(1, min(_QUERIES_AT_ONCE, 100_000 // depth))
+                found = self._searched(name, bodies, [queries[place] for place in asked], at_once)
+        for place, hits in zip(asked, found, strict=True):
+            scores = [hit["_score"] / factor for hit in hits]
+            rankings[place] = RankedList([hit["_id"] for hit in hits], scores)
+        return rankings
+
+    def score(
+        self, queries: Sequence[Any], numbers: Sequence[NDArray[Any]], model: Any
+    ) -> Sequence[NDArray[np.float32]]:
+        """For each query, the scores of the documents of these numbers by `model`."""
+        order = {"sort": [{"number": "asc"}], "track_scores": True, "_source": False}
+        out = []
+        with self._scoring(float(model.k1), float(model.b)) as (name, factor):
+            for query, own in zip(queries, numbers, strict=True):
+                found: dict[int, float] = {}
+                clauses = self._should(query)
+                wanted = np.unique(own).tolist() if clauses else []
+                for start in range(0, len(wanted), _NUMBERS_AT_ONCE):
+                    part = wanted[start : start + _NUMBERS_AT_ONCE]
+                    among = {"filter": [{"terms": {"number": part}}], "minimum_should_match": 1}
+                    body = {"query": {"bool": {"should": clauses, **among}}, "size": len(part)}
+                    (hits,) = self._searched(name, [{**body, **order}], [query])
+                    found.update((hit["sort"][0], hit["_score"] / factor) for hit in hits)
+                out.append(np.array([found.get(n, 0.0) for n in own.tolist()], np.float32))
+        return out
+
+    def _term(self, term: str, weight: float = 1.0) -> dict[str, Any]:
+        value = term if self.engine.analyzer in _ANALYZERS else _stored(term)
+        return {"term": {_field(self.engine.analyzer): {"value": value, "boost": weight}}}
+
+    def _should(self, query: str | TermQuery) -> list[dict[str, Any]]:
+        """The clauses of a query. `InputError` for more than the cluster takes."""
+        terms = self.analyzer.terms(query) if isinstance(query, str) else query
+        weights = weights_of(terms)
+        if len(weights) > _CLAUSES and len(weights) > self._clause_limit():
+            raise InputError(
+                f"a query has {len(weights)} terms",
+                valid=f"{self._clause_limit()} at most in this cluster",
+                do="raise indices.query.bool.max_clause_count of its nodes, or shorten the query",
+            )
+        return [self._term(term, weight) for term, weight in weights.items()]
+
+    def _clause_limit(self) -> int:
+        if self._clauses is None:
+            shown: dict[str, Any] = {"include_defaults": "true", "flat_settings": "true"}
+            try:
+                reply = self.cluster.ask("GET", "/_cluster/settings", **shown)
+            except InputError:  # not every user may read the settings
+                reply = {}
+            found = {**reply.get("defaults", {}), **reply.get("persistent", {})}
+            found |= reply.get("transient", {})
+            self._clauses = int(found.get("indices.query.bool.max_clause_count", _CLAUSES))
+        return self._clauses
+
+    def _searched(
+        self, name: str, bodies: Sequence[Any], queries: Sequence[Any], at_once: int = 100
+    ) -> list[Any]:
+        """The hits of each search, with the statistics of all shards. A search of which a part is
+        missing is sent again, and is an `InputError` if it stays so."""
+        found: list[Any] = []
+        head: dict[str, Any] = {"index": name, "search_type": "dfs_query_then_fetch"}
+        head["allow_partial_search_results"] = False
+        for start in range(0, len(bodies), at_once):
+            part = bodies[start : start + at_once]
+            hits: list[Any] = [None] * len(part)
+            missing = list(range(len(part)))
+            for pause in pauses():
+                rows = [row for place in missing for row in (head, part[place])]
+                replies = self.cluster.ask("POST", "/_msearch", rows)["responses"]
+                again = []
+                for place, reply in zip(missing, replies, strict=True):
+                    reason, may_pass = self.cluster.failure(reply)
+                    if not reason:
+                        hits[place] = self._hits(reply, part[place])
+                    elif may_pass and pause is not None:
+                        again.append(place)
+                    else:
+                        raise _failed(queries[start + place], reason)
+                if not (missing := again) or pause is None:
+                    break
+                time.sleep(pause)
+            found += hits
+        return found
+
+    @staticmethod
+    def _hits(reply: Any, body: Mapping[str, Any]) -> Any:
+        return reply["hits"]["hits"] if body["size"] else reply["hits"]["total"]["value"]
+
+    def _deep(self, name: str, body: dict[str, Any], depth: int) -> list[Any]:
+        """More hits than one reply may have, page by page of one state of the index."""
+        pit = self.cluster.ask("POST", f"/{name}/_search/point_in_time", keep_alive="10m")["pit_id"]
+        # By id: a server that rounds the scores it sorts by repeats hits at the ends of pages, or
+        # skips some, which the number of all hits shows.
+        hits: dict[str, Any] = {}
+        after: dict[str, Any] = {}
+        wanted = depth
+        try:
+            while len(hits) < wanted:
+                state = {"pit": {"id": pit, "keep_alive": "10m"}, "track_total_hits": not hits}
+                page = self._page({**body, **after, **state, "size": min(_WINDOW, depth)})
+                if not hits:
+                    wanted = min(depth, page["total"]["value"])
+                before, found = len(hits), page["hits"]
+                hits.update((hit["_id"], hit) for hit in found)
+                if len(hits) == before < wanted:
+                    what = f"{self.cluster.urls[0]} gave {len(hits)} of {wanted} hits in pages"
+                    raise InputError(what, do=f"set the depth to {_WINDOW} or less")
+                after = {"search_after": found[-1]["sort"]} if found else {}
+        finally:
+            self.cluster.ask("DELETE", "/_search/point_in_time", {"pit_id": [pit]}, missing=True)
+        return list(hits.values())[:depth]
+
+    def _page(self, body: dict[str, Any]) -> Any:
+        kind: dict[str, Any] = {
+            "search_type": "dfs_query_then_fetch",
+            "allow_partial_search_results": "false",
+        }
+        for pause in pauses():
+            reply = self.cluster.ask("POST", "/_search", body, **kind)
+            reason, may_pass = self.cluster.failure(reply)
+            if not reason:
+                return reply["hits"]
+            if pause is None or not may_pass:
+                break
+            time.sleep(pause)
+        raise _failed("at depth", reason)
+
+    @contextmanager
+    def _scoring(self, k1: float, b: float) -> Iterator[tuple[str, float]]:
+        """The name of an index with this similarity, and by what its scores exceed ours."""
+        if self.engine.shared:
+            with self._lock:
+                if (k1, b) not in self._targets:
+                    name = self._clone(k1, b)
+                    self._targets[k1, b] = name, self._probe(name, k1, b)
+            yield self._targets[k1, b]
+            return
+        name = self.manifest["index"]
+        with self._lock:
+            self._set_similarity(name, k1, b)
+            if (k1, b) not in self._targets:
+                self._targets[k1, b] = name, self._probe(name, k1, b)
+            yield self._targets[k1, b]
+            if _k1_b(_described(self.cluster, name)["settings"]) != (k1, b):
+                raise InputError(
+                    f"another job changed k1 and b of '{name}' during a search",
+                    do="set engine.shared=true, which gives each setting its own index",
+                )
+
+    def _set_similarity(self, name: str, k1: float, b: float) -> None:
+        found = _described(self.cluster, name)
+        if found is not None and _k1_b(found["settings"]) == (k1, b):
+            return
+        ask = self.cluster.ask
+        ask("POST", f"/{name}/_close")
+        ask("PUT", f"/{name}/_settings", {"index": _similarity(k1, b)})
+        ask("POST", f"/{name}/_open")
+        health: dict[str, Any] = {
+            "wait_for_status": "yellow",
+            "timeout": "60s",
+            "request_timeout": 90,
+        }
+        ask("GET", f"/_cluster/health/{name}", **health)
+
+    def _clone(self, k1: float, b: float) -> str:
+        """The name of the index with this similarity, which is made if it is missing."""
+        name: str = self.manifest["index"]
+        if (k1, b) == _FIRST:
+            return name
+        clone = f"{name}-k1_{k1!r}-b_{b!r}"
+        if _described(self.cluster, clone) is None:
+            replicas = {"settings": {"index": {"number_of_replicas": self.engine.replicas}}}
+            try:
+                self.cluster.ask("POST", f"/{name}/_clone/{clone}", replicas)
+            except InputError as error:
+                if "resource_already_exists" not in str(error):  # another job was faster
+                    raise
+        self._set_similarity(clone, k1, b)
+        count = self.cluster.ask("GET", f"/{clone}/_count")["count"]
+        if count != len(self):
+            raise InputError(
+                f"the index '{clone}' has {count} documents of {len(self)}",
+                do="delete it in the cluster, and the same command makes it again",
+            )
+        return clone
+
+    def _probe(self, name: str, k1: float, b: float) -> float:
+        """By what factor the cluster's scores exceed the formula: 1, or k1 + 1. `InputError` for a
+        cluster that computes something else.
+
+        A search with `explain` is asked, because `_explain` alone knows the statistics of one shard
+        only.
+        """
+        counts = self.manifest["counts"]
+        numbers = np.unique(np.linspace(0, counts["units"] - 1, _PROBED).astype(np.int64))
+        factors = {1.0, k1 + 1}
+        for number, terms in self._counted(numbers).items():
+            if not terms:
+                continue
+            term, frequency = max(terms.items(), key=lambda item: (item[1], item[0]))
+            (code,) = encode_lengths(np.array([terms.total()], np.int32))
+            norm = k1 * (
+                1 - b + b * DECODED_LENGTHS[code] * counts["with_terms"] / counts["tokens"]
+            )
+            expected = self.idf(term) * frequency / (frequency + norm)
+            clauses = {"should": [self._term(term)], "filter": [{"term": {"number": number}}]}
+            body = {"query": {"bool": clauses}, "size": 1, "explain": True, "_source": False}
+            hits = self._searched(name, [body], [term])[0]
+            found = float(hits[0]["_explanation"]["value"]) if hits else 0.0
+            agreeing = {f for f in factors if abs(found / f - expected) <= _TOLERANCE * expected}
+            if not agreeing:
+                shown = f"{found:.6g} where BM25 with k1={k1:g}, b={b:g} is {expected:.6g}"
+                raise InputError(
+                    f"{self.cluster.urls[0]} scores the term '{term}' in document {number} {shown}",
+                    valid="a cluster that computes Lucene's BM25 with the index's k1 and b",
+                    do="use another server, or engine=lexical",
+                )
+            factors &= agreeing
+        return min(factors)
+
+
+def _failed(query: Any, reason: str) -> InputError:
+    return InputError(
+        f"the search for {query!r:.80} failed: {reason}",
+        do="continue with the same command when the cluster is whole",
+    )

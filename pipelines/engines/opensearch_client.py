@@ -1,0 +1,202 @@
+"""Requests to a search cluster with waiting, retries and one-line errors (`opensearch-py`).
+
+A busy cluster (429, 502, 503, 504) is asked again after the time of its `Retry-After`, or after
+pauses that double. Credentials are the environment's `OPENSEARCH_USERNAME` and
+`OPENSEARCH_PASSWORD`; no message, file or address contains them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.errors import retry_after
+from soundingline.toolkit.optional import import_optional
+
+USERNAME, PASSWORD = "OPENSEARCH_USERNAME", "OPENSEARCH_PASSWORD"
+BUSY = frozenset({429, 502, 503, 504})
+_ATTEMPTS = 6
+_FIRST_PAUSE = 0.5  # seconds; each further one is twice as long
+_LONGEST_PAUSE = 120.0
+_REASON_SHOWN = 300  # characters
+_NDJSON = {"content-type": "application/x-ndjson"}
+# What a request meets while another job closes and opens the index, or a shard moves.
+_PASSING = (
+    "index_closed_exception",
+    "no_shard_available",
+    "cluster_block_exception: not recovered",
+)
+
+
+def pauses() -> Iterator[float | None]:
+    """Seconds to wait after each failed attempt; None after the last one."""
+    yield from (_FIRST_PAUSE * 2**attempt for attempt in range(_ATTEMPTS - 1))
+    yield None
+
+
+class Cluster:
+    """One search cluster.
+
+    Args:
+        urls: the addresses of its nodes, such as `https://search.example.org:9200`.
+        ca_certs: a file of certificate authorities for TLS; None for those of the system.
+        timeout_s: seconds to wait for a reply.
+
+    Raises:
+        InputError: for an address that holds credentials or is none, and from every request that
+            fails for good.
+    """
+
+    def __init__(self, urls: Sequence[str], ca_certs: str | None, timeout_s: float) -> None:
+        for url in urls:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise InputError(f"engine.url={url!r}", valid="http://host:port or https://host")
+            if parts.username or parts.password:
+                raise InputError(
+                    f"engine.url has credentials of the user at {parts.hostname}",
+                    valid="an address without credentials, because runs record it",
+                    do=f"set {USERNAME} and {PASSWORD} in the environment",
+                )
+        if not urls:
+            raise InputError("engine.url is missing", do="set engine.url=http://localhost:9200")
+        self.urls, self._ca_certs, self._timeout_s = tuple(urls), ca_certs, timeout_s
+        import_optional("opensearchpy")
+
+    @cached_property
+    def client(self) -> Any:
+        """The client of `opensearch-py`, which waits for a busy cluster."""
+        library = import_optional("opensearchpy")
+        logging.getLogger("opensearch").setLevel(logging.ERROR)  # each retry is a warning there
+
+        class Patient(library.Urllib3HttpConnection):  # type: ignore[misc, name-defined]
+            """A connection that asks a busy node again."""
+
+            def perform_request(
+                self,
+                method: str,
+                url: str,
+                params: Any = None,
+                body: Any = None,
+                timeout: Any = None,
+                ignore: Any = (),
+                headers: Any = None,
+            ) -> Any:
+                accepted = (*ignore, *BUSY)
+                for pause in pauses():
+                    status, received, data = super().perform_request(
+                        method, url, params, body, timeout, accepted, headers
+                    )
+                    if status not in BUSY or status in ignore:
+                        break
+                    if pause is None:
+                        self._raise_error(status, data, received.get("content-type"))
+                    wish = {name.lower(): value for name, value in received.items()}
+                    asked = retry_after(wish, time.time())
+                    time.sleep(min(asked if asked is not None else pause or 0, _LONGEST_PAUSE))
+                return status, received, data
+
+        user, password = os.environ.get(USERNAME), os.environ.get(PASSWORD)
+        return library.OpenSearch(
+            list(self.urls),
+            http_auth=(user, password) if user and password else None,
+            connection_class=Patient,
+            timeout=self._timeout_s,
+            max_retries=len(self.urls) - 1,  # the other nodes; `ask` waits
+            retry_on_timeout=True,
+            **({"ca_certs": self._ca_certs} if self._ca_certs else {}),
+        )
+
+    def ask(
+        self, method: str, path: str, body: Any = None, *, missing: bool = False, **params: Any
+    ) -> Any:
+        """The decoded reply; None for a 404 where `missing` is true. `body`: a value for JSON, or
+        a list of values as lines of JSON."""
+        lines = isinstance(body, list)
+        sent = "".join(json.dumps(row) + "\n" for row in body) if lines else body
+        error: Any
+        for pause in pauses():
+            try:
+                return self.client.transport.perform_request(
+                    method, path, params=params or None, body=sent, headers=_NDJSON if lines else {}
+                )
+            except import_optional("opensearchpy").TransportError as failed:
+                error = failed
+            if missing and error.status_code == 404:
+                return None
+            if pause is None or not self._may_pass(error):
+                raise self.explained(error, f"{method} {path}") from None
+            time.sleep(pause)
+
+    def _may_pass(self, error: Any) -> bool:
+        library = import_optional("opensearchpy")
+        if isinstance(error, library.ConnectionError):  # also a time-out
+            return not isinstance(error, library.SSLError)
+        return any(name in str(error.error) for name in _PASSING)
+
+    def explained(self, error: Any, request: str = "a request") -> InputError:
+        """A failure for good, as one line without credentials."""
+        library, where = import_optional("opensearchpy"), ", ".join(self.urls)
+        status, reason = error.status_code, self.redacted(_reason(error))
+        if isinstance(error, library.SSLError):
+            return InputError(
+                f"TLS with {where} failed: {reason}",
+                do="set engine.ca_certs to the file of the cluster's certificate authority",
+            )
+        if isinstance(error, library.ConnectionTimeout):
+            return InputError(
+                f"{where} gave no answer to {request} within {self._timeout_s:g} s",
+                do="raise engine.timeout_s, or look at the cluster",
+            )
+        if isinstance(error, library.ConnectionError):
+            return InputError(f"{where} cannot be reached: {reason}", do="correct engine.url")
+        if status == 401:
+            given = "are wrong" if os.environ.get(USERNAME) else "are missing"
+            do = f"set {USERNAME} and {PASSWORD} in the environment"
+            return InputError(f"{where} answers 401: the credentials {given}", do=do)
+        if status == 403:
+            return InputError(f"{where} does not allow {request}: {reason}")
+        if status in BUSY:
+            tried = f"after {_ATTEMPTS} attempts"
+            return InputError(
+                f"{where} answers {status} to {request} {tried}: {reason}",
+                do="continue with the same command when the cluster has room",
+            )
+        return InputError(f"{where} answers {status} to {request}: {reason}")
+
+    def redacted(self, text: str) -> str:
+        """Text of the cluster without the user's password."""
+        password = os.environ.get(PASSWORD)
+        return text.replace(password, "***") if password else text
+
+    def failure(self, reply: Mapping[str, Any]) -> tuple[str, bool]:
+        """Why the reply to a search is no whole ranking, and whether it may be one later; empty for
+        a whole one."""
+        if error := reply.get("error"):
+            reason = self.redacted(json.dumps(error)[:_REASON_SHOWN])
+            return reason, reply.get("status") in BUSY or any(name in reason for name in _PASSING)
+        shards = reply["_shards"]
+        if shards["failed"] or shards["successful"] < shards["total"]:
+            missing = shards["total"] - shards["successful"]
+            reasons = self.redacted(json.dumps(shards.get("failures", []))[:_REASON_SHOWN])
+            return f"{missing} of {shards['total']} shards failed: {reasons}", True
+        return (
+            ("the cluster stopped the search at its time limit", True)
+            if reply.get("timed_out")
+            else ("", False)
+        )
+
+
+def _reason(error: Any) -> str:
+    info = getattr(error, "info", None)
+    if isinstance(info, Mapping) and isinstance(info.get("error"), Mapping):
+        found = info["error"]
+        return f"{found.get('type')}: {found.get('reason')}"[:_REASON_SHOWN]
+    return str(error.error if info is None or info == {} else info)[:_REASON_SHOWN]
