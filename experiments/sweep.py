@@ -24,6 +24,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from soundingline.experiments.config import Settings, key_of, value_of
+from soundingline.experiments.launchers import slurm_watcher, wait_for_slurm
 from soundingline.experiments.naming import CELLS, SWEEP_CELLS, check_kind
 from soundingline.experiments.sweeper import NAME, Cells
 from soundingline.toolkit.console import Console, in_one_line, users_frame
@@ -75,6 +76,7 @@ class SweepStart(Callback):
     folder: Path | None = None
     cells: ClassVar[int] = 0  # different ones; 0 where the sweeper decides as it goes
     submits_jobs: ClassVar[bool] = False  # which go on without this process
+    slurm: ClassVar[bool] = False  # which runs those jobs
     baseline: ClassVar[Mapping[str, str]] = {}  # factors of the cell to compare with
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -90,7 +92,11 @@ class SweepStart(Callback):
         except InputError as error:
             raise SweepRefused(error) from None
         SweepStart.folder, SweepStart.cells = folder, _count_cells(config)
-        SweepStart.submits_jobs = "submitit" in config.hydra.launcher._target_
+        launcher = config.hydra.launcher._target_
+        SweepStart.submits_jobs = "submitit" in launcher
+        SweepStart.slurm = launcher.endswith("SlurmLauncher")
+        if SweepStart.slurm:
+            slurm_watcher()
         SweepStart.baseline = {str(key): str(value) for key, value in config.baseline.items()}
         for path in (SweepStart.folder / RECORD, SweepStart.folder / CELLS):
             if path.is_symlink():  # What is written there would land elsewhere.
@@ -199,12 +205,16 @@ def obfuscate_cells(settings: Settings) -> None:
 
 
 def wait_for_jobs(sweep: Path) -> None:
-    """Wait for the jobs that submitit has started as processes of ours: its launcher raises where
-    one was killed, while others still run or are queued again."""
-    for folder in (sweep / JOBS).glob("*"):
-        if folder.name.isdigit():
-            with suppress(ChildProcessError):  # it has ended, or belongs to an earlier session
-                os.waitpid(int(folder.name), 0)
+    """Wait for the jobs that submitit has started, as jobs of Slurm or as processes of ours: its
+    launcher raises where one was killed, while others still run or are queued again."""
+    jobs = [folder.name for folder in (sweep / JOBS).glob("*")]
+    if SweepStart.slurm:
+        # Of an array, each job has a folder of the form 123_0.
+        wait_for_slurm(job for job in jobs if job.replace("_", "").isdigit())
+        return
+    for job in filter(str.isdigit, jobs):
+        with suppress(ChildProcessError):  # it has ended, or belongs to an earlier session
+            os.waitpid(int(job), 0)
 
 
 def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:

@@ -33,6 +33,7 @@ from soundingline.toolkit.search.scoring import (
 )
 
 NOT_IN_FILE = "not_in_file"
+_LONGEST_QUOTATION = 220  # characters
 
 
 class CachedRequirementScorer:
@@ -144,7 +145,8 @@ class RerankerScorer:
     """Scores requirements by a re-ranker: a requirement scores as its best passage.
 
     The overall probability is that of the question with the best of all passages. A document
-    without passages scores 0. A score that is not a number leaves its requirement unscored.
+    without passages scores 0. A score that is not a number leaves its requirement unscored. The
+    rationale of a requirement quotes the stretch of its best passage with the most of its words.
 
     Args:
         scorer: A re-ranker that scores each pair by itself, such as `MonoT5` or `CrossEncoder`.
@@ -170,7 +172,7 @@ class RerankerScorer:
     @property
     def fingerprint(self) -> str:
         """Hash of the re-ranker's fingerprint and of `output`."""
-        return fingerprint("pairs", self.scorer.fingerprint, self.output)
+        return fingerprint("pairs with quotations", self.scorer.fingerprint, self.output)
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -214,8 +216,16 @@ class RerankerScorer:
             return None
         best = max(numbers, key=lambda number: values[number])
         value = OUTPUTS[self.output](values[best])
-        passage = evidence.passages[best].unit_id
-        return RequirementScore(verdict_of(value, evidence), value, "", passage)
+        passage = evidence.passages[best]
+        quotation = _quotation(evidence.requirement, passage.text)
+        return RequirementScore(verdict_of(value, evidence), value, quotation, passage.unit_id)
+
+
+def _quotation(requirement: str, text: str) -> str:
+    # Here, because it loads numba.
+    from soundingline.toolkit.search.snippets import QueryTerms, best_window
+
+    return best_window(QueryTerms(requirement), text, _LONGEST_QUOTATION)
 
 
 def _pairs(evidence: Evidence) -> list[Pair]:

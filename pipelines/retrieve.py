@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from soundingline.pipelines.engines.engine import Engine, RankedList, checked_weights
 from soundingline.pipelines.lexical.bm25 import check_settings
 from soundingline.pipelines.lexical.likelihood import check_likelihood
+from soundingline.pipelines.lexical.operators import check_operators
 from soundingline.pipelines.lexical.rm3 import Feedback, check_feedback
 from soundingline.pipelines.lexical.storage import ATTRIBUTE
 from soundingline.pipelines.stage import Bound, Collection, Stage, not_bound
@@ -184,15 +185,34 @@ class BM25(Retriever):
         k1: saturation of term frequencies, 0 or more.
         b: normalisation by length, 0 to 1.
         source: the tuning that chose `k1` and `b`, for the record of a run; it changes nothing.
+        operators: `phrases` honours quoted phrases and `-word` in `query` (see
+            `soundingline.pipelines.lexical.operators`), with our index alone. None ignores them.
     """
 
     k1: float = 0.9
     b: float = 0.4
     source: str | None = None
+    operators: str | None = None
 
     def __post_init__(self) -> None:
         check_settings(self.k1, self.b, self.depth)
+        check_operators(self.operators)
         super().__post_init__()
+
+    def validate(self, engine: Engine) -> None:
+        """See `Retriever`. `InputError` for operators and another engine than ours."""
+        super().validate(engine)
+        if self.operators and "operators" not in engine.supports:
+            raise InputError(
+                f"the engine {engine.name} knows no retriever.operators={self.operators}",
+                valid="the engine lexical",
+                do="set engine=lexical, or retriever.operators=null",
+            )
+
+    @property
+    def takes_weights(self) -> bool:  # type: ignore[override]
+        """Operators are in texts, which weights would replace."""
+        return self.operators is None
 
     def rm3(self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5) -> RM3:
         """The same with RM3 feedback from its own best units; see `RM3`."""

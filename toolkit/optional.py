@@ -35,6 +35,8 @@ _EXTRAS = {
     "anthropic": "llm",
     "httpx2": "llm",
     "tenacity": "llm",
+    "submitit": "launchers",
+    "ray": "ray",
     "opensearchpy": "opensearch",
 }
 

@@ -62,18 +62,20 @@ class Navigator(Agent):
     names and of the best so far, and the requirement that those meet least.
 
     Args:
-        rounds: the largest number of rounds. There are fewer if the plan says stop, and after
-            `patience` rounds in a row without a new document whose score is `bar` or more.
+        rounds: the largest number of rounds. There are fewer if the plan says stop, after
+            `patience` rounds in a row without a new document whose score is `bar` or more, and
+            after a round with which `enough` documents satisfy every requirement.
         queries: the largest number of queries of a round.
         requirements: the largest number of requirements of the checklist.
         pool: new documents that a round scores.
         seeds: documents whose links the rules follow.
-        shown: documents in the table that the model sees.
+        shown: documents that the model sees, with the rationales and passages of their scores.
         listed: documents that the answer lists, best first. New requirements are scored in these.
         ordered: the best documents that a listwise re-ranker orders at the end, if the interface
             has one (`order`).
         patience: see `rounds`.
         bar: see `rounds`.
+        enough: see `rounds`. None: as many as the answer lists.
         librarians: tasks at once, of all questions together.
         librarian_seconds: time limit of a query and of scoring. Documents of a librarian that fails
             or is late have no scores and are ranked behind the others.
@@ -105,7 +107,7 @@ class Navigator(Agent):
     def __init__(
         self,
         *,
-        rounds: int = 2,
+        rounds: int = 4,
         queries: int = 12,
         requirements: int = 30,
         pool: int = 40,
@@ -115,6 +117,7 @@ class Navigator(Agent):
         ordered: int = 20,
         patience: int = 2,
         bar: float = 0.5,
+        enough: int | None = None,
         librarians: int = 8,
         librarian_seconds: float = 300.0,
         checklist_scores: bool = True,
@@ -134,6 +137,7 @@ class Navigator(Agent):
             "patience": patience,
             "librarians": librarians,
             "max_calls": max_calls,
+            "enough": listed if enough is None else enough,
         }.items():
             check_int(name, value)
         check_int("requirements", requirements, le=MOST_REQUIREMENTS)
@@ -142,6 +146,7 @@ class Navigator(Agent):
         self.limits = PlanLimits(rounds, queries, requirements, shown)
         self.pool, self.seeds, self.listed, self.ordered = pool, seeds, listed, ordered
         self.patience, self.bar, self.max_calls = patience, bar, max_calls
+        self.enough = listed if enough is None else enough
         self.checklist_scores = checklist_scores
         self.calibration = Calibration(calibration) if calibration else None
         self.prompt = NavigatorPrompt(prompt)
@@ -199,7 +204,7 @@ class QuestionSearch:
         first = self._resume() + 1
         try:
             for number in range(first, self._navigator.limits.rounds + 1):
-                if self._quiet >= self._navigator.patience or self._used_up():
+                if self._stopped_by_rule() or self._used_up():
                     break
                 if not await self._round(number):
                     break
@@ -242,6 +247,7 @@ class QuestionSearch:
         mark = RoundMark.of(episode) if number > 1 else RoundMark()
         plan = await self._planner.plan(scores, number)
         if plan.stop or not plan.queries:
+            self._mark_stopped("plan")
             return False
         work = Round(
             episode,
@@ -271,6 +277,20 @@ class QuestionSearch:
             checkpoint = round_checkpoint(mark, episode, self._session, scores, usage, ended)
             self._saved_rounds.append(checkpoint)
         return not work.cut
+
+    def _stopped_by_rule(self) -> bool:
+        """Whether a rule ends the rounds, which the row of the last one then says."""
+        if self._quiet >= self._navigator.patience:
+            self._mark_stopped("patience")
+        elif self._episode.rounds and len(self._scores.meeting_all()) >= self._navigator.enough:
+            self._mark_stopped("coverage")
+        else:
+            return False
+        return True
+
+    def _mark_stopped(self, rule: str) -> None:
+        if self._episode.rounds:
+            self._episode.rounds[-1] = {**self._episode.rounds[-1], "stopped": rule}
 
     def _used_up(self) -> bool:
         """Whether a budget allows no further round."""
@@ -355,6 +375,7 @@ class QuestionSearch:
             self._budget,
             fallback=rules,
             tools=self._tools,
+            passages=self._session.passage_texts,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +18,7 @@ from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.errors import ContextOverflow, Refused, Truncated
 from soundingline.toolkit.llm.messages import ChatModel, SamplingParams, Turn, system, user
 from soundingline.toolkit.llm.prompts import json_values, spotlight
+from soundingline.toolkit.search.pages import one_line
 from soundingline.toolkit.search.scoring import NOT, SATISFIED
 
 SEARCH, EXPAND, RESOLVE = OPERATORS = ("search", "expand", "resolve")
@@ -33,6 +34,7 @@ _SECTIONS: Mapping[str, set[str]] = {
     "question": {"question"},
     "revise": {
         *("question", "round", "rounds", "checklist", "queries", "shown", "coverage", "table"),
+        "strategy",
     },
     "again": set(),
 }
@@ -44,6 +46,11 @@ _OPERATORS = {
 }
 _BYTES_PER_TOKEN = 3
 _LONGEST_TITLE = 100
+_LONGEST_RATIONALE = 200  # characters of the evidence that a model sees
+_LONGEST_PASSAGE = 500
+
+# The texts of passages by their ids; unknown ids are left out.
+PassageTexts = Callable[[Iterable[str]], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -77,13 +84,16 @@ class PlanQuery:
 class Plan:
     """The plan of a round.
 
-    `checklist` are the requirements from this round on. `stop` says that no further round is
+    `missing` names what the evidence does not cover yet, and `strategy` how this round looks for
+    it. `checklist` are the requirements from this round on. `stop` says that no further round is
     wanted; there are no queries then. `left_out` counts queries and requirements that were unusable
     or too many. `by` is `rules` or `model`.
     """
 
     queries: tuple[PlanQuery, ...] = ()
     checklist: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    strategy: str = ""
     stop: bool = False
     reason: str = ""
     left_out: int = 0
@@ -145,8 +155,16 @@ def read_plan(text: str, known: Collection[str], *, queries: int, requirements: 
     chosen = () if stop else tuple(dict.fromkeys(usable))[:queries]
     left_out = 0 if stop else max(0, len(rows) - len(chosen))
     left_out += len(listed) - len(checklist)
-    reason = str(stated.get("reason") or "")[:_LONGEST_QUERY]
-    return Plan(chosen, checklist, stop, reason, left_out, by="model")
+    return Plan(
+        chosen,
+        checklist,
+        normalize_checklist(_texts(stated.get("missing")), requirements),
+        str(stated.get("strategy") or "")[:_LONGEST_QUERY],
+        stop,
+        str(stated.get("reason") or "")[:_LONGEST_QUERY],
+        left_out,
+        by="model",
+    )
 
 
 def _queries(row: Any, known: Collection[str]) -> Iterator[PlanQuery]:
@@ -225,10 +243,11 @@ class OutOfContext(Exception):
 class ModelPlanner:
     """Asks a language model for the plan of each round.
 
-    A request has the question, the plan so far and a table of the evidence, and never the
-    transcript, so that it does not grow with the rounds. A reply without a plan is followed by one
-    more request. After that the first round is planned by `fallback`, and a later one is the last.
-    The rows of the table are halved until the request fits the context window.
+    A request has the question, the plan so far and the ranked evidence: the best documents, their
+    verdict, score and rationale for each requirement, and the passages that these rest on. It never
+    has the transcript, so that it does not grow with the rounds. A reply without a plan is followed
+    by one more request. After that the first round is planned by `fallback`, and a later one is the
+    last. The documents shown are halved until the request fits the context window.
 
     `plan` raises `OutOfTime` and `OutOfContext` if there is no reply, and what the model raises.
     """
@@ -244,9 +263,11 @@ class ModelPlanner:
         *,
         fallback: Planner,
         tools: Collection[str],
+        passages: PassageTexts,
     ) -> None:
         self._episode, self._model, self._sampling = episode, model, sampling
         self._prompt, self._limits, self._fallback = prompt, limits, fallback
+        self._passages = passages
         longest = max(budget.answer_tokens, sampling.max_output_tokens or 0)
         self._room = None if budget.context_window is None else budget.context_window - longest
         self._seconds = budget.seconds
@@ -315,6 +336,11 @@ class ModelPlanner:
                 raise OutOfContext
             shown //= 2
 
+    @property
+    def _strategy(self) -> str:
+        rounds = self._episode.rounds
+        return str(rounds[-1].get("strategy") or "") if rounds else ""
+
     def _revision(self, scores: CandidateScores, number: int, shown: int) -> str:
         checklist = [f"{n}. {need}" for n, need in enumerate(scores.checklist, start=1)]
         best = scores.best()[:shown]
@@ -323,7 +349,7 @@ class ModelPlanner:
             for record in self._episode.rounds
             for row in record["librarians"]
         ]
-        table = "\n".join(_table_line(scores, docid) for docid in best)
+        table = "\n".join(_shown_document(scores, docid, self._passages) for docid in best)
         nonce = fingerprint(table, number)
         return self._prompt.fill(
             "revise",
@@ -331,6 +357,7 @@ class ModelPlanner:
                 "question": self._episode.topic.text,
                 "round": str(number),
                 "rounds": str(self._limits.rounds),
+                "strategy": self._strategy or "(none)",
                 "checklist": "\n".join(checklist) or "(empty)",
                 "queries": "\n".join(queries[-2 * self._limits.queries :]) or "(none)",
                 "shown": str(len(best)),
@@ -349,15 +376,23 @@ def _coverage(scores: CandidateScores, best: Sequence[str]) -> Iterator[str]:
         yield f"{number}. {satisfied} satisfied, {not_satisfied} not, {undecided} open"
 
 
-def _table_line(scores: CandidateScores, docid: str) -> str:
+def _shown_document(scores: CandidateScores, docid: str, passages: PassageTexts) -> str:
+    """A document as the model sees it: its title and score, a line for each requirement with the
+    rationale and the id of the passage, and each of these passages once."""
     known = scores.scores[docid]
-    cells = [
-        f"{number} {known[need].verdict} {known[need].score:.2f}"
-        for number, need in enumerate(scores.checklist, start=1)
-        if need in known
-    ]
-    title = scores.titles.get(docid, "")[:_LONGEST_TITLE]
-    return f"{docid} | {title} | {scores.score(docid):.2f} | {'; '.join(cells)}"
+    title = one_line(scores.titles.get(docid, ""))[:_LONGEST_TITLE]
+    lines = [f"{docid} | {title} | {scores.score(docid):.2f}"]
+    for number, need in enumerate(scores.checklist, start=1):
+        if cell := known.get(need):
+            passage = f" in {cell.passage}" if cell.passage else ""
+            rationale = (
+                f": {one_line(cell.rationale)[:_LONGEST_RATIONALE]}" if cell.rationale else ""
+            )
+            lines.append(f"  {number} {cell.verdict} {cell.score:.2f}{passage}{rationale}")
+    named = dict.fromkeys(known[need].passage for need in scores.checklist if need in known)
+    texts = passages(filter(None, named))
+    lines += [f"  {name} | {one_line(text)[:_LONGEST_PASSAGE]}" for name, text in texts.items()]
+    return "\n".join(lines)
 
 
 def _query_text(row: Mapping[str, Any]) -> str:

@@ -2,11 +2,13 @@
 
 A row of `Trajectory.rounds` has
 
-- `round` (from 1), `planned_by` (`rules` or `model`), `reason`, and the `checklist` from here on;
+- `round` (from 1), `planned_by` (`rules` or `model`), `reason`, what the plan names as `missing`,
+  its `strategy`, and the `checklist` from here on;
 - `librarians`: a row for each query (see `PlanQuery.row`) with `candidates` (how many it
   returned), `new` (how many of them are new), and `error`, empty if there was none;
 - `scored`: documents by the query whose librarian scored them; `unscored`: how many could not be
   scored, by error code;
+- `stopped`, of the last round: `plan`, `patience` or `coverage` if one of these ended the rounds;
 - `good`: how many documents with a score of `bar` or more are new; absent if the round did not
   finish;
 - `documents[docid]`: `retrieval`, `requirements[requirement]` (`verdict`, `score`, `rationale`,
@@ -236,6 +238,8 @@ class Round:
             "round": number,
             "planned_by": plan.by,
             "reason": plan.reason,
+            "missing": list(plan.missing),
+            "strategy": plan.strategy,
             "left_out": plan.left_out,
             "checklist": list(scores.checklist),
             "librarians": [report.row() for report in self.reports],

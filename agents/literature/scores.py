@@ -13,7 +13,7 @@ import numpy as np
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
-from soundingline.toolkit.search.scoring import DocumentScore, RequirementScore
+from soundingline.toolkit.search.scoring import SATISFIED, DocumentScore, RequirementScore
 
 _FUSION = 60  # constant of reciprocal rank fusion
 METHODS = ("isotonic", "platt")
@@ -89,6 +89,15 @@ class CandidateScores:
             docid: self.score(docid) for docid in self.by_retrieval() if self.is_scored(docid)
         }
         return sorted(scores, key=lambda docid: -scores[docid])
+
+    def meeting_all(self) -> list[str]:
+        """Scored documents that satisfy every requirement of the checklist, best first."""
+
+        def satisfies(need: str, docid: str) -> bool:
+            row = self.scores[docid].get(need)
+            return row is not None and row.verdict == SATISFIED
+
+        return [d for d in self.best() if all(satisfies(need, d) for need in self.checklist)]
 
     def unscored_candidates(self) -> list[str]:
         """Candidates without scores by descending retrieval score."""

@@ -20,13 +20,17 @@ import weakref
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any, ClassVar, cast
+from urllib.error import HTTPError
+from urllib.parse import quote, urlencode
+from urllib.request import urlopen
 
-from soundingline.pipelines.engines.engine import RankedList
+from soundingline.pipelines.engines.engine import NOTHING, RankedList
 from soundingline.pipelines.index_folder import (
     OpenedIndex,
     UniqueUnits,
@@ -44,6 +48,7 @@ from soundingline.toolkit.files import atomic_folder, fingerprint
 
 NAME = "anserini"
 INSTALL = "run make anserini"
+_START = "start it: java -cp JAR io.anserini.api.RestServer --host 127.0.0.1 --port 8081"
 _LUCENE = "lucene"
 _BATCH = 500  # documents of one request
 _QUERIES_AT_ONCE = 64
@@ -205,6 +210,75 @@ class AnseriniIndex(OpenedIndex):
     def _lucene(self, queries: list[str], depth: int, model: dict[str, float]) -> list[RankedList]:
         rankings = self._process.request("lucene", queries=queries, depth=depth, model=model)
         return [RankedList(docnos, scores) for docnos, scores in rankings]
+
+
+@dataclass(frozen=True)
+class AnseriniRestEngine(AnseriniEngine):
+    """Builds Anserini indexes, and searches them through Anserini's own REST server, so that the
+    jobs of a host share one Java machine. A person starts the server (docs/lexical.md), which must
+    see the folder of the index under the same path, and starts it again after a rebuild.
+
+    The server ranks texts by BM25 with k1=0.9 and b=0.4 alone.
+
+    Args:
+        url: the address of the server.
+        timeout_s: seconds to wait for a reply.
+    """
+
+    document_vectors: bool = False
+    url: str | None = None
+    timeout_s: float = 60.0
+    name: str = "anserini_rest"
+    supports: ClassVar[frozenset[str]] = frozenset({"bm25"})
+
+    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> AnseriniRestIndex:
+        """`InputError` if there is no complete index of that corpus, and without `url`."""
+        if not (self.url or "").startswith(("http://", "https://")):
+            raise InputError(f"engine.url={self.url!r}", valid="http://host:port", do=_START)
+        manifest = read_manifest(Path(path), NAME, corpus_fingerprint)
+        return AnseriniRestIndex(Path(path), manifest, self)
+
+
+class AnseriniRestIndex(AnseriniIndex):
+    """An opened Anserini index that a server searches."""
+
+    engine: AnseriniRestEngine
+
+    def check_model(self, model: Any) -> None:
+        """`InputError` for anything but BM25 with the server's k1 and b."""
+        given = getattr(model, "k1", None), getattr(model, "b", None)
+        if not isinstance(model, BM25) or given != (0.9, 0.4):
+            raise InputError(
+                f"Anserini's server offers no {type(model).__name__} with k1={given[0]}, "
+                f"b={given[1]}",
+                valid="retriever=bm25_default: k1=0.9, b=0.4",
+                do="set engine=anserini",
+            )
+
+    def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
+        """See `soundingline.pipelines.engines.engine.Index`; scores as of `AnseriniIndex`."""
+        self.check_model(model)
+        if not all(isinstance(query, str) for query in queries):
+            raise InputError(
+                "query_toks came to Anserini's server", valid="query text", do="set engine=anserini"
+            )
+        return [self._found(query, depth) if query.strip() else NOTHING for query in queries]
+
+    def _found(self, query: str, depth: int) -> RankedList:
+        folder = quote(str(self.path.absolute() / _LUCENE), safe="")
+        asked = urlencode({"query": query, "hits": depth, "parse": "false"})
+        where = f"{str(self.engine.url).rstrip('/')}/v1/{folder}/search?{asked}"
+        try:
+            with urlopen(where, timeout=self.engine.timeout_s) as reply:
+                hits = json.load(reply)["candidates"]
+        except HTTPError as error:
+            reason = error.read().decode("utf-8", "replace")[:_LOG_SHOWN]
+            raise InputError(f"Anserini's server answers {error.code}: {reason}") from error
+        except (OSError, HTTPException, ValueError, LookupError) as error:
+            raise InputError(
+                f"{self.engine.url} gave no answer of Anserini's server: {error}", do=_START
+            ) from error
+        return RankedList([hit["docid"] for hit in hits], [hit["score"] for hit in hits])
 
 
 def _positive(query: str | Mapping[str, float]) -> str | dict[str, float]:

@@ -74,7 +74,8 @@ class Cluster:
     def client(self) -> Any:
         """The client of `opensearch-py`, which waits for a busy cluster."""
         library = import_optional("opensearchpy")
-        logging.getLogger("opensearch").setLevel(logging.ERROR)  # each retry is a warning there
+        for name in ("opensearch", "opensearchpy.trace"):  # retries, and whole requests with texts
+            logging.getLogger(name).setLevel(logging.ERROR)
 
         class Patient(library.Urllib3HttpConnection):  # type: ignore[misc, name-defined]
             """A connection that asks a busy node again."""

@@ -31,8 +31,8 @@ from soundingline.toolkit.optional import import_optional
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Sparta(SparseRetriever):
-    """Ranks units by the weights of the query's tokens. Columns, further arguments and errors as in
-    `SparseRetriever`.
+    """Ranks units by the weights of the query's tokens (SPARTA; Zhao et al., NAACL 2021). Columns,
+    further arguments and errors as in `SparseRetriever`.
 
     The facts are those of BEIR's `beir.retrieval.models.SPARTA`: no bias; special tokens have no
     weight; a token counts as often as the query has it. Unlike there, padding of a batch is no

@@ -33,6 +33,7 @@ from soundingline.pipelines.lexical.likelihood import (
     check_likelihood,
     collection_frequency,
 )
+from soundingline.pipelines.lexical.operators import Filter, parse
 from soundingline.pipelines.lexical.storage import (
     ARTIFACT_METADATA,
     KIND,
@@ -358,6 +359,8 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
     ) -> Sequence[RankedList]:
         """See `soundingline.pipelines.engines.engine.Index`; `model` is a `BM25` or a
         `QueryLikelihood`."""
+        if getattr(model, "operators", None):
+            return ranked_lists(self.docnos, [self._operated(q, model, depth) for q in queries])
         terms = map(self._analysed, queries)
         if hasattr(model, "mu"):
             found = [self.search_likelihood(query, model.mu, depth) for query in terms]
@@ -369,6 +372,9 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         self, queries: Sequence[str | TermQuery], numbers: Sequence[NDArray[Any]], model: Any
     ) -> Sequence[NDArray[np.float32]]:
         """For each query, the scores of the documents of these numbers by `model`."""
+        if getattr(model, "operators", None):
+            pairs = zip(queries, numbers, strict=True)
+            return [self._operated_scores(query, own, model) for query, own in pairs]
         pairs = zip(map(self._analysed, queries), numbers, strict=True)
         if hasattr(model, "mu"):
             return [self.likelihood_scores(query, own, model.mu) for query, own in pairs]
@@ -395,6 +401,35 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         from soundingline.pipelines.retrieve import QueryLikelihood
 
         return QueryLikelihood(mu=mu, depth=depth, index=self)
+
+    def _operated(self, query: str | TermQuery, model: Any, depth: int) -> TopK:
+        """The ranking of a query with operators: the first documents that pass its filter."""
+        if not isinstance(query, str):
+            return self.search(query, model.k1, model.b, depth)
+        parsed = parse(query)
+        terms = self.analyzer.terms(parsed.text)
+        if not (parsed.phrases or parsed.excluded):
+            return self.search(terms, model.k1, model.b, depth)
+        documents, scores = self.search(terms, model.k1, model.b, max(1, len(self)))
+        passed = Filter(parsed, self, self._texts_for(model)).first(documents, depth)
+        return documents[passed], scores[passed]
+
+    def _operated_scores(
+        self, query: str | TermQuery, numbers: NDArray[Any], model: Any
+    ) -> NDArray[np.float32]:
+        if not isinstance(query, str):
+            return self.scores(query, numbers, model.k1, model.b)
+        parsed = parse(query)
+        scores = self.scores(self.analyzer.terms(parsed.text), numbers, model.k1, model.b)
+        passed = Filter(parsed, self, self._texts_for(model)).first(numbers)
+        filtered = np.zeros_like(scores)
+        filtered[passed] = scores[passed]
+        return filtered
+
+    def _texts_for(self, model: Any) -> Callable[[Sequence[str]], list[Unit]]:
+        """What gives the texts of the documents: the collection of a retriever, or this index."""
+        collection = getattr(model, "collection", None)
+        return getattr(collection, "texts", None) or self.texts
 
     def _analysed(self, query: str | TermQuery) -> TermQuery:
         return self.analyzer.terms(query) if isinstance(query, str) else query
@@ -528,7 +563,9 @@ class LexicalEngine:
     analyzer: str = "english"
     memory_mb: int = 1024
     name: str = "lexical"
-    supports: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3", "grid", "enrichment"})
+    supports: ClassVar[frozenset[str]] = frozenset(
+        {"bm25", "ql", "rm3", "grid", "enrichment", "operators"}
+    )
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)

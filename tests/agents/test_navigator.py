@@ -126,6 +126,8 @@ def test_plans_and_checklists_are_the_models_and_are_revised_from_the_evidence()
     assert "Round 2 of 5" in table and "1. grinds barley" in table
     assert "1. 3 satisfied, 0 not, 0 open" in table and "> wey | The wey |" in table
     assert "- search: mill barley (3 new)" in table
+    assert ">   1 satisfied 1.00 in wey: This mill grinds barley and stands by the Wey." in table
+    assert table.count(">   wey | This mill grinds barley and stands by the Wey.") == 1
     assert len(scorer.scored) == len(set(scorer.scored)), "nothing is scored twice"
     assert ("wey", "was not burnt") in scorer.scored
 
@@ -310,6 +312,30 @@ def test_no_new_good_document_in_a_row_of_rounds_ends_the_search():
     model = ScriptedModel(plan("mill barley"), last=plan("town sea"))
     trajectory = answered(model, rounds=9, patience=2, bar=0.9)
     assert [row["good"] for row in trajectory.rounds] == [1, 0, 0]
+
+
+def test_gaps_and_strategy_are_recorded_and_the_next_round_sees_the_strategy():
+    gaps = {"missing": ["mills that burnt"], "strategy": "Search for fires."}
+    model = ScriptedModel(plan("mill barley"), plan("burnt mill", **gaps), STOP)
+    trajectory = answered(model)
+    assert [row["missing"] for row in trajectory.rounds] == [[], ["mills that burnt"]]
+    assert "The strategy so far:\n(none)" in request(model, 1)
+    assert "The strategy so far:\nSearch for fires." in request(model, 2)
+
+
+def test_the_model_may_stop_before_the_last_of_four_rounds():
+    trajectory = answered(ScriptedModel(plan("mill barley"), plan("Wey"), STOP, last=plan("sea")))
+    assert [row.get("stopped") for row in trajectory.rounds] == [None, "plan"]
+    assert len(answered(ScriptedModel(last=plan("mill barley")), patience=9).rounds) == 4
+
+
+@pytest.mark.parametrize(("enough", "rounds"), [(2, 1), (3, 2)])
+def test_rounds_end_when_enough_documents_satisfy_every_requirement(enough, rounds):
+    # `wey` and `burnt` meet both requirements, `barley` and `town` one or none.
+    model = ScriptedModel(plan("Wey"), plan("town sea"), STOP)
+    trajectory = answered(model, enough=enough)
+    assert len(trajectory.rounds) == rounds
+    assert trajectory.rounds[-1]["stopped"] == ("coverage" if rounds == 1 else "plan")
 
 
 def test_queries_of_a_round_are_limited():
@@ -650,7 +676,7 @@ def test_an_interface_without_evidence_fails_its_question_in_one_line():
     "name",
     [
         *("rounds", "queries", "requirements", "pool", "seeds", "shown", "listed", "patience"),
-        "ordered",
+        *("ordered", "enough"),
         *("librarians", "librarian_seconds", "max_calls"),
     ],
 )
@@ -668,3 +694,21 @@ def test_a_score_may_be_the_probability_alone(by_checklist, expected):
     met, missed = RequirementScore("satisfied", 1.0), RequirementScore("not satisfied", 0.0)
     scores.add("d1", scores.checklist, DocumentScore((met, missed), probability=0.9))
     assert scores.score("d1") == pytest.approx(expected)
+
+
+def test_the_score_of_a_document_by_hand():
+    scores = CandidateScores(lambda probability: probability / 2)  # calibrated: 0.8 is 0.4
+    scores.checklist = ("a", "b", "c")
+    scores.add_ranking(["d1", "d2"])
+    cells = [RequirementScore("satisfied", 1.0), RequirementScore("satisfied", 0.5), None]
+    scores.add("d1", scores.checklist, DocumentScore(tuple(cells), probability=0.8, origin="score"))
+    # ((1 + 0.5 + 0) / 3 + 0.4) / 2
+    assert scores.score("d1") == pytest.approx(0.45)
+    full = [RequirementScore("satisfied", 1.0)] * 3
+    scores.add("d2", scores.checklist, DocumentScore(tuple(full), probability=1.0))
+    assert scores.score("d2") == pytest.approx((1 + 0.5) / 2)
+    scores = CandidateScores()  # the largest score is 1
+    scores.checklist = ("a",)
+    scores.add_ranking(["d"])
+    scores.add("d", ("a",), DocumentScore((full[0],), probability=1.0))
+    assert scores.score("d") == 1.0

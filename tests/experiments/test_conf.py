@@ -37,7 +37,7 @@ EXPERIMENTS = sorted(
 # Arguments that the experiment itself gives, and an engine's name, which is what it is.
 GIVEN = {"documents", "name", "unit"}
 # Arguments that one option of the class has alone, or that are for Python.
-ALONE = {("BM25", "source"), ("RM3", "mu")}
+ALONE = {("BM25", "source"), ("BM25", "operators"), ("RM3", "mu")}
 # Values that an option leaves to its user.
 NEEDED = {
     ("benchmark", "beir"): ["benchmark.path=PATH"],

@@ -515,6 +515,27 @@ def test_a_replay_through_the_recorded_pipeline_changes_nothing_and_another_is_t
     assert "first_evidence_call" in {row["measure"] for row in verdicts}
 
 
+def test_a_replay_counts_recorded_queries_with_operators(working, capsys):
+    """Four queries: two with a phrase, one of these also with an exclusion."""
+    queries = ['"tide mill" town -river', '"tide mill" 1900', "tide mill - town", 'town "mill']
+    (document, *_) = json.loads(Path("runs/demo/queries/q1.json").read_text())["calls"][0][
+        "ranking"
+    ]
+    steps = [search(query, [document.partition("%")[0]]) for query in queries]
+    halves = {"q1": steps[:2], "q2": steps[2:]}
+    contents = [browsecomp(qid, [*half, answer("none")]) for qid, half in halves.items()]
+    files = write_files(working / "operators", contents)
+    words = ("format=browsecomp_plus", "name=operators", *BENCHMARK)
+    assert run_entry("import", str(files), *words) == 0
+    capsys.readouterr()
+    chosen = ("retriever=bm25_operators", "name=operators-again")
+    assert run_entry("replay", "runs/operators", *chosen) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "4 recorded queries: 50.0% with a quoted phrase, 25.0% with an exclusion" in told
+    verdicts = json.loads(Path("runs/operators-again/verdicts.json").read_text(encoding="utf-8"))
+    assert {row["b"] for row in verdicts} == {"recorded"}
+
+
 def test_a_replay_of_several_questions_at_once_writes_the_same_files(working):
     written = []
     for count in (1, 3):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -289,6 +291,70 @@ def test_the_slurm_preset_hands_its_settings_on(entry, capsys):
     for line in ("partition: gpu", "max_num_timeout: 20", "gpus_per_node: 1", "timeout_min: 720"):
         assert line in page
     assert "submitit_launcher.SlurmLauncher" in page
+
+
+SQUEUE = """#!{python}
+import sys
+from pathlib import Path
+place = Path({place!r})
+with (place / "asked").open("a") as asked:
+    print(*sys.argv[1:], file=asked)
+if (place / "down").exists():
+    sys.exit("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+sys.stdout.write((place / "jobs").read_text())
+"""
+
+
+def test_states_of_slurm_jobs_are_read_without_accounting(tmp_path, monkeypatch, caplog, capfd):
+    pytest.importorskip("submitit")
+    from submitit.slurm.slurm import SlurmJob
+
+    from soundingline.experiments import launchers
+
+    program = tmp_path / "bin" / "squeue"
+    program.parent.mkdir()
+    program.write_text(SQUEUE.format(python=sys.executable, place=str(tmp_path)))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))  # which has no sacct
+    monkeypatch.setattr(SlurmJob, "watcher", SlurmJob.watcher)
+    watcher = launchers.slurm_watcher.__wrapped__()
+    job = SlurmJob(tmp_path / "%j", "7_0")
+    for listed, state, done in (
+        ("7_0|PENDING\n8|RUNNING\n", "PENDING", False),
+        ("8|RUNNING\n7_0|CONFIGURING\n", "CONFIGURING", False),  # a node that starts
+        ("7_0|SUSPENDED\n", "SUSPENDED", False),
+        ("7_0|REQUEUE_HOLD\n", "REQUEUE_HOLD", False),
+        (None, "REQUEUE_HOLD", False),  # the controller does not answer
+        ("7_0|OUT_OF_MEMORY\n", "OUT_OF_MEMORY", True),
+    ):
+        (tmp_path / "down").unlink(missing_ok=True)
+        (tmp_path / ("down" if listed is None else "jobs")).write_text(listed or "")
+        time.sleep(0.002)
+        assert job.done(force_check=True) is done
+        assert watcher.get_state("7_0", mode="cache") == state
+    # What the controller has forgotten has ended.
+    (tmp_path / "jobs").write_text("8|RUNNING\n9|COMPLETED\n")
+    waited = threading.Thread(target=launchers.wait_for_slurm, args=(["8", "9", "10"],))
+    monkeypatch.setattr(launchers, "slurm_watcher", lambda: watcher)
+    waited.start()
+    time.sleep(0.5)
+    assert waited.is_alive()
+    (tmp_path / "jobs").write_text("8|TIMEOUT\n")
+    waited.join(30)
+    assert not waited.is_alive() and watcher.get_state("10") == launchers.FORGOTTEN
+    asked = set((tmp_path / "asked").read_text().splitlines())
+    assert asked == {f"--noheader --array --states=all --format=%i|%T --user={os.getuid()}"}
+    # Nothing warns of sacct, nor of the controller.
+    assert not caplog.records and capfd.readouterr() == ("", "")
+
+
+def test_a_launcher_of_a_package_that_is_missing_names_the_extra(entry, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    find = importlib.util.find_spec
+    absent = "soundingline.toolkit.optional.find_spec"
+    monkeypatch.setattr(absent, lambda name: None if name == "ray" else find(name))
+    assert entry("rank", "-m", *TINY, "hydra/launcher=ray", "retriever.k1=1,2") == 2
+    assert "pip install 'soundingline[ray]'" in capsys.readouterr().err
 
 
 def test_jobs_that_are_processes_of_ours_are_waited_for_and_no_others(tmp_path):

@@ -19,6 +19,12 @@ UNSTATED = {  # our choices
     "benchmark": "litsearch",
     "agent.rounds": 4,
     "agent.patience": 2,
+    "agent.bar": 0.5,
+    "agent.enough": None,  # as many as are listed
+    "agent.queries": 12,
+    "agent.requirements": 30,
+    "agent.pool": 40,
+    "agent.shown": 20,
     "agent.listed": 50,
     "agent.ordered": 20,
     "agent.checklist_scores": True,

@@ -82,8 +82,10 @@ class SharedWords(Reranker):
 def test_a_requirement_scores_its_best_passage():
     (judgement,) = RerankerScorer(SharedWords(), output="probability").score([CANDIDATE])
     assert judgement.requirements == (
-        RequirementScore("satisfied", 1.0, "", "d%p0"),
-        RequirementScore("not", 0.0, "", "d%p1"),  # "Wey," is another word
+        RequirementScore("satisfied", 1.0, "about barley", "d%p0"),
+        RequirementScore(
+            "not", 0.0, "about the Wey, and barley too", "d%p1"
+        ),  # "Wey," is another word
         RequirementScore("unknown", 0.0),
     )
     assert (judgement.probability, judgement.origin) == (1.0, "score")

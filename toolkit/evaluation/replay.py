@@ -144,6 +144,12 @@ class _Adapter:
         return name, arguments
 
 
+def recorded_queries(recorded: Trajectory) -> list[str]:
+    """The queries of all calls that had one, in their order; patterns are none."""
+    arguments = (call.arguments.get(name) for call in recorded.calls for name in _QUERY)
+    return [query for query in arguments if isinstance(query, str)]
+
+
 def _calls(recorded: Trajectory) -> Iterator[tuple[ToolCall, str]]:
     """Each call with the agent's last reasoning before it, if the messages have one."""
     newest = ""

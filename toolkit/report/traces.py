@@ -52,7 +52,7 @@ from soundingline.toolkit.trajectory import (
 )
 
 PAGE = Path("traces", "index.html")
-_FORMAT = 4
+_FORMAT = 5
 _MOST_DOCUMENTS = 200  # rows of the table of documents and requirements
 
 Labels = Mapping[str, Sequence[str]]
@@ -462,12 +462,17 @@ def _round(row: Mapping[str, Any], place: int, trajectory: Trajectory) -> dict[s
                 "call": next(calls, None),
             }
         )
+    shown = {name.replace("_", " "): as_text(row[name]) for name in facts if row.get(name)}
+    if missing := list(map(text_of, items(row.get("missing")))):
+        shown = {"missing": "; ".join(missing), **shown}
+    if strategy := text_of(row.get("strategy")):
+        shown = {"strategy": strategy, **shown}
     return {
         "number": int(number_of(row.get("round")) or place),
         "note": text_of(row.get("reason")),
         "queries": queries,
         "checklist": checklist_of(row),
-        "facts": {name.replace("_", " "): as_text(row[name]) for name in facts if row.get(name)},
+        "facts": shown,
     }
 
 

@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -361,6 +362,14 @@ class Literature(SearchTool):
             candidates.append(candidate)
         page = ScoresPage(documents, needs, scorer.score(candidates))
         return ToolOutput(f"[{len(documents)} documents scored]\n{page.text}", page)
+
+    def passage_texts(self, unit_ids: Iterable[str]) -> dict[str, str]:
+        """The texts of passages as a scorer reads them, by their ids; unknown ids are left out."""
+        texts: dict[str, str] = {}
+        for unit_id in unit_ids:
+            with suppress(KeyError):
+                texts[unit_id] = self._passages([unit_id])[unit_id].text
+        return texts
 
     def _passages(self, unit_ids: Iterable[str]) -> dict[str, Unit]:
         """Passages as a scorer reads them, by their ids; `KeyError` for an unknown one."""

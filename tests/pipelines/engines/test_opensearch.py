@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pandas as pd
 import pytest
+from entry_points import run_entry
 
 from soundingline.pipelines.engines import opensearch, opensearch_client
 from soundingline.pipelines.engines.opensearch import OpenSearchEngine, OpenSearchIndex
@@ -602,3 +603,22 @@ def test_the_parity_script_tells_what_differs(proxy, capsys, monkeypatch, tmp_pa
     assert opensearch_parity.difference(ranking, ranking) == 0
     swapped = SimpleNamespace(docnos=["a", "c"], scores=[2.5, 1.0])
     assert opensearch_parity.difference(ranking, swapped) == 1.0
+
+
+def test_a_command_ranks_on_the_cluster_and_tells_a_refusal_in_one_line(
+    proxy, capsys, caplog, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    world = ["benchmark=beir", f"benchmark.path={WORLD}", "benchmark.split=null"]
+    cluster = ["engine=opensearch", f"engine.url={proxy.url}", "engine.replicas=0"]
+    assert run_entry("rank", *world, *cluster, "name=refused") == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "where BM25 with k1=0.9, b=0.4 is" in told and "Traceback" not in told
+    monkeypatch.setattr(OpenSearchIndex, "_probe", lambda *arguments: 1.0)
+    for retriever in ("bm25_tuned", "bm25_rm3"):
+        chosen = f"retriever={retriever}", f"name={retriever}"
+        assert run_entry("rank", *world, *cluster, *chosen) == 0
+        assert len((tmp_path / "runs" / retriever / "run.trec").read_text().splitlines()) > 10
+    loads = [path for _, path, _ in proxy.requests if path.endswith("/_bulk")]
+    assert not [one for one in caplog.records if one.name.startswith("opensearch")]
+    assert len(loads) == 1  # the second and third run open the index of the first

@@ -321,7 +321,8 @@ def test_a_transformer_equals_another_of_the_same_index_and_settings(index):
 
 def test_the_settings_are_in_the_representation(index):
     assert repr(index.bm25(k1=25, b=1.0, depth=7)) == (
-        f"BM25(depth=7, index=LexicalIndex({str(index.path)!r}), k1=25, b=1.0, source=None)"
+        f"BM25(depth=7, index=LexicalIndex({str(index.path)!r}), k1=25, b=1.0, source=None, "
+        "operators=None)"
     )
     assert repr(index.ql(mu=7, depth=3)) == f"QueryLikelihood(depth=3, index={index!r}, mu=7)"
 

@@ -374,6 +374,12 @@ def test_rounds_have_their_queries_and_checklist():
     assert first["checklist"] == list(CHECKLIST[:2])
     assert second["checklist"] == list(CHECKLIST)
     assert first["facts"] == {"planned by": "model"}
+    plan = {"strategy": "Follow links.", "missing": ["mills", "kilns"], "stopped": "coverage"}
+    planned = replace(two_rounds(), rounds=({**two_rounds().rounds[0], **plan},))
+    assert values(planned)["rounds"][0]["facts"] == {
+        **{"strategy": "Follow links.", "missing": "mills; kilns"},
+        **{"planned by": "model", "stopped": "coverage"},
+    }
     assert second["facts"] == {"unscored": '{"timed_out": 3}'}
 
 
