@@ -16,6 +16,7 @@ MODULES = {
     "reranking": ("rerank",),
     "agents": ("agent", "enrich", "librarians"),
     "serving": ("serve",),
+    "world": ("world",),
     "tools": ("tool", "replay", "evidence", "startup"),
 }
 
