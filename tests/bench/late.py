@@ -93,7 +93,7 @@ class Drawn:
     packages=("faiss-cpu", "lancedb", "numpy"),
     limits="the vectors of a trained model, whose neighbours may be easier or harder to tell apart",
     passages=(10_000, 600),
-    queries=(20, 5),
+    queries=(10, 5),
     dimensions=(128, 128),
     seed=(7, 7),
     rivals=(1, 1),
