@@ -115,7 +115,9 @@ class Root:
     baseline: dict[str, str] = field(default_factory=dict)
     task: str = "general"
     measures: list[str] = field(default_factory=list)
+    passage_splitter: str = "rules"
     forced_answers: bool = True
+    prices: str | None = None
     concurrency: int = 1
     repeats: int = 1
     preflight: int = 5

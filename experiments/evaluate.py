@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from omegaconf import DictConfig
@@ -43,6 +43,7 @@ from soundingline.toolkit.evaluation.judge import RecordedVerdicts
 from soundingline.toolkit.evaluation.statistics import Agreement, agreement
 from soundingline.toolkit.files import fingerprint, write_json, write_text
 from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.prices import AGENTS, ANSWERING, Price, PriceTables
 from soundingline.toolkit.llm.server import Servers
 from soundingline.toolkit.obfuscation import is_obfuscated
 from soundingline.toolkit.report import benchmark_tables, comparison_table, render, write_report
@@ -60,7 +61,7 @@ def evaluate(settings: Settings, runs: Sequence[Path]) -> None:
 
     Questions and judgements are those of the run's own benchmark, opened by this installation's
     option of that name, or those of `benchmark=`. `measures=`, `judge=` and `forced_answers=` may
-    differ from the first evaluation.
+    differ from the first evaluation; `prices=2026-05` computes dollars by the lists of that month.
     """
     if not runs:
         raise InputError("no run was named", do="soundingline evaluate runs/<name>")
@@ -103,6 +104,7 @@ def evaluated(
     judges = judge_run(config, folder, benchmark, ledger, servers)
     texts = partial(texts_under, Path(config.paths.indexes), benchmark)
     measures = list(config.measures)
+    prices = price_tables(folder.manifest(), config.prices)
     run = evaluate_run_folder(
         folder,
         benchmark,
@@ -111,6 +113,7 @@ def evaluated(
         state=state,
         texts=texts,
         forced_answers=config.forced_answers,
+        prices=prices,
     )
     if config.traces is True and is_obfuscated(folder.path / PAGE):
         notify("no traces are written of an obfuscated run; traces=plain writes them in plain text")
@@ -121,6 +124,23 @@ def evaluated(
         page = write_traces(folder, benchmark, run, reasons, passages)
         Console(stderr=True, soft_wrap=True).print(f"Traces: {page}", highlight=False)
     return run
+
+
+def price_tables(manifest: Mapping[str, Any], month: str | None) -> PriceTables:
+    """The recorded prices of a run's models by role, and their lists of a month; empty without one.
+    `InputError` for a model that has prices, but no such list."""
+    config, tables = manifest.get("config", {}), {}
+    for role in ANSWERING if month else ():
+        group = "llm" if role in AGENTS else f"{role}_llm"
+        table = (config.get(group) or {}).get("price")
+        if isinstance(table, Mapping) and month:
+            price = Price.of_record(table)
+            try:
+                tables[role] = price, price.listed(month)
+            except InputError as error:
+                model = config[group].get("model")
+                raise InputError(f"{model}: {error}", do="") from error
+    return tables
 
 
 def slices(settings: Settings, run: Path) -> None:

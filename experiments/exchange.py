@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from soundingline.experiments.build import make
+from soundingline.experiments.collection import texts_under
 from soundingline.experiments.config import Settings, plain_values
 from soundingline.experiments.evaluate import evaluate_recorded
 from soundingline.experiments.judging import check_judge
@@ -22,6 +23,7 @@ from soundingline.experiments.recorded import names_benchmark, recorded_benchmar
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.formats import lines
 from soundingline.toolkit.console import Console, notify
+from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun, final_ranking, load_run
 from soundingline.toolkit.evaluation.agent_run import without_texts
@@ -51,10 +53,17 @@ from soundingline.toolkit.report import comparison_table
 from soundingline.toolkit.runs import RunFolder, make_manifest
 from soundingline.toolkit.runs.run_folder import escape_qid
 from soundingline.toolkit.search.scoring import training_rows
-from soundingline.toolkit.trajectory import Trajectory
+from soundingline.toolkit.trajectory import SEARCHES, Trajectory
 
 ExportFormat = Literal[
-    "browsecomp_plus", "leaderboard", "trec", "trec_rag", "judgements", "inspect", "inspect_json"
+    "browsecomp_plus",
+    "leaderboard",
+    "trec",
+    "trec_rag",
+    "judgements",
+    "training",
+    "inspect",
+    "inspect_json",
 ]
 ImportFormat = Literal["browsecomp_plus", "pi_serini", "inspect"]
 Recorded = Transcript | Trajectory
@@ -84,6 +93,8 @@ def export(
     trec_rag: the two files of TREC RAG 2026, documents (task R) and answers (task RAG).
     judgements: the scores of a navigator's scorer with the passages, to train a smaller scorer.
     scorer=file reads them too.
+    training: triplets of an agent's query, a document that it opened and cited, and one that it saw
+    among the hits of the query and did not open, to train a retriever with sentence-transformers.
     """
     folder = RunFolder(run)
     sealed = folder.manifest().get("sealed")
@@ -183,6 +194,56 @@ def _judgements(folder: RunFolder, out: Path, settings: Settings) -> str:
             do="name such a run",
         )
     return f"{rows} documents with the scores of their requirements"
+
+
+def _training(folder: RunFolder, out: Path, settings: Settings) -> str:
+    benchmark = recorded_benchmark(folder, settings)
+    found = [triplet for each in folder.trajectories() for triplet in triplets(each)]
+    rows = list(dict.fromkeys(found))
+    if not rows:
+        raise InputError(
+            f"no query of {folder.path} has a hit that was opened and cited, and one that was not "
+            "opened",
+            valid="a run of an agent that reads documents and cites them",
+            do="name such a run",
+        )
+    wanted = {docid for _, *pair in rows for docid in pair}
+    text = dict(texts_under(Path(settings.config.paths.indexes), benchmark, wanted))
+    with atomic_file(out / f"{folder.name}.jsonl") as stream:
+        for query, positive, negative in rows:
+            if positive in text and negative in text:
+                row = {"anchor": query, "positive": text[positive], "negative": text[negative]}
+                stream.write(dump_json(row, indent=None).encode())
+    return f"{len(rows)} triplets of {len({query for query, *_ in rows})} queries"
+
+
+def triplets(trajectory: Trajectory) -> Iterator[tuple[str, str, str]]:
+    """Triplets (query, positive, negative) of a question, to train a retriever.
+
+    The positives of a query are the documents among the hits that the agent was shown for it,
+    further pages included, that it opened at any time and cited. The negatives are those that it
+    was shown with an excerpt, where there are excerpts, and never opened. Each positive and each
+    negative is in a triplet at least once: the shorter list is repeated. A query without one of the
+    two has no triplet.
+    """
+    tiers = {tier: {*trajectory.tiers.get(tier, ())} for tier in ("previewed", "opened", "cited")}
+    shown: list[tuple[str, set[str], dict[str, None]]] = []  # query, ranking, documents shown
+    for call in trajectory.calls:
+        query = call.arguments.get("query")
+        if call.error or call.name not in (*SEARCHES, "read_search_results"):
+            continue
+        if call.name in SEARCHES and isinstance(query, str):
+            shown.append((query, {*call.ranking}, {}))
+        pages = [row for row in shown if row[1].issuperset(call.shown)] or shown
+        if pages:
+            pages[-1][2].update(dict.fromkeys(map(parent, call.shown)))
+    for query, _, documents in shown:
+        positives = [d for d in documents if d in tiers["opened"] and d in tiers["cited"]]
+        negatives = [d for d in documents if d in tiers["previewed"] - tiers["opened"]]
+        if positives and negatives:
+            for number in range(max(len(positives), len(negatives))):
+                positive = positives[number % len(positives)]
+                yield query, positive, negatives[number % len(negatives)]
 
 
 def _leaderboard(folder: RunFolder, out: Path, settings: Settings) -> str:
@@ -295,6 +356,7 @@ _WRITERS: dict[ExportFormat, Callable[[RunFolder, Path, Settings], str]] = {
     "trec": _trec,
     "trec_rag": _trec_rag,
     "judgements": _judgements,
+    "training": _training,
     "inspect": _inspect,
     "inspect_json": _inspect_json,
 }

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyterrier as pt
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
 from soundingline.experiments.build import declares, make, stage_model
 from soundingline.experiments.collection import IndexedCollection, notes, prepare
@@ -35,6 +36,9 @@ from soundingline.toolkit.runs.manifest import SEALED
 from soundingline.toolkit.search import Literature, Operators
 from soundingline.toolkit.search.scoring import RequirementScorer, ScorerResources
 from soundingline.toolkit.search.session import SearchTool
+
+if TYPE_CHECKING:
+    from soundingline.pipelines.learned.dense import Dense
 
 # In the order of the pipeline.
 STAGES = ("rewriter", "enrichment", "retriever", "reranker")
@@ -120,12 +124,13 @@ def caches_folder(config: DictConfig, obfuscated: bool) -> Path | None:
 class Stages:
     """A pipeline's stages by group, without those that are `none`, and not yet bound; `models` are
     the language models of stages that ask one, with what serves them. `scorer`, where there is one,
-    is that of requirements (`soundingline.toolkit.search.scoring`), and `list_reranker` orders a
-    final list."""
+    is that of requirements (`soundingline.toolkit.search.scoring`), `locator` encodes its evidence
+    (None: BM25 finds it), and `list_reranker` orders a final list."""
 
     transformers: Transformers
     models: Mapping[str, tuple[BlockingModel, LanguageModel]] = field(default_factory=dict)
     scorer: RequirementScorer | None = None
+    locator: Dense | None = None
     list_reranker: pt.Transformer | None = None
 
     def validate(self, engine: Engine) -> None:
@@ -135,6 +140,8 @@ class Stages:
                 transformer.validate(engine)
         if self.scorer is not None:
             _ = self.scorer.fingerprint
+        if self.locator is not None:
+            _ = self.locator.fingerprint
         if isinstance(self.list_reranker, Stage):
             self.list_reranker.validate(engine)
         compose(**self.transformers, aggregate=False)
@@ -225,6 +232,10 @@ class Stages:
         return self.models[group][0] if group in self.models else None
 
 
+def _declared(config: DictConfig, group: str) -> DictConfig:
+    return librarian_option(config, group) if group in LIBRARIANS else config[group]
+
+
 def active(config: DictConfig, group: str) -> bool:
     """Whether the group has an option other than `none`."""
     option = config[group]
@@ -234,7 +245,7 @@ def active(config: DictConfig, group: str) -> bool:
 def asking_groups(config: DictConfig) -> list[str]:
     """The groups whose part, a stage or what librarians work with, asks a language model."""
     groups = [group for group in (*STAGES, *LIBRARIANS) if active(config, group)]
-    return [group for group in groups if declares(config[group], "needs_llm")]
+    return [group for group in groups if declares(_declared(config, group), "needs_llm")]
 
 
 def asks_agents_model(config: DictConfig, asking: Iterable[str]) -> bool:
@@ -268,7 +279,8 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
 def with_librarians(stages: Stages, config: DictConfig) -> Stages:
     """The stages, and what librarians work with: the scorer of requirements and the re-ranker of
     the final list, where the configuration has them. What these ask is the librarians'."""
-    parts = {group: make(config[group]) for group in LIBRARIANS if active(config, group)}
+    groups = [group for group in LIBRARIANS if active(config, group)]
+    parts = {group: make(librarian_option(config, group)) for group in groups}
     if not parts:
         return stages
     models = dict(stages.models)
@@ -276,7 +288,33 @@ def with_librarians(stages: Stages, config: DictConfig) -> Stages:
         if getattr(part, "needs_llm", False):
             models[group] = _model_of(part, config, group, "librarian")
     keep_bound(config.paths.caches, config.paths.caches_gb)
-    return replace(stages, models=models, **parts)
+    return replace(stages, models=models, locator=_locator(config), **parts)
+
+
+def librarian_option(config: DictConfig, group: str) -> DictConfig:
+    """The option of a group of `LIBRARIANS` without the locator, which is no argument of it."""
+    option: DictConfig = copy.deepcopy(config[group])
+    with open_dict(option):
+        option.pop("locator", None)
+    return option
+
+
+def _locator(config: DictConfig) -> Dense | None:
+    """The encoder that locates evidence, `scorer.locator`; None for BM25."""
+    option = config.scorer.get("locator") if active(config, "scorer") else None
+    if option is None:
+        return None
+    # Here, because starting would wait for numba.
+    from soundingline.pipelines.learned.dense import Dense
+
+    locator = make(option)
+    if not isinstance(locator, Dense):
+        raise InputError(
+            f"scorer.locator={type(locator).__name__} encodes no passages",
+            valid="a dense retriever such as minilm, or null for BM25",
+            do="choose one: retriever@scorer.locator=minilm",
+        )
+    return locator
 
 
 def _model_of(
@@ -330,12 +368,13 @@ def with_literature_tools(
 ) -> tuple[SearchTool, dict[str, str]]:
     """A `Literature` with its operators, and their fingerprints for the manifest; any other
     interface unchanged. Evidence is located in passages of 250 tokens (`unit=passage`, whose index
-    it shares), which are indexed by our engine where they are not yet. The scorer of requirements
-    is the configuration's; without one there is no tool that scores."""
+    it shares), which are indexed by our engine where they are not yet: by BM25, or by the encoder
+    `scorer.locator`. The scorer of requirements is the configuration's; without one there is no
+    tool that scores."""
     if not isinstance(interface, Literature):
         return interface, {}
     # Here, because starting would wait for numba.
-    from soundingline.pipelines.evidence import LexicalLocator
+    from soundingline.pipelines.evidence import DenseLocator, LexicalLocator
 
     passages = evidence_passages(built.benchmark, config)
     graph = built.prepared.links() if built.prepared.links else None
@@ -343,15 +382,22 @@ def with_literature_tools(
     scorer = built.stages.bound_scorer(caches, **statistics(built))
     collection = built.stages.collection(built.prepared, built.segmenter, caches)
     reranker = built.stages.bound_list_reranker(collection)
+    encoder = _shared_encoder(built.stages)
     operators = Operators(
         links=graph,
-        locator=LexicalLocator(passages.index),
+        locator=(
+            DenseLocator(passages.index, encoder, passages.store.texts)
+            if encoder
+            else LexicalLocator(passages.index)
+        ),
         scorer=scorer,
         passages=passages.store,
         resolver=built.prepared.resolver() if built.prepared.resolver else None,
         order=ListOrder(reranker) if reranker is not None else None,
     )
     prints = {"evidence": passages.fingerprint}
+    if encoder:
+        prints["locator.content"] = encoder.fingerprint
     if graph:
         prints["links"] = graph.fingerprint
     if scorer:
@@ -359,6 +405,17 @@ def with_literature_tools(
     if print_ := getattr(reranker, "fingerprint", ""):
         prints["list_reranker.content"] = print_
     return interface.bind(operators), prints
+
+
+def _shared_encoder(stages: Stages) -> Dense | None:
+    """The locator's encoder: that of the retriever if it is the same, so that it is loaded once."""
+    retriever, locator = stages.transformers.get("retriever"), stages.locator
+    if locator is None:
+        return None
+    for other in (retriever, getattr(retriever, "retriever", None)):
+        if isinstance(other, type(locator)) and other.fingerprint == locator.fingerprint:
+            return other
+    return locator
 
 
 def evidence_passages(benchmark: Benchmark, config: DictConfig) -> IndexedCollection:

@@ -1,19 +1,23 @@
 """The passages in which a document meets a requirement, best first.
 
-Passages are scored by BM25 over the postings of a passage index, restricted to the document.
+Passages are scored by BM25 over the postings of a passage index, restricted to the document, or by
+the vectors of a text encoder (the Evidence Chunk Locator of Du et al., 2026, section 2.2).
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.lexical.bm25 import TfWeights, check_settings
 from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.pipelines.stage import Texts
 from soundingline.toolkit.data import PASSAGE_MARK, parent
 from soundingline.toolkit.errors import check_int
 from soundingline.toolkit.search.literature import Located
@@ -33,6 +37,11 @@ class Ranges(NamedTuple):
     def total(self) -> int:
         return int((self.last - self.first).sum())
 
+    @property
+    def units(self) -> list[int]:
+        pairs = zip(self.first.tolist(), self.last.tolist(), strict=True)
+        return [unit for first, last in pairs for unit in range(first, last)]
+
 
 class LexicalLocator:
     """Finds evidence by BM25. Thread-safe.
@@ -42,6 +51,8 @@ class LexicalLocator:
             document are adjacent, as in every index that `build` makes.
         k1, b: Parameters of BM25; its statistics are those of the index.
     """
+
+    _least: ClassVar[float] = 0.0  # a passage with this score contains no term
 
     def __init__(self, index: LexicalIndex, k1: float = 0.9, b: float = 0.4) -> None:
         check_settings(k1, b, 1)
@@ -54,13 +65,19 @@ class LexicalLocator:
         unknown document."""
         check_int("most", most)
         ranges = self.ranges(docids)
-        scores = [self._scores(requirement, ranges) for requirement in requirements]
+        scores = self.scores(requirements, ranges)
         return [
             [self._best(docid, row[start : start + size], most) for row in scores]
             for docid, start, size in zip(
                 docids, ranges.start.tolist(), (ranges.last - ranges.first).tolist(), strict=True
             )
         ]
+
+    def scores(
+        self, requirements: Sequence[str], ranges: Ranges
+    ) -> Sequence[NDArray[np.floating[Any]]]:
+        """For each requirement the score of every unit in the ranges: float [units]."""
+        return [self._scores(requirement, ranges) for requirement in requirements]
 
     def ranges(self, docids: Sequence[str]) -> Ranges:
         """The units of the documents. `KeyError` for an unknown document."""
@@ -90,11 +107,60 @@ class LexicalLocator:
             scores[positions] += weight * frequencies / (frequencies + norms)
         return scores
 
-    def _best(self, docid: str, scores: NDArray[np.float64], most: int) -> list[Located]:
+    def _best(self, docid: str, scores: NDArray[np.floating[Any]], most: int) -> list[Located]:
         order = np.argsort(-scores, kind="stable")[:most]
         passages = len(scores) > 1 or self.index.docnos.numbers([docid])[0] < 0
         return [
             Located(f"{docid}{PASSAGE_MARK}{unit}" if passages else docid, float(scores[unit]))
             for unit in order.tolist()
-            if scores[unit] > 0
+            if scores[unit] > self._least
         ]
+
+
+class DenseLocator(LexicalLocator):
+    """Finds evidence by the dot product of the vectors of requirement and passage. Thread-safe.
+
+    Every passage has a score, so that a document has evidence for each requirement. Vectors of
+    passages are computed in batches when a document is first asked for, and the newest are kept.
+
+    Args:
+        index: As for `LexicalLocator`; it says which passages a document has.
+        encoder: Encodes the requirements as queries and the passages as documents.
+        texts: The texts of the units of the index.
+        kept: The number of vectors that are kept.
+    """
+
+    _least = -np.inf
+
+    def __init__(
+        self, index: LexicalIndex, encoder: Dense, texts: Texts, kept: int = 20_000
+    ) -> None:
+        super().__init__(index)
+        check_int("kept", kept)
+        self.encoder, self._texts, self._kept = encoder, texts, kept
+        self._vectors: OrderedDict[int, NDArray[np.float32]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def scores(
+        self, requirements: Sequence[str], ranges: Ranges
+    ) -> Sequence[NDArray[np.floating[Any]]]:
+        """See `LexicalLocator`: float32 [units]."""
+        if not requirements or not ranges.total:
+            return [np.zeros(ranges.total, np.float32) for _ in requirements]
+        vectors = np.stack(self._encoded(ranges.units))
+        return list(np.stack(self.encoder.encode_queries(requirements)) @ vectors.T)
+
+    def _encoded(self, units: Sequence[int]) -> list[NDArray[np.float32]]:
+        with self._lock:
+            known = {unit: self._vectors[unit] for unit in units if unit in self._vectors}
+        new = [unit for unit in units if unit not in known]
+        texts = self._texts([self.index.docnos[unit] for unit in new])
+        encoded = self.encoder.encode([unit.contents for unit in texts])
+        known |= zip(new, encoded, strict=True)
+        with self._lock:
+            for unit in units:
+                self._vectors[unit] = known[unit]
+                self._vectors.move_to_end(unit)
+            while len(self._vectors) > self._kept:
+                self._vectors.popitem(last=False)
+        return [known[unit] for unit in units]

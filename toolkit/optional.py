@@ -19,6 +19,7 @@ _EXTRAS = {
     "peft": "rerank",
     "pyterrier_t5": "rerank",
     "sentence_transformers": "learned",
+    "faiss": "faiss",
     "sklearn": "enrich",
     "snowballstemmer": "enrich",
     "re2": "grep",

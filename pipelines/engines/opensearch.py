@@ -109,7 +109,7 @@ class OpenSearchEngine:
     timeout_s: float = 60.0
     name: str = NAME
     _added: str = field(default="", init=False)
-    supports: ClassVar[frozenset[str]] = frozenset({"bm25", "rm3"})
+    supports: ClassVar[frozenset[str]] = frozenset({"bm25", "rm3", "enrichment"})
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)
@@ -406,10 +406,23 @@ def _stored(term: str) -> str:
 
 
 class _Docnos:
-    """Numbers of units by their ids."""
+    """Unit ids and numbers of units."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster, self._name = cluster, name
+
+    def take(self, numbers: NDArray[Any]) -> NDArray[np.object_]:
+        """The ids of the units with these numbers."""
+        names: dict[int, str] = {}
+        wanted = np.unique(numbers).tolist()
+        for start in range(0, len(wanted), _NUMBERS_AT_ONCE):
+            part = wanted[start : start + _NUMBERS_AT_ONCE]
+            body = {"query": {"terms": {"number": part}}, "size": len(part), "_source": ["number"]}
+            reply = self._cluster.ask("POST", f"/{self._name}/_search", body)
+            if reason := self._cluster.failure(reply)[0]:
+                raise _failed("unit ids", reason)
+            names.update((hit["_source"]["number"], hit["_id"]) for hit in reply["hits"]["hits"])
+        return np.array([names[number] for number in np.asarray(numbers).tolist()], dtype=object)
 
     def numbers(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """-1 for an unknown id."""
@@ -432,6 +445,8 @@ class _Docnos:
 
 class OpenSearchIndex(OpenedIndex):
     """An opened index of a search cluster. Equal scores are in the order of the unit ids."""
+
+    _base: OpenSearchIndex | None = None
 
     def __init__(self, path: Path, manifest: dict[str, Any], engine: OpenSearchEngine) -> None:
         super().__init__(path, manifest)
@@ -459,10 +474,21 @@ class OpenSearchIndex(OpenedIndex):
     def _identity(self) -> tuple[str, ...]:
         return *super()._identity, self.fingerprint
 
+    def over(self, base: OpenSearchIndex) -> OpenSearchIndex:
+        """This index of enriched documents, with `base` as the index of the documents themselves.
+        Both number the documents alike."""
+        self._base = base
+        return self
+
     @property
     def base(self) -> OpenSearchIndex:
-        """This index: feedback reads its documents."""
-        return self
+        """The index that feedback and texts are read from: this one, unless phrases enrich it."""
+        return self._base or self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._base is None:
+            return super().__reduce__()
+        return _reopened, (self.engine, self.path, self._base)
 
     def check_unchanged(self) -> None:
         """`InputError` if the index is not the one that was loaded."""
@@ -505,7 +531,7 @@ class OpenSearchIndex(OpenedIndex):
 
     def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
         """The units, in the order of their ids; `KeyError` for an unknown id."""
-        rows = self.docnos.documents(unit_ids, "title", "text")
+        rows = self.base.docnos.documents(unit_ids, "title", "text")
         if None in rows:
             raise KeyError(unit_ids[rows.index(None)])
         pairs = zip(unit_ids, rows, strict=True)
@@ -789,6 +815,10 @@ class OpenSearchIndex(OpenedIndex):
                 )
             factors &= agreeing
         return min(factors)
+
+
+def _reopened(engine: OpenSearchEngine, path: Path, base: OpenSearchIndex) -> OpenSearchIndex:
+    return engine.open(path).over(base)
 
 
 def _failed(query: Any, reason: str) -> InputError:

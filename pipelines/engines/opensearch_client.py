@@ -28,11 +28,7 @@ _LONGEST_PAUSE = 120.0
 _REASON_SHOWN = 300  # characters
 _NDJSON = {"content-type": "application/x-ndjson"}
 # What a request meets while another job closes and opens the index, or a shard moves.
-_PASSING = (
-    "index_closed_exception",
-    "no_shard_available",
-    "cluster_block_exception: not recovered",
-)
+_PASSING = ("index_closed_exception", "no_shard_available")
 
 
 def pauses() -> Iterator[float | None]:

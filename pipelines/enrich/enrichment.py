@@ -76,6 +76,12 @@ class EnrichedEngine:
         phrases = self.source.content(self.collection)
         return fingerprint(self.name, phrases, repr(self.filter), self.engine.fingerprint)
 
+    @property
+    def _inner(self) -> Any:
+        """The engine, told what is added, if its indexes are named by their content."""
+        of_content = getattr(self.engine, "of_content", None)
+        return of_content(self.fingerprint) if of_content else self.engine
+
     def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
         """Collect and filter the phrases, then index the units with them.
 
@@ -98,7 +104,7 @@ class EnrichedEngine:
             phrases.mkdir()
             reasons, enriched = self._decide(units, phrases / DECISIONS)
             joined = _with_phrases(units, phrases / DECISIONS)
-            self.engine.build(joined, folder / _INDEX, corpus_fingerprint=corpus_fingerprint)
+            self._inner.build(joined, folder / _INDEX, corpus_fingerprint=corpus_fingerprint)
             write_json(phrases / REASONS_FILE, dict(reasons))
             write_json(phrases / SECONDS, {"seconds": round(time.monotonic() - began, 3)})
             content = {
@@ -113,7 +119,7 @@ class EnrichedEngine:
     def open(self, path: Path, *, corpus_fingerprint: str) -> LexicalIndex:
         """Open the index; `base` of it is the index of the collection without phrases."""
         read_manifest(path / _PHRASES, _PHRASES, corpus_fingerprint)
-        index: LexicalIndex = self.engine.open(path / _INDEX, corpus_fingerprint=corpus_fingerprint)
+        index: LexicalIndex = self._inner.open(path / _INDEX, corpus_fingerprint=corpus_fingerprint)
         return index.over(self.collection.index)
 
     def _decide(self, units: Iterable[Unit], path: Path) -> tuple[Counter[str], int]:
@@ -283,7 +289,7 @@ class Enrichment(Stage):
         if "enrichment" not in engine.supports:
             raise InputError(
                 f"the engine {engine.name} supports no enrichment",
-                valid="lexical",
+                valid="lexical, opensearch",
                 do="set engine=lexical, or enrichment=none",
             )
 
@@ -301,10 +307,10 @@ class Enrichment(Stage):
 
     def bind(self, collection: Collection) -> Self:
         """A copy that works on `collection`, which `enriched` returned."""
-        if not isinstance(collection.index, LexicalIndex):
+        if not hasattr(collection.index, "over"):
             raise InputError(
                 f"an index of {type(collection.index).__name__} cannot be enriched",
-                valid="our lexical index",
+                valid="our lexical index, or that of a search cluster",
                 do="set engine=lexical",
             )
         for side, filter_ in self._filters.items():

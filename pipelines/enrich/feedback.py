@@ -98,6 +98,10 @@ class _Feedback:
     def __init__(self, source: FeedbackPhrases, collection: Collection) -> None:
         if collection.texts is None:
             raise InputError("phrases from feedback need the texts of the collection")
+        if not isinstance(collection.index, LexicalIndex):
+            raise InputError(
+                "phrases from feedback need our lexical index", do="set engine=lexical"
+            )
         self._source, self._texts = source, collection.texts
         self._index: LexicalIndex = collection.index
         # The words of the documents themselves, if phrases enrich them.

@@ -1,7 +1,7 @@
-"""ColBERT (Khattab and Zaharia, SIGIR 2020): a vector for every token, and exact MaxSim.
+"""ColBERT (Khattab and Zaharia, SIGIR 2020): a vector for every token, and MaxSim.
 
-The retriever stores the vectors of all tokens, for collections that fit: a passage of 200 tokens
-takes 51 kB in float16. The re-ranker encodes documents when it scores them.
+The retriever stores the vectors of all tokens: a passage of 200 tokens takes 51 kB in float16, and
+8 kB in a compressed index. The re-ranker encodes documents when it scores them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.counts import shared_property
-from soundingline.pipelines.learned.encoding import work_folder
+from soundingline.pipelines.learned.compressed import (
+    CompressedSearch,
+    check_compressed,
+    is_compressed,
+    read_compressed,
+    write_compressed,
+)
+from soundingline.pipelines.learned.encoding import Shards, work_folder
 from soundingline.pipelines.learned.retriever import continue_in_float32
-from soundingline.pipelines.learned.vectors import DocumentVectors, VectorRetriever, maxsim
+from soundingline.pipelines.learned.vectors import (
+    DocumentVectors,
+    Search,
+    VectorRetriever,
+    maxsim,
+)
 from soundingline.pipelines.models import (
     checkpoint_fingerprint,
     cut,
@@ -32,8 +44,9 @@ from soundingline.pipelines.models import (
 )
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.optional import check_optional
 
 _STORAGES = {"float16": np.float16, "float32": np.float32}
 _SAMPLE = 1024  # units whose tokens are counted to estimate those of all
@@ -56,12 +69,19 @@ class ColBERT(VectorRetriever):
     Args:
         storage: The type of the stored vectors: `float16` (half the space; scores differ in the
             fourth digit) or `float32`.
+        compression: `none` keeps every vector and searches exactly; `ivf_pq` compresses them to
+            about a seventh of float16 and searches approximately (see `CompressedSearch`), which
+            needs the extra `faiss`.
+        probes: Clusters that `ivf_pq` visits for each token of a query. More of them find more of
+            the exact ranking and take longer. They do not change the index.
 
     ColBERTv2's own lengths are 180 for documents and 32 for queries. A query that is expanded has
     `query_max_length` tokens.
     """
 
     storage: str = "float16"
+    compression: str = "none"
+    probes: int = 32
 
     name = "colbert"
     many_vectors: ClassVar[bool] = True
@@ -70,10 +90,19 @@ class ColBERT(VectorRetriever):
         super().__post_init__()
         if self.storage not in _STORAGES:
             raise InputError(f"storage={self.storage!r}", valid=", ".join(_STORAGES))
+        if self.compression not in ("none", "ivf_pq"):
+            raise InputError(f"compression={self.compression!r}", valid="none, ivf_pq")
+        check_int("probes", self.probes)
+        if self._compressed and self.compute != "numpy":
+            raise InputError(
+                f"compression=ivf_pq with compute={self.compute}", valid="compute=numpy"
+            )
 
     @shared_property
     def fingerprint(self) -> str:
-        """See `LearnedRetriever`."""
+        """See `LearnedRetriever`. `InputError` also for a missing FAISS."""
+        if self._compressed:
+            check_optional("faiss")
         _check_kind(self.model, self.revision)
         content = checkpoint_fingerprint(self.model, self.revision)
         return fingerprint("colbert", content, self.settings)
@@ -81,12 +110,39 @@ class ColBERT(VectorRetriever):
     @property
     def settings(self) -> Mapping[str, Any]:
         """See `VectorRetriever`."""
-        return {
+        settings = {
             "max_length": self.max_length,
             "query_max_length": self.query_max_length,
             "storage": self.storage,
             "dtype": self.placement.precision,
         }
+        return {**settings, "compression": self.compression} if self._compressed else settings
+
+    @property
+    def _compressed(self) -> bool:
+        return self.compression == "ivf_pq"
+
+    def write_vectors(self, shards: Shards, folder: Path) -> int:
+        """See `VectorRetriever`."""
+        write = write_compressed if self._compressed else super().write_vectors
+        return write(shards, folder)
+
+    def check_vectors(self, folder: Path, units: int, rows: int, dimensions: int) -> None:
+        """See `VectorRetriever`."""
+        if is_compressed(folder):
+            check_compressed(folder, units, rows, dimensions)
+        else:
+            super().check_vectors(folder, units, rows, dimensions)
+
+    def read_vectors(self, folder: Path) -> DocumentVectors:
+        """See `VectorRetriever`."""
+        return read_compressed(folder) if self._compressed else super().read_vectors(folder)
+
+    def searching(self, folder: Path, documents: DocumentVectors) -> Search:
+        """See `VectorRetriever`."""
+        if self._compressed:
+            return CompressedSearch(folder, documents, self.probes)
+        return super().searching(folder, documents)
 
     @property
     def limit(self) -> int:
@@ -236,8 +292,8 @@ class ColBERTReranker(NeuralReranker):
 
 def check_space(units: Iterable[Unit], encoder: ColBERT, path: Path) -> None:
     """`InputError` with the sizes if the disk of `path` would not hold the tokens' vectors twice
-    (the encoding, and the index that is made of it), estimated from the tokens of every n-th unit.
-    Units that can be read only once are not checked."""
+    (the encoding, and the index that is made of it; a compressed one counts a fifth), estimated
+    from the tokens of every n-th unit. Units that can be read only once are not checked."""
     if iter(units) is units:
         return
     total = length_hint(units) or sum(1 for _ in units)
@@ -252,14 +308,16 @@ def check_space(units: Iterable[Unit], encoder: ColBERT, path: Path) -> None:
     # What a killed build has left is counted among what is needed, so it counts as free.
     left = sum(file.stat().st_size for file in work_folder(path).rglob("*") if file.is_file())
     free = shutil.disk_usage(folder).free + left
-    if 2 * tokens * token_bytes > free:
+    copies = 1.2 if encoder.compression == "ivf_pq" else 2
+    if copies * tokens * token_bytes > free:
         raise InputError(
             f"the vectors of {total} units, about {tokens / total:.0f} tokens each and "
             f"{vectors.shape[1]} x {encoder.storage} a token, take "
-            f"{gigabytes(int(tokens * token_bytes))} and twice that while they are made, and the "
+            f"{gigabytes(int(tokens * token_bytes))} and {copies:g} times that while the index is "
+            "made, and the "
             f"disk of '{folder}' has {gigabytes(free)} free",
-            do="re-rank with it instead (reranker=colbert), set storage=float16, choose shorter "
-            "units, or another disk",
+            do="re-rank with it instead (reranker=colbert), set compression=ivf_pq or "
+            "storage=float16, choose shorter units, or another disk",
         )
 
 

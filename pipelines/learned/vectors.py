@@ -1,4 +1,5 @@
-"""Indexes of vectors, of one vector a unit or of many, and exact search in them.
+"""Indexes of vectors, of one vector a unit or of many, and exact search in them (approximate search
+in compressed ones: `soundingline.pipelines.learned.compressed`).
 
 manifest.json      encoder, corpus, counts, versions, checksums
 units.*            unit ids, in the order of the corpus
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -46,6 +47,7 @@ from soundingline.toolkit.jit import compiled_for_sums, cores
 from soundingline.toolkit.optional import import_optional
 
 Vectors = NDArray[Any]
+Search = Callable[[Sequence[Vectors], int], "list[TopK]"]
 _UNITS, _VECTORS, _OFFSETS = "units", "vectors.npy", "offsets.npy"
 _PACKAGES = ("torch", "transformers", "sentence-transformers")
 _PRODUCTS = 1 << 24  # float32 dot products of tokens held at once
@@ -56,7 +58,7 @@ _PART = 1 << 23  # products of numbers that a thread of its own is worth
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VectorRetriever(LearnedRetriever):
-    """Ranks units by their vectors, exactly. Arguments and errors as of `LearnedRetriever`, and
+    """Ranks units by their vectors. Arguments and errors as of `LearnedRetriever`, and
 
     Args:
         query_max_length: Tokens that hold a query. The default is the checkpoint's own.
@@ -67,6 +69,7 @@ class VectorRetriever(LearnedRetriever):
     query_max_length: int | None = None
     compute: str = "numpy"
 
+    packages: ClassVar[tuple[str, ...]] = _PACKAGES
     many_vectors: ClassVar[bool] = False
     """Whether a unit has a vector for each of its tokens."""
 
@@ -89,20 +92,43 @@ class VectorRetriever(LearnedRetriever):
     def write_index(self, shards: Shards, path: Path, corpus_fingerprint: str) -> None:
         """See `LearnedRetriever`."""
         with atomic_folder(path) as folder:
+            names = StringWriter(folder / _UNITS)
+            for shard in shards:
+                names.extend(map(to_bytes, shard.unit_ids))
+            names.close()
             content = {
                 "encoder": self.fingerprint,
                 "model": self.model,
                 "settings": self.settings,
                 "corpus_fingerprint": corpus_fingerprint,
-                "dimensions": _write(shards, folder, self.many_vectors),
+                "dimensions": self.write_vectors(shards, folder),
                 "counts": {name: shards.counts[name] for name in ("units", "rows", "empty")},
-                "versions": {package: version(package) for package in _PACKAGES},
+                "versions": {package: version(package) for package in self.packages},
             }
             write_manifest(folder, self.name, content)
 
+    def write_vectors(self, shards: Shards, folder: Path) -> int:
+        """Write the files of all vectors; their dimensions."""
+        return _write(shards, folder, self.many_vectors)
+
+    def check_vectors(self, folder: Path, units: int, rows: int, dimensions: int) -> None:
+        """`ValueError` for files of vectors that do not fit together."""
+        _check(folder, units, rows, dimensions)
+
+    def read_vectors(self, folder: Path) -> DocumentVectors:
+        """All vectors, mapped from disk."""
+        offsets = load_array(folder / _OFFSETS) if (folder / _OFFSETS).exists() else None
+        return DocumentVectors(np.asarray(load_array(folder / _VECTORS, mapped=True)), offsets)
+
+    def searching(self, folder: Path, documents: DocumentVectors) -> Search:
+        """What ranks all documents for queries of vectors."""
+        if self.compute == "torch":
+            return TorchSearch(documents, self.placement.device)
+        return NumpySearch(documents)
+
     def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
         """See `LearnedRetriever`."""
-        manifest = read_manifest(path, self.name, corpus_fingerprint, _check)
+        manifest = read_manifest(path, self.name, corpus_fingerprint, self._check)
         if manifest["encoder"] != self.fingerprint:
             raise InputError(
                 f"the {self.name} index at '{path}' was made by another encoder or with other "
@@ -111,6 +137,11 @@ class VectorRetriever(LearnedRetriever):
                 do=REBUILD,
             )
         return VectorIndex(path, manifest, self)
+
+    def _check(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        units, rows = manifest["counts"]["units"], manifest["counts"]["rows"]
+        check_table(folder / _UNITS, units)
+        self.check_vectors(folder, units, rows, manifest["dimensions"])
 
 
 class VectorIndex(OpenedIndex):
@@ -123,10 +154,8 @@ class VectorIndex(OpenedIndex):
         super().__init__(path, manifest)
         self.engine: VectorRetriever = engine
         self.docnos = Docnos(StringTable(path / _UNITS))
-        offsets = load_array(path / _OFFSETS) if (path / _OFFSETS).exists() else None
-        vectors = np.asarray(load_array(path / _VECTORS, mapped=True))
-        self.documents = DocumentVectors(vectors, offsets)
-        self._search: NumpySearch | TorchSearch | None = None
+        self.documents = engine.read_vectors(path)
+        self._search: Search | None = None
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -169,15 +198,11 @@ class VectorIndex(OpenedIndex):
                 )
         return vectors
 
-    def _searching(self) -> NumpySearch | TorchSearch:
+    def _searching(self) -> Search:
         # Made by the first search: a torch search takes the device's memory.
         with self._lock:
             if self._search is None:
-                self._search = (
-                    TorchSearch(self.documents, self.engine.placement.device)
-                    if self.engine.compute == "torch"
-                    else NumpySearch(self.documents)
-                )
+                self._search = self.engine.searching(self.path, self.documents)
             return self._search
 
     @property
@@ -187,7 +212,6 @@ class VectorIndex(OpenedIndex):
 
 def _write(shards: Shards, folder: Path, many_vectors: bool) -> int:
     """Write the vectors of an encoded corpus, one after the other; their dimensions."""
-    names = StringWriter(folder / _UNITS)
     offsets, vectors = [np.zeros(1, np.int64)], None
     begin = 0
     for shard in shards:
@@ -197,8 +221,6 @@ def _write(shards: Shards, folder: Path, many_vectors: bool) -> int:
         vectors[begin : begin + len(shard.values)] = shard.values
         offsets.append(shard.offsets[1:] + begin)
         begin += len(shard.values)
-        names.extend(map(to_bytes, shard.unit_ids))
-    names.close()
     if vectors is None:
         raise RuntimeError("an encoding without units")
     vectors.flush()
@@ -207,12 +229,10 @@ def _write(shards: Shards, folder: Path, many_vectors: bool) -> int:
     return int(vectors.shape[1])
 
 
-def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """`ValueError` for an index whose files do not fit together."""
-    units, rows = manifest["counts"]["units"], manifest["counts"]["rows"]
-    check_table(folder / _UNITS, units)
+def _check(folder: Path, units: int, rows: int, dimensions: int) -> None:
+    """`ValueError` for vectors and offsets that do not fit together."""
     vectors = load_array(folder / _VECTORS, mapped=True)
-    if vectors.shape != (rows, manifest["dimensions"]):
+    if vectors.shape != (rows, dimensions):
         raise ValueError(f"{_VECTORS} has the shape {list(vectors.shape)}")
     if not (folder / _OFFSETS).exists():
         if rows != units:
@@ -226,7 +246,8 @@ def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class DocumentVectors:
-    """The vectors of all documents: `vectors` [rows, dimensions] in float16 or float32.
+    """The vectors of all documents: `vectors` [rows, dimensions] in float16 or float32, or what
+    decodes rows when they are read (`soundingline.pipelines.learned.compressed`).
 
     `offsets`: int64 [documents + 1]; document `i` has the rows `offsets[i]:offsets[i + 1]`, one at
     least. None: one row a document.
@@ -378,10 +399,10 @@ def _multiply(
 def _best(scores: NDArray[np.float32], depth: int) -> TopK:
     """The `depth` highest scores of all documents; of equal ones at the end, the first."""
     if depth >= len(scores):
-        return _ordered(np.arange(len(scores)), scores, depth)
+        return ordered(np.arange(len(scores)), scores, depth)
     least = np.partition(scores, -depth)[-depth]
     numbers = np.flatnonzero(scores >= least)
-    return _ordered(numbers, scores[numbers], depth)
+    return ordered(numbers, scores[numbers], depth)
 
 
 def _best_of_rows(scores: Any, depth: int) -> list[TopK]:
@@ -390,11 +411,11 @@ def _best_of_rows(scores: Any, depth: int) -> list[TopK]:
     rankings = []
     for row, enough in zip(scores, scores >= least, strict=True):
         numbers = enough.nonzero()[:, 0]
-        rankings.append(_ordered(numbers.cpu().numpy(), row[numbers].cpu().numpy(), depth))
+        rankings.append(ordered(numbers.cpu().numpy(), row[numbers].cpu().numpy(), depth))
     return rankings
 
 
-def _ordered(numbers: NDArray[Any], scores: NDArray[np.float32], depth: int) -> TopK:
+def ordered(numbers: NDArray[Any], scores: NDArray[np.float32], depth: int) -> TopK:
     """The best of some documents in ascending order of their numbers."""
     order = np.lexsort((numbers, -scores))[:depth]
     return TopK(numbers[order], scores[order].astype(np.float64))

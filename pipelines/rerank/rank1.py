@@ -17,7 +17,7 @@ from soundingline.pipelines.prompting import model_of
 from soundingline.pipelines.rerank.answer_tokens import LIKELIEST, SPACES, Relevance, share, word
 from soundingline.pipelines.rerank.reranker import Pair, Reranker
 from soundingline.pipelines.stage import not_bound, searched_question
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel, identity
 from soundingline.toolkit.llm.errors import ContextOverflow, ModelError, ServerGone, Unreachable
@@ -63,6 +63,8 @@ class Rank1(Reranker):
             is the collection's. Its requests belong to the question whose search it is.
         max_tokens: Tokens of a reasoning.
         context_window: Tokens of a prompt and its reasoning.
+        prompt_tokens: Most tokens of a prompt, by our estimate; None for what the window leaves.
+            The study of text ranking cut prompts to 1,024 (arXiv 2602.21456).
         long_documents: As for `Reranker`, but the default is always `truncate`, because each window
             costs a reasoning.
 
@@ -80,6 +82,7 @@ class Rank1(Reranker):
     model: BlockingModel | None = field(default=None, kw_only=False)
     max_tokens: int = 2000
     context_window: int = 4000
+    prompt_tokens: int | None = None
 
     needs_llm = True
     needs_completions = True
@@ -93,7 +96,7 @@ class Rank1(Reranker):
     def __post_init__(self) -> None:
         self.long_documents = self.long_documents or "truncate"
         super().__post_init__()
-        self._prompts = Rank1Prompts(self.max_tokens, self.context_window)
+        self._prompts = Rank1Prompts(self.max_tokens, self.context_window, self.prompt_tokens)
 
     @property
     def fingerprint(self) -> str:
@@ -101,7 +104,8 @@ class Rank1(Reranker):
         model = model_of(self)
         prompt = self._prompts.prompt(Pair("", "")).text
         name = identity(model) if model else ""
-        return fingerprint("rank1", name, self.max_tokens, self.context_window, prompt)
+        limit = [] if self.prompt_tokens is None else [self.prompt_tokens]
+        return fingerprint("rank1", name, self.max_tokens, self.context_window, prompt, *limit)
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -240,12 +244,17 @@ class Rank1Prompt(NamedTuple):
 
 class Rank1Prompts:
     """Makes prompts that fit a `context_window` together with `max_tokens` of reasoning, by an
-    estimate of their tokens. The document is cut first, and the query only beyond half of the
-    room."""
+    estimate of their tokens, and have at most `prompt_tokens`. The document is cut first, and the
+    query only beyond half of the room."""
 
-    def __init__(self, max_tokens: int, context_window: int) -> None:
+    def __init__(
+        self, max_tokens: int, context_window: int, prompt_tokens: int | None = None
+    ) -> None:
         around = sum(map(estimated_tokens, _FRAME)) + _RESERVE
         self._room = context_window - max_tokens - around
+        if prompt_tokens is not None:
+            check_int("prompt_tokens", prompt_tokens, ge=around + _LEAST_ROOM)
+            self._room = min(self._room, prompt_tokens - around)
         if max_tokens < 1 or self._room < _LEAST_ROOM:
             raise InputError(
                 f"max_tokens={max_tokens} of reasoning in a context_window of {context_window}",

@@ -15,9 +15,11 @@ from experiment_samples import TINY
 from foreign_runs import answer, browsecomp, pi_serini, read, search, write_files
 
 from soundingline.experiments.config import Settings
+from soundingline.experiments.exchange import triplets
 from soundingline.experiments.replay import with_tool
 from soundingline.toolkit.obfuscation import Canary
 from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.trajectory import ToolCall, Trajectory
 
 WORLD = Path(__file__).resolve().parents[1] / "data" / "golden" / "world"
 OPTIONS = Path(__file__).resolve().parent / "options"
@@ -108,7 +110,7 @@ def test_the_leaderboard_entry_and_the_trec_run_hold_what_the_evaluation_holds(
 
 
 FORMATS = (
-    *("browsecomp_plus", "leaderboard", "trec", "trec_rag", "judgements"),
+    *("browsecomp_plus", "leaderboard", "trec", "trec_rag", "judgements", "training"),
     *("inspect", "inspect_json"),
 )
 
@@ -583,3 +585,56 @@ def test_no_value_of_a_manifest_reaches_the_environment(working, monkeypatch):
     manifest = {"factors": {"tool": "grep"}, "config": config}
     tool = with_tool(Settings.compose(), manifest).config.tool
     assert (tool.syntax, tool.order) == ("regex", "corpus")
+
+
+def test_triplets_of_a_question_are_those_found_by_hand():
+    calls = [
+        ToolCall(
+            "search", {"query": "mill"}, "", ranking=("a%p0", "b", "c", "d"), shown=("a%p0", "b")
+        ),
+        ToolCall("search", {"query": "town"}, "", ranking=("e", "b"), shown=("e", "b")),
+        # A later page of the first ranking; d is listed there without an excerpt.
+        ToolCall("read_search_results", {"search_id": "s1"}, "", shown=("c", "d")),
+        ToolCall("search", {"query": "refused"}, "", error="empty", shown=("a", "b")),
+        ToolCall("read_document", {"docid": "a"}, "", shown=("a",)),
+        ToolCall("read_document", {"docid": "e"}, "", shown=("e",)),
+    ]
+    tiers = {
+        "surfaced": ("a", "b", "c", "d", "e"),
+        "previewed": ("a", "b", "e", "c"),
+        "opened": ("a", "e"),
+        "cited": ("a",),
+    }
+    found = list(triplets(Trajectory("q", "?", "completed", calls=calls, tiers=tiers)))
+    # e was opened and not cited: it is neither, and the second query has no positive.
+    assert found == [("mill", "a", "b"), ("mill", "a", "c")]
+
+
+@pytest.mark.slow
+def test_a_retriever_takes_a_step_of_training_from_a_run(working, tmp_path):
+    pytest.importorskip("sentence_transformers", reason="needs the extra [learned]")
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+    from tiny_embedder import save_sentence_model
+
+    (path,) = exported(working, "training").iterdir()
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert all(list(row) == ["anchor", "positive", "negative"] for row in rows)
+    assert all(row["positive"] != row["negative"] for row in rows)
+    model = SentenceTransformer(str(save_sentence_model(tmp_path / "model")), device="cpu").train()
+    ranking_loss = MultipleNegativesRankingLoss(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    # The step on all triplets lowers their loss; without dropout both values are of one function.
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    losses = []
+    for _ in range(2):
+        columns = [model.tokenize([row[name] for row in rows[:8]]) for name in rows[0]]
+        loss = ranking_loss(columns, labels=None)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[1] < losses[0]

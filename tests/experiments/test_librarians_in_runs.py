@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
+from tiny_embedder import save_sentence_model
 
 from soundingline.experiments.training import fit_probabilities, pairs_of
 from soundingline.toolkit.runs import RunFolder
@@ -124,3 +125,24 @@ def test_a_final_list_is_ordered_by_any_re_ranker_on_the_librarians_account(entr
     assert manifest["factors"]["list_reranker"] == "listwise"
     assert manifest["stages"]["list_reranker"]["windows"] == 2
     assert contents("runs/listwise/metrics.json")["usage_librarian_calls"] == 1
+
+
+def test_an_encoder_locates_the_evidence_and_its_fingerprint_is_recorded(entry, tmp_path, capsys):
+    pytest.importorskip("sentence_transformers")
+    model = save_sentence_model(tmp_path / "tiny")
+    dense = ("retriever@scorer.locator=dense", f"scorer.locator.model={model}")
+    assert entry("run", *SETS, "name=bm25") == 0
+    assert entry("run", *SETS, *dense, "name=dense") == 0
+    prints = [contents(f"runs/{name}/manifest.json")["fingerprints"] for name in ("bm25", "dense")]
+    assert "locator.content" not in prints[0] and prints[1]["locator.content"]
+    # Every requirement has evidence, also one whose words no passage contains.
+    scored = [
+        cell
+        for trajectory in RunFolder("runs/dense").trajectories()
+        for row in trajectory.rounds
+        for document in row["documents"].values()
+        for cell in document["requirements"].values()
+    ]
+    assert scored and all(cell["passage"] and cell["verdict"] != "unknown" for cell in scored)
+    assert entry("run", *SETS, "retriever@scorer.locator=bm25_tuned", "name=wrong") == 2
+    assert "encodes no passages" in " ".join(capsys.readouterr().err.split())

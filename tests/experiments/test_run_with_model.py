@@ -48,6 +48,27 @@ def test_a_run_with_a_model_is_answered_measured_and_accounted_for(entry, capsys
     assert "50.0% of the input tokens came from the prefix cache" in told
 
 
+def test_a_finished_run_is_priced_by_the_list_of_another_month(entry, capsys):
+    assert entry("run", *TINY, *MODEL, "name=m") == 0
+    path = Path("runs/m/manifest.json")
+    manifest = contents(path)
+    table = {"_target_": "soundingline.toolkit.llm.prices.Price", "dated": "2026-11-21"}
+    old = {"input": 10.0, "cached_input": 2.0, "output": 100.0}
+    table |= {"input": 1.0, "output": 1.0, "lists": {"2026-05": old}}
+    manifest["config"]["llm"]["price"] = table
+    path.write_text(json.dumps(manifest))
+    assert entry("evaluate", "prices=2026-05", "runs/m") == 0
+    # 600 input tokens, 300 of them from the cache, and 30 output tokens a question.
+    by_hand = (300 * 10 + 300 * 2 + 30 * 100) / 1e6
+    assert contents("runs/m/metrics.json")["usage_dollars"] == pytest.approx(by_hand)
+    assert contents("runs/m/evaluation/summary.json")["prices"]["agent"] == "2026-05"
+    assert entry("evaluate", "runs/m") == 0  # as it was billed
+    assert contents("runs/m/metrics.json")["usage_dollars"] == pytest.approx(630 / 1e6)
+    capsys.readouterr()
+    assert entry("evaluate", "prices=2025-01", "runs/m") == 2
+    assert "no price list 2025-01. valid: 2026-05, 2026-11-21." in capsys.readouterr().err
+
+
 def test_the_first_questions_tell_what_the_others_will_take(entry, capsys):
     assert entry("run", *TINY, *MODEL, "name=m", "preflight=3", "llm.price=1000") == 0
     lines = capsys.readouterr().err.splitlines()

@@ -14,6 +14,7 @@ SYSTEM = {
     "tool": "literature",
     "retriever": "dense_link_expansion",
     "retriever.retriever._target_": "soundingline.pipelines.learned.dense.Dense",
+    "scorer.locator._target_": "soundingline.pipelines.learned.dense.Dense",  # "shared encoder"
 }
 UNSTATED = {  # our choices
     "benchmark": "litsearch",
@@ -29,6 +30,7 @@ UNSTATED = {  # our choices
     "agent.ordered": 20,
     "agent.checklist_scores": True,
     "retriever.retriever.model": "Qwen/Qwen3-Embedding-0.6B",
+    "scorer.locator.model": "Qwen/Qwen3-Embedding-0.6B",
     "llm": "gpt-5.5",
     "librarian_llm": "deepseek-v4-flash",
 }
@@ -78,11 +80,12 @@ def test_librarians_are_light_or_large():
 
 
 def test_each_component_is_taken_out_alone():
-    system, direct, unchecked, unordered = cells("pasamaster/components")
+    system, direct, unchecked, unordered, lexical = cells("pasamaster/components")
     check(system)
     assert direct.config.retriever == system.config.retriever.retriever
     check(unchecked, **{"agent.checklist_scores": False})
     assert unordered.choices["reranker@list_reranker"] == "none"
+    assert lexical.config.scorer.locator is None and lexical.choices["scorer"] == "chat"
 
 
 # The others have cells of the same kinds.

@@ -62,6 +62,7 @@ RERANKERS = {
         "reranker_llm.model": "jhu-clsp/rank1-7b",
         "reranker.max_tokens": 2000,
         "reranker.context_window": 4000,
+        "reranker.prompt_tokens": 1024,
     },
 }
 TABLES = [name for name in experiments("text_ranking") if "table" in name]
@@ -107,6 +108,10 @@ def test_published_figures(table, factors, figures):
 def test_units_and_readers():
     for settings in cells("text_ranking/table6"):
         check_constants(settings, {"unit": "passage", "tool.get_document": True})
+        check_constants(settings, {"unit.splitter": "spacy", "unit.max_tokens": 250})
+        check_constants(settings, {"benchmark.front_matter": True})
+    for settings in cells("text_ranking/table6", "scale=laptop"):
+        check_constants(settings, {"unit.splitter": "rules"})
     for table in ("8", "9", "11", "13"):
         for settings in cells(f"text_ranking/table{table}"):
             check_constants(settings, {"unit": "passage", "tool.get_document": False})

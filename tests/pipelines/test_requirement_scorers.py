@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
+import tiny_embedder
 from documented_commands import code_blocks
 from scripted_model import ScriptedModel, saying
 from scripted_prompts import ScriptedPrompts
@@ -16,7 +17,8 @@ from scripted_prompts import ScriptedPrompts
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.cache import ResultCache
 from soundingline.pipelines.chat_scorer import ChatScorer, read_answer
-from soundingline.pipelines.evidence import LexicalLocator
+from soundingline.pipelines.evidence import DenseLocator, LexicalLocator
+from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.requirement_scorers import (
     CachedRequirementScorer,
     FileScorer,
@@ -725,3 +727,48 @@ def test_an_unknown_document_is_a_key_error(index):
     with pytest.raises(InputError, match="most"):
         LexicalLocator(index).locate([], ["mill"], most=0)
     assert LexicalLocator(index).locate([], ["mill"]) == []
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    pytest.importorskip("sentence_transformers")
+    folder = tiny_embedder.save_sentence_model(tmp_path_factory.mktemp("encoder"))
+    return Dense(str(folder), device="cpu", dtype="float32")
+
+
+def test_a_dense_locator_ranks_a_documents_passages_by_their_vectors(
+    index, documents, units, encoder
+):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    by_id = {unit.unit_id: unit for unit in units}
+    asked = []
+
+    def texts(unit_ids):
+        asked.extend(unit_ids)
+        return [by_id[unit_id] for unit_id in unit_ids]
+
+    docids = [document.docid for document in documents[5:11:2]]
+    locator = DenseLocator(index, encoder, texts)
+    located = locator.locate(docids, NEEDS, most=2)
+    # Independently: sentence-transformers itself, and a sort.
+    model = sentence_transformers.SentenceTransformer(encoder.model, device="cpu")
+    for docid, rows in zip(docids, located, strict=True):
+        own = [unit for unit in units if parent(unit.unit_id) == docid]
+        passages = model.encode_document([u.contents for u in own], normalize_embeddings=True)
+        for need, found in zip(NEEDS, rows, strict=True):
+            scores = passages @ model.encode_query(need, normalize_embeddings=True)
+            best = sorted(zip(scores, own, strict=True), key=lambda row: -row[0])[:2]
+            assert [passage.score for passage in found] == pytest.approx(
+                [score for score, _ in best], abs=1e-5
+            )
+            assert {p.unit_id for p in found} == {unit.unit_id for _, unit in best}
+    assert len(asked) == len(set(asked))
+    assert len(locator.locate(docids[:1], ["another"])[0][0]) == 3
+    assert len(asked) == len(set(asked)), "a passage is encoded once"
+    few = DenseLocator(index, encoder, texts, kept=1)
+    ids = [[[p.unit_id for p in row] for row in rows] for rows in located]
+    again = few.locate(docids, NEEDS, most=2)
+    assert [[[p.unit_id for p in row] for row in rows] for rows in again] == ids
+    assert locator.locate(docids, []) == [[], [], []]
+    with pytest.raises(KeyError, match="ghost"):
+        locator.locate(["ghost"], ["mill"])

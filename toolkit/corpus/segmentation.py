@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar
 
 import numpy as np
@@ -17,9 +18,8 @@ import numpy as np
 from soundingline.toolkit.corpus.sentences import (
     RULES_VERSION,
     Spans,
-    Splitter,
     rule_spans,
-    spacy_spans,
+    spacy_sentences,
     spacy_version,
 )
 from soundingline.toolkit.data import PASSAGE_MARK, Document, Unit
@@ -27,7 +27,7 @@ from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.tokens import load_tokenizer, token_starts
 
-SPLITTERS: dict[str, Splitter] = {"rules": rule_spans, "spacy": spacy_spans}
+SPLITTERS = ("rules", "spacy")
 
 
 class Segmenter(ABC):
@@ -104,11 +104,17 @@ class DocumentHead(Segmenter):
 class Passages(Segmenter):
     """Passages of whole sentences, packed greedily.
 
+    With `splitter=spacy`, the passages are those of "Revisiting Text Ranking in Deep Research"
+    (arXiv 2602.21456), in the text's own white space: sentences by `senter`, lengths in spaCy's
+    tokens. The published code repeats a passage before a sentence of 250 tokens or more; this does
+    not.
+
     A sentence longer than `max_tokens` is a passage of its own. A document without visible text
     has one empty passage.
 
     Args:
-        max_tokens: length of a passage in words and punctuation marks, title not included.
+        max_tokens: length of a passage in words and punctuation marks (in spaCy's tokens with
+            `splitter=spacy`), title not included.
         splitter: `rules` (fast) or `spacy` (`en_core_web_sm`, an optional package).
         aggregate: rank documents by their best passage (Max-P). The passages are the same, so both
             settings have one fingerprint and share an index.
@@ -136,8 +142,15 @@ class Passages(Segmenter):
         return fingerprint(self.name, self.max_tokens, rules)
 
     def spans(self, document: Document) -> Spans:
-        sentences = SPLITTERS[self.splitter](document.text)
-        return pack(document.text, sentences, self.max_tokens) or [(0, 0)]
+        text = document.text
+        if self.splitter == "rules":
+            return pack(text, rule_spans(text), self.max_tokens) or [(0, 0)]
+        sentences = spacy_sentences(text)
+        upto = list(accumulate(tokens for _, _, tokens in sentences))
+        bounds = [(start, end) for start, end, _ in sentences]
+        packed = _greedy(bounds, [0, *upto], upto, self.max_tokens)
+        trimmed = (_trimmed(text, *span) for span in packed)
+        return [(start, end) for start, end in trimmed if start < end] or [(0, 0)]
 
 
 def pack(text: str, sentences: Spans, max_tokens: int) -> Spans:
@@ -152,6 +165,11 @@ def pack(text: str, sentences: Spans, max_tokens: int) -> Spans:
     # A sentence that starts inside a token counts the rest of it as one more token.
     before = (np.searchsorted(tokens, starts, side="right") - 1).tolist()
     upto = np.searchsorted(tokens, ends).tolist()
+    return _greedy(sentences, before, upto, max_tokens)
+
+
+def _greedy(sentences: Spans, before: Sequence[int], upto: list[int], max_tokens: int) -> Spans:
+    """`pack` with the numbers of tokens before each sentence and up to its end."""
     packed: Spans = []
     first = 0
     while first < len(sentences):
@@ -159,6 +177,12 @@ def pack(text: str, sentences: Spans, max_tokens: int) -> Spans:
         packed.append((sentences[first][0], sentences[after - 1][1]))
         first = after
     return packed
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span without white space at its ends."""
+    piece = text[start:end]
+    return start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
 
 
 def _check_max_tokens(value: int) -> None:

@@ -1,22 +1,21 @@
 """Splitting a text into sentences (by rules for English, or by spaCy) and into lines.
 
-All functions return half-open character spans. Sentences are in order, disjoint, trimmed of white
-space, and together cover every visible character; a line break always ends a sentence. Lines
-partition the text.
+All functions return half-open character spans. Sentences are in order, disjoint, and together cover
+every visible character. Those of the rules are trimmed of white space, and a line break always ends
+them. Lines partition the text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache
 from importlib import metadata
+from itertools import pairwise
 from typing import Any
 
 from soundingline.toolkit.errors import InputError
 
 Spans = list[tuple[int, int]]
-Splitter = Callable[[str], Spans]
 
 # Increment when a rule changes: the fingerprint of a segmenter contains it.
 RULES_VERSION = 1
@@ -66,8 +65,8 @@ _AHEAD = 16
 LINE_WIDTH = 1000
 _TO_LAST_SPACE = re.compile(r".*\s", re.DOTALL)
 MODEL = "en_core_web_sm"
-# spaCy's parser needs memory in proportion to the text, so longer lines are parsed in pieces.
-_LONGEST_PARSED = 100_000
+_UNUSED = ["parser", "tagger", "ner", "attribute_ruler", "lemmatizer", "tok2vec"]
+_LONGEST_PARSED = 2_000_000  # characters; spaCy needs memory in proportion to the text
 
 
 def rule_spans(text: str) -> Spans:
@@ -168,27 +167,31 @@ def without_break(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def spacy_spans(text: str) -> Spans:
-    """Split English text into sentences with the parser of spaCy's `en_core_web_sm`.
+def spacy_sentences(text: str) -> list[tuple[int, int, int]]:
+    """The sentences of an English text by the model `senter` of spaCy's `en_core_web_sm`, as the
+    passage corpus of BrowseComp-Plus was cut: start, end, and number of spaCy's tokens. White space
+    around sentences is part of them, and they may contain line breaks.
 
-    Far slower than `rule_spans`. Raises `InputError` if spaCy or the model is not installed.
+    Far slower than `rule_spans`. Texts beyond 2 million characters are cut into pieces at line
+    breaks. Raises `InputError` if spaCy or the model is not installed.
     """
-    lines = line_spans(text, width=_LONGEST_PARSED)
-    spans: Spans = []
-    parsed = _spacy_model().pipe(text[start:end] for start, end in lines)
-    for (offset, _), line in zip(lines, parsed, strict=True):
-        for sentence in line.sents:
-            piece = text[offset + sentence.start_char : offset + sentence.end_char]
-            if visible := piece.strip():
-                start = offset + sentence.start_char + len(piece) - len(piece.lstrip())
-                spans.append((start, start + len(visible)))
-    return spans
+    cuts = [0]
+    while len(text) - cuts[-1] > _LONGEST_PARSED:
+        limit = cuts[-1] + _LONGEST_PARSED
+        cuts.append(text.rfind("\n", cuts[-1], limit) + 1 or limit)
+    pieces = [text[start:end] for start, end in pairwise([*cuts, len(text)])]
+    return [
+        (offset + sentence.start_char, offset + sentence.end_char, len(sentence))
+        for offset, parsed in zip(cuts, _spacy_model().pipe(pieces), strict=True)
+        for sentence in parsed.sents
+    ]
 
 
 def spacy_version() -> str:
-    """Name and version of spaCy's model, without loading it; `InputError` if not installed."""
+    """Names and versions of spaCy and of its model, without loading them; `InputError` if not
+    installed."""
     try:
-        return f"{MODEL} {metadata.version(MODEL)}"
+        return f"spacy {metadata.version('spacy')} {MODEL} {metadata.version(MODEL)} senter"
     except metadata.PackageNotFoundError as error:
         raise _spacy_missing() from error
 
@@ -198,7 +201,10 @@ def _spacy_model() -> Any:
     try:
         import spacy
 
-        return spacy.load(MODEL, exclude=["ner", "tagger", "lemmatizer", "attribute_ruler"])
+        model = spacy.load(MODEL, exclude=_UNUSED)
+        model.enable_pipe("senter")
+        model.max_length = _LONGEST_PARSED
+        return model
     except (ImportError, OSError) as error:
         raise _spacy_missing() from error
 

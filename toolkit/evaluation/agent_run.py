@@ -57,6 +57,7 @@ from soundingline.toolkit.evaluation.retrieval import (
     with_targets,
 )
 from soundingline.toolkit.files import write_json, write_text
+from soundingline.toolkit.llm.prices import PriceTables, reprice
 from soundingline.toolkit.runs.run_folder import RunFolder
 from soundingline.toolkit.search.answers import invented_citations
 from soundingline.toolkit.trajectory import (
@@ -102,6 +103,7 @@ def evaluate_run(
     judge: Judge | None = None,
     texts: Texts | None = None,
     forced_answers: bool = True,
+    prices: PriceTables | None = None,
 ) -> Evaluation:
     """Compute all measures of a run.
 
@@ -116,6 +118,8 @@ def evaluate_run(
         forced_answers: whether an answer counts that was demanded after a limit was reached
             (status in `FORCED_STATUSES`). False for studies without such answers: the question then
             counts 0 in `accuracy` and `answer_f1`.
+        prices: the tables by which dollars are computed anew, see `prices.reprice`; None for the
+            recorded dollars.
 
     Returns:
         An evaluation with these measures:
@@ -158,7 +162,8 @@ def evaluate_run(
     for trajectory in trajectories:
         for name, value in branch_measures(trajectory).items():
             branches.setdefault(name, {})[trajectory.qid] = value
-        recorded.append(without_texts(trajectory))
+        usage = reprice(trajectory.usage, prices or {})
+        recorded.append(replace(without_texts(trajectory), usage=usage))
     qids, targets = [topic.qid for topic in benchmark.topics], benchmark.targets
     _check_questions(recorded, qids)
     qrels = {
@@ -208,6 +213,7 @@ def evaluate_run(
         funnel=evidence_funnel(ended, qrels),
         curves=exposure_curves(ended, evidence) if relevant_documents(evidence) else {},
         verdicts=verdicts,
+        prices={role: used.dated for role, (_, used) in (prices or {}).items() if used.known},
     )
     right = [correct.get(row.qid, False) for row in recorded]
     published = browsecomp_plus_measures(recorded, right, accepted, evidence)
@@ -223,12 +229,13 @@ def evaluate_run_folder(
     state: str,
     texts: Texts | None = None,
     forced_answers: bool = True,
+    prices: PriceTables | None = None,
 ) -> EvaluatedRun:
     """Evaluate the trajectories of a run folder and write the evaluation there.
 
     Args:
         folder: the run folder.
-        benchmark, measures, texts, forced_answers: see `evaluate_run`.
+        benchmark, measures, texts, forced_answers, prices: see `evaluate_run`.
         judges: one judge for each of the folder's repeats.
         state: the folder's `state()` from before the judges read its trajectories. `InputError` if
             trajectories were written in the meantime.
@@ -244,6 +251,7 @@ def evaluate_run_folder(
             judge=judge,
             texts=texts,
             forced_answers=forced_answers,
+            prices=prices,
         )
         evaluations.append(evaluation)
         if part.number > 1:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from soundingline.toolkit.data import Qrels, Topic
 from soundingline.toolkit.errors import InputError
@@ -78,6 +78,7 @@ class _Summary(TypedDict):
     counts: dict[str, int]
     denominators: dict[str, int]
     trajectories: str
+    prices: NotRequired[dict[str, str]]
     files: dict[str, str]  # name -> hash
 
 
@@ -103,6 +104,8 @@ class Evaluation:
             empty without repeats.
         rankings: question -> docids, best first, as they were measured.
         verdicts: the judge's verdicts on the recorded answers.
+        prices: role -> the date of the price list by which its dollars were computed anew; empty if
+            they are those that were billed.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -114,6 +117,7 @@ class Evaluation:
     repeats: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     rankings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     verdicts: Sequence[Verdict] = ()
+    prices: Mapping[str, str] = field(default_factory=dict)
 
     def with_values(
         self,
@@ -273,6 +277,7 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
         "counts": evaluation.counts,
         "denominators": evaluation.denominators,
         "trajectories": state,
+        **({"prices": evaluation.prices} if evaluation.prices else {}),
     }
     texts = {
         _QUESTIONS: dump_json(evaluation.per_question),
@@ -350,6 +355,7 @@ def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
         per_question=_read(folder, _QUESTIONS, PerQuestion, summary),
         denominators=summary["denominators"],
         counts=summary["counts"],
+        prices=summary.get("prices", {}),
         funnel=_read(folder, _FUNNEL, dict[str, PerQuestion], summary),
         curves={unit: [(x, y) for x, y in points] for unit, points in curves.items()},
         repeats=_read(folder, _REPEATS, _Repeats, summary)["values"] if several else {},

@@ -1,13 +1,13 @@
 """Prices of tokens, sums of usage by role, and the forecast of a run's total.
 
-Price tables are in `conf/llm/*.yaml`, each with its date and source. An unknown cost or token count
-is never taken to be zero."""
+Price tables are in `conf/llm/*.yaml`, each with its date and source, and with those of other dates.
+An unknown cost or token count is never taken to be zero."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from operator import add
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -42,6 +42,8 @@ class Price:
         long_context: The rates of all tokens of a request whose input has more than `above` tokens.
         dated: When the table was read.
         source: Where the table was read.
+        lists: Tables of other dates by name, such as `2026-05`, each with some of the arguments
+            above. Requests are billed by the table itself, never by one of these.
     """
 
     input: float | None = None
@@ -52,6 +54,7 @@ class Price:
     long_context: Mapping[str, float] | None = None
     dated: str = ""
     source: str = ""
+    lists: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in _RATES:
@@ -63,6 +66,28 @@ class Price:
                 )
         if self.long_context is not None:
             self._check_long_context(self.long_context)
+
+    @classmethod
+    def of_record(cls, table: Mapping[str, Any]) -> Price:
+        """That of a manifest's configuration, whose keys for Hydra are left out."""
+        return cls(**{name: value for name, value in table.items() if not name.startswith("_")})
+
+    def listed(self, name: str) -> Price:
+        """The table of that name in `lists`, or of the month of that name if `dated` is in it.
+
+        Raises:
+            InputError: if there is no such table, unless this one has no prices at all.
+        """
+        if table := self.lists.get(name):
+            return Price(**{"dated": name, **table})
+        if self.dated.startswith(name) or not self.known:
+            return self
+        dates = [*sorted(self.lists), *([self.dated] if self.dated else [])]
+        raise InputError(
+            f"there is no price list {name}",
+            valid=", ".join(dates) or "none",
+            do="name one of these, or prices=null",
+        )
 
     @property
     def known(self) -> bool:
@@ -117,6 +142,8 @@ def _rate(rate: float | None, otherwise: float) -> float:
 
 
 UNKNOWN = Price()
+# By role: the table of the recorded dollars, and the table to use in its place.
+PriceTables = Mapping[str, tuple[Price, Price]]
 
 
 # The roles whose requests answer a question. The others come before or after it.
@@ -228,6 +255,41 @@ def flatten(by_role: Mapping[str, UsageTotals]) -> dict[str, float]:
 @cache
 def _totals() -> TypeAdapter[UsageTotals]:
     return TypeAdapter(UsageTotals)
+
+
+def reprice(usage: Mapping[str, float], tables: PriceTables) -> dict[str, float]:
+    """The usage of a question (`flatten`) with its dollars by other prices.
+
+    The recorded dollars of a role are multiplied by what its tokens cost by the second table over
+    what they cost by the first. This is exact but for requests with a long context and for tokens
+    written to a cache, if the two tables have other ratios of these rates to the input's: a usage
+    does not tell these tokens apart. Where no dollars are recorded, the second table prices the
+    tokens. A role without a table keeps its dollars; dollars are left out where the second table or
+    the number of tokens is unknown.
+
+    Args:
+        usage: numbers by name.
+        tables: empty to change nothing.
+    """
+    changed = dict(usage)
+    roles = [role for role in ROLES if f"{role}_calls" in usage] if tables else []
+    for role in roles:
+        if role not in tables:
+            continue
+        counts = {
+            name: usage.get(f"{role}_{name}_tokens") for name in ("input", "cached", "output")
+        }
+        tokens = Usage(**{name: int(count) for name, count in counts.items() if count is not None})
+        old, new = (replace(table, long_context=None).cost(tokens) for table in tables[role])
+        recorded = changed.pop(f"{role}_dollars", None)
+        if new is not None:
+            changed[f"{role}_dollars"] = recorded * new / old if recorded and old else new
+    known = [changed.get(f"{role}_dollars") for role in roles]
+    if roles:
+        changed.pop("dollars", None)
+        if None not in known:
+            changed["dollars"] = math.fsum(value for value in known if value is not None)
+    return changed
 
 
 def usage_totals(record: Mapping[str, Any]) -> UsageTotals:

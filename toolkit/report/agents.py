@@ -27,7 +27,7 @@ from soundingline.toolkit.report.results import (
     run_interval,
 )
 from soundingline.toolkit.search.tool import LAYERS
-from soundingline.toolkit.trajectory import ROLES, TIERS
+from soundingline.toolkit.trajectory import ROLES, TIERS, mapping
 
 _ONLY_COLOURED = " Figures show the baseline and the best runs; tables show all."
 _GREY = "Grey: the other runs."
@@ -214,6 +214,9 @@ def accuracy_cost_section(data: ReportData) -> Section | None:
         [f"Not drawn, because their {unit} are unknown: {', '.join(unknown)}."] if unknown else []
     )
 
+    lists = sorted({date for style in styles for date in style.run.prices.values()})
+    key += [f"Dollars are those of the price lists of {', '.join(lists)}."] if lists else []
+
     def entries(run: EvaluatedRun) -> Iterator[TableEntry | str]:
         value = value_text(run.metrics[measure], measure)
         yield TableEntry(value, sub=interval_of(run, measure))
@@ -224,10 +227,11 @@ def accuracy_cost_section(data: ReportData) -> Section | None:
         yield number(of_question.get("tokens"), 0)
         cached = of_question.get("cached")
         yield "—" if cached is None else number(100 * cached, 0) + "%"
+        yield "; ".join(_price_lists(run)) or "—"
         yield "—" if run.name not in drawn else "yes" if run.name in best else "no"
 
     columns = [Column(measure), Column("dollars", "per question"), Column("tokens", "per question")]
-    columns += [Column("cached", "of the input tokens"), *texts("Pareto front")]
+    columns += [Column("cached", "of the input tokens"), *texts("prices of", "Pareto front")]
     return Section(
         "accuracy-cost",
         "Accuracy against cost",
@@ -242,6 +246,16 @@ def accuracy_cost_section(data: ReportData) -> Section | None:
         "differ significantly. Requests of the judge are not counted.",
         tables=[Table.of_runs(styles, columns, entries)],
     )
+
+
+def _price_lists(run: EvaluatedRun) -> list[str]:
+    """The dates of the price lists behind the dollars of a run: those of its evaluation, else those
+    by which it was billed."""
+    config = run.manifest.get("config", {})
+    groups = [group for group in config if group.endswith("llm") and group != "judge_llm"]
+    tables = [mapping(mapping(config[group]).get("price")) for group in groups]
+    billed = [str(table["dated"]) for table in tables if table.get("dated")]
+    return sorted({*(run.prices.values() or billed)})
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:

@@ -427,7 +427,7 @@ def _recorded_price(manifest: Mapping[str, Any]) -> Price:
     for name in ("config", "llm", "price"):
         table = mapping(table).get(name)
     with suppress(TypeError, ValueError, InputError):
-        return Price(**mapping(table))
+        return Price.of_record(mapping(table))
     return Price()
 
 

@@ -25,8 +25,11 @@ from entry_points import run_entry
 
 from soundingline.pipelines.engines import opensearch, opensearch_client
 from soundingline.pipelines.engines.opensearch import OpenSearchEngine, OpenSearchIndex
-from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.pipelines.enrich.enrichment import EnrichedEngine
+from soundingline.pipelines.enrich.phrases import PhraseFile
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.rm3 import Feedback
+from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
@@ -94,6 +97,8 @@ class Proxy(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet, which no delayed acknowledgement holds up
+    disable_nagle_algorithm = True
     server: Proxy
 
     def log_message(self, *args):
@@ -622,3 +627,31 @@ def test_a_command_ranks_on_the_cluster_and_tells_a_refusal_in_one_line(
     loads = [path for _, path, _ in proxy.requests if path.endswith("/_bulk")]
     assert not [one for one in caplog.records if one.name.startswith("opensearch")]
     assert len(loads) == 1  # the second and third run open the index of the first
+
+
+def test_enriched_documents_have_an_index_of_their_own_and_rank_by_weights(
+    unprobed, proxy, tmp_path
+):
+    (tmp_path / "phrases.jsonl").write_text(
+        '{"id": "ünit 3", "phrases": ["zebra crossing"]}\n', encoding="utf-8"
+    )
+    source = PhraseFile(path=str(tmp_path / "phrases.jsonl"))
+    indexes = {}
+    for name, plain in [("ours", LexicalEngine()), ("theirs", engine(proxy.url))]:
+        plain.build(corpus(), tmp_path / name, corpus_fingerprint="e")
+        base = plain.open(tmp_path / name, corpus_fingerprint="e")
+        collection = Collection("e", index=base)
+        enriched = EnrichedEngine(plain, source, None, collection)
+        enriched.build(corpus(), tmp_path / f"{name}+", corpus_fingerprint="e")
+        indexes[name] = enriched.open(tmp_path / f"{name}+", corpus_fingerprint="e")
+    ours, theirs = indexes["ours"], indexes["theirs"]
+    assert theirs.manifest["index"] != theirs.base.manifest["index"]
+    for index in (ours, theirs):
+        assert [index.document_frequency("zebra"), index.base.document_frequency("zebra")] == [1, 0]
+        assert index.docnos.take(np.array([3, 0, 3])).tolist() == ["ünit 3", "ünit 0", "ünit 3"]
+        assert list(index.rank([{"zebra": 0.5}], index.bm25(), 5)[0].docnos) == ["ünit 3"]
+    again = pickle.loads(pickle.dumps(theirs))
+    assert again == theirs and again.base == theirs.base
+    assert again.texts(["ünit 3"]) == [corpus()[3]]
+    rewritten = [one.bm25().rm3().search("zebra")["query_toks"][0] for one in (ours, theirs)]
+    assert set(rewritten[0]) == set(rewritten[1])

@@ -484,3 +484,146 @@ def test_a_whole_document_scores_as_its_best_window(model):
     assert len(windows) > 5
     assert whole["score"].iloc[0] == pytest.approx(max(windows), abs=1e-4)
     assert cut["score"].iloc[0] == pytest.approx(windows[0], abs=1e-4)
+
+
+def drawn(documents, dimensions=16, seed=3):
+    """Token vectors of generated passages: each token is a noisy copy of one of 500 directions, and
+    each passage draws from 30 of them. Also a query for each of the first ten passages."""
+    chance = np.random.default_rng(seed)
+    unit = lambda rows: rows / np.linalg.norm(rows, axis=-1, keepdims=True)  # noqa: E731
+    kinds = unit(chance.standard_normal((500, dimensions)))
+    arrays = []
+    for size in chance.integers(30, 60, documents):
+        kind = kinds[chance.choice(chance.choice(500, 30), size)]
+        noise = unit(chance.standard_normal(kind.shape))
+        arrays.append(unit(kind + 0.3 * noise).astype(np.float32))
+    queries = [
+        unit(rows[:8] + 0.3 * unit(chance.standard_normal((8, dimensions)))).astype(np.float32)
+        for rows in arrays[:10]
+    ]
+    return arrays, queries
+
+
+class Drawn(ColBERT):
+    """ColBERT whose vectors are drawn: the text of a unit is its number."""
+
+    arrays, _ = drawn(600)
+    encoded = 0
+
+    def read(self, texts):
+        return list(texts), [1] * len(texts)
+
+    def encode_batch(self, items):
+        Drawn.encoded += len(items)
+        return [self.arrays[int(item or 0)] for item in items]
+
+
+NUMBERED = [Unit(f"d{n}", "", str(n)) for n in range(600)]
+
+
+@pytest.fixture(scope="module")
+def compressed(model, tmp_path_factory):
+    # Its threads would wait for each other on a machine with other work.
+    pytest.importorskip("faiss", reason="the extra faiss is not installed").omp_set_num_threads(1)
+    path = tmp_path_factory.mktemp("compressed") / "colbert"
+    retriever = Drawn(str(model), **EXACT, compression="ivf_pq")
+    retriever.build(NUMBERED, path, corpus_fingerprint="corpus")
+    return path
+
+
+def test_a_compressed_index_finds_what_exact_search_finds(model, compressed):
+    exact = NumpySearch(
+        DocumentVectors(
+            np.concatenate(Drawn.arrays), np.cumsum([0, *map(len, Drawn.arrays)], dtype=np.int64)
+        )
+    )
+    queries, shared, scored = drawn(600)[1], [], []
+    retriever = Drawn(str(model), **EXACT, compression="ivf_pq")
+    index = retriever.open(compressed, corpus_fingerprint="corpus")
+    for number, (query, best) in enumerate(zip(queries, exact(queries, 100), strict=True)):
+        ((found, scores),) = index.rank([query], None, 100)
+        names = list(found)
+        assert names[0] == f"d{number}" and len(names) == 100
+        assert (np.diff(scores) <= 0).all()
+        shared.append(len({*names} & {f"d{n}" for n in best.numbers}) / 100)
+        (given,) = index.score(
+            [query], [np.array([int(name[1:]) for name in names], np.int32)], None
+        )
+        scored.append(np.abs(given - scores).max())
+    assert np.mean(shared) >= 0.8
+    assert max(scored) < 1e-4
+    # 4 bytes of codes and 2 of the list, where 16 float32 take 64.
+    rows = sum(map(len, Drawn.arrays))
+    assert sum((compressed / name).stat().st_size for name in ("codes.npy", "lists.npy")) < 7 * rows
+
+
+def test_more_documents_than_are_rescored_are_first_ordered_by_their_centroids(
+    model, compressed, monkeypatch
+):
+    from soundingline.pipelines.learned import compressed as stages
+
+    retriever = Drawn(str(model), **EXACT, compression="ivf_pq", probes=1000)
+    index = retriever.open(compressed)
+    queries = drawn(600)[1]
+    every = index._searching()(queries, 10)
+    monkeypatch.setattr(stages, "_LEAST", 40)
+    few = index._searching()(queries, 10)
+    assert [best.numbers[0] for best in few] == list(range(10))
+    shared = [len({*a.numbers} & {*b.numbers}) for a, b in zip(every, few, strict=True)]
+    assert np.mean(shared) >= 7
+
+
+def test_postings_name_each_document_of_a_centroid_once(compressed):
+    lists, bounds = np.load(compressed / "lists.npy"), np.load(compressed / "bounds.npy")
+    postings, offsets = np.load(compressed / "postings.npy"), np.load(compressed / "offsets.npy")
+    documents = np.repeat(np.arange(600), np.diff(offsets))
+    for number in range(len(bounds) - 1):
+        own = postings[bounds[number] : bounds[number + 1]]
+        assert own.tolist() == sorted(set(documents[lists == number].tolist()))
+
+
+def test_a_build_killed_while_it_compresses_keeps_the_encoding_and_leaves_no_index(
+    model, tmp_path, monkeypatch
+):
+    pytest.importorskip("faiss", reason="the extra faiss is not installed").omp_set_num_threads(1)
+    from soundingline.pipelines.learned import compressed as stages
+
+    retriever, path = Drawn(str(model), **EXACT, compression="ivf_pq"), tmp_path / "index"
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            stages, "_write_postings", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            retriever.build(NUMBERED, path, corpus_fingerprint="corpus")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["index.encoding"]
+    monkeypatch.setattr(Drawn, "encoded", 0)
+    retriever.build(NUMBERED, path, corpus_fingerprint="corpus")
+    assert Drawn.encoded < len(NUMBERED)  # a sample estimates the space
+    assert len(retriever.open(path)) == 600 and not (tmp_path / "index.encoding").exists()
+
+
+def test_compression_changes_the_index_and_probes_do_not(model, built, compressed):
+    kept, other = encoder(model), encoder(model, compression="ivf_pq")
+    assert kept.fingerprint != other.fingerprint
+    assert other.fingerprint == encoder(model, compression="ivf_pq", probes=2).fingerprint
+    with pytest.raises(InputError, match="with other settings"):
+        other.open(built)
+    with pytest.raises(InputError, match="with other settings"):
+        kept.open(compressed)
+
+
+def test_what_compression_cannot_do_is_told_in_one_line(model, tmp_path, compressed, monkeypatch):
+    with pytest.raises(InputError, match="none, ivf_pq"):
+        encoder(model, compression="int4")
+    with pytest.raises(InputError, match="probes=0"):
+        encoder(model, compression="ivf_pq", probes=0)
+    with pytest.raises(InputError, match="valid: compute=numpy"):
+        encoder(model, compression="ivf_pq", compute="torch")
+    with pytest.raises(InputError, match="8192 vectors or more"):
+        encoder(model, compression="ivf_pq").build(UNITS, tmp_path / "i", corpus_fingerprint="c")
+    index = Drawn(str(model), **EXACT, compression="ivf_pq").open(compressed)
+    with pytest.raises(InputError, match=r"valid: \[tokens, 16\]"):
+        index.rank([np.ones((3, 8), np.float32)], None, 5)
+    monkeypatch.setattr("soundingline.toolkit.optional.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'soundingline\[faiss\]'"):
+        _ = encoder(model, compression="ivf_pq").fingerprint

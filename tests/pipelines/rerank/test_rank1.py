@@ -345,6 +345,15 @@ def test_documents_are_cut_to_the_estimated_room(text):
     assert found.text.startswith("Determine if") and found.text.endswith("\n<think>")
 
 
+def test_a_prompt_has_at_most_its_own_limit_of_tokens():
+    pair = Pair("who built the mill", "word " * 9000)
+    assert 950 < estimated_tokens(Rank1Prompts(2000, 4000, 1024).prompt(pair).text) <= 1024
+    whole = Rank1Prompts(2000, 4000).prompt(pair)
+    assert Rank1Prompts(2000, 4000, 9000).prompt(pair) == whole
+    with pytest.raises(InputError, match="prompt_tokens=10"):
+        Rank1Prompts(2000, 4000, 10)
+
+
 def test_what_fits_is_not_cut():
     found = Rank1Prompts(2000, 4000).prompt(Pair("who", "word " * 1400))
     assert not found.truncated
@@ -411,7 +420,8 @@ def test_the_fingerprint_follows_what_changes_scores(make):
     plain = make()
     assert make(concurrency=3).fingerprint == plain.fingerprint
     changed = [make(max_tokens=1000), make(context_window=8000), make(model="other")]
-    assert len({each.fingerprint for each in [plain, *changed]}) == 4
+    changed.append(make(prompt_tokens=1024))
+    assert len({each.fingerprint for each in [plain, *changed]}) == 5
 
 
 def test_the_factory_ranks_and_asks_once(peer, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.corpus import sentences
 from soundingline.toolkit.corpus.segmentation import Passages
 from soundingline.toolkit.corpus.sentences import (
@@ -17,6 +18,7 @@ from soundingline.toolkit.corpus.sentences import (
     rule_spans,
     without_break,
 )
+from soundingline.toolkit.data import Document
 from soundingline.toolkit.errors import InputError
 
 TRICKY = st.text(
@@ -151,35 +153,72 @@ def _installed():
     return True
 
 
+class Halves(SimpleNamespace):
+    def __len__(self):
+        return len(self.text.split())
+
+
 class HalvingModel:
-    """Ends a sentence after each semicolon, white space included, as spaCy's spans may."""
+    """Ends a sentence after each semicolon and the white space behind it, as `senter` may; its
+    tokens are what white space separates."""
 
     def pipe(self, texts):
         for text in texts:
             cuts = [0, *(i + 2 for i, c in enumerate(text) if c == ";"), len(text)]
-            pairs = pairwise(cuts)
-            sents = [SimpleNamespace(start_char=a, end_char=b) for a, b in pairs]
+            sents = [Halves(start_char=a, end_char=b, text=text[a:b]) for a, b in pairwise(cuts)]
             yield SimpleNamespace(sents=sents)
 
 
-def test_spans_speak_of_the_whole_text_and_are_trimmed(monkeypatch):
+@pytest.mark.parametrize("longest", [100, 28])
+def test_passages_by_spacy_are_packed_by_its_tokens_and_trimmed(monkeypatch, longest):
     monkeypatch.setattr(sentences, "_spacy_model", HalvingModel)
-    text = " a b; c d\n\n  e;  \nf"
-    spans = sentences.spacy_spans(text)
-    assert [text[start:end] for start, end in spans] == ["a b;", "c d", "e;", "f"]
+    monkeypatch.setattr(sentences, "spacy_version", lambda: "1")
+    monkeypatch.setattr(sentences, "_LONGEST_PARSED", longest)
+    text = " a b;\n\nc d; e e e e e; f;  g\n\nh "
+    expected = ["a b;\n\nc d;", "e e e e e;", "f;  g\n\nh"]
+    units = Passages(4, splitter="spacy").units(Document("d", "T", text))
+    assert [unit.text for unit in units] == expected
+    assert Passages(4, splitter="spacy").spans(Document("d", "T", " \n")) == [(0, 0)]
 
 
 @pytest.mark.skipif(_installed(), reason="the model is installed here")
 def test_an_absent_model_is_told_with_the_command_that_installs_it():
     sentences._spacy_model.cache_clear()
     with pytest.raises(InputError, match=r"pip install soundingline\[spacy\]"):
-        sentences.spacy_spans("One. Two.")
+        sentences.spacy_sentences("One. Two.")
     with pytest.raises(InputError, match=r"spacy download en_core_web_sm"):
         _ = Passages(splitter="spacy").fingerprint
 
 
+def published_passages(text, size=250):
+    """The published rule, written down again: sentences by `senter` alone, lengths in tokens; a
+    sentence of `size` tokens or more is a passage, others are joined while their sum is at most
+    `size`. White space is left out, because the published code joins sentences by spaces."""
+    import spacy
+
+    model = spacy.load(sentences.MODEL, disable=["parser"])
+    for name in ("tagger", "ner", "attribute_ruler", "lemmatizer", "tok2vec"):
+        model.disable_pipe(name)
+    model.enable_pipe("senter")
+    passages, current, length = [], [], 0
+    for sentence in model(text).sents:
+        count = sum(1 for _ in sentence)
+        if current and (count >= size or length + count > size):
+            passages.append(current)
+            current, length = [], 0
+        current, length = [*current, sentence.text], length + count
+    passages.append(current)
+    joined = ("".join("".join(passage).split()) for passage in passages)
+    return [passage for passage in joined if passage]
+
+
 @pytest.mark.skipif(not _installed(), reason="spaCy's en_core_web_sm is an optional install")
-def test_the_real_model_ends_sentences():
-    text = "The ship sank. Nobody drowned.\nIt was old."
-    spans = sentences.spacy_spans(text)
-    assert [text[a:b] for a, b in spans] == ["The ship sank.", "Nobody drowned.", "It was old."]
+@pytest.mark.parametrize("size", [40, 250])
+def test_passages_by_the_real_model_are_those_of_the_published_rule(size):
+    world = FictionalWorld(documents=200, questions=1, median_words=700, p90_words=1500)
+    texts = [document.text for document in world.documents(0, 6)]
+    texts += ["The ship sank. Nobody\ndrowned.\n\nIt was old.", "word " * 300 + "end. Two. Three."]
+    segmenter = Passages(size, splitter="spacy")
+    for text in texts:
+        units = segmenter.units(Document("d", "T", text))
+        assert ["".join(unit.text.split()) for unit in units] == published_passages(text, size)

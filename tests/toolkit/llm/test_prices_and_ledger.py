@@ -23,7 +23,14 @@ from soundingline.toolkit.llm.errors import (
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
 from soundingline.toolkit.llm.messages import Turn, Usage, user
 from soundingline.toolkit.llm.openai_chat import OpenAIChat
-from soundingline.toolkit.llm.prices import UNKNOWN, Price, UsageTotals, estimate, usage_totals
+from soundingline.toolkit.llm.prices import (
+    UNKNOWN,
+    Price,
+    UsageTotals,
+    estimate,
+    reprice,
+    usage_totals,
+)
 from soundingline.toolkit.trajectory import known_usage, readable_usage
 
 GPT = Price(
@@ -533,3 +540,36 @@ def test_what_a_question_spent_before_counts_towards_its_cap_and_not_the_runs():
         raise AssertionError("it was let through")
     with ledger.request("librarian", "another", DOLLAR):
         pass
+
+
+def test_a_finished_question_is_priced_by_another_list():
+    # 1,000,000 input tokens, of which 800,000 cached, and 10,000 output tokens.
+    usage = {
+        "calls": 4, "agent_calls": 3, "agent_input_tokens": 1_000_000,
+        "agent_cached_tokens": 800_000, "agent_output_tokens": 10_000,
+        "rewriter_calls": 1, "rewriter_dollars": 0.5,
+    }  # fmt: skip
+    paper = {"input": 0.14, "cached_input": 0.028, "output": 0.28}
+    today = Price(input=0.30, cached_input=0.006, output=1.20, lists={"2026-05": paper})
+    tables = {"agent": (today, today.listed("2026-05"))}
+    by_hand = 0.2 * 0.14 + 0.8 * 0.028 + 0.01 * 0.28
+    repriced = reprice(usage, tables)
+    assert repriced["agent_dollars"] == pytest.approx(by_hand)
+    assert repriced["dollars"] == pytest.approx(by_hand + 0.5)
+    # What was billed beyond the counted tokens, such as writes to a cache, stays in proportion.
+    billed = 0.2 * 0.30 + 0.8 * 0.006 + 0.01 * 1.20
+    twice = reprice({**usage, "agent_dollars": 2 * billed}, tables)
+    assert twice["agent_dollars"] == pytest.approx(2 * by_hand)
+    unknown = reprice({**usage, "dollars": 1.0}, {"agent": (today, UNKNOWN)})
+    assert "agent_dollars" not in unknown and "dollars" not in unknown
+    assert reprice({"dollars": 1.0}, {}) == {"dollars": 1.0}
+
+
+def test_a_price_list_is_named_by_its_month():
+    price = Price(
+        input=1.0, output=2.0, dated="2026-11-21", lists={"2026-05": {"input": 3.0, "output": 4.0}}
+    )
+    assert price.listed("2026-05") == Price(input=3.0, output=4.0, dated="2026-05")
+    assert price.listed("2026-11") is price and UNKNOWN.listed("2026-05") is UNKNOWN
+    with pytest.raises(InputError, match=r"list 2025-01\. valid: 2026-05, 2026-11-21"):
+        price.listed("2025-01")
