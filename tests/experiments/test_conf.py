@@ -63,7 +63,7 @@ def composed():
 
 def test_there_are_options_and_experiments():
     assert len(OPTIONS) > 15
-    assert "demo" in EXPERIMENTS
+    assert "demo_learned" in EXPERIMENTS
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
@@ -197,7 +197,7 @@ def test_experiments_are_listed_with_cells_needs_and_published_figures(capsys, m
     assert "SOUNDINGLINE_CANARY" in rows["pi_serini/main"]
     assert rows["pi_serini/main"].endswith("Published: arXiv 2605.10848, main table and Figure 1.")
     assert rows["text_ranking/table2"].startswith("1 1 GPU, SOUNDINGLINE_CANARY Table 2")
-    assert rows["demo"].startswith("6 6 —")
+    assert rows["demo_learned"].startswith("3 3 —")
     assert not any(name.startswith("base/") for name in rows)
 
 
