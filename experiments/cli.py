@@ -39,6 +39,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from soundingline.experiments.config import CONF, ROOT_CONFIG, Settings, check_choices, register
+from soundingline.experiments.launchers import check_submission
 from soundingline.experiments.refusals import one_line, refuse_secrets
 from soundingline.experiments.sweep import (
     CellFailed,
@@ -84,6 +85,10 @@ COMMANDS = {
     "import": ("exchange:import_run", "Read a run of another project."),
     "lint": ("exchange:lint", "List the faults of published run files."),
     "serve": ("serve:start", "Serve a pipeline to agents over MCP and HTTP."),
+    "model": (
+        "maintenance:serve_model",
+        "Run the server of a local language model for the runs of other machines.",
+    ),
     "slices": (
         "evaluate:slices",
         "Draw the slices of Pi-Serini from a ranking of BrowseComp-Plus by default BM25.",
@@ -491,9 +496,10 @@ def _run_or_sweep(
         except KeyboardInterrupt:
             interrupted = True
             raise
-        except Exception:
+        except Exception as error:
             if SweepStart.folder:
                 wait_for_jobs(SweepStart.folder)
+                check_submission(error)
             raise
         finally:
             GlobalHydra.instance().clear()

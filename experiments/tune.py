@@ -299,6 +299,12 @@ def enriched_grid(grid: Grid, enrichment: EnrichmentGrid) -> Grid:
         raise InputError(
             "the grid has taus, and the enrichment has no filter", do="set grid.tau=null"
         )
+    if stage.exclusions != "none":
+        raise InputError(
+            "the grid ranks without the exclusions of a query",
+            valid="an enrichment without exclusions",
+            do="set enrichment.query.exclusions=none",
+        )
     return grid.enriched(enrichment.weight, enrichment.tau)
 
 

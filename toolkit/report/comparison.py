@@ -40,6 +40,7 @@ from soundingline.toolkit.report.results import (
     interval_of,
     question_count,
     recorded_count,
+    simulation,
 )
 
 
@@ -272,6 +273,8 @@ def warnings(data: ReportData) -> list[str]:
             lines.append(f"{text}: {total:,} of {over:,} questions{together}.")
     if unscored := sum(run.counts.get("unscored_documents", 0) for run in runs):
         lines.append(f"Documents that could not be scored: {unscored:,}.")
+    if told := simulation(runs):
+        lines.append(told)
     sets = [frozenset(run.per_question.get(data.main, {})) for run in runs]
     if len(set(sets)) > 1:
         lines.append(
