@@ -156,6 +156,19 @@ def test_the_ablation_changes_one_thing_at_a_time():
         assert len(groups) == 1, settings.overrides
 
 
+def test_the_ablation_of_weights_crosses_them_with_the_exclusions():
+    """Ours: the paper's code has neither, so that there is nothing published to compare with."""
+    *crossed, plain = cells("sira/weights")
+    found = set()
+    for settings in crossed:
+        check_constants(settings, COMMON | SIRA | {"enrichment": "sira_weighted"})
+        query = settings.config.enrichment.query
+        found.add((query.weights, query.exclusions))
+    assert found == {(w, e) for w in (True, False) for e in ("none", "filter", "negative")}
+    check_constants(plain, COMMON | SIRA | {"enrichment": "sira"})
+    assert "published" not in plain.config or not plain.config.published
+
+
 # The others have cells of the same kinds.
 @pytest.mark.parametrize("experiment", experiments("sira") if SOAK else ["sira/table2"])
 def test_the_laptop_form_runs(experiment, tmp_path, monkeypatch):

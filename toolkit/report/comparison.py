@@ -48,6 +48,7 @@ from soundingline.toolkit.report.results import (
     interval_of,
     question_count,
     recorded_count,
+    simulation,
 )
 
 
@@ -380,6 +381,8 @@ def warnings(data: ReportData) -> list[str]:
             lines.append(f"{text}: {total:,} of {over:,} questions{together}.")
     if unscored := sum(run.counts.get("unscored_documents", 0) for run in runs):
         lines.append(f"Documents that could not be scored: {unscored:,}.")
+    if told := simulation(runs):
+        lines.append(told)
     for group in by_benchmark(runs):
         sets = [frozenset(run.per_question.get(data.main, {})) for run in group]
         if len(set(sets)) < 2:
