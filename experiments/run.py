@@ -81,8 +81,9 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     evaluate the run.
 
     One cell, or with `-m` a sweep of cells, each in its own run folder. The same command continues
-    an interrupted run. `prepared` gives the pipeline if it has been opened already.
+    an interrupted run.
     """
+    # `prepared` gives the pipeline if it has been opened already.
     config = settings.config
     check_concurrency(config.concurrency)
     parse_measures(list(config.measures))
@@ -145,9 +146,12 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
         for repeat in range(1, len(this.agents) + 1)
         for topic in folder.repeat(repeat).pending(benchmark.topics)
     ]
+    console = Console(stderr=True, soft_wrap=True)
+    total = len(benchmark.topics) * len(this.agents)
+    if len(pending) < total:
+        console.print(f"kept {total - len(pending):,} of {total:,}", highlight=False)
     if not pending:
         return None
-    console = Console(stderr=True, soft_wrap=True)
     if ledger.cap is not None and ledger.unpriced_before:
         console.print(
             f"{ledger.unpriced_before} replies of earlier starts reported no usage: their cost is "
