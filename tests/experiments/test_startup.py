@@ -225,7 +225,7 @@ def test_a_benchmark_is_described_by_counts_and_mean_lengths(entry, capsys, tmp_
     own = write_tokenizer(tmp_path / "tokenizer.json")
     assert entry("describe", *chosen, f"tokenizer={own}") == 0
     assert f"Tokens are tokens of {own}" in capsys.readouterr().out
-    assert entry("describe", "experiment=demo", "tokenizer=x") == 2
+    assert entry("describe", "experiment=demo_learned", "tokenizer=x") == 2
     assert "name a benchmark" in capsys.readouterr().err
 
 
