@@ -265,11 +265,13 @@ class Plan:
             if each:
                 share = each.cached / each.input
                 dollars = "unknown price" if each.dollars is None else f"${each.dollars:,.2f}"
-                dollars += ", as published" if each.published else ""
+                dollars = (
+                    f"= {dollars}" if not each.published else f"by the formula; paper: {dollars}"
+                )
                 yield (
                     f"estimate of cell {number}: {each.questions:,} questions x "
                     f"({each.calls:g} calls: {each.input:,} tokens in, {share:.0%} cached, "
-                    f"{each.output:,} out) = {dollars}; "
+                    f"{each.output:,} out) {dollars}; "
                     f"{each.hours:,.1f} hours"
                 )
 
