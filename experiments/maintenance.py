@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
+from urllib.parse import urlsplit
 
 from omegaconf import DictConfig
 from rich.table import Table
@@ -28,6 +33,10 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, track
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import write_text
+from soundingline.toolkit.llm.client import ADDRESS_FILE, LanguageModel
+from soundingline.toolkit.llm.local_servers import VllmServer
+from soundingline.toolkit.llm.server import is_healthy
 from soundingline.toolkit.tokens import load_tokenizer
 
 _DAY = 86400
@@ -53,6 +62,43 @@ def index(settings: Settings) -> None:
         console.print(prepared.folder / name, highlight=False, soft_wrap=True)
     for note in notes(benchmark, prepared):
         console.print(note, soft_wrap=True)
+
+
+def serve_model(settings: Settings) -> None:
+    """Run the local server that `llm` describes, and write its address to the file that
+    `placement=shared_server` names, until the command is ended.
+
+    The server listens at all addresses of this machine, and requires the key in the environment
+    variable `llm.key_env`. Runs with the same options wait for the file and ask this server.
+    """
+    config = settings.config.llm
+    address = str(config.get("base_url") or "") if config else ""
+    if not address.startswith(ADDRESS_FILE) or not config.get("server"):
+        raise InputError(
+            "no local language model, or no file for its address, is chosen",
+            do="add placement=shared_server llm=vllm/qwen3_8b, or another local model",
+        )
+    llm: LanguageModel = make(config)
+    if llm.key_env is None:
+        raise InputError(
+            "a server that other machines reach has no key",
+            do="set llm.key_env=VLLM_API_KEY and export that variable",
+        )
+    path = Path(address.removeprefix(ADDRESS_FILE))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    server = replace(cast("VllmServer", llm.server), host="0.0.0.0")
+    # Slurm ends a job with this signal, and the server ends with the block.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with replace(llm, base_url=None, server=server).running(path.with_suffix(".log")) as model:
+        parts = urlsplit(model.address)
+        write_text(path, f"http://{socket.gethostname()}:{parts.port}/v1\n")
+        Console().print(f"{llm.name} is served; its address is in {path}", soft_wrap=True)
+        try:
+            while is_healthy(f"http://{parts.netloc}/health"):
+                time.sleep(5)
+        finally:
+            path.unlink(missing_ok=True)
+    raise InputError(f"the server of {llm.name} has ended", do=f"see {path.with_suffix('.log')}")
 
 
 def caches(
@@ -169,6 +215,8 @@ def describe(
     for override in settings.overrides:
         if not is_choice(override):
             rows.add_row(*override.split("=", 1))
+    if settings.config.agent.get("reader") == "simulated":
+        rows.add_row("simulation", "the reader is simulated: agent.reader=own reads itself")
     cells = overrides_of_cells(settings.overrides, settings.search_path)
     for number, cell in enumerate(cells if len(cells) > 1 else (), start=1):
         rows.add_row(f"cell {number}", " ".join(cell) or "the baseline")
