@@ -103,6 +103,7 @@ COMMANDS = {
 }
 # These take no paths and may be swept with -m.
 SWEPT = ("run", "rank", "tune", "enrich", "index")
+SHARDED = ("index", "enrich")
 HELP = frozenset({"-h", "--help"})
 DEFECT, BAD_INPUT, INTERRUPTED = 1, 2, 130
 BAD_INPUTS = (InputError, ModelError, OmegaConfBaseException, OSError)
@@ -457,6 +458,12 @@ def _run_or_sweep(
             try:
                 # Those of a sweep may come from a file of options.
                 refuse_secrets(settings.overrides)
+                if task.__name__ not in SHARDED and settings.config.shards != 1:
+                    raise InputError(
+                        f"shards={settings.config.shards} for {parser.prog}",
+                        valid="soundingline index and soundingline enrich",
+                        do="leave it out: this command reads what those have made of all shards",
+                    )
                 task(settings)
             except BAD_INPUTS as error:
                 if not is_bad_input(error):

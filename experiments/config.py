@@ -120,6 +120,8 @@ class Root:
     prices: str | None = None
     concurrency: int = 1
     repeats: int = 1
+    shards: int = 1
+    shard: int | None = None
     preflight: int = 5
     confirm: bool = False
     placement: Any = None

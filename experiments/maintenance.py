@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.parse import urlsplit
 
 from omegaconf import DictConfig
 from rich.table import Table
 
-from soundingline.experiments.build import make
-from soundingline.experiments.collection import notes, prepare
+from soundingline.experiments.build import make, shard_of
+from soundingline.experiments.collection import IndexedCollection, notes, prepare
 from soundingline.experiments.config import Settings, is_choice, key_of, overrides_of_cells
 from soundingline.experiments.pipeline import Stages
 from soundingline.experiments.planning import PUBLISHED, Plan, block
@@ -29,6 +30,7 @@ from soundingline.pipelines.cache import (
     prune,
     survey,
 )
+from soundingline.pipelines.stage import Collection, Stage
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, track
 from soundingline.toolkit.corpus.segmentation import Segmenter
@@ -39,18 +41,32 @@ from soundingline.toolkit.llm.local_servers import VllmServer
 from soundingline.toolkit.llm.server import is_healthy
 from soundingline.toolkit.tokens import load_tokenizer
 
+if TYPE_CHECKING:
+    from soundingline.pipelines.learned.retriever import LearnedRetriever
+
 _DAY = 86400
 _OF_STATISTICS = frozenset({"benchmark", "unit", "tool"})
 
 
 def index(settings: Settings) -> None:
     """Build the text store and the indexes of a benchmark and a unit: the engine's, and that of a
-    learned retriever. Prints where they are and what they hold."""
+    learned retriever. Prints where they are and what they hold.
+
+    `-m shards=4` encodes the units for a learned retriever in four jobs, the last of which makes
+    the index; `shards=4 shard=2` encodes one shard; `shards=4` makes the index of all.
+    """
     config = settings.config
     engine, segmenter, benchmark = make(config.engine), make(config.unit), make(config.benchmark)
     stages = Stages({"retriever": make(config.retriever)})
     stages.validate(engine)
-    prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
+    shard_of(config)  # raises for numbers out of range
+    sharded = config.shards > 1
+    indexes = Path(config.paths.indexes)
+    prepared = prepare(benchmark, segmenter, engine, indexes, indexed=not sharded)
+    if sharded:
+        if not _encoded_shards(settings, stages, prepared, segmenter):
+            return
+        prepared = replace(prepared, shards=config.shards)
     stages.bind(prepared, segmenter, None)
     console = Console()
     console.print(
@@ -62,6 +78,56 @@ def index(settings: Settings) -> None:
         console.print(prepared.folder / name, highlight=False, soft_wrap=True)
     for note in notes(benchmark, prepared):
         console.print(note, soft_wrap=True)
+
+
+def _encoded_shards(
+    settings: Settings, stages: Stages, prepared: IndexedCollection, segmenter: Segmenter
+) -> bool:
+    """Encode the shard of this process, if it has one, for each learned retriever. Whether all
+    shards are there then; `InputError` if this process has no shard, and one is missing."""
+    from soundingline.pipelines.learned.shards import shards_missing
+
+    count, shard = settings.config.shards, shard_of(settings.config)
+    engines: list[Any] = []
+    collection = Collection(
+        prepared.fingerprint,
+        open_index=engines.append,
+        whole_documents=segmenter.whole_documents,
+    )
+    for retriever in _learned(stages.transformers["retriever"]):
+        retriever.index_in(collection)
+    if not engines:
+        raise InputError(
+            f"shards={count}, and retriever={settings.choices['retriever']} has no encoder",
+            valid="a learned retriever, such as dense, splade or colbertv2",
+            do="leave shards out: one process builds a lexical index",
+        )
+    if shard:
+        for engine in engines:
+            prepared.encode_shard(engine, shard)
+    lacking = [prepared.missing_shards(engine, count) for engine in engines]
+    missing = sorted({number for _, numbers in lacking for number in numbers})
+    if missing and shard:
+        waiting = ", ".join(map(str, missing))
+        told = f"{shard} is encoded; the last one makes the index (missing: {waiting})"
+        Console().print(told, highlight=False, soft_wrap=True)
+    elif missing:
+        path = next(path for path, numbers in lacking if numbers)
+        given = [item for item in settings.overrides if key_of(item) != "shard"]
+        command = shlex.join([*given, f"shard={','.join(map(str, missing))}"])
+        raise shards_missing(path, missing, count, do=f"run soundingline index -m {command}")
+    return not missing
+
+
+def _learned(stage: Any) -> Iterator[LearnedRetriever]:
+    """The learned retrievers among a stage and its parts."""
+    from soundingline.pipelines.learned.retriever import LearnedRetriever
+
+    if isinstance(stage, LearnedRetriever):
+        yield stage
+    elif isinstance(stage, Stage):
+        for part in stage.parts().values():
+            yield from _learned(part)
 
 
 def serve_model(settings: Settings) -> None:

@@ -18,7 +18,7 @@ from soundingline.pipelines.learned.compressed import (
     read_compressed,
     write_compressed,
 )
-from soundingline.pipelines.learned.encoding import Shard
+from soundingline.pipelines.learned.encoding import Block
 from soundingline.pipelines.learned.vectors import DocumentVectors, NumpySearch
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import atomic_folder
@@ -33,7 +33,7 @@ def _unit(rows):
 
 
 class Drawn:
-    """Passages of 60 to 180 tokens, stored in float16, as shards of an encoding.
+    """Passages of 60 to 180 tokens, stored in float16, as blocks of an encoding.
 
     A token's vector is the sum of a part that all share, its type (one of 2^14; frequencies follow
     Zipf's law), its topic (each passage has two of 2,000, each topic prefers 100 types) and noise.
@@ -77,7 +77,7 @@ class Drawn:
     def __iter__(self):
         for first in range(0, len(self.offsets) - 1, 2000):
             part = self.offsets[first : first + 2001]
-            yield Shard([], self.vectors[part[0] : part[-1]], part - part[0])
+            yield Block([], self.vectors[part[0] : part[-1]], part - part[0])
 
     def queries(self, number, seed):
         chance, made = np.random.default_rng((seed, 1)), []
@@ -181,10 +181,10 @@ def _build_lance(folder, settings, path):
 
     def batches():
         begin = 0
-        for shard in drawn:
-            flat = pa.array(shard.values.astype(np.float32).reshape(-1))
+        for block in drawn:
+            flat = pa.array(block.values.astype(np.float32).reshape(-1))
             rows = pa.FixedSizeListArray.from_arrays(flat, settings[1])
-            lists = pa.ListArray.from_arrays(pa.array(shard.offsets.astype(np.int32)), rows)
+            lists = pa.ListArray.from_arrays(pa.array(block.offsets.astype(np.int32)), rows)
             numbers = pa.array(np.arange(begin, begin + len(lists)))
             begin += len(lists)
             yield pa.record_batch([numbers, lists], schema=schema)

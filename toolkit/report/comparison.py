@@ -387,9 +387,9 @@ def warnings(data: ReportData) -> list[str]:
         sets = [frozenset(run.per_question.get(data.main, {})) for run in group]
         if len(set(sets)) < 2:
             continue
-        over = f" over {data.benchmark(group[0].name)}" if data.systems else ""
+        where = f" over {data.benchmark(group[0].name)}" if data.systems else ""
         lines.append(
-            f"The runs{over} do not have the same questions on {data.main}: all share "
+            f"The runs{where} do not have the same questions on {data.main}: all share "
             f"{len(frozenset.intersection(*sets)):,}, and each has {_span(map(len, sets))}. Means "
             "are over each run’s own questions."
         )
