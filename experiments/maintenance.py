@@ -20,6 +20,7 @@ from soundingline.experiments.build import make, shard_of
 from soundingline.experiments.collection import IndexedCollection, notes, prepare
 from soundingline.experiments.config import Settings, is_choice, key_of, overrides_of_cells
 from soundingline.experiments.pipeline import Stages
+from soundingline.experiments.planning import PUBLISHED, Plan, block
 from soundingline.pipelines.cache import (
     GB,
     CacheSummary,
@@ -38,7 +39,6 @@ from soundingline.toolkit.files import write_text
 from soundingline.toolkit.llm.client import ADDRESS_FILE, LanguageModel
 from soundingline.toolkit.llm.local_servers import VllmServer
 from soundingline.toolkit.llm.server import is_healthy
-from soundingline.toolkit.obfuscation import VARIABLE
 from soundingline.toolkit.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -46,21 +46,6 @@ if TYPE_CHECKING:
 
 _DAY = 86400
 _OF_STATISTICS = frozenset({"benchmark", "unit", "tool"})
-# Tokens of Qwen3's tokenizer, on all questions and documents.
-PUBLISHED: dict[str, tuple[str, dict[str, float]]] = {
-    "browsecomp_plus": (
-        "arXiv 2602.21456, Table 1",
-        {
-            "questions": 830,
-            "tokens a question": 132.19,
-            "documents": 100_195,
-            "tokens a document": 7845.55,
-            "passages": 2_772_255,
-            "tokens a passage": 279.64,
-            "passages a document": 27.7,
-        },
-    )
-}
 
 
 def index(settings: Settings) -> None:
@@ -254,47 +239,25 @@ def list_options(settings: Settings, group: str = "") -> None:
         if not within:
             raise InputError(f"there is no group {group!r}", valid=", ".join(sorted(options)))
         if group == "experiment":
-            rows = _experiments(within, settings.search_path)
-        else:
-            for name, about in sorted(within.items()):
-                rows.add_row("*" if settings.choices.get(group) == name else "", name, about)
+            text = _experiments(within, settings.search_path)
+            Console(soft_wrap=True).print(text, highlight=False, markup=False)
+            return
+        for name, about in sorted(within.items()):
+            rows.add_row("*" if settings.choices.get(group) == name else "", name, about)
     Console().print(rows)
 
 
-def _experiments(abouts: Mapping[str, str], search_path: Sequence[str]) -> Table:
-    """One row for each experiment: the number of its cells, as published and on a laptop, what it
-    needs, what it is, and the source of its published figures."""
-    rows = Table("experiment", "cells", "laptop", "needs", "what it is", box=None)
-    rows.columns[0].overflow = "fold"
+def _experiments(abouts: Mapping[str, str], search_path: Sequence[str]) -> str:
+    """A block for each experiment: its paper, its cells, what it needs, and published figures."""
+    memo: dict[str, DictConfig] = {}
+    blocks = []
     for name, about in sorted(abouts.items()):
         if name.startswith("base/"):  # what experiments share
             continue
-        chosen = [f"experiment={name}"]
-        config = Settings.compose(chosen, search_path).config
-        paper, laptop = (
-            overrides_of_cells([*chosen, f"scale={scale}"], search_path)
-            for scale in ("paper", "laptop")
-        )
-        models = {word for cell in paper for word in cell if word.startswith("llm=")}
-        configs = [Settings.compose([*chosen, word], search_path).config for word in models]
-        needs = dict.fromkeys(need for each in (config, *configs) for need in _needs(each))
-        source = (config.published or {}).get("source")
-        text = f"{about} Published: {source}." if source else about
-        rows.add_row(name, str(len(paper)), str(len(laptop)), ", ".join(sorted(needs)) or "—", text)
-    return rows
-
-
-def _needs(config: DictConfig) -> list[str]:
-    """What a configuration needs: a GPU for a model that is served or loaded here,
-    keys by the names of their environment variables, and a canary."""
-    plain = {group: option for group, option in config.items() if isinstance(option, DictConfig)}
-    models = [option for group, option in plain.items() if str(group).endswith("llm")]
-    loaded = any("device" in plain.get(group, {}) for group in ("retriever", "reranker"))
-    return [
-        *(["GPU"] if loaded or any(model.get("server") for model in models) else []),
-        *sorted({str(model.key_env) for model in models if model.get("key_env")}),
-        *([VARIABLE] if plain["benchmark"].get("obfuscated") else []),
-    ]
+        plan = Plan([f"experiment={name}"], search_path, memo)
+        laptop = overrides_of_cells([f"experiment={name}", "scale=laptop"], search_path)
+        blocks.append(block(name, about, plan, len(laptop)))
+    return "\n\n".join(blocks)
 
 
 def describe(
@@ -305,7 +268,7 @@ def describe(
     ] = None,
 ) -> None:
     """Show which option of each group a command line chooses, the values that it changes, and the
-    overrides of each cell of its experiment.
+    overrides of each cell of its experiment, with what it needs and an estimate of its cost.
 
     `describe benchmark=X [unit=Y]`, with overrides of these two groups and of the tool only, also
     reads the benchmark, and shows the number and the mean length of its questions, documents and
@@ -324,6 +287,10 @@ def describe(
     for number, cell in enumerate(cells if len(cells) > 1 else (), start=1):
         rows.add_row(f"cell {number}", " ".join(cell) or "the baseline")
     Console().print(rows)
+    if "experiment" in settings.choices and settings.choices["experiment"] not in ("None", "null"):
+        plan = Plan(settings.overrides, settings.search_path, {})
+        for line in (f"needs: {'; '.join(plan.needs)}", *plan.formula()):
+            Console(soft_wrap=True).print(line, highlight=False)
     changed = {key_of(override).partition("@")[0].split(".")[0] for override in settings.overrides}
     if any(map(_chooses_benchmark, settings.overrides)) and changed <= _OF_STATISTICS:
         _describe_benchmark(settings, tokenizer)

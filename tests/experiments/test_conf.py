@@ -189,16 +189,19 @@ def test_every_experiment_tells_folders_without_a_name_apart(experiment):
 
 
 def test_experiments_are_listed_with_cells_needs_and_published_figures(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "400")
-    assert run_entry("list", "experiment") == 0
-    lines = capsys.readouterr().out.splitlines()
-    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
-    assert rows["pi_serini/main"].startswith("3 2 ANTHROPIC_API_KEY, DEEPSEEK_API_KEY, OPENAI_")
-    assert "SOUNDINGLINE_CANARY" in rows["pi_serini/main"]
-    assert rows["pi_serini/main"].endswith("Published: arXiv 2605.10848, main table and Figure 1.")
-    assert rows["text_ranking/table2"].startswith("1 1 GPU, SOUNDINGLINE_CANARY Table 2")
-    assert rows["demo_learned"].startswith("3 3 —")
-    assert not any(name.startswith("base/") for name in rows)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run_entry("list", "experiments") == 0
+    told = capsys.readouterr().out
+    assert all(len(line) <= 100 for line in told.splitlines())
+    blocks = {text.split()[0]: " ".join(text.split()) for text in told.strip().split("\n\n")}
+    main = blocks["experiment=pi_serini/main"]
+    assert "paper arXiv 2605.10848, main table and Figure 1; 830 questions" in main
+    assert "cells 3; with scale=laptop 2" in main and "run_dollars 291.6" in main
+    keys = "ANTHROPIC_API_KEY; DEEPSEEK_API_KEY; OPENAI_API_KEY; SOUNDINGLINE_CANARY"
+    assert f"needs {keys} estimate $567" in main
+    assert "GPU: 93 GB" in blocks["experiment=text_ranking/table2"]
+    assert "GPU:" not in blocks["experiment=demo_learned"]
+    assert not any(name.startswith("experiment=base/") for name in blocks)
 
 
 # GPUs. There is none here: what is checked are commands and environments.

@@ -358,6 +358,7 @@ def results_section(data: ReportData) -> Section:
         "known. Brackets: 95% confidence interval of the mean (Wilson for yes/no measures, "
         "Student’s t otherwise)."
     )
+    note += _judges(data)
     if {"no_call", "reminded"} & set(count_names(data)):
         note += (
             " no_call: answers without any tool call. reminded: questions whose first answer did "
@@ -372,6 +373,18 @@ def results_section(data: ReportData) -> Section:
     if data.traces:
         note += " A run links to its traces: every question, call by call."
     return Section("results", "Results", note=note, tables=tables)
+
+
+def _judges(data: ReportData) -> str:
+    """Which judge made each accuracy; empty if no run has one."""
+    judged: dict[str, list[str]] = {}
+    for style in data.styles:
+        if style.run.judge:
+            judged.setdefault(style.run.judge, []).append(style.label)
+    if len(judged) < 2:
+        return "".join(f" Answers were judged by {judge}." for judge in judged)
+    by = "; ".join(f"{judge} ({', '.join(labels)})" for judge, labels in judged.items())
+    return f" Answers were judged by different judges, so accuracies are not comparable: {by}."
 
 
 def results_table(
