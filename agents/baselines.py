@@ -103,15 +103,16 @@ class ClosedBookAgent(ChatAgent):
         prompt = self._settings.prompt
         tool.block(prompt.sections["blocked"])
         resolver = self._resolver if prompt.asks_for_list else None
-        session = cast(SearchTool, _NoTools(tool, resolver))
+        session = cast(SearchTool, WithoutTools(tool, resolver))
         opening = prompt.opening(topic.text)
         return await run_episode(topic, session, self._work, opening=opening, clock=self._clock)
 
 
-class _NoTools:
-    """A session without tools, which reads the list of an answer by a resolver."""
+class WithoutTools:
+    """A session that offers the model no tools, and reads the list of an answer by a resolver, if
+    there is one."""
 
-    def __init__(self, session: SearchTool, resolver: Callable[[], Resolver] | None) -> None:
+    def __init__(self, session: SearchTool, resolver: Callable[[], Resolver] | None = None) -> None:
         self._session = session
         self._resolver = resolver
 

@@ -147,7 +147,7 @@ class ChatAgent(Agent):
         model = MeteredModel(
             self._model, settings.ledger, role="agent", qid=qid, price=settings.price
         )
-        talk = Conversation(episode, model, settings)
+        talk = Conversation(episode, self._asked(model), settings)
         try:
             await self._converse(talk)
         except (OutOfTime, OutOfMoney, NoAnswer, Truncated) as end:
@@ -160,6 +160,10 @@ class ChatAgent(Agent):
         finally:
             episode.usage = settings.ledger.usage(qid)
             episode.warnings += talk.warnings
+
+    def _asked(self, model: ChatModel) -> ChatModel:
+        """The model as the conversation asks it."""
+        return model
 
     async def _converse(self, talk: Conversation) -> None:
         # The arguments of `ask_again` after a reply that was of no use.

@@ -200,7 +200,7 @@ class Conversation:
         self._was_left_out = self._left_out
         self._turns += 1
         try:
-            turn = await self._in_time(self._model.respond(messages, self._tools, sampling))
+            turn = await self.in_time(self._model.respond(messages, self._tools, sampling))
         except ModelError as error:
             if isinstance(error, ContextOverflow):
                 self._window.overflow()
@@ -231,7 +231,7 @@ class Conversation:
         for call in turn.tool_calls:
             if self._calls_used_up() or self._steering_due():
                 self.close_tools()
-            result = await self._in_time(asyncio.to_thread(self._result, call))
+            result = await self.in_time(asyncio.to_thread(self._result, call))
             self.episode.add_result(call.id, result)
 
     def demand(self, answer: str) -> bool:
@@ -258,7 +258,8 @@ class Conversation:
             arguments = call.arguments
         return self.episode.tool.call(call.name, arguments)
 
-    async def _in_time(self, work: Awaitable[T]) -> T:
+    async def in_time(self, work: Awaitable[T]) -> T:
+        """The result of `work`; `OutOfTime` when the seconds of the question are over."""
         return await within(work, self.left)
 
     def _steering_due(self) -> bool:

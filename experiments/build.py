@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra._internal.utils import _locate
 from hydra.errors import InstantiationException
@@ -19,12 +19,15 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.search.session import SearchTool
+
+if TYPE_CHECKING:
+    from soundingline.pipelines.learned.shards import Shard
 
 _WEIGHTS = "weights.json"
 
@@ -86,6 +89,17 @@ def check_price(config: DictConfig, role: str, price: Price, group: str) -> None
     budget = make(config.budget)
     ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars)
     ledger.check_price(role, price, f"{group}.price.input and {group}.price.output")
+
+
+def shard_of(config: DictConfig) -> Shard | None:
+    """The shard of this process, of `shards`; None: it has none. `InputError` for numbers that are
+    out of range."""
+    from soundingline.pipelines.learned.shards import Shard
+
+    check_int("shards", config.shards)
+    if config.shard is None:
+        return None
+    return Shard(config.shard, config.shards)
 
 
 def stage_model(config: DictConfig, group: str) -> LanguageModel:

@@ -14,6 +14,7 @@ import inspect
 import os
 import re
 import sys
+import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -38,6 +39,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from soundingline.experiments.config import CONF, ROOT_CONFIG, Settings, check_choices, register
+from soundingline.experiments.launchers import check_submission
 from soundingline.experiments.refusals import one_line, refuse_secrets
 from soundingline.experiments.sweep import (
     CellFailed,
@@ -87,6 +89,10 @@ COMMANDS = {
     "import": ("exchange:import_run", "Read a run of another project."),
     "lint": ("exchange:lint", "List the faults of published run files."),
     "serve": ("serve:start", "Serve a pipeline to agents over MCP and HTTP."),
+    "model": (
+        "maintenance:serve_model",
+        "Run the server of a local language model for the runs of other machines.",
+    ),
     "slices": (
         "evaluate:slices",
         "Draw the slices of Pi-Serini from a ranking of BrowseComp-Plus by default BM25.",
@@ -101,6 +107,7 @@ COMMANDS = {
 }
 # These take no paths and may be swept with -m.
 SWEPT = ("run", "rank", "tune", "enrich", "index")
+SHARDED = ("index", "enrich")
 HELP = frozenset({"-h", "--help"})
 DEFECT, BAD_INPUT, INTERRUPTED = 1, 2, 130
 BAD_INPUTS = (InputError, ModelError, OmegaConfBaseException, OSError)
@@ -111,10 +118,13 @@ _DISK_ERRORS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
     *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
 }
+_INDENT = 24
+_HANGING: Any = {"initial_indent": " " * _INDENT, "subsequent_indent": " " * _INDENT}
+_ABOUT: Any = {"initial_indent": "    ", "subsequent_indent": "    "}
 _HELP_END = """\
-An option's arguments are changed by GROUP.ARGUMENT=VALUE. -m sweeps over values with commas between
-them; --config-dir FOLDER adds options of your own; --cfg job prints the configuration that the
-command line composes; --hydra-help lists Hydra's own flags.
+--help GROUP describes the options of a group. GROUP.ARGUMENT=VALUE changes an argument of one. -m
+sweeps over values with commas between them; --config-dir FOLDER adds options of your own; --cfg job
+prints the configuration that the command line composes; --hydra-help lists Hydra's own flags.
 """
 
 
@@ -285,7 +295,11 @@ class CommandParser(argparse.ArgumentParser):
         return flag if switch else f"{flag}={value}"
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(message, do="--help lists what this command takes")
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        unknown = message.rpartition(": ")[2].partition("=")[0]
+        close = difflib.get_close_matches(unknown, [*flags, "--help"], n=1)
+        meant = f"did you mean {close[0]}? " if close and "unrecognized" in message else ""
+        raise InputError(message, do=f"{meant}--help lists what this command takes")
 
     def help_page(self, arguments: Sequence[str]) -> str:
         """What the command does, its flags, and for a command that may be swept the options of
@@ -301,19 +315,93 @@ _UNIONS = (type(int | None),)
 
 
 def usage(task: Callable[..., Any], arguments: Sequence[str]) -> str:
-    """What a command does, and the options of `conf/` and of the folders that `arguments` add. An
-    asterisk marks the option that is chosen by default."""
-    chosen = _defaults()
-    options = options_of(_folders(arguments))
-    width = max(len(name) for names in options.values() for name in names)
-    blocks = [inspect.getdoc(task) or ""]
-    for group, names in sorted(options.items()):
-        lines = [
-            f"  {'*' if chosen.get(group) == name else ' '} {name:{width}}  {comment}".rstrip()
-            for name, comment in sorted(names.items())
+    """What a command does, the settings of the root, and the options of each group of `conf/` and
+    of the folders that `arguments` add; if these name a group, what its options are.
+
+    Raises:
+        InputError: If a word of the arguments names no group.
+    """
+    chosen, options = _defaults(), options_of(_folders(arguments))
+    before = ["", *arguments]
+    words = [
+        word
+        for word, last in zip(arguments, before, strict=False)
+        if not word.startswith("-") and "=" not in word and last not in _CONFIG_DIR
+    ]
+    if words:
+        return _group_page(words[0], [CONF, *_folders(arguments)], chosen.get(words[0], ""))
+    groups: dict[str, list[str]] = {}
+    for path, names in sorted(options.items()):
+        group, _, below = path.partition("/")
+        if group == "hydra":
+            group, below = path, ""
+        shown = [f"{below}/{name}".lstrip("/") for name in sorted(names)]
+        default = chosen.get(group)
+        groups.setdefault(group, []).extend(
+            f"*{name}" if name == default else name for name in shown
+        )
+    settings = [_entry(f"{key}={value}", about) for key, value, about in _root_settings()]
+    lines = [_entry(group, ", ".join(names)) for group, names in groups.items()]
+    return "\n".join(
+        [
+            inspect.getdoc(task) or "",
+            "\nSettings, KEY=VALUE, with their defaults:",
+            *settings,
+            "\nGroups, GROUP=OPTION; an asterisk marks the default:",
+            *lines,
+            "",
+            _HELP_END,
         ]
-        blocks.append("\n".join([f"{group}=", *lines]))
-    return "\n\n".join([*blocks, _HELP_END])
+    )
+
+
+def _entry(name: str, about: str) -> str:
+    """One setting or group with its text, in lines of at most 100 columns."""
+    first = f"  {name:{_INDENT - 3}} "
+    if len(first) > _INDENT:
+        return "\n".join([first.rstrip(), *textwrap.wrap(about, 100, **_HANGING)])
+    return textwrap.fill(about, 100, initial_indent=first, subsequent_indent=" " * _INDENT)
+
+
+def _root_settings() -> Iterator[tuple[str, str, str]]:
+    """Key, default and comment of the plain settings of `config.yaml`."""
+    comment: list[str] = []
+    for line in (CONF / "config.yaml").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            comment.append(line.lstrip("# "))
+            continue
+        if found := re.match(r"(\w+): (\S.*?)(?:  # (.*))?$", line):
+            key, value, beside = found.groups()
+            yield key, value.replace(", ", ","), " ".join(filter(None, [*comment, beside]))
+        comment = []
+
+
+def _group_page(group: str, folders: Sequence[Path], default: str) -> str:
+    """Every option of a group, with its comment and its arguments."""
+    files = {path for folder in folders for path in (folder / group).rglob("*.yaml")}
+    if not files:
+        known = sorted(path.name for path in CONF.iterdir() if path.is_dir())
+        close = difflib.get_close_matches(group, known, n=1)
+        raise InputError(
+            f"there is no group {group!r}",
+            valid=", ".join(known),
+            do=f"did you mean {close[0]}?" if close else "",
+        )
+    pages = []
+    for path in sorted(files, key=lambda path: path.as_posix()):
+        name = path.as_posix().rpartition(f"/{group}/")[2].removesuffix(".yaml")
+        text = escape_control(path.read_text(encoding="utf-8"))
+        head = [
+            line.lstrip("# ") for line in takewhile(lambda row: row[:1] == "#", text.split("\n"))
+        ]
+        about = " ".join(line for line in head if not line.startswith("@package"))
+        arguments = re.findall(r"(?m)^[a-z]\w*:.*(?:\n[ -].*)*", text.partition("hydra:")[0])
+        shown = [line for line in arguments if not line.startswith("defaults:")]
+        mark = "  (default)" if name == default else ""
+        page = [f"{group}={name}{mark}", *textwrap.wrap(about, 96, **_ABOUT)]
+        page += [f"      {group}.{line}" for item in shown for line in item.split("\n")[:1]]
+        pages.append("\n".join(page))
+    return "\n\n".join([*pages, _HELP_END])
 
 
 def options_of(folders: Iterable[Path]) -> dict[str, dict[str, str]]:
@@ -374,6 +462,12 @@ def _run_or_sweep(
             try:
                 # Those of a sweep may come from a file of options.
                 refuse_secrets(settings.overrides)
+                if task.__name__ not in SHARDED and settings.config.shards != 1:
+                    raise InputError(
+                        f"shards={settings.config.shards} for {parser.prog}",
+                        valid="soundingline index and soundingline enrich",
+                        do="leave it out: this command reads what those have made of all shards",
+                    )
                 task(settings)
             except BAD_INPUTS as error:
                 if not is_bad_input(error):
@@ -413,9 +507,10 @@ def _run_or_sweep(
         except KeyboardInterrupt:
             interrupted = True
             raise
-        except Exception:
+        except Exception as error:
             if SweepStart.folder:
                 wait_for_jobs(SweepStart.folder)
+                check_submission(error)
             raise
         finally:
             GlobalHydra.instance().clear()

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from soundingline.pipelines.counts import MadeOnce
 from soundingline.pipelines.engines.engine import Engine
@@ -40,6 +40,10 @@ from soundingline.toolkit.files import (
     write_text,
 )
 
+if TYPE_CHECKING:
+    from soundingline.pipelines.learned.retriever import LearnedRetriever
+    from soundingline.pipelines.learned.shards import Shard
+
 CLEAR = "NOT-SEALED.txt"
 _CLEAR_NOTE = """\
 The stores and indexes in this folder hold texts of a sealed benchmark as they are, because engines
@@ -62,6 +66,7 @@ Part = TypeVar("Part", bound=_Writable)
 class IndexedCollection:
     """An opened store and an index of `engine`, with the fingerprint that names the index. `folder`
     holds them and whatever else is indexed of the same units; `others` names what was, by engine.
+    Indexes of others are made of `shards` encodings, if these are above 1.
     `links` gives the links between the documents, where the benchmark has any, and `resolver` what
     recognises documents by title, url or identifier."""
 
@@ -76,6 +81,7 @@ class IndexedCollection:
     others: dict[str, str] = field(default_factory=dict)
     links: Callable[[], LinkGraph] | None = None
     resolver: Callable[[], Resolver] | None = None
+    shards: int = 1
 
     @cached_property
     def index(self) -> Any:
@@ -88,7 +94,29 @@ class IndexedCollection:
         self.others[path.name] = digest
         # A lock of its own: encoding a corpus takes hours, and others need the folder.
         lock = self.folder / f".{path.name}.lock"
-        return _opened(engine, self.store, path, self.corpus, lock)
+        settings = {"shards": self.shards} if self.shards > 1 else {}
+        return _opened(engine, self.store, path, self.corpus, lock, **settings)
+
+    def encode_shard(self, engine: LearnedRetriever, shard: Shard) -> None:
+        """Encode a shard of the units for the index of a learned retriever, unless that index is
+        there. One process at a time encodes a shard."""
+        path, _ = _place(self.folder, self.segmenter, engine, self.corpus)
+        if path.exists():
+            return
+        name = shard.folder(path).name
+        with building_lock(self.folder / f".{name}.lock", f"{shard} of the index '{path}'"):
+            if not path.exists():
+                units = StoredUnits(self.store)
+                engine.encode_shard(units, path, shard, corpus_fingerprint=self.corpus)
+
+    def missing_shards(self, engine: LearnedRetriever, count: int) -> tuple[Path, list[int]]:
+        """The path of a learned retriever's index, and the numbers of the shards that it lacks."""
+        from soundingline.pipelines.learned.shards import missing_shards
+
+        path, _ = _place(self.folder, self.segmenter, engine, self.corpus)
+        if path.exists():
+            return path, []
+        return path, missing_shards(engine, path, count, self.corpus)
 
 
 class StoredUnits:
@@ -184,13 +212,15 @@ def _texts(folder: Path, corpus: str) -> Path:
     return folder / f"documents-{corpus}"
 
 
-def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str, lock: Path) -> Any:
+def _opened(
+    engine: Engine, store: SqliteStore, path: Path, corpus: str, lock: Path, **settings: Any
+) -> Any:
     if not path.exists():
         with building_lock(lock, f"the index '{path}'"):
             if not path.exists():
                 if notice := getattr(engine, "notice", lambda units: "")(store.unit_count):
                     notify(notice)
-                engine.build(StoredUnits(store), path, corpus_fingerprint=corpus)
+                engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
     return engine.open(path, corpus_fingerprint=corpus)
 
 

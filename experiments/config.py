@@ -5,6 +5,7 @@ are `Any`: the schema of an option is the signature of its `_target_`."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, QuotedString, Sweep
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
@@ -119,8 +120,11 @@ class Root:
     prices: str | None = None
     concurrency: int = 1
     repeats: int = 1
+    shards: int = 1
+    shard: int | None = None
     preflight: int = 5
     confirm: bool = False
+    placement: Any = None
     tuning: Tuning = field(default_factory=Tuning)
 
 
@@ -218,7 +222,7 @@ def _recorded(cell: Path) -> dict[str, Any]:
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 ROOT_CONFIG = "config"
-_NONE_BY_DEFAULT = ("llm", "scorer", "experiment")
+_NONE_BY_DEFAULT = ("llm", "scorer", "experiment", "placement")
 
 
 def register() -> None:
@@ -271,6 +275,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _check_options(self.config)
+        place(self.config)
         if (traces := self.config.get("traces", True)) not in (True, False, "plain"):
             raise InputError(f"traces={traces}", valid="true, false, plain", do="set one of them")
 
@@ -323,6 +328,70 @@ class Settings:
             config = Settings.compose([*paths, choice], self.search_path).config
             self._options[choice] = plain_values(config[group])
         return dict(self._options[choice])
+
+
+def place(config: DictConfig) -> None:
+    """Apply `placement`, which holds for groups such as `llm` and `reranker` any of `gpus` (numbers
+    among those that the process sees), `memory` (the share of a vLLM), and `base_url` and `key_env`
+    of a server that runs already. Groups that the configuration has no model for stay as they are.
+
+    Raises:
+        InputError: If there is no GPU of a number, or nothing is placed.
+    """
+    layout = plain_values(config.get("placement"))
+    placed = False
+    for group, wanted in layout.items():
+        option = config.get(group)
+        if not OmegaConf.is_dict(option):
+            continue
+        with flag_override(option, ["readonly", "struct"], [False, False]):
+            placed |= _place(option, **wanted)
+    if layout and not placed:
+        raise InputError(
+            "placement= places nothing that this configuration has",
+            valid=f"a local model as one of {', '.join(layout)}",
+            do="choose one, or write ~placement for none",
+        )
+
+
+def _place(
+    option: Any,
+    gpus: Sequence[int] = (),
+    memory: float | None = None,
+    base_url: str | None = None,
+    key_env: str | None = None,
+) -> bool:
+    """Whether a setting of the option was placed. What the command line sets stays."""
+    server = option.get("server")
+    if gpus and server is not None:
+        server.environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(_visible(gpus)))
+    elif gpus and "device" in option:
+        option.device = option.device or f"cuda:{gpus[0]}"
+    elif not (base_url and server is not None):
+        return False
+    if base_url:
+        option.base_url, option.key_env = option.base_url or base_url, option.key_env or key_env
+    options = (server or {}).get("options")
+    if options is not None and gpus:
+        options.gpu_memory_utilization = options.get("gpu_memory_utilization") or memory
+        if options.get("tensor_parallel_size") == options.get("data_parallel_size") == 1:
+            options.tensor_parallel_size = len(gpus)
+    return True
+
+
+def _visible(gpus: Sequence[int]) -> list[str]:
+    """What CUDA calls the GPUs of these numbers among those that Slurm or the user left us."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return list(map(str, gpus))
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if max(gpus) >= len(names):
+        raise InputError(
+            f"placement= wants GPU {max(gpus)}, and this process sees {len(names)} "
+            f"(CUDA_VISIBLE_DEVICES={given})",
+            do="ask the cluster for more, or change the numbers: placement.<group>.gpus=[0]",
+        )
+    return [names[number] for number in gpus]
 
 
 def plain_values(option: Any, *, resolve: bool = True) -> dict[str, Any]:

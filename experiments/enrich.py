@@ -8,7 +8,7 @@ from itertools import chain, compress, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from soundingline.experiments.build import make
+from soundingline.experiments.build import make, shard_of
 from soundingline.experiments.collection import IndexedCollection, StoredUnits, prepare
 from soundingline.experiments.config import Settings
 from soundingline.experiments.naming import (
@@ -69,7 +69,8 @@ def enrich(settings: Settings) -> None:
     """Ask a language model for the phrases of a corpus, and index them.
 
     Every answer is written at once, so that the same command continues after a kill, pays for
-    nothing twice, and tries again what failed.
+    nothing twice, and tries again what failed. `-m shards=4` asks in four jobs, the last of which
+    makes the index; `shards=4 shard=2` asks for one shard.
     """
     config = settings.config
     if config.paths.caches is None:
@@ -89,9 +90,19 @@ def enrich(settings: Settings) -> None:
     prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
     caches = caches_folder(config, writes_obfuscated(config, benchmark))
     collection = stages.collection(prepared, segmenter, caches)
+    units, shard = StoredUnits(prepared.store), shard_of(config)
     if isinstance(stage.corpus, ModelPhrases):
         form = form_of(config, benchmark)
         ask_missing(settings, stages, stage.corpus, prepared, collection, form)
+        left = sum(stage.corpus.missing_flags(units, len(units), collection)) if shard else 0
+    elif shard:
+        left = len(units) - sum(1 for _ in stage.corpus.for_documents(shard.of(units), collection))
+    else:
+        left = 0
+    if left:
+        told = f"{shard} is enriched; without shard= this command enriches what is left and indexes"
+        Console().print(told, highlight=False, soft_wrap=True)
+        return
     print_enriched(stage.enriched(collection).index)
 
 
@@ -106,14 +117,18 @@ def ask_missing(
     """Ask for the documents without phrases: some first, then an estimate, then the rest. `form` is
     that of texts on disk."""
     config = settings.config
-    units = StoredUnits(prepared.store)
-    lacking = source.missing_flags(units, len(units), collection)
+    stored, shard = StoredUnits(prepared.store), shard_of(config)
+    units = shard.of(stored) if shard else stored
+    count = len(units)
+    lacking = source.missing_flags(units, count, collection)
     missing = sum(lacking)
     console = Console(stderr=True, soft_wrap=True)
-    console.print(f"{missing:,} of {len(units):,} documents have no phrases yet", highlight=False)
+    console.print(f"{missing:,} of {count:,} documents have no phrases yet", highlight=False)
     if not missing:
         return
-    digest = fingerprint(identity_of(settings, RANKING), source.fingerprint)[:8]
+    # Shards are asked for at once, and each has a run of its own.
+    own = [str(shard)] if shard and shard.count > 1 else []
+    digest = fingerprint(identity_of(settings, RANKING), source.fingerprint, *own)[:8]
     folder = run_folder(settings, f"enrichment-{cell_label(settings, RANKING)}-{digest}")
     prints = {"corpus": prepared.corpus, "phrases": source.fingerprint, **form}
     cap = make(config.budget).run_dollars

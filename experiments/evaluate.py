@@ -35,7 +35,7 @@ from soundingline.toolkit.evaluation import (
     evaluate_run_folder,
     load_runs,
 )
-from soundingline.toolkit.evaluation.comparison import Systems, by_benchmark, systems_of
+from soundingline.toolkit.evaluation.comparison import baselines_of, by_benchmark, systems_of
 from soundingline.toolkit.evaluation.comparison import compare as compare_runs
 from soundingline.toolkit.evaluation.evaluation import read_rankings
 from soundingline.toolkit.evaluation.funnel import relevant_documents
@@ -249,10 +249,13 @@ def compare_folders(
         baseline = _run_with(runs, factors)
     systems = systems_of(runs, by)
     comparisons: list[PairedComparison] = []
+    chosen = baselines_of(runs, baseline or runs[0].name, systems)
     for group in by_benchmark(runs):
-        inside = _baseline_of(group, baseline, systems)
+        inside = None
+        if baseline is not None or len(group) > ALL_PAIRS:
+            inside = next((run.name for run in group if run.name in chosen), None)
         if inside is None and len(group) > ALL_PAIRS:
-            inside = _baseline_of(group, runs[0].name, systems) or group[0].name
+            inside = group[0].name
         questions = max((len(values) for values in group[0].per_question.values()), default=0)
         if len(group) > 1 and questions < 2:
             notify(f"{group[0].name} has one question: paired comparisons need two or more")
@@ -308,19 +311,6 @@ def _trace_links(
         for name, page in pages.items()
         if page.is_file()
     }
-
-
-def _baseline_of(
-    group: Sequence[EvaluatedRun], baseline: str | None, systems: Systems | None
-) -> str | None:
-    """The run of one benchmark that the others are compared with: the baseline, or the run of the
-    baseline's system; None if there is none."""
-    names = {run.name for run in group}
-    if baseline is None or baseline in names:
-        return baseline
-    system = systems.of(baseline) if systems else None
-    runs = system.runs.values() if system else ()
-    return next((run.name for run in runs if run.name in names), None)
 
 
 def judge(settings: Settings, runs: Sequence[Path]) -> None:

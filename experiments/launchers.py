@@ -73,6 +73,18 @@ def slurm_watcher() -> Any:
     return watcher
 
 
+def check_submission(error: Exception) -> None:
+    """`InputError` if an error of a launcher is that `sbatch` refused the jobs."""
+    said = [line for line in str(error).splitlines() if line.startswith("sbatch: error: ")]
+    if said:
+        reason = "; ".join(line.removeprefix("sbatch: error: ") for line in said)
+        raise InputError(
+            f"Slurm refuses the jobs: {reason}",
+            do="change hydra.launcher.partition, gpus_per_node, cpus_per_task, mem_gb or "
+            "timeout_min; sinfo --format='%P %l %c %m %G' lists what each partition has",
+        ) from error
+
+
 def wait_for_slurm(jobs: Iterable[str]) -> None:
     """Wait until jobs of Slurm have ended, by their ids."""
     watcher = slurm_watcher()

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
+import signal
+import socket
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
+from urllib.parse import urlsplit
 
 from omegaconf import DictConfig
 from rich.table import Table
 
-from soundingline.experiments.build import make
-from soundingline.experiments.collection import notes, prepare
+from soundingline.experiments.build import make, shard_of
+from soundingline.experiments.collection import IndexedCollection, notes, prepare
 from soundingline.experiments.config import Settings, is_choice, key_of, overrides_of_cells
 from soundingline.experiments.pipeline import Stages
+from soundingline.experiments.planning import PUBLISHED, Plan, block
 from soundingline.pipelines.cache import (
     GB,
     CacheSummary,
@@ -23,40 +30,43 @@ from soundingline.pipelines.cache import (
     prune,
     survey,
 )
+from soundingline.pipelines.stage import Collection, Stage
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, track
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.obfuscation import VARIABLE
+from soundingline.toolkit.files import write_text
+from soundingline.toolkit.llm.client import ADDRESS_FILE, LanguageModel
+from soundingline.toolkit.llm.local_servers import VllmServer
+from soundingline.toolkit.llm.server import is_healthy
 from soundingline.toolkit.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from soundingline.pipelines.learned.retriever import LearnedRetriever
 
 _DAY = 86400
 _OF_STATISTICS = frozenset({"benchmark", "unit", "tool"})
-# Tokens of Qwen3's tokenizer, on all questions and documents.
-PUBLISHED: dict[str, tuple[str, dict[str, float]]] = {
-    "browsecomp_plus": (
-        "arXiv 2602.21456, Table 1",
-        {
-            "questions": 830,
-            "tokens a question": 132.19,
-            "documents": 100_195,
-            "tokens a document": 7845.55,
-            "passages": 2_772_255,
-            "tokens a passage": 279.64,
-            "passages a document": 27.7,
-        },
-    )
-}
 
 
 def index(settings: Settings) -> None:
     """Build the text store and the indexes of a benchmark and a unit: the engine's, and that of a
-    learned retriever. Prints where they are and what they hold."""
+    learned retriever. Prints where they are and what they hold.
+
+    `-m shards=4` encodes the units for a learned retriever in four jobs, the last of which makes
+    the index; `shards=4 shard=2` encodes one shard; `shards=4` makes the index of all.
+    """
     config = settings.config
     engine, segmenter, benchmark = make(config.engine), make(config.unit), make(config.benchmark)
     stages = Stages({"retriever": make(config.retriever)})
     stages.validate(engine)
-    prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
+    shard_of(config)  # raises for numbers out of range
+    sharded = config.shards > 1
+    indexes = Path(config.paths.indexes)
+    prepared = prepare(benchmark, segmenter, engine, indexes, indexed=not sharded)
+    if sharded:
+        if not _encoded_shards(settings, stages, prepared, segmenter):
+            return
+        prepared = replace(prepared, shards=config.shards)
     stages.bind(prepared, segmenter, None)
     console = Console()
     console.print(
@@ -68,6 +78,93 @@ def index(settings: Settings) -> None:
         console.print(prepared.folder / name, highlight=False, soft_wrap=True)
     for note in notes(benchmark, prepared):
         console.print(note, soft_wrap=True)
+
+
+def _encoded_shards(
+    settings: Settings, stages: Stages, prepared: IndexedCollection, segmenter: Segmenter
+) -> bool:
+    """Encode the shard of this process, if it has one, for each learned retriever. Whether all
+    shards are there then; `InputError` if this process has no shard, and one is missing."""
+    from soundingline.pipelines.learned.shards import shards_missing
+
+    count, shard = settings.config.shards, shard_of(settings.config)
+    engines: list[Any] = []
+    collection = Collection(
+        prepared.fingerprint,
+        open_index=engines.append,
+        whole_documents=segmenter.whole_documents,
+    )
+    for retriever in _learned(stages.transformers["retriever"]):
+        retriever.index_in(collection)
+    if not engines:
+        raise InputError(
+            f"shards={count}, and retriever={settings.choices['retriever']} has no encoder",
+            valid="a learned retriever, such as dense, splade or colbertv2",
+            do="leave shards out: one process builds a lexical index",
+        )
+    if shard:
+        for engine in engines:
+            prepared.encode_shard(engine, shard)
+    lacking = [prepared.missing_shards(engine, count) for engine in engines]
+    missing = sorted({number for _, numbers in lacking for number in numbers})
+    if missing and shard:
+        waiting = ", ".join(map(str, missing))
+        told = f"{shard} is encoded; the last one makes the index (missing: {waiting})"
+        Console().print(told, highlight=False, soft_wrap=True)
+    elif missing:
+        path = next(path for path, numbers in lacking if numbers)
+        given = [item for item in settings.overrides if key_of(item) != "shard"]
+        command = shlex.join([*given, f"shard={','.join(map(str, missing))}"])
+        raise shards_missing(path, missing, count, do=f"run soundingline index -m {command}")
+    return not missing
+
+
+def _learned(stage: Any) -> Iterator[LearnedRetriever]:
+    """The learned retrievers among a stage and its parts."""
+    from soundingline.pipelines.learned.retriever import LearnedRetriever
+
+    if isinstance(stage, LearnedRetriever):
+        yield stage
+    elif isinstance(stage, Stage):
+        for part in stage.parts().values():
+            yield from _learned(part)
+
+
+def serve_model(settings: Settings) -> None:
+    """Run the local server that `llm` describes, and write its address to the file that
+    `placement=shared_server` names, until the command is ended.
+
+    The server listens at all addresses of this machine, and requires the key in the environment
+    variable `llm.key_env`. Runs with the same options wait for the file and ask this server.
+    """
+    config = settings.config.llm
+    address = str(config.get("base_url") or "") if config else ""
+    if not address.startswith(ADDRESS_FILE) or not config.get("server"):
+        raise InputError(
+            "no local language model, or no file for its address, is chosen",
+            do="add placement=shared_server llm=vllm/qwen3_8b, or another local model",
+        )
+    llm: LanguageModel = make(config)
+    if llm.key_env is None:
+        raise InputError(
+            "a server that other machines reach has no key",
+            do="set llm.key_env=VLLM_API_KEY and export that variable",
+        )
+    path = Path(address.removeprefix(ADDRESS_FILE))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    server = replace(cast("VllmServer", llm.server), host="0.0.0.0")
+    # Slurm ends a job with this signal, and the server ends with the block.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with replace(llm, base_url=None, server=server).running(path.with_suffix(".log")) as model:
+        parts = urlsplit(model.address)
+        write_text(path, f"http://{socket.gethostname()}:{parts.port}/v1\n")
+        Console().print(f"{llm.name} is served; its address is in {path}", soft_wrap=True)
+        try:
+            while is_healthy(f"http://{parts.netloc}/health"):
+                time.sleep(5)
+        finally:
+            path.unlink(missing_ok=True)
+    raise InputError(f"the server of {llm.name} has ended", do=f"see {path.with_suffix('.log')}")
 
 
 def caches(
@@ -142,47 +239,25 @@ def list_options(settings: Settings, group: str = "") -> None:
         if not within:
             raise InputError(f"there is no group {group!r}", valid=", ".join(sorted(options)))
         if group == "experiment":
-            rows = _experiments(within, settings.search_path)
-        else:
-            for name, about in sorted(within.items()):
-                rows.add_row("*" if settings.choices.get(group) == name else "", name, about)
+            text = _experiments(within, settings.search_path)
+            Console(soft_wrap=True).print(text, highlight=False, markup=False)
+            return
+        for name, about in sorted(within.items()):
+            rows.add_row("*" if settings.choices.get(group) == name else "", name, about)
     Console().print(rows)
 
 
-def _experiments(abouts: Mapping[str, str], search_path: Sequence[str]) -> Table:
-    """One row for each experiment: the number of its cells, as published and on a laptop, what it
-    needs, what it is, and the source of its published figures."""
-    rows = Table("experiment", "cells", "laptop", "needs", "what it is", box=None)
-    rows.columns[0].overflow = "fold"
+def _experiments(abouts: Mapping[str, str], search_path: Sequence[str]) -> str:
+    """A block for each experiment: its paper, its cells, what it needs, and published figures."""
+    memo: dict[str, DictConfig] = {}
+    blocks = []
     for name, about in sorted(abouts.items()):
         if name.startswith("base/"):  # what experiments share
             continue
-        chosen = [f"experiment={name}"]
-        config = Settings.compose(chosen, search_path).config
-        paper, laptop = (
-            overrides_of_cells([*chosen, f"scale={scale}"], search_path)
-            for scale in ("paper", "laptop")
-        )
-        models = {word for cell in paper for word in cell if word.startswith("llm=")}
-        configs = [Settings.compose([*chosen, word], search_path).config for word in models]
-        needs = dict.fromkeys(need for each in (config, *configs) for need in _needs(each))
-        source = (config.published or {}).get("source")
-        text = f"{about} Published: {source}." if source else about
-        rows.add_row(name, str(len(paper)), str(len(laptop)), ", ".join(sorted(needs)) or "—", text)
-    return rows
-
-
-def _needs(config: DictConfig) -> list[str]:
-    """What a configuration needs: a GPU for a model that is served or loaded here,
-    keys by the names of their environment variables, and a canary."""
-    plain = {group: option for group, option in config.items() if isinstance(option, DictConfig)}
-    models = [option for group, option in plain.items() if str(group).endswith("llm")]
-    loaded = any("device" in plain.get(group, {}) for group in ("retriever", "reranker"))
-    return [
-        *(["GPU"] if loaded or any(model.get("server") for model in models) else []),
-        *sorted({str(model.key_env) for model in models if model.get("key_env")}),
-        *([VARIABLE] if plain["benchmark"].get("obfuscated") else []),
-    ]
+        plan = Plan([f"experiment={name}"], search_path, memo)
+        laptop = overrides_of_cells([f"experiment={name}", "scale=laptop"], search_path)
+        blocks.append(block(name, about, plan, len(laptop)))
+    return "\n\n".join(blocks)
 
 
 def describe(
@@ -193,7 +268,7 @@ def describe(
     ] = None,
 ) -> None:
     """Show which option of each group a command line chooses, the values that it changes, and the
-    overrides of each cell of its experiment.
+    overrides of each cell of its experiment, with what it needs and an estimate of its cost.
 
     `describe benchmark=X [unit=Y]`, with overrides of these two groups and of the tool only, also
     reads the benchmark, and shows the number and the mean length of its questions, documents and
@@ -206,10 +281,16 @@ def describe(
     for override in settings.overrides:
         if not is_choice(override):
             rows.add_row(*override.split("=", 1))
+    if settings.config.agent.get("reader") == "simulated":
+        rows.add_row("simulation", "the reader is simulated: agent.reader=own reads itself")
     cells = overrides_of_cells(settings.overrides, settings.search_path)
     for number, cell in enumerate(cells if len(cells) > 1 else (), start=1):
         rows.add_row(f"cell {number}", " ".join(cell) or "the baseline")
     Console().print(rows)
+    if "experiment" in settings.choices and settings.choices["experiment"] not in ("None", "null"):
+        plan = Plan(settings.overrides, settings.search_path, {})
+        for line in (f"needs: {'; '.join(plan.needs)}", *plan.formula()):
+            Console(soft_wrap=True).print(line, highlight=False)
     changed = {key_of(override).partition("@")[0].split(".")[0] for override in settings.overrides}
     if any(map(_chooses_benchmark, settings.overrides)) and changed <= _OF_STATISTICS:
         _describe_benchmark(settings, tokenizer)

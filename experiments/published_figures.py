@@ -181,9 +181,9 @@ def causes(run: EvaluatedRun, published: Mapping[str, Any], judge: str) -> Itera
     benchmark = manifest.get("benchmark", {}).get("option")
     if published.get("benchmark") not in (None, benchmark):
         yield f"the benchmark is {benchmark}, the paper's is {published['benchmark']}"
-    count = recorded_count(run)
-    if count != published["questions"]:
-        yield f"{count:,} questions were run, the paper has {published['questions']:,}"
+    count, questions = recorded_count(run), published.get("questions")
+    if questions is not None and count != questions:
+        yield f"{count:,} questions were run, the paper has {questions:,}"
     if published.get("judge") not in (None, judge):
         yield f"the judge is {judge}, the paper's is {published['judge']}"
     vllm, paper = manifest.get("versions", {}).get("vllm"), published.get("vllm")
@@ -243,7 +243,12 @@ def _conclusion(
     tested = [figure for figure in figures if figure.interval]
     within = sum(not figure.outside for figure in tested)
     text = f"{within} of {len(tested)} published values are within our 95 % intervals"
-    questions = published["questions"]
+    questions = published.get("questions")
+    if questions is None:
+        return (
+            f"{text}. This is no evidence on the paper's result, because the experiment does not "
+            "state how many questions the paper has for each collection."
+        )
     if any(recorded_count(run) < questions for run in runs):
         return (
             f"{text}. This is no evidence on the paper's result, which needs its {questions:,} "

@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from soundingline.agents.base import Agent, Budget, Episode, RunResources
+from soundingline.agents.simulated_reader import SimulatedReader
 from soundingline.experiments.build import make
 from soundingline.experiments.pipeline import asking_groups
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import exception_of, in_one_line
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
@@ -230,6 +232,21 @@ def check_agent(agent: Agent, llm: LanguageModel | None, budget: Budget) -> Mapp
         )
     agent.bind(resources(llm, budget))
     return agent.fingerprints
+
+
+def simulated_reader(agent: Agent, benchmark: Benchmark) -> SimulatedReader | None:
+    """The simulation that reads for the agent, if it asks for one (`agent.reader=simulated`).
+    `InputError` if the benchmark does not know the facts that its questions need."""
+    if getattr(agent, "reader", "") != "simulated":
+        return None
+    if not benchmark.needed_facts:
+        raise InputError(
+            f"agent.reader=simulated on benchmark {benchmark.name}, whose questions have no known "
+            "facts",
+            valid="a generated world with chained questions, such as benchmark=fictional",
+            do="set agent.reader=own",
+        )
+    return SimulatedReader(benchmark.needed_facts, benchmark.answers)
 
 
 def resources(

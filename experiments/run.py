@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from soundingline.agents.base import Agent, Budget
+from soundingline.agents.simulated_reader import SimulatedReader
 from soundingline.experiments.build import language_model, make, make_interface
 from soundingline.experiments.config import Settings
 from soundingline.experiments.evaluate import evaluated
@@ -37,6 +38,7 @@ from soundingline.experiments.rollouts import (
     repeat_agents,
     resources,
     run_rollouts,
+    simulated_reader,
     within_window,
 )
 from soundingline.experiments.run_context import RunContext, open_run, running
@@ -67,6 +69,7 @@ class AgentRun:
     interface: SearchTool
     backend: PipelineBackend
     parts: Mapping[str, Any]
+    simulated_reader: SimulatedReader | None = None
 
     def session(self, qid: str) -> SearchTool:
         """The search tool for one question."""
@@ -78,8 +81,9 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     evaluate the run.
 
     One cell, or with `-m` a sweep of cells, each in its own run folder. The same command continues
-    an interrupted run. `prepared` gives the pipeline if it has been opened already.
+    an interrupted run.
     """
+    # `prepared` gives the pipeline if it has been opened already.
     config = settings.config
     check_concurrency(config.concurrency)
     parse_measures(list(config.measures))
@@ -94,6 +98,7 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     built = prepared() if prepared and searched else build_pipeline(config, searched=searched)
     if built.obfuscated:
         obfuscate_cells(settings)
+    reader = simulated_reader(agent, built.benchmark)
     tool_prints: dict[str, str] = {}
     if agent.calls_tools:
         interface, tool_prints = with_literature_tools(interface, built, config)
@@ -106,7 +111,7 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     prints = {**fingerprints(settings, built), **agent_prints, **tool_prints}
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
     parts = parts_of(interface, built)
-    prepared_run = AgentRun(agents, llm, budget, built, interface, backend, parts)
+    prepared_run = AgentRun(agents, llm, budget, built, interface, backend, parts, reader)
     # An interface that cannot make a session, or none for this agent, fails before anything is
     # written.
     agent.check_tool(prepared_run.session(""))
@@ -141,9 +146,12 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
         for repeat in range(1, len(this.agents) + 1)
         for topic in folder.repeat(repeat).pending(benchmark.topics)
     ]
+    console = Console(stderr=True, soft_wrap=True)
+    total = len(benchmark.topics) * len(this.agents)
+    if len(pending) < total:
+        console.print(f"kept {total - len(pending):,} of {total:,}", highlight=False)
     if not pending:
         return None
-    console = Console(stderr=True, soft_wrap=True)
     if ledger.cap is not None and ledger.unpriced_before:
         console.print(
             f"{ledger.unpriced_before} replies of earlier starts reported no usage: their cost is "
@@ -156,6 +164,7 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
     ):
         index = statistics(this.built) if this.agents[0].reads_document_frequencies else {}
         shared = {**index, "resolver": this.built.prepared.resolver, **served, "ledger": ledger}
+        shared["simulated_reader"] = this.simulated_reader
         agents = [
             agent.bind(
                 resources(

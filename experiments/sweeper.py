@@ -1,5 +1,5 @@
 """The cells of a sweep: the product of its parameters and axes, each cell as it is and with one
-change at a time.
+change at a time. With `shards=4` that product has a cell for each shard, from `shard=0`.
 
 An experiment lists its cells below `hydra.sweeper`::
 
@@ -91,6 +91,8 @@ class Cells(NamedTuple):
         sweeper: Any = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
         chosen = (config.laptop and sweeper["laptop"]) or sweeper
         params = {str(key): str(value) for key, value in (chosen.get("params") or {}).items()}
+        if config.get("shards", 1) > 1 and config.shard is None:
+            params.setdefault("shard", ",".join(map(str, range(config.shards))))
         axes = (chosen.get("axes") or {}).items()
         return cls(
             params,

@@ -54,7 +54,7 @@ from soundingline.toolkit.evaluation.retrieval import parse_measures
 from soundingline.toolkit.evaluation.tuning import TuningResult
 from soundingline.toolkit.files import fingerprint, write_json, write_text
 from soundingline.toolkit.report import write_report
-from soundingline.toolkit.report.tuning import render_tuning
+from soundingline.toolkit.report.tuning import conclusion, render_tuning
 from soundingline.toolkit.runs import RunFolder
 
 _SECONDS = 10.0  # between two files, which an interrupt may lose
@@ -299,6 +299,12 @@ def enriched_grid(grid: Grid, enrichment: EnrichmentGrid) -> Grid:
         raise InputError(
             "the grid has taus, and the enrichment has no filter", do="set grid.tau=null"
         )
+    if stage.exclusions != "none":
+        raise InputError(
+            "the grid ranks without the exclusions of a query",
+            valid="an enrichment without exclusions",
+            do="set enrichment.query.exclusions=none",
+        )
     return grid.enriched(enrichment.weight, enrichment.tau)
 
 
@@ -429,8 +435,10 @@ def tune(settings: Settings) -> None:
         folder = run.folder
         result = tuned(config, built, measures, folder)
         write_results(folder, result, config, built, run.manifest)
+    splits_named = named_splits(config.tuning)
+    Console(soft_wrap=True).print(conclusion(result, splits_named), highlight=False)
     console = Console(stderr=True)
-    console.print(f"{folder.path}/report.html", highlight=False, soft_wrap=True)
+    console.print(f"Report: {folder.path}/report.html", highlight=False, soft_wrap=True)
 
 
 def named_groups(config: DictConfig) -> tuple[str, ...]:
@@ -513,7 +521,7 @@ def write_results(
     pipeline = pipeline_of(built, point, options.depth)
     evaluation = evaluate_pipeline(built.reported, pipeline, list(result.reported.measures))
     check_same_values(result, evaluation.per_question)
-    names = (options.select, options.report) if options.select else ("all questions",) * 2
+    names = named_splits(options)
     comment = (
         f"Chosen by {result.objective} on {built.selecting.name}, {names[0]} "
         f"({len(result.selecting.qids)} questions), grid {result.grid.name}"
@@ -528,6 +536,11 @@ def write_results(
         result, title=title, splits=names, cutoffs=list(options.cutoffs), manifest=manifest
     )
     write_report(folder.path, report)
+
+
+def named_splits(options: DictConfig) -> tuple[str, str]:
+    """How reports name the questions that choose and those that are reported."""
+    return (options.select, options.report) if options.select else ("all questions",) * 2
 
 
 def pipeline_of(built: TuningInputs, point: GridPoint, depth: int) -> pt.Transformer:

@@ -54,7 +54,8 @@ def compose(
                 valid="a retriever by BM25, such as bm25_default",
                 do="choose one, or set enrichment.corpus=null",
             )
-        retriever = enrichment >> retriever
+        before = getattr(enrichment, "before", enrichment.__rshift__)
+        retriever = before(retriever)
     if rewriter is not None:
         apply_to = getattr(rewriter, "apply_to", "both")
         if apply_to == "reranker" and reranker is None:

@@ -137,7 +137,7 @@ class Stage(ByArguments, pt.Transformer):
         threads may bind it; the copies share models and counts."""
         bound_copy = copy.copy(self)
         bound_copy.collection = collection
-        for name, part in self._parts().items():
+        for name, part in self.parts().items():
             setattr(bound_copy, name, bound(part, collection))
         return bound_copy
 
@@ -150,7 +150,7 @@ class Stage(ByArguments, pt.Transformer):
         that cannot be loaded, or a ranking model that `engine` does not support. Loads no
         weights."""
         _ = self.fingerprint
-        for part in self._parts().values():
+        for part in self.parts().values():
             if isinstance(part, Stage):
                 part.validate(engine)
 
@@ -171,12 +171,12 @@ class Stage(ByArguments, pt.Transformer):
     @property
     def takes_weights(self) -> bool:
         """Whether the retrievers among its arguments search by weights of index terms."""
-        return all(getattr(part, "takes_weights", True) for part in self._parts().values())
+        return all(getattr(part, "takes_weights", True) for part in self.parts().values())
 
     @property
     def searches_enriched(self) -> bool:
         """Whether a retriever among its arguments ranks an index of documents with phrases."""
-        parts = self._parts().values()
+        parts = self.parts().values()
         return any(getattr(part, "searches_enriched", True) for part in parts) or not parts
 
     def __eq__(self, other: object) -> bool:
@@ -185,7 +185,7 @@ class Stage(ByArguments, pt.Transformer):
     def __hash__(self) -> int:
         return hash((super().__hash__(), self.collection))
 
-    def _parts(self) -> dict[str, pt.Transformer]:
+    def parts(self) -> dict[str, pt.Transformer]:
         """The arguments that are transformers."""
         values = {name: getattr(self, name, None) for name in self._argument_names()}
         return {name: value for name, value in values.items() if isinstance(value, pt.Transformer)}

@@ -1,6 +1,7 @@
 """Commands and overrides that the documents mention: found in their text, placeholders filled in.
 
-Read are README.md, docs/*.md (fenced and indented code, code spans) and the comments of conf/**.
+Read are README.md, AGENTS.md, CONTRIBUTING.md, skills/ and docs/*.md (fenced and indented code,
+code spans), and the comments of conf/**.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Text(NamedTuple):
 def documents():
     return [
         ROOT / "README.md",
+        *(ROOT / name for name in ("AGENTS.md", "CONTRIBUTING.md")),
+        *sorted((ROOT / "skills").rglob("*.md")),
         *sorted((ROOT / "docs").glob("*.md")),
         *sorted(CONF.rglob("*.yaml")),
     ]

@@ -57,6 +57,20 @@ class Topic(NamedTuple):
     text: str
 
 
+class StatedFact(NamedTuple):
+    """A fact with all wordings in which its collection states it.
+
+    Args:
+        subject: the name of what the fact is about.
+        named: wordings that name the subject.
+        titled: wordings that do not, which state the fact under the title `subject` only.
+    """
+
+    subject: str
+    named: tuple[str, ...]
+    titled: tuple[str, ...] = ()
+
+
 class Unit(NamedTuple):
     """What is indexed and retrieved: a whole document, its head, or one passage.
 

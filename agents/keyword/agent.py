@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from soundingline.agents.base import (
     Agent,
@@ -17,14 +17,16 @@ from soundingline.agents.base import (
 from soundingline.agents.keyword.answers import AnswerType, answer_type, count_votes
 from soundingline.agents.keyword.clues import Rarity, find_clues, make_queries
 from soundingline.agents.keyword.evidence import SeenEvidence
-from soundingline.toolkit.data import Hit, Topic
-from soundingline.toolkit.errors import check_int, check_number
+from soundingline.agents.simulated_reader import ShownText, SimulatedReader
+from soundingline.toolkit.data import Hit, Topic, parent
+from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.search.answers import format_answer
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
 from soundingline.toolkit.trajectory import Answer, Trajectory
 
 _CITED = 3
+READERS = ("own", "simulated")
 _PATIENCE = 3  # refusals in a row after which the tool is taken to be closed
 
 
@@ -37,6 +39,8 @@ class KeywordAgent(Agent):
         query_terms: words of one query.
         max_calls: tool calls of a question.
         seconds: time limit of a question. None: no limit.
+        reader: `own`, or `simulated` for a `SimulatedReader` of the run, which only benchmarks with
+            known facts have. It reads what the searches and reads have shown, after they are over.
         document_frequency: word -> number of documents that contain it, from the index.
         documents: the number of documents of the corpus. Without these two, the rarity of a word
             is estimated from its form.
@@ -60,6 +64,7 @@ class KeywordAgent(Agent):
         query_terms: int = 24,
         max_calls: int = 40,
         seconds: float | None = None,
+        reader: str = "own",
         document_frequency: Callable[[str], int] | None = None,
         documents: int | None = None,
         clock: Clock = time.monotonic,
@@ -70,8 +75,11 @@ class KeywordAgent(Agent):
         check_int("max_calls", max_calls)
         if seconds is not None:
             check_number("seconds", seconds, gt=0)
+        if reader not in READERS:
+            raise InputError(f"agent.reader={reader!r}", valid=", ".join(READERS))
         self.max_searches, self.max_reads, self.max_calls = max_searches, max_reads, max_calls
-        self.query_terms, self.seconds = query_terms, seconds
+        self.query_terms, self.seconds, self.reader = query_terms, seconds, reader
+        self._simulated: SimulatedReader | None = None
         self.rarity = Rarity(document_frequency, documents)
         self._clock = clock
 
@@ -79,6 +87,7 @@ class KeywordAgent(Agent):
         """See `Agent`: binds the collection's statistics."""
         bound = copy.copy(self)
         bound.rarity = Rarity(resources.document_frequency, resources.documents)
+        bound._simulated = resources.simulated_reader if self.reader == "simulated" else None
         return bound
 
     def check_tool(self, tool: SearchTool) -> None:
@@ -94,7 +103,10 @@ class KeywordAgent(Agent):
         search = KeywordSearch(self, episode)
         search.search()
         search.read()
-        answer = search.answer()
+        if self._simulated is None:
+            answer = search.answer()
+        else:
+            answer = self._simulated.answer(episode.topic.qid, search.shown)
         text = format_answer(answer.explanation, answer.exact, answer.confidence, answer.citations)
         episode.finish(text, status="steered" if search.stopped else "completed")
 
@@ -108,6 +120,8 @@ class KeywordSearch:
         self._clues = find_clues(self._question, agent.rarity)
         self._weights = {clue.stem: clue.weight for clue in self._clues}
         self._evidence = SeenEvidence(self._weights)
+        self._shown: list[ShownText] = []
+        self._reading: dict[str, int] = {}  # the last text of each document that is read in pages
         self._refused = 0  # calls in a row
 
     @property
@@ -133,6 +147,7 @@ class KeywordSearch:
             for hit in result.page.hits if isinstance(result.page, ResultsPage) else ():
                 title, text = shown_text(hit)
                 self._evidence.show(hit.unit_id, title, text)
+                self._shown.append(ShownText(parent(hit.unit_id), title, text))
 
     def read(self) -> None:
         """Read the most promising places."""
@@ -149,10 +164,28 @@ class KeywordSearch:
                 result = self._counted(self._episode.follow(unread.continuation, reason))
             page = result.page if result else None
             if isinstance(page, DocumentPage):
+                self._note(page, follows=unread.continuation is not None)
                 self._evidence.read(unread.unit_id, page.title, "\n".join(page.lines).strip())
                 self._evidence.visited(unread, page.continuation)
             else:
                 self._evidence.visited(unread, None)
+
+    def _note(self, page: DocumentPage, follows: bool) -> None:
+        """Note the text of a page. It joins that of the page before it, where a sentence may have
+        begun."""
+        text = "\n".join(page.lines)
+        if follows and page.docid in self._reading:
+            number = self._reading[page.docid]
+            before = self._shown[number]
+            self._shown[number] = before._replace(text=f"{before.text}\n{text}")
+            return
+        self._reading[page.docid] = len(self._shown)
+        self._shown.append(ShownText(page.docid, page.title, text))
+
+    @property
+    def shown(self) -> Sequence[ShownText]:
+        """The texts of the pages so far: excerpts or passages, and what was read."""
+        return self._shown
 
     def _counted(self, result: ToolResult | None) -> ToolResult | None:
         """The result, after counting refusals in a row."""

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from soundingline.pipelines.enrich.phrases import WeightedPhrase, weight_of
 from soundingline.toolkit.errors import InputError
 
 RULES = ("paper", "released", "none")
@@ -44,7 +45,9 @@ class FilterDecision(NamedTuple):
     def row(self) -> dict[str, Any]:
         """The decision as it is written to disk; `df` is that of the rarest part."""
         df = min(self.frequencies, default=0)
-        return {"phrase": self.phrase, "kept": self.kept, "reason": self.reason, "df": df}
+        row = {"phrase": self.phrase, "kept": self.kept, "reason": self.reason, "df": df}
+        weighted = isinstance(self.phrase, WeightedPhrase)
+        return {**row, "weight": weight_of(self.phrase)} if weighted else row
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import pandas as pd
 import pyterrier as pt
 from typing_extensions import Self
@@ -22,15 +23,22 @@ from typing_extensions import Self
 from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.engines.engine import Engine
 from soundingline.pipelines.enrich.df_filter import NO_FILTER, REASONS, DfFilter, FilterDecision
-from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, query_contexts
+from soundingline.pipelines.enrich.phrases import (
+    PhraseSource,
+    QueryContext,
+    query_contexts,
+    weight_of,
+)
 from soundingline.pipelines.index_folder import is_index, read_manifest, write_manifest
 from soundingline.pipelines.lexical.analyzers import SEPARATOR
 from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.pipelines.lexical.operators import Filter, ParsedQuery
 from soundingline.pipelines.prompting import last_words
+from soundingline.pipelines.retrieve import BM25
 from soundingline.pipelines.stage import Collection, Stage, add_note, not_bound
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, check_number
 from soundingline.toolkit.files import atomic_folder, fingerprint, write_json
 
 DECISIONS = "decisions.jsonl"
@@ -39,8 +47,10 @@ SECONDS = "seconds.json"
 FORMS = ("repaired", "published", "joined")
 APPLY_TO = ("query", "reasoning", "question")
 SIDES = ("both", "query", "corpus")
+EXCLUSIONS = ("none", "filter", "negative")
 _INDEX, _PHRASES = "index", "phrases"
 _REASONING_WORDS = 512
+_EXCLUDED = "query_excluded"
 
 
 @dataclass(frozen=True)
@@ -169,10 +179,12 @@ def phrases_manifest(folder: Path) -> Mapping[str, Any]:
 
 
 class Expansion(NamedTuple):
-    """The index terms of a query and those of its phrases, with their counts."""
+    """The index terms of a query and those of its phrases, with their counts (times the weights of
+    the phrases), and the phrases that are excluded."""
 
     own: Mapping[str, int]
-    added: Mapping[str, int]
+    added: Mapping[str, float]
+    excluded: tuple[str, ...] = ()
 
     def weighted(self, weight: float) -> dict[str, float]:
         """Positive weights by index term; counts of the expansion are multiplied by `weight`."""
@@ -192,6 +204,11 @@ class Enrichment(Stage):
     (`EnrichedEngine`). The query side adds the column `query_toks` (weights by index term), which
     lexical retrievers search with instead of `query`. The record of a search has the note
     `enrichment`: the phrases of each query, and the decision on each.
+
+    A source of phrases for queries may give them weights, which multiply the counts of their terms,
+    and exclusions (`WeightedPhrases`). Then the column `query_excluded` has the excluded phrases of
+    each query, and `before` puts the stage `Excluding` behind the retriever. The filter does not
+    judge exclusions.
 
     Args:
         query: The source of the phrases of queries; None leaves queries unchanged.
@@ -248,6 +265,14 @@ class Enrichment(Stage):
                 valid="query, corpus, or both",
                 do="set enrichment=none for no enrichment",
             )
+        if self.exclusions not in EXCLUSIONS:
+            raise InputError(f"exclusions is {self.exclusions!r}", valid=", ".join(EXCLUSIONS))
+        if self.form == "published" and getattr(self.query, "weights", False):
+            raise InputError(
+                "form=published joins the phrases of a query, and these have weights",
+                valid="repaired, joined",
+                do="set one of these, or enrichment.query.weights=false",
+            )
         self.weight = float(self.weight)
         without = (f"without_{name}" for name in APPLY_TO[1:])
         self._counts = Counts("queries", *without, *map(_counted_as, REASONS))
@@ -272,6 +297,21 @@ class Enrichment(Stage):
         for name, side in self._sides.items():
             counts.update((f"{name}_{key}", count) for key, count in side.counts.items())
         return counts
+
+    @property
+    def exclusions(self) -> str:
+        """What happens to the units with an exclusion of the query, one of `EXCLUSIONS`."""
+        return "none" if self.query is None else self.query.exclusions
+
+    def before(self, retriever: pt.Transformer) -> pt.Transformer:
+        """This stage, then a retriever, then what applies the exclusions, if there are any.
+
+        Raises:
+            InputError: For exclusions and another retriever than BM25.
+        """
+        if self.exclusions == "none":
+            return self >> retriever
+        return self >> Excluding(retriever=retriever, rule=self.exclusions, weight=self.weight)
 
     @property
     def _sides(self) -> dict[str, PhraseSource]:
@@ -324,12 +364,13 @@ class Enrichment(Stage):
             return inp
         queries = query_contexts(inp)
         different = list(dict.fromkeys(queries))
-        weights = {
-            query: expansion.weighted(self.weight)
-            for query, expansion in zip(different, self.expansions(different), strict=True)
-        }
-        column = pd.Series([weights[query] for query in queries], index=inp.index, dtype=object)
-        return inp.assign(query_toks=column)
+        expansions = dict(zip(different, self.expansions(different), strict=True))
+        weights = {query: each.weighted(self.weight) for query, each in expansions.items()}
+        columns: dict[str, list[Any]] = {"query_toks": [weights[query] for query in queries]}
+        if self.exclusions != "none":
+            columns[_EXCLUDED] = [expansions[query].excluded for query in queries]
+        series = {name: pd.Series(of, inp.index, dtype=object) for name, of in columns.items()}
+        return inp.assign(**series)
 
     @property
     def has_filter(self) -> bool:
@@ -366,11 +407,15 @@ class Enrichment(Stage):
         expansions, notes = [], []
         for query, (_, name), of_query in zip(queries, sources, proposed, strict=True):
             filter_ = self.query_filter or NO_FILTER
-            decisions = filter_.decide(of_query, index, corpus_side=False)
+            wanted = [phrase for phrase in of_query if weight_of(phrase) > 0]
+            excluded = tuple(phrase for phrase in of_query if weight_of(phrase) < 0)
+            decisions = filter_.decide(wanted, index, corpus_side=False)
             self._counts.add(**Counter(_counted_as(decision.reason) for decision in decisions))
-            expansions.append(self._expansion(query.text, decisions))
+            expansions.append(self._expansion(query.text, decisions, excluded))
             of_decisions = [decision.row() for decision in decisions]
-            row = {"qid": query.qid, "query": query.text, "phrases": of_decisions}
+            row: dict[str, Any] = {"qid": query.qid, "query": query.text, "phrases": of_decisions}
+            if self.exclusions != "none":
+                row["excluded"] = excluded
             notes.append(row if self.apply_to == "query" else {**row, "applied_to": name})
         add_note("enrichment", notes)
         return expansions
@@ -391,7 +436,9 @@ class Enrichment(Stage):
             self._counts.add(**{f"without_{self.apply_to}": 1})
         return query.text, "query"
 
-    def _expansion(self, query: str, decisions: Sequence[FilterDecision]) -> Expansion:
+    def _expansion(
+        self, query: str, decisions: Sequence[FilterDecision], excluded: tuple[str, ...]
+    ) -> Expansion:
         assert self.collection is not None
         index = self.collection.index
         accepted = [decision for decision in decisions if decision.kept]
@@ -400,12 +447,78 @@ class Enrichment(Stage):
             own = Counter(own.keys())
             joined = " ".join(decision.phrase for decision in accepted)
             # Each once, in an order that is the same in every process, because sums are rounded.
-            added = Counter(dict.fromkeys(index.analyzer.terms(joined), 1))
-        elif self.form == "joined":
-            added = Counter(term for d in accepted for term in index.analyzer.terms(d.phrase))
+            added: dict[str, float] = dict.fromkeys(index.analyzer.terms(joined), 1)
         else:
-            added = Counter(term for decision in accepted for term in decision.terms)
-        return Expansion(own, added)
+            added = {}
+            for decision in accepted:
+                phrase, terms = decision.phrase, decision.terms
+                for term in index.analyzer.terms(phrase) if self.form == "joined" else terms:
+                    added[term] = added.get(term, 0) + weight_of(phrase)
+        return Expansion(own, added, excluded)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Excluding(Stage):
+    """Applies the exclusions of each query, the column `query_excluded`, to the ranking of BM25.
+
+    Both rules see the units of the ranking, which is as deep as the retriever, and no others. The
+    output has no column `query_excluded`.
+
+    Args:
+        retriever: The BM25 that ranks.
+        rule: `filter` leaves out the units whose text has an excluded phrase, as the operator
+            `-"phrase"` does (see `soundingline.pipelines.lexical.operators`); a ranking may become
+            shorter than the depth. `negative` subtracts `weight` times the BM25 score of the terms
+            of the exclusions, which the index itself cannot do, and ranks again. Scores may then be
+            below 0.
+        weight: The weight of the exclusions for `negative`, 0 or more.
+
+    Raises:
+        InputError: For another retriever than BM25, and for other values.
+    """
+
+    retriever: Any
+    rule: str = "filter"
+    weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.retriever, BM25):
+            raise InputError(
+                f"exclusions apply to BM25, and the retriever is {type(self.retriever).__name__}",
+                valid="an option of BM25, such as bm25_sira",
+                do="choose one, or set enrichment.query.exclusions=none",
+            )
+        if self.rule not in EXCLUSIONS[1:]:
+            raise InputError(f"rule is {self.rule!r}", valid=", ".join(EXCLUSIONS[1:]))
+        check_number("weight", self.weight)
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        pt.validate.columns(inp, includes=["qid", _EXCLUDED])
+        excluded = dict(zip(inp["qid"].tolist(), inp[_EXCLUDED].tolist(), strict=True))
+        ranking = self.retriever.transform(inp).drop(columns=_EXCLUDED)
+        docnos, scores = ranking["docno"].to_numpy(), ranking["score"].to_numpy(copy=True)
+        kept = np.ones(len(ranking), np.bool_)
+        index = self.retriever.index
+        groups, qids = pd.factorize(ranking["qid"])
+        for group, qid in enumerate(qids):
+            if not (phrases := excluded[qid]):
+                continue
+            rows = np.flatnonzero(groups == group)
+            numbers = index.docnos.numbers(docnos[rows].tolist())
+            if self.rule == "filter":
+                parsed = ParsedQuery("", (), phrases)
+                passed = Filter(parsed, index, index.texts_for(self.retriever)).first(numbers)
+                kept[np.delete(rows, passed)] = False
+            else:
+                terms = Counter(term for each in phrases for term in index.analyzer.terms(each))
+                [parts] = index.score([terms], [numbers], self.retriever)
+                scores[rows] -= self.weight * parts
+        order = np.lexsort((-scores, groups))  # stable: equal scores keep their order
+        order = order[kept[order]]
+        left = groups[order]
+        ranks = np.arange(len(order)) - np.searchsorted(left, left)
+        out = ranking.iloc[order].assign(score=scores[order], rank=ranks)
+        return out.reset_index(drop=True)
 
 
 def _counted_as(reason: str) -> str:

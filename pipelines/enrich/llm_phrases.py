@@ -1,7 +1,8 @@
 """Phrases and texts that a language model proposes.
 
-`ModelPhrases` proposes the phrases of SIRA for documents and queries, `ModelText` writes the
-passage of HyDE or the answer of a chain of thought for a query.
+`ModelPhrases` proposes the phrases of SIRA for documents and queries, and `WeightedPhrases` phrases
+with weights and exclusions for queries. `ModelText` writes the passage of HyDE or the answer of a
+chain of thought for a query.
 """
 
 from __future__ import annotations
@@ -24,17 +25,25 @@ from soundingline.pipelines.enrich.phrases import (
     Limits,
     PhraseSource,
     QueryContext,
+    WeightedPhrase,
     batches,
     clean,
     clean_text,
     read_phrases,
 )
-from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, Reply, json_answer
+from soundingline.pipelines.prompting import (
+    PROMPTS,
+    CachedLLM,
+    PromptTemplate,
+    Reply,
+    json_answer,
+)
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError, check_int, is_number
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel, identity
+from soundingline.toolkit.llm.prompts import json_values
 
 TASKS = (
     *("general", "question_answering", "multi_hop", "claim"),
@@ -47,6 +56,19 @@ METHODS: Mapping[str, tuple[str, ...]] = {
 _PLACES = {"document": "text", "query": "query"}  # in the prompt of each side
 _BATCH = 256
 _LIST_OF_TEXTS = {"type": "array", "items": {"type": "string"}}
+_EXCLUDE = "exclude"
+_LARGEST_WEIGHT = 2.0
+_MOST_EXCLUDED = 3
+_TERM = {"term": {"type": "string"}, "weight": {"type": "number"}}
+_LIST_OF_TERMS = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": _TERM,
+        "required": list(_TERM),
+        "additionalProperties": False,
+    },
+}
 
 
 def model_of(collection: Collection) -> BlockingModel:
@@ -305,9 +327,98 @@ class ModelPhrases(LlmSource):
 
     def _template(self, side: str) -> PromptTemplate:
         """The prompt for a `document` or a `query`."""
+        return self._templates.get(side, lambda: self._new_template(side))
+
+    def _new_template(self, side: str) -> PromptTemplate:
         places = (_PLACES[side], "phrases", "words")
-        default = f"enrichment/{side}_{self.task}.txt"
-        return self._templates.get(side, lambda: PromptTemplate(self.prompt, default, places))
+        return PromptTemplate(self.prompt, f"enrichment/{side}_{self.task}.txt", places)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class WeightedPhrases(ModelPhrases):
+    """Phrases with weights, and exclusions, that a language model proposes for queries in one call:
+    `{"keywords": [{"term": "tide mill", "weight": 1.5}], "exclude": ["wind mill"]}`.
+
+    SIRA's paper mentions weighted keywords and optional exclusions, and its released code has
+    neither, so this form is ours. The prompts are those of `ModelPhrases` with another answer
+    format. A weight is above 0 and at most 2, and 1 is that of a phrase without weight. A phrase
+    with another weight is left out and counted as `bad_weight`. An answer without a list of
+    keywords is requested once more and then counts as no phrase and no exclusion. At most 3
+    exclusions are read; `exclusions` counts them.
+
+    Args:
+        weights: False gives every phrase the weight 1.
+        exclusions: What happens to the units with an excluded phrase; see `Excluding`. The same
+            replies serve all values of `weights` and `exclusions`.
+
+    The other arguments and the errors are those of `ModelPhrases`.
+    """
+
+    counted: ClassVar[tuple[str, ...]] = (*ModelPhrases.counted, "bad_weight", "exclusions")
+    weights: bool = True
+    exclusions: str = "filter"
+
+    def settings(self) -> Mapping[str, Any]:
+        """See `ModelPhrases`."""
+        parts = {KEY: _LIST_OF_TERMS, _EXCLUDE: _LIST_OF_TEXTS}
+        return json_answer("phrases", parts) if self.structured else {}
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the prompt, the limits and what is read from an answer."""
+        text = self._template("query").text
+        limits = (self.phrases, self.words)
+        return fingerprint("weighted", text, *limits, self.weights, self.exclusions)
+
+    def document_prompt(self, unit: Unit) -> str:
+        """`InputError`: these phrases are for queries."""
+        raise InputError(
+            "weighted phrases are for queries, and not for documents",
+            do="set enrichment.corpus=null, or ModelPhrases for it",
+        )
+
+    def read(self, reply: Reply) -> Sequence[str]:
+        """The phrases in a reply, then its exclusions with the weight -1, cleaned and counted."""
+        listed = None if reply.error else read_phrases(reply.text)
+        if listed is None:
+            return super().read(reply)
+        weighted = [self._weighted(entry) for entry in listed]
+        cleaned = clean([entry for entry in weighted if entry is not None], self.limits)
+        self._counts.add(
+            texts=1,
+            no_phrase=not cleaned.phrases,
+            bad_weight=weighted.count(None),
+            **cleaned.left_out,
+        )
+        if self.exclusions == "none":
+            return cleaned.phrases
+        excluded = clean(_excluded(reply.text), Limits(_MOST_EXCLUDED, self.words))
+        self._counts.add(exclusions=len(excluded.phrases), **excluded.left_out)
+        return (*cleaned.phrases, *(WeightedPhrase(text, -1.0) for text in excluded.phrases))
+
+    def _weighted(self, entry: Any) -> Any:
+        """A `WeightedPhrase`, what is no phrase as it is, or None for an impossible weight."""
+        if not isinstance(entry, dict):
+            return entry
+        term, weight = entry.get("term"), entry.get("weight", 1.0)
+        if not isinstance(term, str):
+            return term or ""
+        usable = is_number(weight) and 0 < weight <= _LARGEST_WEIGHT
+        return WeightedPhrase(term, float(weight) if self.weights else 1.0) if usable else None
+
+    def _new_template(self, side: str) -> PromptTemplate:
+        template = super()._new_template(side)
+        if self.prompt is None:
+            answer = (PROMPTS / "enrichment" / "weighted_answer.txt").read_text(encoding="utf-8")
+            template.text = template.text.rpartition("\n\n")[0] + "\n\n" + answer.strip()
+        return template
+
+
+def _excluded(answer: str) -> list[Any]:
+    """The list of exclusions in the last JSON object of an answer that has keywords."""
+    objects = [value for value in json_values(answer) if isinstance(value, dict) and KEY in value]
+    listed = objects[-1].get(_EXCLUDE) if objects else None
+    return listed if isinstance(listed, list) else []
 
 
 def _two_at_once(

@@ -43,6 +43,23 @@ class Limits:
         check_int("words", self.words)
 
 
+class WeightedPhrase(str):
+    """A phrase whose terms count `weight` times in the expansion of a query. A weight below 0 makes
+    it an exclusion, which is no part of the expansion."""
+
+    weight: float
+
+    def __new__(cls, text: str, weight: float) -> WeightedPhrase:
+        phrase = super().__new__(cls, text)
+        phrase.weight = weight
+        return phrase
+
+
+def weight_of(phrase: str) -> float:
+    """The weight of a phrase; 1 without one."""
+    return phrase.weight if isinstance(phrase, WeightedPhrase) else 1.0
+
+
 class Cleaned(NamedTuple):
     """Phrases that can be used, and how many were left out: `repeated`, `too_long` (in words or
     characters), `beyond` the number allowed, `empty` (or not a text)."""
@@ -53,7 +70,7 @@ class Cleaned(NamedTuple):
 
 def clean(phrases: Iterable[Any], limits: Limits) -> Cleaned:
     """Phrases with single spaces and without control or format characters, without repetitions
-    (regardless of case), within `limits`."""
+    (regardless of case), within `limits`. A `WeightedPhrase` keeps its weight."""
     usable: dict[str, str] = {}
     left_out = dict.fromkeys(LEFT_OUT, 0)
     for phrase in phrases:
@@ -69,7 +86,8 @@ def clean(phrases: Iterable[Any], limits: Limits) -> Cleaned:
         elif len(usable) == limits.phrases:
             left_out["beyond"] += 1
         else:
-            usable[text.casefold()] = text
+            weighted = isinstance(phrase, WeightedPhrase)
+            usable[text.casefold()] = WeightedPhrase(text, phrase.weight) if weighted else text
     return Cleaned(tuple(usable.values()), left_out)
 
 
@@ -137,6 +155,10 @@ class PhraseSource(ByArguments, ABC):
     needs_llm: ClassVar[bool] = False
     """Whether it needs a language model in the collection."""
 
+    exclusions = "none"
+    """What happens to the units with an exclusion, one of `EXCLUSIONS` of
+    `soundingline.pipelines.enrich.enrichment`; `none` for sources that exclude nothing."""
+
     @property
     @abstractmethod
     def fingerprint(self) -> str:
@@ -166,7 +188,7 @@ class PhraseSource(ByArguments, ABC):
     def for_queries(
         self, queries: Sequence[QueryContext], collection: Collection
     ) -> list[Sequence[str]]:
-        """The phrases of each query."""
+        """The phrases of each query; a `WeightedPhrase` carries a weight."""
 
 
 class PhraseRow(BaseModel):

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from glob import escape
 from operator import length_hint
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ from soundingline.pipelines.learned.compressed import (
     read_compressed,
     write_compressed,
 )
-from soundingline.pipelines.learned.encoding import Shards, work_folder
+from soundingline.pipelines.learned.encoding import Blocks, work_folder
 from soundingline.pipelines.learned.retriever import continue_in_float32
 from soundingline.pipelines.learned.vectors import (
     DocumentVectors,
@@ -122,10 +123,10 @@ class ColBERT(VectorRetriever):
     def _compressed(self) -> bool:
         return self.compression == "ivf_pq"
 
-    def write_vectors(self, shards: Shards, folder: Path) -> int:
+    def write_vectors(self, blocks: Blocks, folder: Path) -> int:
         """See `VectorRetriever`."""
         write = write_compressed if self._compressed else super().write_vectors
-        return write(shards, folder)
+        return write(blocks, folder)
 
     def check_vectors(self, folder: Path, units: int, rows: int, dimensions: int) -> None:
         """See `VectorRetriever`."""
@@ -149,10 +150,9 @@ class ColBERT(VectorRetriever):
         """Tokens of a document that are read. Loads the model."""
         return int(self._network[0].document_length or self._network.max_seq_length or _UNBOUNDED)
 
-    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
-        """See `LearnedRetriever`. `InputError` also for a disk that would not hold the vectors."""
+    def check_disk(self, units: Iterable[Unit], path: Path) -> None:
+        """`InputError` for a disk that would not hold the vectors; see `check_space`."""
         check_space(units, self, path)
-        super().build(units, path, corpus_fingerprint=corpus_fingerprint)
 
     def read(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
         """See `LearnedRetriever`; markers are counted."""
@@ -306,7 +306,13 @@ def check_space(units: Iterable[Unit], encoder: ColBERT, path: Path) -> None:
     token_bytes = vectors.shape[1] * vectors.itemsize
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     # What a killed build has left is counted among what is needed, so it counts as free.
-    left = sum(file.stat().st_size for file in work_folder(path).rglob("*") if file.is_file())
+    work = work_folder(path)
+    left = sum(
+        file.stat().st_size
+        for part in work.parent.glob(f"{escape(work.name)}*")  # of every shard
+        for file in part.rglob("*")
+        if file.is_file()
+    )
     free = shutil.disk_usage(folder).free + left
     copies = 1.2 if encoder.compression == "ivf_pq" else 2
     if copies * tokens * token_bytes > free:

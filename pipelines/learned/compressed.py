@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from soundingline.pipelines.learned.encoding import Shards, load_array
+from soundingline.pipelines.learned.encoding import Blocks, load_array
 from soundingline.pipelines.learned.vectors import DocumentVectors, TopK, ordered, scores_of
 from soundingline.pipelines.lexical.storage import check_offsets
 from soundingline.toolkit.errors import InputError
@@ -59,29 +59,29 @@ class CompressedVectors:
         return decoded
 
 
-def write_compressed(shards: Shards, folder: Path) -> int:
+def write_compressed(blocks: Blocks, folder: Path) -> int:
     """Write the vectors of an encoded corpus; their dimensions. `InputError` for vectors too few to
     train on, and for dimensions that are no multiple of 4."""
-    rows = shards.counts["rows"]
-    dimensions = next(iter(shards)).values.shape[1]
+    rows = blocks.counts["rows"]
+    dimensions = next(iter(blocks)).values.shape[1]
     if rows < FEWEST_ROWS or dimensions % _SUB:
         raise InputError(
             f"compression=ivf_pq for {rows} vectors of {dimensions} dimensions",
             valid=f"{FEWEST_ROWS} vectors or more, in a multiple of {_SUB} dimensions",
             do="set compression=none",
         )
-    codec = _trained(shards, rows, dimensions)
+    codec = _trained(blocks, rows, dimensions)
     lists = open_memmap(folder / _LISTS, "w+", np.uint16, (rows,))
     codes = open_memmap(folder / _CODES, "w+", np.uint8, (rows, dimensions // _SUB))
     offsets, begin = [np.zeros(1, np.int64)], 0
-    for shard in shards:
-        for part in _parts(shard.values):
+    for block in blocks:
+        for part in _parts(block.values):
             whole = codec.sa_encode(part)
             end, head = begin + len(part), whole.shape[1] - codes.shape[1]
             codes[begin:end] = whole[:, head:]
             lists[begin:end] = whole[:, :head] @ (256 ** np.arange(head))
             begin = end
-        offsets.append(shard.offsets[1:] + offsets[-1][-1])
+        offsets.append(block.offsets[1:] + offsets[-1][-1])
     lists.flush()
     codes.flush()
     import_optional("faiss").write_index(codec, str(folder / _CODEC))
@@ -90,7 +90,7 @@ def write_compressed(shards: Shards, folder: Path) -> int:
     return dimensions
 
 
-def _trained(shards: Shards, rows: int, dimensions: int) -> Any:
+def _trained(blocks: Blocks, rows: int, dimensions: int) -> Any:
     """An index of FAISS without vectors: its centroids and its quantiser."""
     faiss = import_optional("faiss")
     most = min(4 * math.sqrt(rows), rows / _PER_LIST, _MOST_LISTS)
@@ -101,7 +101,10 @@ def _trained(shards: Shards, rows: int, dimensions: int) -> Any:
     codec = faiss.index_factory(dimensions, recipe, faiss.METRIC_INNER_PRODUCT)
     codec.cp.niter = codec.pq.cp.niter = _ROUNDS
     step = max(1, rows // (_PER_LIST * max(lists, 256)))
-    sample = [shard.values[::step].astype(np.float32) for shard in shards]
+    sample, first = [], 0  # Every row of a multiple of `step`, whatever the blocks.
+    for block in blocks:
+        sample.append(block.values[first::step].astype(np.float32))
+        first = (first - len(block.values)) % step
     codec.train(np.concatenate(sample))
     return codec
 

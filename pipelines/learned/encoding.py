@@ -1,8 +1,8 @@
-"""Encoding a corpus by a model, in shards on disk, so that a killed process loses one shard.
+"""Encoding a corpus by a model, in blocks on disk, so that a killed process loses one block.
 
-    manifest.json      encoder and corpus; with the counts once all shards are there
+    manifest.json      encoder and corpus; with the counts once all blocks are there
     000000/ids.json    unit ids in the order of the corpus, a hash of the units, the number of empty
-                       ones, and a checksum of the shard
+                       ones, and a checksum of the block
     000000/values.npy  the rows of all units, one after the other, in the type of the encoder
     000000/offsets.npy int64 [units + 1], where each unit's rows begin
 
@@ -43,9 +43,9 @@ SPARSE = np.dtype([("term", "<i4"), ("weight", "<f4")])
 
 _FORMAT = {"format": "soundingline-encoding", "version": 1}
 _IDS, _VALUES, _OFFSETS = "ids.json", "values.npy", "offsets.npy"
-# Characters of a shard by type of device: what is computed in about a minute at most, and less than
+# Characters of a block by type of device: what is computed in about a minute at most, and less than
 # 1 GB of the largest rows (128 float32 a token).
-SHARD_CHARACTERS = {"cpu": 1 << 18, "cuda": 1 << 22}
+BLOCK_CHARACTERS = {"cpu": 1 << 18, "cuda": 1 << 22}
 
 
 class TextEncoder(Protocol):
@@ -71,7 +71,7 @@ class TextEncoder(Protocol):
         ...
 
 
-class Shard(NamedTuple):
+class Block(NamedTuple):
     """Consecutive units: the rows of unit `i` are `values[offsets[i]:offsets[i + 1]]`.
 
     `values` is mapped from disk: [rows, dimensions] of vectors (one row a unit for a single-vector
@@ -87,11 +87,11 @@ class Shard(NamedTuple):
         return [self.values[first:last] for first, last in pairwise(self.offsets.tolist())]
 
 
-class Shards:
+class Blocks:
     """A complete encoding, in the order of the corpus. Its length is the number of units.
 
-    Iterating gives one `Shard` after the other, mapped anew each time. `counts`: units, rows,
-    shards, `empty` units (without visible text; encoded as an empty string), and `reused` shards,
+    Iterating gives one `Block` after the other, mapped anew each time. `counts`: units, rows,
+    blocks, `empty` units (without visible text; encoded as an empty string), and `reused` blocks,
     which an earlier process had finished.
     """
 
@@ -106,15 +106,15 @@ class Shards:
         return self.counts["units"]
 
     def __repr__(self) -> str:
-        return f"Shards({str(self.folder)!r})"
+        return f"Blocks({str(self.folder)!r})"
 
-    def __iter__(self) -> Iterator[Shard]:
-        for number in range(self.counts["shards"]):
-            path = _shard_path(self.folder, number)
+    def __iter__(self) -> Iterator[Block]:
+        for number in range(self.counts["blocks"]):
+            path = _block_path(self.folder, number)
             content = json.loads((path / _IDS).read_text("ascii"))
             # An array without rows cannot be mapped.
             values = load_array(path / _VALUES, mapped=bool(content["rows"]))
-            yield Shard(content["unit_ids"], values, load_array(path / _OFFSETS))
+            yield Block(content["unit_ids"], values, load_array(path / _OFFSETS))
 
     def remove(self) -> None:
         """Delete the folder."""
@@ -127,14 +127,14 @@ def encode_corpus(
     folder: Path,
     *,
     corpus_fingerprint: str,
-    shard_units: int = 2048,
-    shard_characters: int = SHARD_CHARACTERS["cuda"],
+    block_units: int = 2048,
+    block_characters: int = BLOCK_CHARACTERS["cuda"],
     total: int | None = None,
-) -> Shards:
+) -> Blocks:
     """Encode the `contents` of all units into `folder`, in their order.
 
-    A shard ends with the unit that brings it to `shard_units` units or to `shard_characters`
-    characters. A shard that an earlier process has finished, in whatever size, is reused if its ids
+    A block ends with the unit that brings it to `block_units` units or to `block_characters`
+    characters. A block that an earlier process has finished, in whatever size, is reused if its ids
     and texts are the same. `total`, the number of units if they do not say it, is for the progress
     bar. One process a folder: the caller holds a lock.
 
@@ -142,7 +142,7 @@ def encode_corpus(
         InputError: for a folder of another encoder or corpus, and for values that are not finite.
             What the encoder raises when it is loaded, it raises before there is a folder.
     """
-    check_int("shard_units", shard_units)
+    check_int("block_units", block_units)
     if not folder.is_dir():
         encoder.encode([""])
     _prepare(folder, {"encoder": encoder.fingerprint, "corpus_fingerprint": corpus_fingerprint})
@@ -156,7 +156,7 @@ def encode_corpus(
         while True:
             head = _finished(folder, len(heads))
             part = list(
-                islice(rest, head.units) if head else _next(rest, shard_units, shard_characters)
+                islice(rest, head.units) if head else _next(rest, block_units, block_characters)
             )
             if not part:
                 break
@@ -172,28 +172,51 @@ def encode_corpus(
             note = f"{encoded / seconds:,.0f} units/s"
             progress.update(task, advance=len(part), note=note)
     _finish(folder, heads)
-    return Shards(folder, reused=reused)
+    return Blocks(folder, reused=reused)
 
 
 @contextmanager
 def encoded(
     units: Iterable[Unit], encoder: TextEncoder, path: Path, **settings: Any
-) -> Iterator[Shards]:
+) -> Iterator[Blocks]:
     """The units encoded for an index at `path`, in `<path>.encoding`, which survives a kill and is
-    removed when the block ends well. Settings as of `encode_corpus`. `InputError` for a repeated
+    removed when the `with` ends well. Settings as of `encode_corpus`. `InputError` for a repeated
     unit id and an empty corpus."""
     checked = UniqueUnits(units)
-    shards = encode_corpus(
+    blocks = encode_corpus(
         checked, encoder, work_folder(path), total=length_hint(units), **settings
     )
     checked.finish()
-    yield shards
-    shards.remove()
+    yield blocks
+    blocks.remove()
 
 
 def work_folder(path: Path) -> Path:
     """Where the units of an index at `path` are encoded."""
     return path.with_name(f"{path.name}.encoding")
+
+
+def complete_blocks(
+    folder: Path, encoder: TextEncoder, corpus_fingerprint: str, *, verify: bool = False
+) -> Blocks | None:
+    """The encoding in `folder`; None if it is not complete, or of another encoder or corpus.
+
+    With `verify` every block is compared with its checksum. A damaged one is moved aside with a
+    notice, and the encoding is not complete.
+    """
+    try:
+        blocks, manifest = Blocks(folder), _manifest(folder)
+    except InputError:
+        return None
+    own = {"encoder": encoder.fingerprint, "corpus_fingerprint": corpus_fingerprint}
+    numbers = range(blocks.counts["blocks"])
+    if {name: manifest.get(name) for name in own} != own:
+        return None
+    if not all(_block_path(folder, number).is_dir() for number in numbers):
+        return None
+    if verify and not all(_finished(folder, number) for number in numbers):
+        return None
+    return blocks
 
 
 def load_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
@@ -212,7 +235,7 @@ def load_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
 
 
 class _Head(NamedTuple):
-    """What ids.json says of a shard besides the ids. `digest` hashes ids and texts of its units."""
+    """What ids.json says of a block besides the ids. `digest` hashes ids and texts of its units."""
 
     digest: str
     units: int
@@ -241,7 +264,7 @@ def _digest(units: Sequence[Unit]) -> str:
 def _encode(
     units: Sequence[Unit], encoder: TextEncoder, folder: Path, number: int, digest: str
 ) -> _Head:
-    """Encode and write one shard."""
+    """Encode and write one block."""
     arrays = encoder.encode([readable(unit.contents) for unit in units])
     for unit, array in zip(units, arrays, strict=True):
         values = array["weight"] if array.dtype == SPARSE else array
@@ -256,7 +279,7 @@ def _encode(
     offsets = np.concatenate([[0], np.cumsum(list(map(len, arrays)))]).astype(np.int64)
     empty = sum(not unit.contents.strip() for unit in units)
     head = _Head(digest, len(units), len(values), empty)
-    with atomic_folder(_shard_path(folder, number)) as unfinished:
+    with atomic_folder(_block_path(folder, number)) as unfinished:
         np.save(unfinished / _VALUES, values)
         np.save(unfinished / _OFFSETS, offsets)
         content = {**head._asdict(), "unit_ids": [unit.unit_id for unit in units]}
@@ -267,9 +290,9 @@ def _encode(
 
 
 def _finished(folder: Path, number: int) -> _Head | None:
-    """The head of a shard; None if there is none. A damaged shard is moved aside with a notice, and
+    """The head of a block; None if there is none. A damaged block is moved aside with a notice, and
     counts as none."""
-    path = _shard_path(folder, number)
+    path = _block_path(folder, number)
     if not path.is_dir():
         return None
     try:
@@ -279,12 +302,12 @@ def _finished(folder: Path, number: int) -> _Head | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     aside = path.rename(free_aside(path))
-    notify(f"the encoded shard {path} is damaged; it is kept as {aside.name} and encoded again")
+    notify(f"the encoded block {path} is damaged; it is kept as {aside.name} and encoded again")
     return None
 
 
 def _checksum(path: Path, content: Mapping[str, Any]) -> str:
-    """Of a shard's arrays and of what its ids.json holds besides the checksum."""
+    """Of a block's arrays and of what its ids.json holds besides the checksum."""
     return fingerprint(content, file_hash(path / _VALUES, path / _OFFSETS))
 
 
@@ -303,20 +326,20 @@ def _prepare(folder: Path, content: Mapping[str, str]) -> None:
 
 
 def _finish(folder: Path, heads: Sequence[_Head]) -> None:
-    """Write the counts of all shards, and remove the shards beyond them."""
+    """Write the counts of all blocks, and remove the blocks beyond them."""
     for path in folder.iterdir():
         if path.name.isdecimal() and int(path.name) >= len(heads):
             shutil.rmtree(path)
     counts = {
         "units": sum(head.units for head in heads),
         "rows": sum(head.rows for head in heads),
-        "shards": len(heads),
+        "blocks": len(heads),
         "empty": sum(head.empty for head in heads),
     }
     write_json(folder / MANIFEST, {**_manifest(folder), "counts": counts})
 
 
-def _shard_path(folder: Path, number: int) -> Path:
+def _block_path(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}"
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import OpenedIndex, read_manifest, write_manifest
-from soundingline.pipelines.learned.encoding import Shard
+from soundingline.pipelines.learned.encoding import Block
 from soundingline.pipelines.lexical.bm25 import BLOCK, ScoreBuffers, first_at
 from soundingline.pipelines.lexical.invert import DocumentPostings, invert
 from soundingline.pipelines.lexical.storage import (
@@ -66,7 +66,7 @@ class ImpactIndex(OpenedIndex):
     @classmethod
     def build(
         cls,
-        shards: Iterable[Shard],
+        blocks: Iterable[Block],
         vocabulary: Sequence[str],
         path: str | Path,
         *,
@@ -74,18 +74,18 @@ class ImpactIndex(OpenedIndex):
         corpus_fingerprint: str = "",
         memory_mb: int = 1024,
     ) -> ImpactIndex:
-        """Index shards of (term number, weight) rows, which are read several times, and open it.
+        """Index blocks of (term number, weight) rows, which are read several times, and open it.
 
         An impact is round(weight x `scale`), and gone where that is 0; with `scale=None` it is the
         weight itself in float32. `vocabulary` names the terms by number. `path` is a folder that
-        appears when it is complete. `memory_mb` bounds the memory of the build besides one shard.
+        appears when it is complete. `memory_mb` bounds the memory of the build besides one block.
         """
         check_scale(scale)
         exact = scale is None or scale > _FINEST
         path = Path(path)
         with atomic_folder(path) as folder:
-            documents = _write_names(shards, vocabulary, folder)
-            read = partial(_read, shards, scale)
+            documents = _write_names(blocks, vocabulary, folder)
+            read = partial(_read, blocks, scale)
             postings, kind = invert(
                 read, len(vocabulary), folder, memory_mb * _MB, "<f4" if exact else None
             )
@@ -223,31 +223,31 @@ def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
     check_table(folder / TERMS, terms)
 
 
-def _write_names(shards: Iterable[Shard], vocabulary: Sequence[str], folder: Path) -> int:
+def _write_names(blocks: Iterable[Block], vocabulary: Sequence[str], folder: Path) -> int:
     """Tables of terms and unit ids; the number of units."""
     terms = StringWriter(folder / TERMS)
     terms.extend(to_bytes(term) for term in vocabulary)
     terms.close()
     units = StringWriter(folder / UNITS)
     documents = 0
-    for shard in shards:
-        units.extend(to_bytes(name) for name in shard.unit_ids)
-        documents += len(shard.unit_ids)
+    for block in blocks:
+        units.extend(to_bytes(name) for name in block.unit_ids)
+        documents += len(block.unit_ids)
     units.close()
     return documents
 
 
-def _read(shards: Iterable[Shard], scale: float | None) -> Iterator[DocumentPostings]:
+def _read(blocks: Iterable[Block], scale: float | None) -> Iterator[DocumentPostings]:
     """The impacts above 0 of every document."""
     first = 0
-    for shard in shards:
-        impacts = scaled(shard.values["weight"], scale)
+    for block in blocks:
+        impacts = scaled(block.values["weight"], scale)
         positive = impacts > 0
-        before = np.concatenate([[0], np.cumsum(positive)])[shard.offsets]
+        before = np.concatenate([[0], np.cumsum(positive)])[block.offsets]
         yield DocumentPostings(
-            first, np.diff(before), shard.values["term"][positive], impacts[positive]
+            first, np.diff(before), block.values["term"][positive], impacts[positive]
         )
-        first += len(shard.unit_ids)
+        first += len(block.unit_ids)
 
 
 def check_scale(scale: float | None) -> None:

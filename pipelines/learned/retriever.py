@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 
 from soundingline.pipelines.counts import MadeOnce, shared_property
 from soundingline.pipelines.engines.engine import Engine
-from soundingline.pipelines.learned.encoding import SHARD_CHARACTERS, Shards, encoded
+from soundingline.pipelines.learned.encoding import BLOCK_CHARACTERS, Blocks, encoded
+from soundingline.pipelines.learned.shards import Shard, encode_shard, merged
 from soundingline.pipelines.models import (
     NO_CODE,
     Placement,
@@ -94,7 +96,7 @@ class LearnedRetriever(Retriever):
         """The array of each text of one batch; see `TextEncoder`."""
 
     @abstractmethod
-    def write_index(self, shards: Shards, path: Path, corpus_fingerprint: str) -> None:
+    def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
         """Make the index of an encoded corpus at `path`, a folder that appears when it is
         complete."""
 
@@ -103,16 +105,40 @@ class LearnedRetriever(Retriever):
         """The index at `path`. `InputError` if there is no complete one of that corpus and of this
         model. Loads no model."""
 
-    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
+    def build(
+        self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str, shards: int = 1
+    ) -> None:
         """Encode and index the `contents` of the units, in their order. After a kill, the same call
-        continues with the first shard that is missing (see `encode_corpus`).
+        continues with the first block that is missing (see `encode_corpus`). If `shards` is above
+        1, nothing is encoded: the index is made of what `encode_shard` has encoded.
 
-        `InputError` for an empty corpus and a repeated id.
+        `InputError` for an empty corpus, a repeated id, and missing shards.
         """
-        characters = SHARD_CHARACTERS[self.placement.device.type]
-        settings = {"corpus_fingerprint": corpus_fingerprint, "shard_characters": characters}
-        with encoded(units, self, path, **settings) as shards:
-            self.write_index(shards, path, corpus_fingerprint)
+        blocks: AbstractContextManager[Blocks]
+        if shards > 1:
+            blocks = merged(units, self, path, shards, corpus_fingerprint=corpus_fingerprint)
+        else:
+            self.check_disk(units, path)
+            blocks = encoded(units, self, path, **self._encoding(corpus_fingerprint))
+        with blocks as content:
+            self.write_index(content, path, corpus_fingerprint)
+
+    def encode_shard(
+        self, units: Iterable[Unit], path: Path, shard: Shard, *, corpus_fingerprint: str
+    ) -> None:
+        """Encode those of all `units` that belong to a shard, for an index at `path` that `build`
+        makes of all shards. Several processes may encode different shards at once. Kills and errors
+        as for `build`."""
+        self.check_disk(units, path)
+        encode_shard(units, self, path, shard, **self._encoding(corpus_fingerprint))
+
+    def check_disk(self, units: Iterable[Unit], path: Path) -> None:
+        """`InputError` for a disk that would not hold the index at `path` while it is made, where
+        that can be estimated."""
+
+    def _encoding(self, corpus_fingerprint: str) -> dict[str, Any]:
+        characters = BLOCK_CHARACTERS[self.placement.device.type]
+        return {"corpus_fingerprint": corpus_fingerprint, "block_characters": characters}
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
         """The array of each text, computed in batches of similar length; see `TextEncoder`."""

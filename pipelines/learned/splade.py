@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.counts import shared_property
-from soundingline.pipelines.learned.encoding import SPARSE, Shards
+from soundingline.pipelines.learned.encoding import SPARSE, Blocks
 from soundingline.pipelines.learned.impacts import ImpactIndex, check_scale
 from soundingline.pipelines.learned.retriever import LearnedRetriever
 from soundingline.pipelines.models import (
@@ -94,10 +94,10 @@ class SparseRetriever(LearnedRetriever):
         tokens: list[str] = self.tokenizer.convert_ids_to_tokens(numbers)
         return [*tokens, *(f"#{number}" for number in range(len(tokens), count))][:count]
 
-    def write_index(self, shards: Shards, path: Path, corpus_fingerprint: str) -> None:
+    def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
         """See `LearnedRetriever`."""
         ImpactIndex.build(
-            shards,
+            blocks,
             self.vocabulary,
             path,
             scale=self.scale,

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import REBUILD, OpenedIndex, read_manifest, write_manifest
-from soundingline.pipelines.learned.encoding import Shards, load_array
+from soundingline.pipelines.learned.encoding import Blocks, load_array
 from soundingline.pipelines.learned.retriever import FEWEST, LearnedRetriever
 from soundingline.pipelines.lexical.storage import (
     Docnos,
@@ -89,27 +89,27 @@ class VectorRetriever(LearnedRetriever):
     def encode_queries(self, texts: Sequence[str]) -> Sequence[NDArray[np.float32]]:
         """Each query: [dimensions], or of a multi-vector model [tokens, dimensions]."""
 
-    def write_index(self, shards: Shards, path: Path, corpus_fingerprint: str) -> None:
+    def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
         """See `LearnedRetriever`."""
         with atomic_folder(path) as folder:
             names = StringWriter(folder / _UNITS)
-            for shard in shards:
-                names.extend(map(to_bytes, shard.unit_ids))
+            for block in blocks:
+                names.extend(map(to_bytes, block.unit_ids))
             names.close()
             content = {
                 "encoder": self.fingerprint,
                 "model": self.model,
                 "settings": self.settings,
                 "corpus_fingerprint": corpus_fingerprint,
-                "dimensions": self.write_vectors(shards, folder),
-                "counts": {name: shards.counts[name] for name in ("units", "rows", "empty")},
+                "dimensions": self.write_vectors(blocks, folder),
+                "counts": {name: blocks.counts[name] for name in ("units", "rows", "empty")},
                 "versions": {package: version(package) for package in self.packages},
             }
             write_manifest(folder, self.name, content)
 
-    def write_vectors(self, shards: Shards, folder: Path) -> int:
+    def write_vectors(self, blocks: Blocks, folder: Path) -> int:
         """Write the files of all vectors; their dimensions."""
-        return _write(shards, folder, self.many_vectors)
+        return _write(blocks, folder, self.many_vectors)
 
     def check_vectors(self, folder: Path, units: int, rows: int, dimensions: int) -> None:
         """`ValueError` for files of vectors that do not fit together."""
@@ -210,17 +210,17 @@ class VectorIndex(OpenedIndex):
         return *super()._identity, self.engine.compute
 
 
-def _write(shards: Shards, folder: Path, many_vectors: bool) -> int:
+def _write(blocks: Blocks, folder: Path, many_vectors: bool) -> int:
     """Write the vectors of an encoded corpus, one after the other; their dimensions."""
     offsets, vectors = [np.zeros(1, np.int64)], None
     begin = 0
-    for shard in shards:
+    for block in blocks:
         if vectors is None:
-            shape = shards.counts["rows"], shard.values.shape[1]
-            vectors = open_memmap(folder / _VECTORS, "w+", shard.values.dtype, shape)
-        vectors[begin : begin + len(shard.values)] = shard.values
-        offsets.append(shard.offsets[1:] + begin)
-        begin += len(shard.values)
+            shape = blocks.counts["rows"], block.values.shape[1]
+            vectors = open_memmap(folder / _VECTORS, "w+", block.values.dtype, shape)
+        vectors[begin : begin + len(block.values)] = block.values
+        offsets.append(block.offsets[1:] + begin)
+        begin += len(block.values)
     if vectors is None:
         raise RuntimeError("an encoding without units")
     vectors.flush()

@@ -411,7 +411,7 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         if not (parsed.phrases or parsed.excluded):
             return self.search(terms, model.k1, model.b, depth)
         documents, scores = self.search(terms, model.k1, model.b, max(1, len(self)))
-        passed = Filter(parsed, self, self._texts_for(model)).first(documents, depth)
+        passed = Filter(parsed, self, self.texts_for(model)).first(documents, depth)
         return documents[passed], scores[passed]
 
     def _operated_scores(
@@ -421,12 +421,12 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
             return self.scores(query, numbers, model.k1, model.b)
         parsed = parse(query)
         scores = self.scores(self.analyzer.terms(parsed.text), numbers, model.k1, model.b)
-        passed = Filter(parsed, self, self._texts_for(model)).first(numbers)
+        passed = Filter(parsed, self, self.texts_for(model)).first(numbers)
         filtered = np.zeros_like(scores)
         filtered[passed] = scores[passed]
         return filtered
 
-    def _texts_for(self, model: Any) -> Callable[[Sequence[str]], list[Unit]]:
+    def texts_for(self, model: Any) -> Callable[[Sequence[str]], list[Unit]]:
         """What gives the texts of the documents: the collection of a retriever, or this index."""
         collection = getattr(model, "collection", None)
         return getattr(collection, "texts", None) or self.texts

@@ -12,9 +12,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 MODULES = {
     "lexical": ("lexical", "building", "tuning", "scale"),
     "learned": ("encode", "splade", "vectors"),
+    "late": ("late",),
     "reranking": ("rerank",),
     "agents": ("agent", "enrich", "librarians"),
     "serving": ("serve",),
+    "world": ("world",),
     "tools": ("tool", "replay", "evidence", "startup"),
 }
 

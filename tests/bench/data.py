@@ -103,7 +103,7 @@ def real_texts(name, documents):
     """The contents of `documents` documents, spread over a collection."""
     texts = [
         Unit(document.docid, document.title, document.text).contents
-        for document in BeirBenchmark(_collection(name)).documents()
+        for document in BeirBenchmark(collection_path(name)).documents()
     ]
     return texts[:: max(1, len(texts) // documents)][:documents]
 
@@ -113,12 +113,12 @@ def rerank_requests(pairs, collection="wikimix", candidates=50):
     the folder of a tokenizer of T5's kind and vocabulary size that was trained on the passages."""
     folder = DATA / f"rerank-{collection}-{pairs}"
     if not folder.exists():
-        _make_requests(folder, _collection(collection), pairs, candidates)
+        _make_requests(folder, collection_path(collection), pairs, candidates)
     lines = (folder / "requests.jsonl").read_text("utf-8").splitlines()
     return [tuple(json.loads(line)) for line in lines], folder / "tokenizer"
 
 
-def _collection(name):
+def collection_path(name):
     path = COLLECTIONS / name
     if not path.is_dir():
         raise InputError(

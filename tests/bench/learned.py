@@ -27,7 +27,7 @@ from harness import (
 from scipy.sparse import csc_matrix
 
 from soundingline.pipelines.learned.dense import Dense
-from soundingline.pipelines.learned.encoding import SPARSE, Shards, encode_corpus
+from soundingline.pipelines.learned.encoding import SPARSE, Blocks, encode_corpus
 from soundingline.pipelines.learned.impacts import ImpactIndex, scaled
 from soundingline.pipelines.learned.splade import Splade
 from soundingline.pipelines.learned.vectors import DocumentVectors, NumpySearch, TorchSearch
@@ -137,7 +137,7 @@ def _unit(vectors):
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
-VOCABULARY, SHARD, QUERIES, SIZES, DEPTH, COMPARED = 30_522, 2048, 100, (20, 40, 100), 1000, 100
+VOCABULARY, BLOCK, QUERIES, SIZES, DEPTH, COMPARED = 30_522, 2048, 100, (20, 40, 100), 1000, 100
 
 
 class DrawnPassages:
@@ -151,7 +151,7 @@ class DrawnPassages:
         self.seed, self.fingerprint = seed, f"drawn-{seed}"
 
     def encode(self, texts):
-        chance, count = np.random.default_rng((self.seed, int(texts[0] or 0) // SHARD)), len(texts)
+        chance, count = np.random.default_rng((self.seed, int(texts[0] or 0) // BLOCK)), len(texts)
         popularity = np.cumsum(1 / (np.arange(1, VOCABULARY + 1) + 50.0))
         sizes = np.clip(chance.normal(206, 40, count), 20, None).astype(int)
         drawn = chance.random(sizes.sum()) * popularity[-1]
@@ -176,7 +176,7 @@ def splade(options):
     units = [Unit(f"d{number}", "", str(number)) for number in range(options.documents)]
     encoder = DrawnPassages(options.seed)
     encoded = encode_corpus(
-        units, encoder, folder / "shards", corpus_fingerprint="drawn", shard_units=SHARD
+        units, encoder, folder / "blocks", corpus_fingerprint="drawn", block_units=BLOCK
     )
     queries, built, searched, index = _impact_queries(encoded, options.seed), [], [], None
     speed = bandwidth()
@@ -228,7 +228,7 @@ def _impact_queries(encoded, seed):
 
 
 def _build_impacts(encoded, path, scale):
-    ImpactIndex.build(Shards(encoded), [f"t{n}" for n in range(VOCABULARY)], path, scale=scale)
+    ImpactIndex.build(Blocks(encoded), [f"t{n}" for n in range(VOCABULARY)], path, scale=scale)
 
 
 class _Product:
@@ -270,8 +270,8 @@ def _impact_transformers(index, encoded, path, queries):
                 if number
             },
         }
-        for shard in encoded
-        for name, array in zip(shard.unit_ids, shard.arrays(), strict=True)
+        for block in encoded
+        for name, array in zip(block.unit_ids, block.arrays(), strict=True)
     )
     with rivals.quiet():
         pisa = rivals.pisa_index(rows, path).quantized(

@@ -66,6 +66,7 @@ def test_results_are_recorded_as_json_and_in_the_page(tmp_path, capsys, monkeypa
         ("tools", "evidence", ["--documents", "200", "--runs", "1"]),
         ("lexical", "scale", ["--documents", "1000"]),
         ("learned", "vectors", ["--documents", "1000", "--dimensions", "8", "--rounds", "1"]),
+        ("late", "late", ["--passages", "200", "--dimensions", "16", "--rivals", "0"]),
         ("agents", "agent", ["--questions", "10", "--turns", "2", "--flight", "2"]),
     ],
 )

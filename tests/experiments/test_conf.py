@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from soundingline.experiments.build import check_arguments, fits, make
 from soundingline.experiments.cli import CONF
 from soundingline.experiments.config import Settings, register
+from soundingline.experiments.naming import cell_name
 from soundingline.toolkit.errors import InputError
 
 GROUPS = sorted(
@@ -62,7 +63,7 @@ def composed():
 
 def test_there_are_options_and_experiments():
     assert len(OPTIONS) > 15
-    assert "demo" in EXPERIMENTS
+    assert "demo_learned" in EXPERIMENTS
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
@@ -188,13 +189,82 @@ def test_every_experiment_tells_folders_without_a_name_apart(experiment):
 
 
 def test_experiments_are_listed_with_cells_needs_and_published_figures(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "400")
-    assert run_entry("list", "experiment") == 0
-    lines = capsys.readouterr().out.splitlines()
-    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line.strip()}
-    assert rows["pi_serini/main"].startswith("3 2 ANTHROPIC_API_KEY, DEEPSEEK_API_KEY, OPENAI_")
-    assert "SOUNDINGLINE_CANARY" in rows["pi_serini/main"]
-    assert rows["pi_serini/main"].endswith("Published: arXiv 2605.10848, main table and Figure 1.")
-    assert rows["text_ranking/table2"].startswith("1 1 GPU, SOUNDINGLINE_CANARY Table 2")
-    assert rows["demo"].startswith("6 6 —")
-    assert not any(name.startswith("base/") for name in rows)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run_entry("list", "experiments") == 0
+    told = capsys.readouterr().out
+    assert all(len(line) <= 100 for line in told.splitlines())
+    blocks = {text.split()[0]: " ".join(text.split()) for text in told.strip().split("\n\n")}
+    main = blocks["experiment=pi_serini/main"]
+    assert "paper arXiv 2605.10848, main table and Figure 1; 830 questions" in main
+    assert "cells 3; with scale=laptop 2" in main and "run_dollars 291.6" in main
+    keys = "ANTHROPIC_API_KEY; DEEPSEEK_API_KEY; OPENAI_API_KEY; SOUNDINGLINE_CANARY"
+    assert f"needs {keys} estimate $567" in main
+    assert "GPU: 93 GB" in blocks["experiment=text_ranking/table2"]
+    assert "GPU:" not in blocks["experiment=demo_learned"]
+    assert not any(name.startswith("experiment=base/") for name in blocks)
+
+
+# GPUs. There is none here: what is checked are commands and environments.
+
+ROLES = ("llm=vllm/gpt_oss_20b", "reranker=pointwise", "llm@reranker_llm=vllm/qwen3_6_35b_scores")
+
+
+def placed(*overrides, roles=ROLES):
+    """The GPUs, the memory share and the tensor parallelism of each server, by group; the device of
+    a re-ranker that torch computes."""
+    config = Settings.compose([*roles, *overrides]).config
+    found = {}
+    for group in ("llm", "reranker_llm"):
+        if config[group]:
+            model = make(config[group])
+            words = model.server.command(model.name, 8000)
+            values = {
+                option: words[words.index(f"--{option}") + 1] if f"--{option}" in words else None
+                for option in ("gpu-memory-utilization", "tensor-parallel-size")
+            }
+            found[group] = (model.server.environment.get("CUDA_VISIBLE_DEVICES"), *values.values())
+    return found | {"reranker": config.reranker.get("device")}
+
+
+def test_a_placement_gives_servers_their_gpus_memory_and_parallelism(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    torch = ("llm=vllm/gpt_oss_20b", "reranker=monot5")
+    assert placed()["llm"] == (None, None, "1")
+    assert placed("placement=one_gpu") == {
+        "llm": ("0", "0.55", "1"),
+        "reranker_llm": ("0", "0.3", "1"),
+        "reranker": None,
+    }
+    one = {"llm": ("0", "0.55", "1"), "reranker": "cuda:0"}
+    assert placed("placement=one_gpu", roles=torch) == one
+    two = placed("placement=two_gpus")
+    assert (two["llm"], two["reranker_llm"]) == (("0", None, "1"), ("1", None, "1"))
+    assert placed("placement=two_gpus", roles=torch)["reranker"] == "cuda:1"
+    assert placed("placement=tensor_parallel")["llm"] == ("0,1", None, "2")
+    four = placed("placement=tensor_parallel", "placement.llm.gpus=[0,1,2,3]")
+    assert four["llm"] == ("0,1,2,3", None, "4")
+    # What the command line sets stays.
+    given = ("llm.server.options.gpu_memory_utilization=0.7", "reranker.device=cpu")
+    kept = placed("placement=one_gpu", *given, roles=torch)
+    assert kept == {"llm": ("0", "0.7", "1"), "reranker": "cpu"}
+    data = "llm.server.options.data_parallel_size=2"
+    assert placed("placement=tensor_parallel", data)["llm"] == ("0,1", None, "1")
+
+
+def test_a_placement_counts_the_gpus_that_a_job_was_given(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5f")
+    two = placed("placement=two_gpus")
+    assert (two["llm"][0], two["reranker_llm"][0]) == ("3", "GPU-5f")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(InputError, match=r"wants GPU 1, and this process sees 1 \(CUDA_VISIBLE"):
+        placed("placement=two_gpus")
+    with pytest.raises(InputError, match="places nothing that this configuration has"):
+        Settings.compose(["placement=tensor_parallel", "llm=gpt-5.5"])
+
+
+def test_a_placement_changes_no_cell(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    plain = Settings.compose([*ROLES, "agent=pi_serini"])
+    for layout in ("one_gpu", "two_gpus", "tensor_parallel", "shared_server"):
+        other = Settings.compose([*ROLES, "agent=pi_serini", f"placement={layout}"])
+        assert cell_name(other) == cell_name(plain)

@@ -49,6 +49,23 @@ def test_a_corpus_is_enriched_once_and_then_ranked(entry, capsys, tmp_path):
     assert any(name.startswith("document-enriched-") for name in manifest["fingerprints"])
 
 
+def test_shards_of_a_corpus_are_enriched_and_the_last_one_makes_the_index(entry, capsys, tmp_path):
+    log = tmp_path / "asked"
+    options = (*TINY, *SCRIPTED, SAYS, f"enrichment_llm.log={log}", *CORPUS_SIDE, "shards=4")
+    assert entry("enrich", *options, "shard=2") == 0
+    own = len(log.read_text().splitlines())
+    assert 0 < own < DOCUMENTS
+    told = capsys.readouterr()
+    assert f"{own} of {own} documents have no phrases yet" in told.err
+    assert "shard 2 of 4 is enriched" in told.out
+    assert not list((tmp_path / "indexes").rglob("document-enriched-*"))
+    assert entry("enrich", "-m", *options, "name=s") == 0
+    assert len(log.read_text().splitlines()) == DOCUMENTS
+    assert "128 phrases for 64 documents" in capsys.readouterr().out
+    # Each shard has a run and a ledger of its own.
+    assert len(list((tmp_path / "runs/s").glob("*/ledger.jsonl"))) == 3
+
+
 def test_answers_in_the_phrases_of_queries_are_counted(entry, beir, tmp_path):
     """The benchmark asks for a mayor, Anna Kow, and for a height, nine metres."""
     says = json.dumps({"keywords": ["mayor anna kow", "harbour", "kow anna", "nineteen metres"]})

@@ -243,7 +243,7 @@ def test_a_navigator_that_was_stopped_goes_on_behind_its_last_round(entry, monke
     assert list(folder.queries.glob("*.rounds.jsonl")) and not folder.done()
     assert entry("run", *given, "name=stopped") == 0
     warnings = [line for trajectory in folder.trajectories() for line in trajectory.warnings]
-    assert "went on behind round 2" in warnings
+    assert "went on behind round 4" in warnings
     assert not list(folder.queries.glob("*.rounds.jsonl"))
 
 

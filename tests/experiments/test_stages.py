@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from effort import SOAK
 from experiment_samples import TINY
 from ledgers import starts
 from scripted_peer import Raw, running_peer
@@ -15,6 +17,8 @@ from tiny_embedder import save_multi_vector, save_sentence_model
 from tiny_llama import save_rankllama
 from tiny_splade import write_splade
 
+from soundingline.experiments.config import Settings
+from soundingline.experiments.pipeline import build_pipeline
 from soundingline.toolkit.runs import RunFolder
 
 Entry = Callable[..., int]
@@ -397,3 +401,71 @@ def test_table_13_gives_the_question_to_the_reranker_alone(entry, models, tmp_pa
     assert {tuple(found[0][:4]) for found in raw.values()} != {
         tuple(found[0][:4]) for found in rewritten.values()
     }
+
+
+def learned(tmp_path, kind):
+    save = {"dense": save_sentence_model, "splade": write_splade, "colbertv2": save_multi_vector}
+    folder = save[kind](tmp_path / "saved") or tmp_path / "saved"
+    model = (f"retriever={kind}", f"retriever.model={folder}", "unit=passage")
+    return (*TINY, *model, "retriever.max_length=64", "retriever.depth=1000")
+
+
+def ranked_in(indexes, options):
+    """The name of the learned index in a folder, and what it ranks for some questions."""
+    config = Settings.compose([*options, f"paths.indexes={indexes}"]).config
+    built = build_pipeline(config)
+    topics = built.benchmark.topics
+    frame = pd.DataFrame([(topic.qid, topic.text) for topic in topics], columns=["qid", "query"])
+    return list(built.prepared.others.items()), built.parts["retriever"].transform(frame)
+
+
+@pytest.mark.parametrize("kind", ["dense", "splade", "colbertv2"])
+@pytest.mark.parametrize("shards", [4, 16] if SOAK else [4])
+def test_an_index_of_shards_is_that_of_one_process(entry, tmp_path, capsys, kind, shards):
+    options = learned(tmp_path, kind)
+    assert entry("index", *options, "paths.indexes=whole") == 0
+    launcher = ("hydra/launcher=processes",) if SOAK else ()
+    assert entry("index", "-m", *options, f"shards={shards}", "name=s", *launcher) == 0
+    capsys.readouterr()
+    assert len(list(Path("runs/s/.cells").glob("*.json"))) == shards
+    assert not list(Path("indexes/fictional").glob("passage-*.encoding*"))
+    (names, ranking), (whole_names, whole) = (
+        ranked_in(indexes, options) for indexes in ("indexes", "whole")
+    )
+    assert names == whole_names and len(names) == 1
+    assert ranking["docno"].tolist() == whole["docno"].tolist()
+    assert ranking["score"].tolist() == pytest.approx(whole["score"].tolist(), abs=1e-4)
+
+
+def test_a_missing_shard_is_told_with_the_command_that_computes_it(entry, tmp_path, capsys):
+    options = learned(tmp_path, "dense")
+    assert entry("index", *options, "shards=4", "shard=2") == 0
+    assert "shard 2 of 4 is encoded" in capsys.readouterr().out
+    assert entry("index", *options, "shards=4") == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "3 of 4 shards of the index" in error and "are missing: 0, 1, 3." in error
+    command = error.partition("run soundingline index ")[2].rstrip(".").split()
+    assert command[-2:] == ["shards=4", "shard=0,1,3"]
+    before = {path: path.stat().st_mtime_ns for path in Path("indexes").rglob("values.npy")}
+    assert entry("index", *command[:-1], "shard=0,1") == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    folders = [path.name for path in Path("indexes/fictional").glob("passage-dense-*")]
+    assert len(folders) == 3 and all(".encoding-" in name for name in folders)
+    assert entry("index", *command[:-1], "shard=3") == 0
+    assert entry("index", *options, "shards=4") == 0
+    assert "units of 64 documents" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("index", "shards=4", "shard=4"), "shard=4. valid: a whole number, 0 to 3."),
+        (("index", "shard=1"), "shard=1. valid: a whole number, 0 to 0."),
+        (("index", "shards=0"), "shards=0"),
+        (("index", "shards=4", "shard=0"), "has no encoder"),
+        (("run", "shards=4"), "shards=4 for soundingline run. valid: soundingline index"),
+    ],
+)
+def test_shards_that_nothing_can_compute_are_refused(entry, capsys, words, message):
+    assert entry(words[0], *TINY, *words[1:]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

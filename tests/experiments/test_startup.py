@@ -138,14 +138,40 @@ def test_the_help_lists_every_option_and_what_it_is(entry, tmp_path, capsys):
     assert entry("run", "--help", "--config-dir", str(own), "unit=passage") == 0
     page = capsys.readouterr().out
     assert page.startswith("Answer the questions of a benchmark")
-    blocks = {block.split("\n")[0]: block.split("\n")[1:] for block in page.split("\n\n")}
+    assert max(map(len, page.splitlines())) <= 100
+    assert "concurrency=1" in page
+    words = set(page.replace(",", " ").split())
     for path in (ROOT / "conf").glob("*/**/*.yaml"):
-        group = path.parent.relative_to(ROOT / "conf").as_posix()
-        assert any(path.stem in line.split()[:2] for line in blocks[f"{group}="]), path
-    chosen = [line.split()[1] for line in blocks["retriever="] if line.startswith("  *")]
-    assert chosen == ["bm25_default"]
-    (line,) = [line for line in blocks["unit="] if "paragraphs" in line]
-    assert line.split(maxsplit=1)[1] == "Paragraphs, cut at ␛[31mblank lines."
+        name = path.relative_to(ROOT / "conf").with_suffix("").as_posix().partition("/")[2]
+        name = name.removeprefix("launcher/").removeprefix("sweeper/")
+        assert words & {name, f"*{name}"}, path
+    assert "*bm25_default" in words
+    assert "paragraphs" in words
+
+
+def test_the_help_of_a_group_describes_its_options_and_their_arguments(entry, tmp_path, capsys):
+    own = tmp_path / "options"
+    (own / "unit").mkdir(parents=True)
+    comment = "# Paragraphs, cut at \x1b[31mblank\n# lines. They may be long.\n"
+    (own / "unit" / "paragraphs.yaml").write_text(comment + "size: 1  # in lines\n")
+    assert entry("run", "--help", "unit", "--config-dir", str(own)) == 0
+    page = capsys.readouterr().out
+    about = (
+        "    Paragraphs, cut at ␛[31mblank lines. They may be long.\n      unit.size: 1  # in lines"
+    )
+    assert f"unit=paragraphs\n{about}" in page
+    assert "unit=document  (default)\n" in page
+    assert entry("run", "--help", "unti") == 2
+    assert "there is no group 'unti'" in (said := capsys.readouterr().err)
+    assert "did you mean unit?" in said
+    assert entry("run", "--mutlirun") == 2
+    assert "did you mean --multirun?" in capsys.readouterr().err
+
+
+def test_every_option_has_a_comment_that_describes_it():
+    for path in (ROOT / "conf").glob("*/**/*.yaml"):
+        first, second, *_ = path.read_text(encoding="utf-8").split("\n")
+        assert (second if "@package" in first else first).startswith("# "), path
 
 
 def test_the_options_of_a_group_are_listed_with_what_they_are(entry, capsys):
@@ -199,7 +225,7 @@ def test_a_benchmark_is_described_by_counts_and_mean_lengths(entry, capsys, tmp_
     own = write_tokenizer(tmp_path / "tokenizer.json")
     assert entry("describe", *chosen, f"tokenizer={own}") == 0
     assert f"Tokens are tokens of {own}" in capsys.readouterr().out
-    assert entry("describe", "experiment=demo", "tokenizer=x") == 2
+    assert entry("describe", "experiment=demo_learned", "tokenizer=x") == 2
     assert "name a benchmark" in capsys.readouterr().err
 
 

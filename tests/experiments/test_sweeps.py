@@ -293,6 +293,22 @@ def test_the_slurm_preset_hands_its_settings_on(entry, capsys):
     assert "submitit_launcher.SlurmLauncher" in page
 
 
+def test_jobs_that_slurm_refuses_are_told_in_one_line(entry, capsys, monkeypatch, tmp_path):
+    pytest.importorskip("submitit")
+    for name in ("sbatch", "srun", "squeue"):
+        (tmp_path / name).write_text(
+            "#!/bin/sh\necho sbatch: error: invalid partition specified: gpu >&2\n"
+            "echo sbatch: error: Batch job submission failed >&2\nexit 1\n"
+        )
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    given = ("-m", *TINY, "hydra/launcher=slurm", "hydra.launcher.partition=gpu", "name=s")
+    assert entry("rank", *given, "retriever.k1=1,2") == 2
+    told = capsys.readouterr().err
+    assert "Slurm refuses the jobs: invalid partition specified: gpu; Batch job sub" in told
+    assert "Traceback" not in told and "hydra.launcher.partition" in told
+
+
 SQUEUE = """#!{python}
 import sys
 from pathlib import Path

@@ -350,6 +350,13 @@ def test_phrases_of_a_model_are_asked_for_once_whatever_the_cells(entry, tmp_pat
             ("enrichment.query_filter=null", "enrichment.corpus_filter=null"),
             "the enrichment has no filter",
         ),
+        (
+            (
+                *(f"hydra.searchpath=[file://{OPTIONS}]", "llm@enrichment_llm=scripted"),
+                *("enrichment=sira_weighted", "enrichment.sides=query"),
+            ),
+            "the grid ranks without the exclusions",
+        ),
         (("grid.weight=[-1]",), "weight=-1"),
         (("grid.tau=[0]",), "tau=0"),
         (("grid.tau=[1.5]",), "tau=1.5"),

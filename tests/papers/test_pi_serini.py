@@ -6,6 +6,7 @@ import pytest
 from sheet import cells, check_constants, check_published_rows, experiments, overrides_of_cells
 
 from soundingline.agents.prompt import load_prompt
+from soundingline.experiments.planning import Plan, block
 
 # The paper's constants.
 AGENT = {
@@ -138,3 +139,33 @@ def test_the_prompt_has_no_rules_that_the_paper_lacks():
     text = " ".join(load_prompt("pi_serini").sections.values()).lower()
     absent = "several candidates|refut|other words|paraphras|synonym|each condition|alternative"
     assert not re.findall(absent, text)
+
+
+def test_what_the_main_table_needs_and_costs():
+    plan = Plan(["experiment=pi_serini/main"], (), {})
+    assert plan.needs == [
+        "ANTHROPIC_API_KEY",
+        "DEEPSEEK_API_KEY",
+        "OPENAI_API_KEY",
+        "SOUNDINGLINE_CANARY",
+    ]
+    assert plan.estimate_text().startswith("$567 (the paper's figure)")  # 291.6 + 246.6 + 28.9
+    assert all(len(line) <= 100 for line in block("x", "word " * 40, plan, 2).splitlines())
+
+
+def test_the_formula_gives_what_the_paper_paid_for_gpt_5_5():
+    plan = Plan(["experiment=pi_serini/retrievers"], (), {})
+    first, *_ = plan.estimates()
+    # 21 requests, and 20 calls that add 880 tokens each to those after them.
+    read, fresh, written = 21 * 1500 + 210 * 880, 1500 + 20 * 880, 21 * 250
+    assert (first.input, first.cached, first.output) == (read, read - fresh, written)
+    by_hand = (fresh * 5 + (read - fresh) * 0.5 + written * 30) / 1e6 * 830
+    assert first.dollars == pytest.approx(by_hand) and by_hand == pytest.approx(291.6, rel=0.001)
+    assert first.hours == pytest.approx(830 * 210 / 3600) and not first.published
+
+
+def test_the_largest_cell_tells_how_much_gpu_memory_is_needed():
+    # The agent in 4 bits; its judge, the encoder and a re-ranker of 7 billion parameters in 16.
+    (gpu,) = [n for n in Plan(["experiment=text_ranking/table8"], (), {}).needs if n[:4] == "GPU:"]
+    assert gpu.startswith(f"GPU: {20 * 0.65 + 32 * 2 + 8 * 2 + 7 * 2:.0f} GB of weights")
+    assert all(name in gpu for name in ("-7b", "Qwen3-32B 64", "gpt-oss-20b 13"))

@@ -1,4 +1,4 @@
-"""Traces in a real browser, opened from the disk. Skipped where there is no Chromium."""
+"""Traces and reports in a real browser, from the disk. Skipped where there is no Chromium."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import pytest
 from chromium import chromium, running_tab
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
+from report_runs import six_runs
 from test_traces import FAILED, HOSTILE, hostile_run
 from trace_samples import AnyPassage, traced, two_calls, two_rounds
 
+from soundingline.toolkit.evaluation import compare
+from soundingline.toolkit.report import render, write_report
 from soundingline.toolkit.trajectory import Answer
 
 pytestmark = pytest.mark.peers
@@ -77,3 +80,23 @@ def test_a_score_leads_to_its_passage(tab, tmp_path):
     tab.value("document.querySelector('a.satisfied').click()")
     tab.wait("document.querySelector('#passage-1').checkVisibility()")
     assert "The mill grinds barley." in tab.value("document.querySelector('#passage-1').innerText")
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+@pytest.mark.parametrize("baseline", [None, 0])
+def test_a_report_on_runs_fits_the_window_and_is_cards_on_a_narrow_one(
+    browser, tmp_path, width, baseline
+):
+    runs = six_runs()
+    name = None if baseline is None else runs[baseline].name
+    rows = compare(runs, ["accuracy", "nDCG@10"], name, test="t", resamples=99)
+    browser.size(width)
+    browser.open(write_report(tmp_path, render(runs, rows, baseline=name)))
+    browser.value("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+    wider = "[...document.querySelectorAll('.scroll')].filter((t) => t.scrollWidth > t.clientWidth)"
+    assert browser.value(f"{wider}.map((t) => t.innerText.slice(0, 60))") == []
+    shown = "(kind) => getComputedStyle(document.querySelector(kind)).display"
+    assert browser.value(f"({shown})('#results td')") == ("table-cell" if width > 600 else "flex")
+    assert browser.value(f"({shown})('figure.wide') !== 'none'") is (width > 600)
+    assert browser.value(f"({shown})('figure.narrow') !== 'none'") is (width < 600)

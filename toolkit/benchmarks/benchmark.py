@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 
 from soundingline.toolkit.benchmarks.slices import listed_topics
-from soundingline.toolkit.data import Document, Link, Qrels, Topic
+from soundingline.toolkit.data import Document, Link, Qrels, StatedFact, Topic
 from soundingline.toolkit.errors import InputError, check_int, check_number, is_number
 from soundingline.toolkit.files import dump_json, fingerprint
 
@@ -42,6 +42,8 @@ class Benchmark:
         exclude_own: whether a document whose id equals the question's is left out of the question's
             ranking before it is measured, as BEIR's evaluation does. None: for ArguAna and Quora,
             whose questions are documents of the corpus (recognised by `name`).
+        needed_facts: all facts by qid that an answer to the question rests on, of collections that
+            know them. A simulated reader uses them; they are part of no question.
         corpus_share: the expected share of the unjudged documents that the corpus keeps, above 0
             and up to 1. A document is kept if the hash of its id is in the first `corpus_share` of
             all hashes, so a smaller share is part of a larger one. Documents that the `qrels` name
@@ -50,7 +52,8 @@ class Benchmark:
             head of its text states (`front_matter_title`). The text stays as it is.
 
     Attributes:
-        topics, qrels, answers, checklists, satisfaction: as above, of the selected questions.
+        topics, qrels, answers, checklists, satisfaction, needed_facts: as above, of the selected
+            questions.
         targets: the documents that a question asks for, by qid: those of the tier `evidence` with a
             grade above 0. They meet every requirement, and there may be none.
         obfuscated: whether a run must obfuscate the texts of the benchmark that it writes
@@ -66,6 +69,7 @@ class Benchmark:
     targets: Mapping[str, Collection[str]]
     checklists: Mapping[str, Sequence[str]]
     satisfaction: Mapping[str, Mapping[str, Sequence[bool]]]
+    needed_facts: Mapping[str, Sequence[StatedFact]]
     obfuscated: bool = False
     exclude_own: bool = False
     corpus_share: float = 1.0
@@ -86,6 +90,7 @@ class Benchmark:
         checklists: Mapping[str, Sequence[str]] | None = None,
         satisfaction: Mapping[str, Mapping[str, Sequence[bool]]] | None = None,
         exclude_own: bool | None = None,
+        needed_facts: Mapping[str, Sequence[StatedFact]] | None = None,
         corpus_share: float = 1.0,
         front_matter: bool = False,
     ) -> None:
@@ -107,6 +112,9 @@ class Benchmark:
         self.checklists = {qid: texts for qid, texts in (checklists or {}).items() if qid in chosen}
         self.satisfaction = {
             qid: rows for qid, rows in (satisfaction or {}).items() if qid in self.checklists
+        }
+        self.needed_facts = {
+            qid: facts for qid, facts in (needed_facts or {}).items() if qid in chosen
         }
         evidence = self.qrels["evidence"]
         self.targets = {

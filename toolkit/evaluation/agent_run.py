@@ -213,6 +213,7 @@ def evaluate_run(
         funnel=evidence_funnel(ended, qrels),
         curves=exposure_curves(ended, evidence) if relevant_documents(evidence) else {},
         verdicts=verdicts,
+        judge=(judge.label or judge.name) if verdicts else "",
         prices={role: used.dated for role, (_, used) in (prices or {}).items() if used.known},
     )
     right = [correct.get(row.qid, False) for row in recorded]

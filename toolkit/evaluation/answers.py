@@ -65,9 +65,11 @@ class Verdict(NamedTuple):
 
 
 class Judge(ABC):
-    """Decides whether an answer is correct. `fingerprint` is a hash of the judge's settings."""
+    """Decides whether an answer is correct. `fingerprint` is a hash of the judge's settings, and
+    `label` what a report calls the judge."""
 
     name: str
+    label: str = ""
     fingerprint: str
 
     @abstractmethod
@@ -91,6 +93,7 @@ class ExactAnswerJudge(Judge):
     """
 
     name = "exact_answer"
+    label = "the exact rule"
 
     def __init__(self, rule: str = "contained") -> None:
         if rule not in RULES:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from soundingline.toolkit.errors import InputError
@@ -258,6 +259,26 @@ def systems_of(runs: Sequence[EvaluatedRun], by: Sequence[str] = ()) -> Systems 
     return Systems(labels, systems)
 
 
+def baselines_of(runs: Sequence[EvaluatedRun], baseline: str, systems: Systems | None) -> list[str]:
+    """The names of the runs that the others of their benchmark are compared with.
+
+    On the benchmark of the run `baseline` it is that run. On another benchmark it is the run of the
+    same system, else the first run with the same factors except for those of the benchmark; a
+    benchmark that has neither has no baseline.
+    """
+    system = systems.of(baseline) if systems else None
+    same = {run.name for run in system.runs.values()} if system else set()
+    factors = next(_own_factors(run) for run in runs if run.name == baseline)
+    chosen = []
+    for group in by_benchmark(runs):
+        alike = [run.name for run in group if _own_factors(run) == factors]
+        names = [run.name for run in group]
+        found = [name for name in names if name == baseline]
+        found = found or [name for name in names if name in same] or alike
+        chosen += found[:1]
+    return chosen
+
+
 def _check_factors(groups: Sequence[Sequence[EvaluatedRun]], by: Sequence[str]) -> None:
     """`InputError` if the factors do not distinguish the runs on one benchmark."""
     known = {name for group in groups for run in group for name in run.factors}
@@ -285,7 +306,7 @@ def _content(run: EvaluatedRun) -> str:
 
 def _settings(run: EvaluatedRun, by: Sequence[str]) -> Any:
     """What the runs of one system have in common."""
-    factors = {name: value for name, value in run.factors.items() if not _of_benchmark(name)}
+    factors = _own_factors(run)
     if by:
         return tuple(factors.get(name, "") for name in by)
     groups = run.manifest.get("config", {})
@@ -298,8 +319,32 @@ def _settings(run: EvaluatedRun, by: Sequence[str]) -> Any:
     return tuple(sorted((prints or factors or {"run": run.name}).items()))
 
 
+def _own_factors(run: EvaluatedRun) -> dict[str, str]:
+    """The factors of a run except for those of its benchmark."""
+    return {name: value for name, value in run.factors.items() if not _of_benchmark(name)}
+
+
 def _of_benchmark(factor: str) -> bool:
     return factor == _BENCHMARK or factor.startswith(f"{_BENCHMARK}.")
+
+
+def shown_factors(factors: Mapping[str, str]) -> dict[str, str]:
+    """The factors that a label shows: a benchmark's own name replaces its option, and a path or a
+    dataset that ends in this name says nothing more.
+
+    >>> shown_factors({"benchmark": "beir", "unit": "maxp", "benchmark.name": "vaswani",
+    ...                "benchmark.path": "data/vaswani"})
+    {'benchmark': 'vaswani', 'unit': 'maxp'}
+    """
+    shown = dict(factors)
+    name = shown.pop(f"{_BENCHMARK}.name", None)
+    if name is None:
+        return shown
+    for key in ("path", "dataset"):
+        value = shown.get(f"{_BENCHMARK}.{key}")
+        if value is not None and PurePath(value).name == name:
+            del shown[f"{_BENCHMARK}.{key}"]
+    return {**shown, _BENCHMARK: name}
 
 
 def varied_factors(runs: Sequence[EvaluatedRun]) -> list[str]:
@@ -325,8 +370,9 @@ def _benchmark_labels(runs: Sequence[EvaluatedRun]) -> list[str]:
     labels = []
     for run, name in zip(runs, names, strict=True):
         alike = [one for one, other in zip(runs, names, strict=True) if other == name]
-        varied = filter(_of_benchmark, varied_factors(alike))
-        labels.append(" ".join([name, *_values(run, varied)]))
+        varied = [key for key in varied_factors(alike) if _of_benchmark(key)]
+        more = [value for value in _values(run, varied) if PurePath(value).name != name]
+        labels.append(" ".join([name, *more]))
     return [
         label if labels.count(label) == 1 else f"{label} ({_content(run)[:12]})"
         for label, run in zip(labels, runs, strict=True)

@@ -78,6 +78,7 @@ class _Summary(TypedDict):
     counts: dict[str, int]
     denominators: dict[str, int]
     trajectories: str
+    judge: NotRequired[str]
     prices: NotRequired[dict[str, str]]
     files: dict[str, str]  # name -> hash
 
@@ -104,6 +105,7 @@ class Evaluation:
             empty without repeats.
         rankings: question -> docids, best first, as they were measured.
         verdicts: the judge's verdicts on the recorded answers.
+        judge: what judged the answers: a model's name, or the exact rule; empty without answers.
         prices: role -> the date of the price list by which its dollars were computed anew; empty if
             they are those that were billed.
     """
@@ -117,6 +119,7 @@ class Evaluation:
     repeats: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     rankings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     verdicts: Sequence[Verdict] = ()
+    judge: str = ""
     prices: Mapping[str, str] = field(default_factory=dict)
 
     def with_values(
@@ -277,6 +280,7 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
         "counts": evaluation.counts,
         "denominators": evaluation.denominators,
         "trajectories": state,
+        **({"judge": evaluation.judge} if evaluation.judge else {}),
         **({"prices": evaluation.prices} if evaluation.prices else {}),
     }
     texts = {
@@ -355,6 +359,7 @@ def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
         per_question=_read(folder, _QUESTIONS, PerQuestion, summary),
         denominators=summary["denominators"],
         counts=summary["counts"],
+        judge=summary.get("judge", ""),
         prices=summary.get("prices", {}),
         funnel=_read(folder, _FUNNEL, dict[str, PerQuestion], summary),
         curves={unit: [(x, y) for x, y in points] for unit, points in curves.items()},

@@ -177,6 +177,7 @@ class RecordedVerdicts(Judge):
 
     def __init__(self, judge: LlmJudge, verdicts: Mapping[str, ModelVerdict]) -> None:
         self.fingerprint = judge.fingerprint
+        self.label = judge.model.partition("@")[0]  # the hash of weights is behind the name
         self.recorded = verdicts
         self._exact = ExactAnswerJudge()
 

@@ -45,6 +45,7 @@ from soundingline.toolkit.redaction import REDACTED, VARIABLE, find_secrets
 
 Arrived = Callable[..., None]
 
+ADDRESS_FILE = "file:"  # before the path of a file with an address
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 # Seconds for a server to accept a connection, and then to say anything, before it is asked.
 _PATIENCE = 5.0
@@ -198,8 +199,9 @@ class LanguageModel(ABC):
 
     Args:
         model: The name of the model at its server.
-        base_url: The address of a server that is running. None: the address of the API, or that of
-            `server`.
+        base_url: The address of a server that is running, or `file:` and the path of a file with
+            it, which `running` waits for as long as `server` may take to start. None: the address
+            of the API, or that of `server`.
         key_env: The environment variable that holds the key. None: the server needs no key.
         settings: How to sample. A client may fill in what its API requires, such as a limit on the
             output.
@@ -256,7 +258,7 @@ class LanguageModel(ABC):
             server.check(self.model)
 
     def _use_address(self, url: str) -> None:
-        self.address = checked_url(url)
+        self.address = url if url.startswith(ADDRESS_FILE) else checked_url(url)
         self._sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Connection] = (
             weakref.WeakKeyDictionary()
         )
@@ -298,6 +300,11 @@ class LanguageModel(ABC):
             InputError: As `ready` and `soundingline.toolkit.llm.server.serving`.
         """
         self.ready()
+        if self.address.startswith(ADDRESS_FILE):
+            model = copy.copy(self)
+            model._use_address(self._address_in_file())
+            yield model
+            return
         if not (server := self._own_server):
             yield self
             return
@@ -332,6 +339,20 @@ class LanguageModel(ABC):
     def _own_server(self) -> LocalServer | None:
         """The server that `running` starts, if any."""
         return self.server if self.base_url is None else None
+
+    def _address_in_file(self) -> str:
+        path = Path(self.address.removeprefix(ADDRESS_FILE))
+        seconds = self.server.start_seconds if self.server else 0.0
+        deadline = time.monotonic() + seconds
+        while not path.is_file():
+            if time.monotonic() >= deadline:
+                raise InputError(
+                    f"no server of {self.name} has written its address to {path} within "
+                    f"{seconds:g} s",
+                    do="start one with the same options: soundingline model ...",
+                )
+            time.sleep(min(1.0, seconds))
+        return path.read_text(encoding="utf-8").strip()
 
     def reach(self) -> None:
         """`Unreachable` if no connection to the server can be made. Requests its list of models,

@@ -65,6 +65,7 @@ class LocalServer(ABC):
         advice: How the server is installed.
         environment: Variables that are added to the environment of the server.
         start_seconds: How long loading may take.
+        host: The address at which the server listens.
     """
 
     name: ClassVar[str]
@@ -72,6 +73,7 @@ class LocalServer(ABC):
     advice: ClassVar[str]
     environment: Mapping[str, str]
     start_seconds: float
+    host: str
 
     @abstractmethod
     def check(self, model: str) -> None:
@@ -105,6 +107,7 @@ class VllmServer(LocalServer):
             choice of tools.
         environment: Variables that are added to the environment of the server.
         start_seconds: How long loading may take.
+        host: The address at which the server listens; 0.0.0.0 for other machines.
     """
 
     weights: str | None = None
@@ -112,6 +115,7 @@ class VllmServer(LocalServer):
     options: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     start_seconds: float = 1800.0
+    host: str = HOST
 
     name = "vLLM"
     key_variable = SERVER_KEY
@@ -137,7 +141,7 @@ class VllmServer(LocalServer):
                 f"vLLM's gpu_memory_utilization is {share}", valid="a share above 0, at most 1"
             )
         options = {
-            "host": HOST,
+            "host": self.host,
             "port": port,
             "served_model_name": model if self.weights else None,
             "enable_auto_tool_choice": True if chosen.get("tool_call_parser") else None,
@@ -188,6 +192,7 @@ class LlamaCppServer(LocalServer):
         extra: Further options of llama-server, as the `options` of `VllmServer`.
         environment: Variables that are added to the environment of the server.
         start_seconds: How long loading may take.
+        host: The address at which the server listens; 0.0.0.0 for other machines.
     """
 
     gguf: str | None = None
@@ -200,6 +205,7 @@ class LlamaCppServer(LocalServer):
     extra: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     start_seconds: float = 600.0
+    host: str = HOST
 
     name = "llama.cpp"
     key_variable = "LLAMA_API_KEY"
@@ -242,7 +248,7 @@ class LlamaCppServer(LocalServer):
         options: dict[str, Any] = {
             "model": weights,
             "alias": model,
-            "host": HOST,
+            "host": self.host,
             "port": port,
             # The server divides its whole context among the requests.
             "ctx-size": self.context_length * self.parallel,

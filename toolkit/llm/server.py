@@ -119,7 +119,7 @@ class Servers:
         """The address of the server `key`, for the block. `start` (such as `serving`) starts it if
         it does not run or does not answer; errors are those of `start`."""
         server = self._running.get(key)
-        if server is None or not _healthy(f"{server.address}/health"):
+        if server is None or not is_healthy(f"{server.address}/health"):
             self._end(name for name, other in self._running.items() if not other.users)
             server = self._running[key] = _Shared(start())
         server.users += 1
@@ -168,7 +168,7 @@ def _wait(guard: subprocess.Popen[bytes], url: str, name: str, log: Path, second
     pause = 0.02
     with progress_bar(transient=True) as progress:
         task = progress.add_task(f"starting {name}", total=None, note="")
-        while not _healthy(url):
+        while not is_healthy(url):
             if guard.poll() is not None:
                 time.sleep(_SETTLE)
                 raise _not_ready(f"{name} ended before it was ready", log)
@@ -183,7 +183,8 @@ def _not_ready(what: str, log: Path) -> InputError:
     return InputError(f"{what}. Its log ends: {tail(log)}", do=f"see {log}")
 
 
-def _healthy(url: str) -> bool:
+def is_healthy(url: str) -> bool:
+    """Whether an address answers with status 200."""
     # No proxies: the environment's are not for this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from soundingline.toolkit.evaluation.comparison import PairedComparison, System, Systems
+from soundingline.toolkit.evaluation.comparison import (
+    PairedComparison,
+    System,
+    Systems,
+    by_benchmark,
+    varied_factors,
+)
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.report import agents, results
-from soundingline.toolkit.report.effects import effects_section
+from soundingline.toolkit.report.effects import effects_section, one_factor_contrasts
 from soundingline.toolkit.report.measures import (
-    LOWER,
     NEITHER,
     describe,
     interval_text,
@@ -37,9 +44,11 @@ from soundingline.toolkit.report.results import (
     ReportData,
     best_first,
     denominator,
+    factor_value,
     interval_of,
     question_count,
     recorded_count,
+    simulation,
 )
 
 
@@ -67,7 +76,7 @@ def render(
         main: the measure of the summary. Default: the first tested one in the order of
             `soundingline.toolkit.report.measures.HEADLINE`.
         baseline: the name of the run that the others are compared with. Default: the first.
-        measures: the columns of the first table. Default: the first eight measures.
+        measures: the columns of the first table. Default: the first seven measures.
         alpha: the level of significance.
         unfinished: warnings about runs that have no results.
         traces: name of a run -> address of its traces, relative to the report.
@@ -90,10 +99,11 @@ def render(
         traces=traces,
         by=by,
     )
-    first = (results.results_section(data), differences_section(data))
+    planned = contrasts(data)
     sections = (
+        differences_section(data, planned),
         benchmarks_section(data),
-        *(reversed(first) if data.against_baseline else first),
+        results.results_section(data),
         effects_section(data),
         agents.accuracy_cost_section(data),
         agents.costs_section(data),
@@ -111,7 +121,7 @@ def render(
     return page(
         title,
         _subtitle(data),
-        summary(data),
+        summary(data, planned),
         [*unfinished, *warnings(data)],
         [section for section in sections if section is not None],
     )
@@ -122,128 +132,227 @@ def _subtitle(data: ReportData) -> str:
     parts = [f"{count} run{'s' if count != 1 else ''}"]
     if data.main:
         parts.append(f"main measure {data.main}")
-    if count > 1:
-        parts.append(f"baseline {data.label(data.baseline)}")
+    if data.against_baseline or (count > 1 and data.too_many_colours):
+        parts.append(f"baseline {data.within(data.baseline)}")
     dates = sorted({str(r.manifest["created"])[:10] for r in data.runs if "created" in r.manifest})
     if dates:
         parts.append("run on " + " to ".join(dict.fromkeys((dates[0], dates[-1]))))
     return ", ".join(parts)
 
 
+# Contrasts: the differences that the summary and the figure show.
+
+
+class Contrast(NamedTuple):
+    """The difference of the run `a` from the run `b`, both over `benchmark` (empty if there is
+    one). `subject` and `reference` name the runs in a sentence, and `label` in the figure; a line
+    break separates its two sides. `reference` is empty for a baseline."""
+
+    a: str
+    b: str
+    benchmark: str
+    subject: str
+    reference: str
+    label: str
+
+
+def contrasts(data: ReportData) -> list[Contrast]:
+    """The differences from the baseline of each benchmark; without a chosen baseline, those of one
+    factor in a full factorial design, and of all compared pairs in another one."""
+    found: list[Contrast] = []
+    for group in by_benchmark(data.runs):
+        names = [run.name for run in group]
+        benchmark = data.benchmark(names[0])
+        baseline = next((name for name in names if name in data.baselines), "")
+        if data.against_baseline:
+            for name in (name for name in names if baseline and name != baseline):
+                change = data.change(name)
+                subject = change.replace(": ", " ")
+                found.append(Contrast(name, baseline, benchmark, subject, "", change))
+        elif data.too_many_colours or not (pairs := one_factor_contrasts(group)):
+            for row in data.comparisons_on(data.main):
+                if row.a in names:
+                    a, b = data.within(row.a), data.within(row.b)
+                    label = f"{a}{' ' if len(a) + len(b) < 42 else chr(10)}− {b}"
+                    found.append(Contrast(row.a, row.b, benchmark, a, b, label))
+        else:
+            by_name = {run.name: run for run in group}
+            for factor, a, b in pairs:
+                one, other = (factor_value(by_name[name], factor) for name in (a, b))
+                rest = [name for name in varied_factors(group) if name != factor]
+                same = {name: factor_value(by_name[a], name) for name in rest}
+                given = ", ".join(f"{name} {value}" for name, value in same.items())
+                found.append(
+                    Contrast(
+                        a,
+                        b,
+                        benchmark,
+                        f"{factor} {one}",
+                        f"{other} ({given})",
+                        f"{one} − {other}\n{', '.join(f'{n}: {v}' for n, v in same.items())}",
+                    )
+                )
+    return found
+
+
 # The summary.
 
+_NAMED = 2  # resolved differences of each measure that the summary names
 
-def summary(data: ReportData) -> list[TextSpan]:
-    """The best run on the main measure, and whether it is significantly better than the baseline
-    and the next best run. Over several benchmarks: the best system by its macro average."""
-    if data.systems is not None:
-        return _summary_of_systems(data, data.systems)
+
+def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list[TextSpan]:
+    """What is resolved on the main measure and on nDCG@10, the largest differences first, then
+    what is not, and by which correction over how many questions."""
+    planned = contrasts(data) if planned is None else planned
     ranked = data.ranked(data.main)
     if not ranked:
         return [TextSpan("The runs have no measure to compare.")]
-    best, *others = ranked
-    count = len(best.per_question.get(data.main, {})) or question_count(best)
-    value = value_text(best.metrics[data.main], data.main)
-    value += f" over {count:,} question{'s' if count != 1 else ''}"
-    name = TextSpan(data.change(best.name), True)
     if len(data.styles) == 1:
-        text = f" has {data.main} {value}. There is no other run to compare with."
-        return [name, TextSpan(text)]
-    spans = [name, TextSpan(f" has the {_best(data)} {data.main} of {len(ranked)} runs: {value}.")]
-    if data.baseline in [run.name for run in others]:
-        spans += _compared(data, best.name, data.baseline, "the baseline")
-    if (
-        others
-        and others[0].name != data.baseline
-        and (not data.against_baseline or data.comparison(data.main, best.name, others[0].name))
-    ):
-        spans += _compared(data, best.name, others[0].name, "the next best")
-    tested = dict.fromkeys(row.measure for row in data.comparisons if row.measure != data.main)
-    if significant := [text for measure in tested if (text := _largest(data, measure))]:
-        spans.append(
-            TextSpan(f" Significant differences on other measures: {'; '.join(significant)}.")
-        )
-    return spans
-
-
-def _best(data: ReportData) -> str:
-    return "lowest" if describe(data.main).better == LOWER else "highest"
-
-
-def _compared(data: ReportData, best: str, other: str, role: str) -> list[TextSpan]:
-    row, name = data.comparison(data.main, best, other), TextSpan(data.change(other), True)
-    if row is None:
-        return [TextSpan(" It was not compared with "), name, TextSpan(f" ({role}).")]
-    size = (
-        f": {value_text(row.difference, data.main, sign=True)}, 95% interval "
-        f"{interval_text(row.low, row.high, data.main)}, p (Holm) {probability(row.p_holm)}, "
-        f"{row.n:,} paired questions"
-    )
-    spans = [TextSpan(" The difference from "), name, TextSpan(f" ({role}) is ")]
-    if data.significant(row):
-        return [*spans, TextSpan(f"significant{size}.")]
-    needed = "no number of questions would suffice to detect a difference of this size"
-    if row.questions_needed is not None and math.isfinite(row.questions_needed):
-        needed = (
-            f"about {number(row.questions_needed, 0)} questions would be needed to detect a "
-            "difference of this size, before correction"
-        )
-    return [*spans, TextSpan("not significant", True), TextSpan(f"{size}; {needed}.")]
-
-
-def _largest(data: ReportData, measure: str) -> str:
-    """The number of significant differences on a measure, and the largest one."""
-    rows = data.comparisons_on(measure)
-    significant = [row for row in rows if data.significant(row)]
-    if not significant:
-        return ""
-    largest = max(significant, key=lambda row: abs(row.difference))
-    size = value_text(largest.difference, measure, sign=True)
-    return (
-        f"{measure} in {len(significant)} of {len(rows)} pairs, the largest between "
-        f"{data.change(largest.a)} and {data.change(largest.b)} ({size})"
-    )
-
-
-def _summary_of_systems(data: ReportData, systems: Systems) -> list[TextSpan]:
-    benchmarks = systems.benchmarks_of(data.main)
-    ranked = leaders(systems, data.main) if len(benchmarks) > 1 else []
-    if not ranked:
-        text = f"The runs are over {len(systems.benchmarks)} benchmarks, and no system has "
-        return [TextSpan(f"{text}{data.main or 'a measure'} on all of them: there is no average.")]
-    (best, value), *others = ranked
-    spans = [
-        TextSpan(best.label, True),
-        TextSpan(
-            f" has the {_best(data)} macro average of {data.main} over {len(benchmarks)} "
-            f"benchmarks, of {len(ranked)} systems with results on all of them: "
-            f"{value_text(value, data.main)}."
-        ),
-    ]
-    for other, other_value in others[:1]:
-        counts = _significant_on(data, benchmarks, best, other)
-        spans += [
-            TextSpan(" The next is "),
-            TextSpan(other.label, True),
-            TextSpan(f" ({value_text(other_value, data.main)}): {counts}."),
+        (run,) = ranked
+        value = value_text(run.metrics[data.main], data.main)
+        count = len(run.per_question.get(data.main, {})) or question_count(run)
+        text = f" has {data.main} {value} over {count:,} question{'s' if count != 1 else ''}. "
+        text += "There is no other run to compare with."
+        return [TextSpan(data.label(run.name), True), TextSpan(text)]
+    resolved, tested = list[TextSpan](), list[PairedComparison]()
+    unresolved: dict[str, list[tuple[Contrast, PairedComparison]]] = {}
+    for measure in dict.fromkeys([*_shown_measures(data)[:1], "nDCG@10"]):
+        rows = [
+            (one, row)
+            for one in planned
+            if (row := data.comparison(measure, one.a, one.b)) is not None
         ]
+        clear = [(one, row) for one, row in rows if data.significant(row)]
+        tested += [row for _, row in rows]
+        if clear:
+            resolved += _resolved(data, measure, clear, rows)
+        elif rows:
+            unresolved[measure] = rows
+    if not tested:
+        text = f"{data.main} {_range(data, data.main)}. No difference between them was tested."
+        return [TextSpan(text)]
+    spans = [*resolved, TextSpan(_unresolved(data, unresolved) + _macro_averages(data))]
+    family = _families(data, tested[0].measure)
+    where = " on each benchmark" if data.systems else ""
+    spans.append(
+        TextSpan(
+            f"Resolved means p of at most {data.alpha:g} after Holm’s correction over the {family} "
+            f"comparison{'s' if family != '1' else ''} of a measure{where}, on "
+            f"{_span(row.n for row in tested)} questions."
+        )
+    )
     return spans
 
 
-def _significant_on(data: ReportData, benchmarks: list[str], one: System, other: System) -> str:
-    """On how many benchmarks a system is significantly better or worse than another."""
-    names = [(one.runs[name].name, other.runs[name].name) for name in benchmarks]
-    rows = [row for pair in names if (row := data.comparison(data.main, *pair)) is not None]
-    if not rows:
-        return "the two were not compared"
-    significant = [row for row in rows if data.significant(row)]
-    lower = describe(data.main).better == LOWER
-    better = sum((row.difference < 0) == lower for row in significant)
+def _families(data: ReportData, measure: str) -> str:
+    """The number of comparisons on a measure over which p values were corrected: those of one
+    benchmark, `2 to 5` where these have different numbers."""
+    groups = [{run.name for run in group} for group in by_benchmark(data.runs)]
+    counts = [
+        sum(row.measure == measure and row.a in names for row in data.comparisons)
+        for names in groups
+    ]
+    return _span(filter(None, counts))
+
+
+def _resolved(
+    data: ReportData,
+    measure: str,
+    clear: Sequence[tuple[Contrast, PairedComparison]],
+    rows: Sequence[tuple[Contrast, PairedComparison]],
+) -> list[TextSpan]:
+    """A sentence with the largest resolved differences of a measure, and the number of others."""
+    largest = sorted(clear, key=lambda pair: -abs(pair[1].difference))[:_NAMED]
+    spans: list[TextSpan] = []
+    before: tuple[str, str] | None = None
+    for one, row in largest:
+        verb = "raises" if row.difference > 0 else "lowers"
+        ends = (row.low, row.high) if row.difference > 0 else (-row.high, -row.low)
+        low, high = (_short(end, measure) for end in ends)
+        text = f"by {_short(abs(row.difference), measure)} [{low}, {high}]"
+        if one.reference:
+            text += f" against {one.reference}"
+        if one.benchmark:
+            text += f" on {one.benchmark}"
+        if before == (one.subject, verb):
+            spans.append(TextSpan(f" and {text}"))
+            continue
+        spans += [TextSpan(" and ")] if before else []
+        spans.append(TextSpan(one.subject, True))
+        spans.append(TextSpan(f" {verb} {'it' if before else measure} {text}"))
+        before = (one.subject, verb)
+    end = ""
+    if data.against_baseline:
+        mean = f" ({_short(largest[0][1].mean_b, measure)})" if data.systems is None else ""
+        end += f", against the baseline {data.within(largest[0][0].b)}{mean}"
+    if more := len(clear) - len(largest):
+        end += f"; {more} more of the {len(rows)} differences in {measure} "
+        end += "is resolved" if more == 1 else "are resolved"
+    return [*spans, TextSpan(f"{end}. ")]
+
+
+def _unresolved(
+    data: ReportData, measures: Mapping[str, Sequence[tuple[Contrast, PairedComparison]]]
+) -> str:
+    """Sentences on the measures of which no difference is resolved, with the largest difference in
+    the first of them."""
+    if not measures:
+        return ""
+    text = f"No difference in {' or '.join(measures)} is resolved"
+    if data.systems is None:
+        text += ": " + ", and ".join(f"{name} {_range(data, name)}" for name in measures)
+    measure, rows = next(iter(measures.items()))
+    one, row = max(rows, key=lambda pair: abs(pair[1].difference))
+    if not row.difference:
+        return f"{text}. "
+    needed = "no number of questions would resolve it"
+    if row.questions_needed is not None and math.isfinite(row.questions_needed):
+        count = number(row.questions_needed, 0)
+        needed = f"about {count} questions would resolve a difference of this size"
+    against = f" against {one.reference}" if one.reference else ""
+    where = f" on {one.benchmark}" if one.benchmark else ""
     return (
-        f"in paired tests, the first is significantly better on {better} of {len(rows)} "
-        f"benchmarks and worse on {len(significant) - better}, and there is no significant "
-        f"difference on {len(rows) - len(significant)}"
+        f"{text}. The largest difference in {measure} is "
+        f"{number(row.difference, _digits(measure), sign=True)} "
+        f"[{_short(row.low, measure)}, {_short(row.high, measure)}], of {one.subject}{against}"
+        f"{where}; {needed}. "
     )
+
+
+def _range(data: ReportData, measure: str) -> str:
+    """`ranges from 0.150 to 0.170 over 6 runs`, or `is 0.150 in all 6 runs`."""
+    values = sorted(run.metrics[measure] for run in data.runs if measure in run.metrics)
+    low, high = (_short(value, measure) for value in (values[0], values[-1]))
+    if low == high:
+        return f"is {low} in all {len(values)} runs"
+    return f"ranges from {low} to {high} over {len(values)} runs"
+
+
+def _macro_averages(data: ReportData) -> str:
+    """The range of the macro averages over several benchmarks, which are not tested."""
+    if data.systems is None:
+        return ""
+    benchmarks = data.systems.benchmarks_of(data.main)
+    ranked = leaders(data.systems, data.main) if len(benchmarks) > 1 else []
+    if not ranked:
+        return f"No system has {data.main} on all benchmarks: there is no macro average. "
+    (best, most), (worst, least) = ranked[0], ranked[-1]
+    if _short(most, data.main) == _short(least, data.main):
+        return ""
+    return (
+        f"The macro average of {data.main} over {len(benchmarks)} benchmarks, which is not tested, "
+        f"is {_short(least, data.main)} ({worst.label}) to {_short(most, data.main)} "
+        f"({best.label}). "
+    )
+
+
+def _short(value: float, measure: str) -> str:
+    """A value in a sentence, with at most three digits after the point."""
+    return number(value, _digits(measure))
+
+
+def _digits(measure: str) -> int:
+    return min(describe(measure).digits, 3)
 
 
 # Warnings.
@@ -272,10 +381,15 @@ def warnings(data: ReportData) -> list[str]:
             lines.append(f"{text}: {total:,} of {over:,} questions{together}.")
     if unscored := sum(run.counts.get("unscored_documents", 0) for run in runs):
         lines.append(f"Documents that could not be scored: {unscored:,}.")
-    sets = [frozenset(run.per_question.get(data.main, {})) for run in runs]
-    if len(set(sets)) > 1:
+    if told := simulation(runs):
+        lines.append(told)
+    for group in by_benchmark(runs):
+        sets = [frozenset(run.per_question.get(data.main, {})) for run in group]
+        if len(set(sets)) < 2:
+            continue
+        where = f" over {data.benchmark(group[0].name)}" if data.systems else ""
         lines.append(
-            f"The runs do not have the same questions on {data.main}: all runs share "
+            f"The runs{where} do not have the same questions on {data.main}: all share "
             f"{len(frozenset.intersection(*sets)):,}, and each has {_span(map(len, sets))}. Means "
             "are over each run’s own questions."
         )
@@ -297,36 +411,42 @@ def _span(counts: Iterable[int]) -> str:
 # Paired differences.
 
 
-def differences_section(data: ReportData) -> Section | None:
-    """Differences on the main measure, and folded those on others; None without comparisons."""
+def differences_section(
+    data: ReportData, planned: Sequence[Contrast] | None = None
+) -> Section | None:
+    """A forest plot of the contrasts, and folded tables of the paired differences on each measure;
+    None without comparisons."""
     tested = ordered(row.measure for row in data.comparisons)
     if not tested:
         return None
+    planned = contrasts(data) if planned is None else planned
     first = data.main if data.main in tested else tested[0]
-    rows = data.comparisons_on(first)
-    lead = f"Differences on {first} between runs on the same questions."
+    every = "Paired differences"
     if data.against_baseline:
-        lead = f"What each change does against the baseline, {_baseline(data)}."
-    elif data.too_many_colours:
-        lead += f" Only comparisons with the baseline, {data.label(data.baseline)}, are shown."
-    family = sum(row.measure == first for row in data.comparisons)
-    folded = f"Paired differences on {first}" if data.against_baseline else ""  # by a wide figure
-    others = [
-        _differences(data, data.comparisons_on(measure), folded=f"Paired differences on {measure}")
-        for measure in tested
-        if measure != first
-    ]
+        title, lead = "Differences from the baseline", _against_baseline(data)
+    elif any("\n" in one.label for one in planned) and "(" in planned[0].reference:
+        title = "Differences of one factor"
+        lead = "Pairs of runs that differ in one factor; the second line has the other factors."
+        every = "All pairs: paired differences"
+    else:
+        title, lead = every, f"Differences on {first} between runs on the same questions."
+        if data.too_many_colours:
+            lead += f" Only comparisons with the baseline, {data.label(data.baseline)}, are shown."
+    family = _families(data, first)
+    scope = "the measure and benchmark" if data.systems else "the measure"
     return Section(
         "differences",
-        "Differences from the baseline" if data.against_baseline else "Paired differences",
+        title,
         lead=lead,
-        figures=[Figure(_forest(data, rows, first))],
-        key="In the figure, filled dots are significant, hollow ones are not.",
-        note=f"Bold: significant, with a p value of at most {data.alpha:g} after Holm’s correction "
-        f"over {family:,} comparisons on this measure. Intervals are not corrected. “Questions "
-        "needed” is the number of questions that would make a difference of this size significant "
-        "without correction; — if no number would suffice.",
-        tables=[_differences(data, rows, folded=folded), *others],
+        figures=_forests(data, planned),
+        note=f"Filled dots and bold numbers: significant, with a p value of at most {data.alpha:g} "
+        f"after Holm’s correction over {family} comparisons on {scope}. Lines and brackets: 95% "
+        "intervals, not corrected. “Questions needed” is the number of questions that would make a "
+        "difference of this size significant without correction; — if no number would suffice.",
+        tables=[
+            _differences(data, data.comparisons_on(measure), folded=f"{every} on {measure}")
+            for measure in (first, *(name for name in tested if name != first))
+        ],
     )
 
 
@@ -378,26 +498,28 @@ def _difference(data: ReportData, row: PairedComparison) -> TableEntry:
     )
 
 
-_RECALL = ("recall_surfaced", "nDCG@10")
+_FURTHER = ("recall_surfaced", "nDCG@10")
 _COSTS = {"usage_dollars": "dollars", "tokens_exposed": "tokens exposed"}
 
 
-def _baseline(data: ReportData) -> str:
+def _against_baseline(data: ReportData) -> str:
     """The baseline with its values of the measures of the forest plot."""
     run = next(run for run in data.runs if run.name == data.baseline)
+    lead = f"What each change does against the baseline, {data.within(run.name)}"
+    if data.systems is not None:
+        return f"{lead}, on the same benchmark."
     values = [f"{m} {value_text(run.metrics.get(m), m)}" for m in _shown_measures(data)]
     if cost := _cost(data):
         values.append(f"{_COSTS[cost]} {value_text(run.metrics.get(cost), cost)} per question")
-    return f"{data.label(data.baseline)}: {', '.join(values)}"
+    return f"{lead}: {', '.join(values)}."
 
 
 def _shown_measures(data: ReportData) -> list[str]:
-    """The measures of the forest plot of changes: accuracy, or the main measure, and recall, or
-    nDCG@10 where no agent searched."""
-    tested = ordered(row.measure for row in data.comparisons if data.baseline in (row.a, row.b))
-    success = next((m for m in ("accuracy", data.main) if m in tested), tested[0])
-    recall = [measure for measure in _RECALL if measure in tested]
-    return list(dict.fromkeys([success, *recall[:1]]))
+    """The measures of the forest plot: accuracy, or the main measure, then recall and nDCG@10 where
+    they were tested."""
+    tested = ordered(row.measure for row in data.comparisons)
+    success = next((m for m in ("accuracy", data.main) if m in tested), (tested or [data.main])[0])
+    return list(dict.fromkeys([success, *(name for name in _FURTHER if name in tested)]))
 
 
 def _cost(data: ReportData) -> str:
@@ -405,40 +527,41 @@ def _cost(data: ReportData) -> str:
     return next((name for name in _COSTS if all(name in run.metrics for run in data.runs)), "")
 
 
-def _forest(data: ReportData, rows: Sequence[PairedComparison], measure: str) -> str:
-    if data.against_baseline:
-        return _forest_of_changes(data)
-    labels = [(data.label(row.a), data.label(row.b)) for row in rows]
-    if len({row.b for row in rows}) == 1:
-        axis = f"{measure}: difference from {labels[0][1]}"
-        lines = [one for one, _ in labels]
-    else:
-        axis = f"difference in {measure}"
-        lines = [f"{a}{' ' if len(a) + len(b) < 42 else chr(10)}− {b}" for a, b in labels]
-    return forest(lines, [_panel(data, rows, axis)])
-
-
-def _forest_of_changes(data: ReportData) -> str:
-    """One row for each run but the baseline: its differences in success and recall, and its
-    cost."""
-    by_measure = {
-        measure: {row.a: row for row in data.comparisons_on(measure) if row.b == data.baseline}
-        for measure in _shown_measures(data)
-    }
-    names = [
-        run.name
-        for run in data.runs
-        if all(run.name in compared for compared in by_measure.values())
-    ]
-    panels = [
-        _panel(data, [compared[name] for name in names], f"difference in {measure}")
-        for measure, compared in by_measure.items()
-    ]
-    cost, costs = _cost(data), {run.name: run.metrics for run in data.runs}
-    column = (
-        (_COSTS[cost], [value_text(costs[name][cost], cost) for name in names]) if cost else None
-    )
-    return forest([data.change(name) for name in names], panels, column)
+def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
+    """For each benchmark a figure with a row for each contrast and a panel for each measure, and
+    for narrow screens a figure for each panel."""
+    figures: list[Figure] = []
+    for benchmark in dict.fromkeys(one.benchmark for one in planned):
+        panels: dict[str, tuple[list[str], ForestPanel]] = {}
+        inside = [one for one in planned if one.benchmark == benchmark]
+        for measure in _shown_measures(data):
+            found = [(one, data.comparison(measure, one.a, one.b)) for one in inside]
+            rows = [(one, row) for one, row in found if row is not None]
+            if rows and (not panels or len(rows) == len(inside)):
+                inside = [one for one, _ in rows]
+                labels = [one.label for one in inside]
+                panel = _panel(data, [row for _, row in rows], f"difference in {measure}")
+                panels[measure] = labels, panel
+        if not panels:
+            continue
+        labels = next(iter(panels.values()))[0]
+        column = None
+        if data.against_baseline and (cost := _cost(data)):
+            costs = {run.name: run.metrics[cost] for run in data.runs}
+            column = (_COSTS[cost], [value_text(costs[one.a], cost) for one in inside])
+        every = [panel for _, panel in panels.values()]
+        figures.append(Figure(forest(labels, every, column, name=benchmark), benchmark))
+        if len(every) > 1 or column:
+            figures[-1] = replace(figures[-1], width="wide")
+            figures += [
+                Figure(
+                    forest(labels, [panel], name=f"{benchmark}, one measure"),
+                    benchmark,
+                    width="narrow",
+                )
+                for panel in every
+            ]
+    return figures
 
 
 def _panel(data: ReportData, rows: Sequence[PairedComparison], axis: str) -> ForestPanel:

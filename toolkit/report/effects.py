@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from math import prod
 
 from soundingline.toolkit.evaluation.comparison import varied_factors
@@ -80,6 +81,31 @@ def effects_section(data: ReportData) -> Section | None:
         f"{len(shown)} effects shown.",
         tables=[Table(columns, rows)],
     )
+
+
+def one_factor_contrasts(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str, str]]:
+    """The pairs of runs that differ in one factor, in a full factorial design over two or more.
+
+    Returns:
+        (factor, later run, earlier run) by names, the pairs of a factor together; empty for another
+        design.
+    """
+    factors = _factors(runs)
+    if not _is_full(runs, factors):
+        return []
+    differing = [
+        ([name for name in factors if factor_value(a, name) != factor_value(b, name)], a, b)
+        for b, a in combinations(runs, 2)
+    ]
+    pairs = [(names[0], a.name, b.name) for names, a, b in differing if len(names) == 1]
+    by_name = {run.name: run for run in runs}
+
+    def place(pair: tuple[str, str, str]) -> tuple[int, list[int]]:
+        rest = [name for name in factors if name != pair[0]]
+        levels = [factors[name].index(factor_value(by_name[pair[1]], name)) for name in rest]
+        return list(factors).index(pair[0]), levels
+
+    return sorted(pairs, key=place)
 
 
 def _factors(runs: Sequence[EvaluatedRun]) -> dict[str, list[str]]:

@@ -103,11 +103,13 @@ def texts(*titles: str) -> list[Column]:
 @dataclass(frozen=True)
 class Figure:
     """A figure. `svg` is trusted markup of `soundingline.toolkit.report.plots`; the rest is
-    text."""
+    text. A figure of the `width` `wide` is shown on wide screens only, and `narrow` on narrow
+    ones."""
 
     svg: str
     heading: str = ""
     style: RunStyle | None = None
+    width: str = ""
 
 
 @dataclass(frozen=True)

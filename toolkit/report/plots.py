@@ -47,6 +47,8 @@ def forest(
     labels: Sequence[str],
     panels: Sequence[ForestPanel],
     column: tuple[str, Sequence[str]] | None = None,
+    *,
+    name: str = "",
 ) -> str:
     """Draw differences with their confidence intervals around zero.
 
@@ -55,6 +57,7 @@ def forest(
         panels: what is drawn from left to right, each with an axis of its own. The labels are above
             the rows of the first.
         column: the title and the entries of a column of texts at the right.
+        name: what the description says besides the axes; figures of one page differ in it.
     """
     first, *others = panels
     extra = 210.0 * len(others) + (120.0 if column else 0.0)
@@ -72,7 +75,8 @@ def forest(
         texts.set_xlabel(title, color=INK, fontsize=_SMALL, parse_math=False, loc="right")
         for entry, (top, _) in zip(entries, rows, strict=True):
             _text(texts, 1.0, top + 0.8 * _LINE, entry, ha="right")
-    return _svg(plot, f"Forest plot: {', '.join(panel.axis for panel in panels)}")
+    about = ", ".join(filter(None, [*(panel.axis for panel in panels), name]))
+    return _svg(plot, f"Forest plot: {about}")
 
 
 def _differences(plot: Axes, panel: ForestPanel, rows: Sequence[tuple[float, float]]) -> None:

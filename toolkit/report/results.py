@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,8 +12,10 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.comparison import (
     PairedComparison,
     Systems,
+    baselines_of,
     by_benchmark,
     factor_labels,
+    shown_factors,
     systems_of,
     varied_factors,
 )
@@ -49,8 +51,8 @@ class ReportData:
     """Evaluated runs, their paired comparisons, and how a report shows them.
 
     The fields are the arguments of `render`; `against_baseline` is whether runs were compared
-    with a baseline among them, over one benchmark: the report then opens with the differences.
-    `systems` are the runs by system and benchmark, if
+    with a chosen baseline. `baselines` are the names of that run and, on other benchmarks, of the
+    runs that take its place (`baselines_of`). `systems` are the runs by system and benchmark, if
     there are several benchmarks.
     """
 
@@ -58,6 +60,7 @@ class ReportData:
     comparisons: Sequence[PairedComparison]
     main: str  # empty if the runs have no measure
     baseline: str
+    baselines: Sequence[str]
     against_baseline: bool
     measures: Sequence[str]
     alpha: float
@@ -81,20 +84,37 @@ class ReportData:
     def label(self, name: str) -> str:
         return next((style.label for style in self.styles if style.run.name == name), name)
 
-    def change(self, name: str) -> str:
-        """What a run changes against a chosen baseline, such as `retriever: bm25_default`; the
-        label of the run where its factors are the baseline's, or another run changes the same."""
-        if not self.against_baseline:
-            return self.label(name)
-        changes = {run.name: self._changes(run) for run in self.runs}
-        own = changes.get(name)
-        return own if own and [*changes.values()].count(own) == 1 else self.label(name)
+    def benchmark(self, name: str) -> str:
+        """The label of the benchmark of a run; empty if there is one benchmark."""
+        systems = self.systems.systems if self.systems else ()
+        found = (label for one in systems for label, run in one.runs.items() if run.name == name)
+        return next(found, "")
 
-    def _changes(self, run: EvaluatedRun) -> str:
-        baseline = next(other for other in self.runs if other.name == self.baseline)
-        names = dict.fromkeys([*run.factors, *baseline.factors])
-        values = {name: (factor_value(run, name), factor_value(baseline, name)) for name in names}
-        return ", ".join(f"{n}: {one}" for n, (one, other) in values.items() if one != other)
+    def beside(self, name: str) -> list[EvaluatedRun]:
+        """The runs over the same benchmark as a run, which is one of them."""
+        groups = by_benchmark(self.runs)
+        return next(group for group in groups if any(run.name == name for run in group))
+
+    def within(self, name: str) -> str:
+        """The label of a run among those over the same benchmark."""
+        group = self.beside(name)
+        factors = varied_factors(group)
+        if self.systems is None or not factors:
+            return self.label(name)
+        labels = zip(group, factor_labels(group, factors), strict=True)
+        return next(label for run, label in labels if run.name == name)
+
+    def change(self, name: str) -> str:
+        """What a run changes against the chosen baseline of its benchmark, such as `retriever:
+        bm25_default`; the label of the run where its factors are the baseline's, or another run
+        changes the same."""
+        group = self.beside(name)
+        baseline = next((run for run in group if run.name in self.baselines), None)
+        if not self.against_baseline or baseline is None:
+            return self.within(name)
+        changes = {run.name: _changes(run, baseline) for run in group}
+        own = changes[name]
+        return own if own and [*changes.values()].count(own) == 1 else self.within(name)
 
     def significant(self, comparison: PairedComparison) -> bool:
         return comparison.p_holm <= self.alpha
@@ -113,8 +133,8 @@ class ReportData:
         for row in self.comparisons:
             if row.measure != measure:
                 continue
-            if self.baseline in (row.a, row.b):
-                with_baseline.append(row.seen_from(row.b if row.a == self.baseline else row.a))
+            if row.a in self.baselines or row.b in self.baselines:
+                with_baseline.append(row.seen_from(row.b if row.a in self.baselines else row.a))
             else:
                 others.append(row.seen_from(row.a if row.difference >= 0 else row.b))
         return with_baseline if self.too_many_colours and with_baseline else with_baseline + others
@@ -148,6 +168,12 @@ class ReportData:
         return marks
 
 
+def _changes(run: EvaluatedRun, baseline: EvaluatedRun) -> str:
+    names = dict.fromkeys([*run.factors, *baseline.factors])
+    values = {name: (factor_value(run, name), factor_value(baseline, name)) for name in names}
+    return ", ".join(f"{n}: {one}" for n, (one, other) in values.items() if one != other)
+
+
 def best_first(items: Sequence[T], values: Sequence[float], measure: str) -> list[T]:
     """Sort items by their values of a measure, best first; those with equal values keep their
     order."""
@@ -177,6 +203,8 @@ def report_data(
         InputError: for no runs, runs of one name, and an unknown measure or baseline.
     """
     names = [run.name for run in runs]
+    systems = systems_of(runs, by)
+    runs = [replace(run, factors=shown_factors(run.factors)) for run in runs]
     if not runs:
         raise InputError("a report of no runs", valid="one run or more", do="evaluate a run first")
     if repeated := sorted({name for name in names if names.count(name) > 1}):
@@ -194,14 +222,15 @@ def report_data(
     tested = {row.measure for row in comparisons}
     main = main or next((name for name in known if name in tested), next(iter(known), ""))
     compared = any(baseline in (row.a, row.b) for row in comparisons)
-    baseline, systems = baseline or names[0], systems_of(runs, by)
+    baseline = baseline or names[0]
     return ReportData(
         styles=_styles(runs, main, baseline),
         comparisons=[row for row in comparisons if row.a in names and row.b in names],
         main=main,
         baseline=baseline,
-        against_baseline=compared and systems is None,
-        measures=list(measures) or sorted(known, key=lambda name: name != main)[:8],
+        baselines=baselines_of(runs, baseline, systems),
+        against_baseline=compared,
+        measures=list(measures) or sorted(known, key=lambda name: name != main)[:_COLUMNS],
         alpha=alpha,
         traces=traces or {},
         systems=systems,
@@ -296,7 +325,22 @@ def interval_of(run: EvaluatedRun, measure: str) -> str:
     return interval_text(*interval, measure) if interval else ""
 
 
+def simulation(runs: Sequence[EvaluatedRun]) -> str:
+    """A sentence that names the simulated reader, if one has given answers of the runs."""
+    agents = [(run.manifest.get("config") or {}).get("agent") for run in runs]
+    simulated = sum(isinstance(a, Mapping) and a.get("reader") == "simulated" for a in agents)
+    if not simulated:
+        return ""
+    part = "" if simulated == len(runs) else f" in {simulated} of {len(runs)} runs"
+    return (
+        f"Simulated reader{part}: an answer is right exactly when all facts that it needs were "
+        "shown to the agent. No language model reads."
+    )
+
+
 # The table of results.
+
+_COLUMNS = 7  # of measures with intervals that a page of 1,400 pixels has room for
 
 
 def results_section(data: ReportData) -> Section:
@@ -304,8 +348,9 @@ def results_section(data: ReportData) -> Section:
     known = ordered(name for run in data.runs for name in run.metrics)
     rest = [name for name in known if name not in data.measures]
     tables = [results_table(data, data.measures, counts=count_names(data))]
-    if rest:
-        tables.append(results_table(data, rest, folded="All other measures"))
+    for first in range(0, len(rest), _COLUMNS):
+        some = rest[first : first + _COLUMNS]
+        tables.append(results_table(data, some, folded=f"Further measures: {', '.join(some)}"))
     note = (
         "Measures of quality are means over all questions with judgements; a failed question "
         "counts as 0. Calls, tokens and seconds are means over the questions that were run. Means "
@@ -313,6 +358,7 @@ def results_section(data: ReportData) -> Section:
         "known. Brackets: 95% confidence interval of the mean (Wilson for yes/no measures, "
         "Student’s t otherwise)."
     )
+    note += _judges(data)
     if {"no_call", "reminded"} & set(count_names(data)):
         note += (
             " no_call: answers without any tool call. reminded: questions whose first answer did "
@@ -325,21 +371,32 @@ def results_section(data: ReportData) -> Section:
             "or was not compared with it."
         )
     if data.traces:
-        note += " The name of a run links to its traces: every question, call by call."
+        note += " A run links to its traces: every question, call by call."
     return Section("results", "Results", note=note, tables=tables)
+
+
+def _judges(data: ReportData) -> str:
+    """Which judge made each accuracy; empty if no run has one."""
+    judged: dict[str, list[str]] = {}
+    for style in data.styles:
+        if style.run.judge:
+            judged.setdefault(style.run.judge, []).append(style.label)
+    if len(judged) < 2:
+        return "".join(f" Answers were judged by {judge}." for judge in judged)
+    by = "; ".join(f"{judge} ({', '.join(labels)})" for judge, labels in judged.items())
+    return f" Answers were judged by different judges, so accuracies are not comparable: {by}."
 
 
 def results_table(
     data: ReportData, measures: Sequence[str], *, counts: Sequence[str] = (), folded: str = ""
 ) -> Table:
-    """One row for each run: its factors, and measures with the counts after the first of them."""
-    factors = varied_factors(data.runs)
+    """One row for each run: the factors that vary, and measures with the counts after the first of
+    them."""
     marks = {measure: data.marks(measure) for measure in measures}
     rows = []
     for style in data.styles:
         run = style.run
-        # The first column stays in view where a table is wider than the page.
-        name = TableEntry(run.name, style=style, link=data.traces.get(run.name, ""))
+        name = TableEntry(style.label, style=style, link=data.traces.get(run.name, ""))
         numbers = [measured(run, measure, marks[measure].get(run.name, "")) for measure in measures]
         counted = [
             TableEntry(f"{run.counts[count]:,}", sub=f"of {denominator(run, count):,}")
@@ -347,10 +404,15 @@ def results_table(
             else "—"
             for count in counts
         ]
-        values = [factor_value(run, factor) for factor in factors]
-        rows.append([name, *values, *numbers[:1], *counted, *numbers[1:]])
+        rows.append([name, *numbers[:1], *counted, *numbers[1:]])
     titles = [*measures[:1], *counts, *measures[1:]]
-    return Table([*texts("name", *factors), *map(Column, titles)], rows, folded=folded)
+    varied = " · ".join(varied_factors(data.runs)) if _labelled(data) else "run"
+    return Table([*texts(varied), *map(Column, titles)], rows, folded=folded)
+
+
+def _labelled(data: ReportData) -> bool:
+    """Whether the labels of the runs are the values of their varied factors."""
+    return all(style.label != style.run.name for style in data.styles)
 
 
 def measured(run: EvaluatedRun, measure: str, mark: str) -> TableEntry:
@@ -529,7 +591,8 @@ def provenance_section(data: ReportData) -> Section | None:
     """Everything else in the manifests: fingerprints, versions, dates."""
     elsewhere = ("config", "stages", "benchmark", "costs", "factors", "format")
     rows = [
-        flat({key: value for key, value in run.manifest.items() if key not in elsewhere})
+        {"run": run.name}
+        | flat({key: value for key, value in run.manifest.items() if key not in elsewhere})
         for run in data.runs
     ]
     tables = [*_constant(rows), *_differing(data, rows, folded="By run")]

@@ -21,6 +21,7 @@ from soundingline.toolkit.report.results import (
     factor_value,
     measured,
     report_data,
+    simulation,
 )
 
 WIDTH = 80
@@ -88,6 +89,7 @@ def comparison_table(
     while len(numbers) > 1 and _width(names, {**numbers, **counts}) > WIDTH:
         left_out.insert(0, numbers.popitem()[0])
     note = f"No room for {', '.join(left_out)}: see the report." if measures and left_out else ""
+    note = " ".join(filter(None, [simulation(runs), note]))
     return _table(names, {**numbers, **counts}, title, note)
 
 

@@ -75,6 +75,11 @@ def render_tuning(
     return page(title, subtitle, _summary(result, splits), [], sections)
 
 
+def conclusion(result: TuningResult, splits: tuple[str, str]) -> str:
+    """The report's first sentences as plain text."""
+    return "".join(span.text for span in _summary(result, splits))
+
+
 def described(point: GridPoint) -> str:
     """`k1 0.9, b 0.4`."""
     return ", ".join(f"{name} {value:g}" for name, value in point_settings(point).items())

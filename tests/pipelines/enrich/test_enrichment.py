@@ -20,7 +20,7 @@ from soundingline.pipelines.enrich.enrichment import (
     phrases_manifest,
 )
 from soundingline.pipelines.enrich.feedback import FeedbackPhrases
-from soundingline.pipelines.enrich.llm_phrases import TASKS, ModelPhrases
+from soundingline.pipelines.enrich.llm_phrases import TASKS, ModelPhrases, WeightedPhrases
 from soundingline.pipelines.enrich.phrases import PhraseFile
 from soundingline.pipelines.fusion import ReciprocalRankFusion
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
@@ -430,6 +430,92 @@ def test_a_structured_answer_is_asked_for_in_the_body_and_kept_apart(collection)
     assert described["schema"]["additionalProperties"] is False
 
 
+WEIGHTED = json.dumps(
+    {
+        "keywords": [{"term": "pier", "weight": 2}, {"term": "quay", "weight": 0.5}],
+        "exclude": ["lamp glass"],
+    }
+)
+HARBOUR, QUAY = math.log(1 + 8.5 / 2.5), math.log(1 + 9.5 / 1.5)  # idf of a df of 2 and of 1
+ONCE, TWICE = 1 / 2.2, 2 / 3.2  # k1 1.2, a text of average length
+
+
+def by_weights(collection, answer, query="harbour", **arguments):
+    with_model, _ = asked(collection, lambda prompt: answer)
+    stage = Enrichment(query=WeightedPhrases(**arguments), weight=0.5).bind(with_model)
+    pipeline = compose(BM25(k1=1.2, b=0.75).bind(with_model), enrichment=stage)
+    out = pipeline.transform(pd.DataFrame({"qid": ["q1"], "query": [query]}))
+    assert list(out["rank"]) == list(range(len(out)))
+    assert out["score"].is_monotonic_decreasing and "query_excluded" not in out
+    return dict(zip(out["docno"], out["score"], strict=True)), stage.counts
+
+
+@pytest.mark.parametrize("exclusions", ["none", "filter", "negative"])
+@pytest.mark.parametrize("weights", [True, False])
+def test_weights_multiply_the_expansion_and_exclusions_filter_or_subtract(
+    collection, weights, exclusions
+):
+    """Worked out by hand: df(harbour) = df(pier) = 2 of 10; df(quay) = df(lamp) = df(glass) = 1."""
+    scores, _ = by_weights(collection, WEIGHTED, weights=weights, exclusions=exclusions)
+    pier, quay = (2, 0.5) if weights else (1, 1)
+    expected = {
+        "d0": HARBOUR * ONCE + 0.5 * quay * QUAY * ONCE,
+        "d1": HARBOUR * ONCE,
+        "d8": 0.5 * pier * HARBOUR * ONCE,
+        "d9": 0.5 * pier * HARBOUR * ONCE,
+    }
+    if exclusions == "filter":
+        del expected["d8"]  # "pier lamp lamp glass oil"
+    elif exclusions == "negative":
+        expected["d8"] -= 0.5 * (QUAY * TWICE + QUAY * ONCE)
+    assert scores == pytest.approx(expected, rel=1e-5)
+    assert list(scores)[-1] == ("d8" if exclusions == "negative" else list(expected)[-1])
+
+
+def test_an_excluded_phrase_is_the_phrase_and_not_its_words(collection):
+    answer = json.dumps({"keywords": ["pier"], "exclude": ["glass lamp", "salt", "unknown", "oil"]})
+    scores, counts = by_weights(collection, answer)
+    assert set(scores) == {"d0", "d1", "d8"}  # "lamp glass" is another phrase; "oil" is the fourth
+    assert (counts["query_exclusions"], counts["query_beyond"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "found", "counted"),
+    [
+        ("Certainly: piers!", {}, "query_unreadable"),
+        ('{"keywords": "pier", "exclude": ["harbour"]}', {}, "query_unreadable"),
+        ('{"keywords": [{"term": "pier", "weight": 2.5}]}', {}, "query_bad_weight"),
+        ('{"keywords": [{"term": "pier", "weight": 0}]}', {}, "query_bad_weight"),
+        ('{"keywords": [{"term": "pier", "weight": NaN}]}', {}, "query_bad_weight"),
+        ('{"keywords": [{"term": "pier", "weight": "1"}]}', {}, "query_bad_weight"),
+        ('{"keywords": [{"weight": 1}], "exclude": "wall"}', {}, "query_empty"),
+        ('{"keywords": [{"term": "pier"}]}', {"d8", "d9"}, "query_texts"),
+        ('["pier"]', {"d8", "d9"}, "query_texts"),
+    ],
+)
+def test_what_cannot_be_read_of_a_weighted_answer_is_left_out_and_counted(
+    collection, answer, found, counted
+):
+    scores, counts = by_weights(collection, answer)
+    assert set(scores) == {"d0", "d1", *found} and counts[counted] == 1
+    assert counts["query_retried"] == (counted == "query_unreadable")
+
+
+def test_cells_of_the_weighted_ablation_share_one_reply(collection):
+    with_model, model = asked(collection, lambda prompt: WEIGHTED)
+    for weights in (True, False):
+        for exclusions in ("none", "filter", "negative"):
+            source = WeightedPhrases(weights=weights, exclusions=exclusions)
+            [phrases] = source.for_queries([_query("harbour")], with_model)
+            assert phrases == ("pier", "quay", "lamp glass")[: 2 if exclusions == "none" else 3]
+    [prompt] = model.prompts
+    assert '"weight": 1.5' in prompt and "do not guess its answer" in prompt
+    with pytest.raises(InputError, match="for queries, and not for documents"):
+        list(WeightedPhrases().for_documents(UNITS, with_model))
+    structured = WeightedPhrases(structured=True).settings()["extra"]["response_format"]
+    assert structured["json_schema"]["schema"]["required"] == ["keywords", "exclude"]
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_has_a_prompt_for_each_side(task):
     source = ModelPhrases(task=task, phrases=7, words=3)
@@ -460,6 +546,9 @@ def test_texts_are_cut_before_the_model_sees_them(collection):
         (lambda: Enrichment(query=FeedbackPhrases(), weight=-1), "weight is -1"),
         (lambda: Enrichment(query=FeedbackPhrases(), form="mine"), "form is 'mine'"),
         (lambda: ModelPhrases(task="weather"), "task is 'weather'"),
+        (lambda: Enrichment(query=WeightedPhrases(exclusions="all")), "exclusions is 'all'"),
+        (lambda: Enrichment(query=WeightedPhrases(), form="published"), "these have weights"),
+        (lambda: Enrichment(query=WeightedPhrases()).before(QueryLikelihood()), "apply to BM25"),
         (lambda: ModelPhrases(max_characters=0), "max_characters=0"),
         (lambda: ModelPhrases(max_characters=2.5), "max_characters=2.5"),
         (lambda: FeedbackPhrases(query_terms=2.5), "query_terms=2.5"),

@@ -218,7 +218,7 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
     assert "reranker=colbert" in str(caught.value)
     # A byte that a killed build has written is not needed again.
     (tmp_path / "i.encoding").mkdir()
-    (tmp_path / "i.encoding" / "shard").write_bytes(b"x")
+    (tmp_path / "i.encoding" / "block").write_bytes(b"x")
     check_space(UNITS, encoder(model), tmp_path / "i")
 
 

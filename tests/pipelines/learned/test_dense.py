@@ -508,7 +508,7 @@ def test_another_corpus_encoder_or_a_damaged_file_is_refused(qwen, built, tmp_pa
 
 
 def test_a_killed_build_goes_on_and_gives_the_same_index(qwen, built, tmp_path, monkeypatch):
-    monkeypatch.setattr("soundingline.pipelines.learned.retriever.SHARD_CHARACTERS", {"cpu": 200})
+    monkeypatch.setattr("soundingline.pipelines.learned.retriever.BLOCK_CHARACTERS", {"cpu": 200})
     path = tmp_path / "index"
     encode, calls = Dense.encode_batch, []
 

@@ -1,4 +1,4 @@
-"""Encoding a corpus: order, shards on disk, resuming after a kill, bad input."""
+"""Encoding a corpus: order, blocks on disk, resuming after a kill, bad input."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import SOAK
 
-from soundingline.pipelines.learned.encoding import SPARSE, Shards, encode_corpus, encoded
+from soundingline.pipelines.learned.encoding import SPARSE, Blocks, encode_corpus, encoded
+from soundingline.pipelines.learned.shards import Shard, encode_shard, merged, missing_shards
 from soundingline.pipelines.models import readable
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -59,25 +61,25 @@ def corpus(count):
 
 
 def encode(units, encoder, folder, **others):
-    others = {"corpus_fingerprint": "corpus", "shard_units": 10, **others}
+    others = {"corpus_fingerprint": "corpus", "block_units": 10, **others}
     return encode_corpus(units, encoder, folder, **others)
 
 
-def rows_by_id(shards):
+def rows_by_id(blocks):
     return {
         name: array.tolist()
-        for shard in shards
-        for name, array in zip(shard.unit_ids, shard.arrays(), strict=True)
+        for block in blocks
+        for name, array in zip(block.unit_ids, block.arrays(), strict=True)
     }
 
 
 def test_every_unit_has_its_own_rows_in_the_order_of_the_corpus(tmp_path):
     units, encoder = corpus(37), Counting()
-    shards = encode(units, encoder, tmp_path)
+    blocks = encode(units, encoder, tmp_path)
     expected = {unit.unit_id: encoder.rows(unit.contents).tolist() for unit in units}
-    assert list(rows_by_id(shards).items()) == list(expected.items())
-    assert [len(shard.unit_ids) for shard in shards] == [10, 10, 10, 7]
-    assert shards.counts["rows"] == sum(map(len, expected.values()))
+    assert list(rows_by_id(blocks).items()) == list(expected.items())
+    assert [len(block.unit_ids) for block in blocks] == [10, 10, 10, 7]
+    assert blocks.counts["rows"] == sum(map(len, expected.values()))
 
 
 def test_a_single_vector_is_one_row_a_unit(tmp_path):
@@ -88,66 +90,66 @@ def test_a_single_vector_is_one_row_a_unit(tmp_path):
     assert second.offsets.tolist() == [0, 1, 2]
 
 
-def test_long_texts_make_smaller_shards(tmp_path):
+def test_long_texts_make_smaller_blocks(tmp_path):
     units = [Unit(f"d{n}", "", "w" * length) for n, length in enumerate([90, 90, 90, 500, 10])]
-    shards = encode(units, Counting(), tmp_path, shard_characters=200)
-    assert [shard.unit_ids for shard in shards] == [["d0", "d1", "d2"], ["d3"], ["d4"]]
+    blocks = encode(units, Counting(), tmp_path, block_characters=200)
+    assert [block.unit_ids for block in blocks] == [["d0", "d1", "d2"], ["d3"], ["d4"]]
 
 
-def test_shards_of_another_size_are_reused(tmp_path):
+def test_blocks_of_another_size_are_reused(tmp_path):
     encode(corpus(40)[:37], Counting(), tmp_path)
     again = Counting()
-    assert encode(corpus(40), again, tmp_path, shard_units=4).counts["reused"] == 4
+    assert encode(corpus(40), again, tmp_path, block_units=4).counts["reused"] == 4
     assert len(again.texts) == 3
-    assert list(rows_by_id(Shards(tmp_path))) == [f"d{n}" for n in range(40)]
+    assert list(rows_by_id(Blocks(tmp_path))) == [f"d{n}" for n in range(40)]
 
 
 def test_empty_texts_are_encoded_and_counted(tmp_path):
     units = [Unit("a", "", ""), Unit("b", "", " \n "), Unit("c", "", "one two")]
     encoder = Counting()
-    shards = encode(units, encoder, tmp_path)
-    assert shards.counts["empty"] == 2
-    assert [len(rows) for rows in rows_by_id(shards).values()] == [0, 0, 2]
+    blocks = encode(units, encoder, tmp_path)
+    assert blocks.counts["empty"] == 2
+    assert [len(rows) for rows in rows_by_id(blocks).values()] == [0, 0, 2]
     assert encoder.texts == [" \n ", "one two"]
 
 
 def test_an_encoding_that_stands_is_not_computed_again(tmp_path):
     first = rows_by_id(encode(corpus(25), Counting(), tmp_path))
     again = Counting()
-    shards = encode(corpus(25), again, tmp_path)
+    blocks = encode(corpus(25), again, tmp_path)
     assert again.texts == []
-    assert shards.counts["reused"] == 3
-    assert rows_by_id(shards) == first
+    assert blocks.counts["reused"] == 3
+    assert rows_by_id(blocks) == first
 
 
-def test_only_shards_whose_units_changed_are_computed_again(tmp_path):
+def test_only_blocks_whose_units_changed_are_computed_again(tmp_path):
     encode(corpus(30), Counting(), tmp_path)
     units = corpus(20)
     units[13] = units[13]._replace(text="changed")
     again = Counting()
-    shards = encode(units, again, tmp_path)
+    blocks = encode(units, again, tmp_path)
     assert again.texts == [unit.contents for unit in units[10:]]
-    assert list(rows_by_id(shards)) == [unit.unit_id for unit in units]
-    assert rows_by_id(shards)["d13"] == again.rows("title 13\nchanged").tolist()
+    assert list(rows_by_id(blocks)) == [unit.unit_id for unit in units]
+    assert rows_by_id(blocks)["d13"] == again.rows("title 13\nchanged").tolist()
 
 
 KILLED = """
 import sys, time
 from pathlib import Path
-sys.path[:0] = [{root!r}, {tests!r}]
+sys.path[:0] = [{root!r}, {tests!r}, {root!r} + '/tests']
 from test_encoding import Counting, corpus, encode
 
 class Slow(Counting):
     def encode(self, texts):
         time.sleep(0.1)
-        print("shard", flush=True)
+        print("block", flush=True)
         return super().encode(texts)
 
 encode(corpus(50), Slow(), Path({folder!r}))
 """
 
 
-def test_a_killed_process_loses_only_the_shard_that_it_was_in(tmp_path):
+def test_a_killed_process_loses_only_the_block_that_it_was_in(tmp_path):
     folder = tmp_path / "killed"
     script = KILLED.format(
         root=str(ROOT), tests=str(Path(__file__).resolve().parent), folder=str(folder)
@@ -163,23 +165,23 @@ def test_a_killed_process_loses_only_the_shard_that_it_was_in(tmp_path):
     assert process.wait() == -signal.SIGKILL
     process.stdout.close()
     with pytest.raises(InputError, match="not complete"):
-        Shards(folder)
+        Blocks(folder)
     finished = sum(path.name.isdecimal() for path in folder.iterdir())
     assert 2 <= finished < 5
     before = {path: path.stat().st_mtime_ns for path in folder.glob("0*/values.npy")}
 
     encoder = Counting()
-    shards = encode(corpus(50), encoder, folder)
+    blocks = encode(corpus(50), encoder, folder)
 
-    assert shards.counts["reused"] == finished
+    assert blocks.counts["reused"] == finished
     assert len(encoder.texts) == 50 - 10 * finished
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert rows_by_id(shards) == rows_by_id(encode(corpus(50), Counting(), tmp_path / "whole"))
+    assert rows_by_id(blocks) == rows_by_id(encode(corpus(50), Counting(), tmp_path / "whole"))
     assert not [path for path in folder.iterdir() if path.name.endswith(".partial")]
 
 
 @pytest.mark.parametrize("name", ["values.npy", "offsets.npy", "ids.json"])
-def test_a_damaged_shard_is_set_aside_and_encoded_again(tmp_path, capsys, name):
+def test_a_damaged_block_is_set_aside_and_encoded_again(tmp_path, capsys, name):
     whole = encode(corpus(30), Counting(), tmp_path / "whole")
     folder = tmp_path / "damaged"
     encode(corpus(30), Counting(), folder)
@@ -192,13 +194,13 @@ def test_a_damaged_shard_is_set_aside_and_encoded_again(tmp_path, capsys, name):
         again = encode(corpus(30), encoder, folder)
         assert len(encoder.texts) == 10 and again.counts["reused"] == 2
         assert rows_by_id(again) == rows_by_id(whole)
-        assert [shard.unit_ids for shard in again] == [shard.unit_ids for shard in whole]
+        assert [block.unit_ids for block in again] == [block.unit_ids for block in whole]
         assert "000001 is damaged; it is kept as 000001.damaged-" in capsys.readouterr().err
     kept = [(path / name).read_bytes() for path in folder.glob("000001.damaged-*")]
     assert len(kept) == 3 and content not in kept
 
 
-def test_an_interrupted_encoding_leaves_its_whole_shards(tmp_path):
+def test_an_interrupted_encoding_leaves_its_whole_blocks(tmp_path):
     def cut_off():
         yield from corpus(15)
         raise OSError("the disk went away")
@@ -224,16 +226,16 @@ def test_an_encoder_that_loses_a_text_is_a_defect(tmp_path):
         encode(corpus(5), Losing(), tmp_path)
 
 
-def test_a_shard_of_no_unit_is_refused(tmp_path):
-    with pytest.raises(InputError, match="shard_units=0"):
-        encode(corpus(5), Counting(), tmp_path, shard_units=0)
+def test_a_block_of_no_unit_is_refused(tmp_path):
+    with pytest.raises(InputError, match="block_units=0"):
+        encode(corpus(5), Counting(), tmp_path, block_units=0)
 
 
 def test_an_index_encodes_beside_itself_and_cleans_up(tmp_path):
     path = tmp_path / "index"
-    with encoded(corpus(5), Counting(), path, corpus_fingerprint="c") as shards:
-        assert shards.folder == tmp_path / "index.encoding"
-        assert len(shards) == 5
+    with encoded(corpus(5), Counting(), path, corpus_fingerprint="c") as blocks:
+        assert blocks.folder == tmp_path / "index.encoding"
+        assert len(blocks) == 5
     assert list(tmp_path.iterdir()) == []
 
 
@@ -244,8 +246,8 @@ def test_an_index_that_fails_keeps_the_encoding_for_the_next_try(tmp_path):
         encoded(corpus(5), Counting(), path, corpus_fingerprint="c"),
     ):
         raise OSError("no room")
-    with encoded(corpus(5), Counting(), path, corpus_fingerprint="c") as shards:
-        assert shards.counts["reused"] == 1
+    with encoded(corpus(5), Counting(), path, corpus_fingerprint="c") as blocks:
+        assert blocks.counts["reused"] == 1
 
 
 def test_a_repeated_id_and_an_empty_corpus_are_refused(tmp_path):
@@ -278,28 +280,28 @@ def test_what_the_encoder_refuses_leaves_no_folder(tmp_path):
     ("kind", "dtype"), [(Counting, np.float32), (Pooled, np.float32), (Sparse, SPARSE)]
 )
 def test_values_are_mapped_in_the_type_of_the_encoder(kind, dtype, tmp_path):
-    for shard in encode(corpus(3), kind(), tmp_path):
-        assert isinstance(shard.values, np.memmap) and not shard.values.flags.writeable
-        assert shard.values.dtype == dtype
+    for block in encode(corpus(3), kind(), tmp_path):
+        assert isinstance(block.values, np.memmap) and not block.values.flags.writeable
+        assert block.values.dtype == dtype
 
 
-def test_a_shard_without_any_row_can_be_read(tmp_path):
-    (shard,) = encode([Unit("a", "", ""), Unit("b", "", "")], Sparse(), tmp_path)
-    assert shard.values.dtype == SPARSE
-    assert [len(array) for array in shard.arrays()] == [0, 0]
+def test_a_block_without_any_row_can_be_read(tmp_path):
+    (block,) = encode([Unit("a", "", ""), Unit("b", "", "")], Sparse(), tmp_path)
+    assert block.values.dtype == SPARSE
+    assert [len(array) for array in block.arrays()] == [0, 0]
 
 
 def test_ids_of_any_unicode_survive(tmp_path):
     names = ["é ü", "日本", "lone \ud800", 'quote"\n']
-    (shard,) = encode([Unit(name, "", "x") for name in names], Counting(), tmp_path)
-    assert shard.unit_ids == names
+    (block,) = encode([Unit(name, "", "x") for name in names], Counting(), tmp_path)
+    assert block.unit_ids == names
 
 
 def test_an_encoding_of_a_longer_corpus_is_cut(tmp_path):
     encode(corpus(25), Counting(), tmp_path)
-    shards = encode(corpus(10), Counting(), tmp_path)
-    counts = {name: shards.counts[name] for name in ("units", "shards", "reused")}
-    assert counts == {"units": 10, "shards": 1, "reused": 1}
+    blocks = encode(corpus(10), Counting(), tmp_path)
+    counts = {name: blocks.counts[name] for name in ("units", "blocks", "reused")}
+    assert counts == {"units": 10, "blocks": 1, "reused": 1}
     assert not (tmp_path / "000001").exists()
 
 
@@ -340,7 +342,7 @@ class Canary:
 @pytest.mark.parametrize("name", ["values.npy", "offsets.npy"])
 @pytest.mark.parametrize("kind", ["array of objects", "pickle", "archive"])
 def test_objects_in_the_place_of_numbers_are_refused_and_not_loaded(name, kind, tmp_path):
-    shards = encode(corpus(3), Counting(), tmp_path)
+    blocks = encode(corpus(3), Counting(), tmp_path)
     path, canary = tmp_path / "000000" / name, Canary(tmp_path / "canary")
     with path.open("wb") as stream:
         if kind == "array of objects":
@@ -350,5 +352,96 @@ def test_objects_in_the_place_of_numbers_are_refused_and_not_loaded(name, kind, 
         else:
             pickle.dump(canary, stream)
     with pytest.raises(InputError, match="cannot read"):
-        list(shards)
+        list(blocks)
     assert not (tmp_path / "canary").exists()
+
+
+def shard_of(units, encoder, path, number, count):
+    others = {"corpus_fingerprint": "corpus", "block_units": 10}
+    return encode_shard(units, encoder, path, Shard(number, count), **others)
+
+
+def merge(units, encoder, path, count):
+    return merged(units, encoder, path, count, corpus_fingerprint="corpus")
+
+
+@pytest.mark.parametrize("encoder", [Counting(), Pooled(), Sparse()])
+@pytest.mark.parametrize("count", [1, 4, 16] if SOAK else [4])
+def test_shards_make_the_encoding_of_one_process(tmp_path, count, encoder):
+    units = corpus(600)
+    whole = encode(units, encoder, tmp_path / "whole")
+    encoder.texts.clear()
+    for number in reversed(range(count)):
+        shard_of(units, encoder, tmp_path / "i", number, count)
+    # Every unit is encoded by one shard, and no shard has all.
+    assert sorted(encoder.texts) == sorted(filter(None, (unit.contents for unit in units)))
+    with merge(units, encoder, tmp_path / "i", count) as blocks:
+        assert list(rows_by_id(blocks).items()) == list(rows_by_id(whole).items())
+        assert rows_by_id(blocks) == rows_by_id(blocks)
+        alike = ("units", "rows", "empty")
+        assert [blocks.counts[name] for name in alike] == [whole.counts[name] for name in alike]
+        assert {block.values.dtype for block in blocks} == {block.values.dtype for block in whole}
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+
+
+def test_a_corpus_smaller_than_the_number_of_shards_has_empty_ones(tmp_path):
+    for number in range(8):
+        shard_of(corpus(2), Counting(), tmp_path / "i", number, 8)
+    with merge(corpus(2), Counting(), tmp_path / "i", 8) as blocks:
+        assert list(rows_by_id(blocks)) == ["d0", "d1"]
+
+
+def test_a_killed_shard_goes_on_alone(tmp_path):
+    script = KILLED.replace("encode(corpus(50), Slow(), Path({folder!r}))", "").format(
+        root=str(ROOT), tests=str(Path(__file__).resolve().parent)
+    )
+    call = "from test_encoding import shard_of\nshard_of(corpus(400), Slow(), Path({!r}), 2, 4)"
+    script += call.format(str(tmp_path / "i"))
+    folder = Shard(2, 4).folder(tmp_path / "i")
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (folder / "000001").is_dir():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    units, again = corpus(400), Counting()
+    assert missing_shards(again, tmp_path / "i", 4, "corpus") == [0, 1, 2, 3]
+    blocks = shard_of(units, again, tmp_path / "i", 2, 4)
+    assert blocks.counts["reused"] >= 2
+    assert len(again.texts) == len(blocks) - 10 * blocks.counts["reused"]
+    assert missing_shards(again, tmp_path / "i", 4, "corpus") == [0, 1, 3]
+
+
+def test_shards_that_are_missing_damaged_or_of_other_units_are_told(tmp_path, capsys):
+    units, path = corpus(100), tmp_path / "i"
+    for number in (0, 1, 3):
+        shard_of(units, Counting(), path, number, 4)
+    with pytest.raises(InputError, match=r"1 of 4 shards of the index .* are missing: 2"):
+        merge(units, Counting(), path, 4).__enter__()
+    shard_of(units, Counting(), path, 2, 4)
+    with pytest.raises(InputError, match="is of other units than the corpus has"):
+        merge(corpus(101), Counting(), path, 4).__enter__()
+    with pytest.raises(InputError, match="is of other units than the corpus has"):
+        merge(corpus(99), Counting(), path, 4).__enter__()
+    values = Shard(1, 4).folder(path) / "000000" / "values.npy"
+    values.write_bytes(values.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(InputError, match="are missing: 1"):
+        merge(units, Counting(), path, 4).__enter__()
+    assert "is damaged" in capsys.readouterr().err
+    shard_of(units, Counting(), path, 1, 4)
+    with merge(units, Counting(), path, 4) as blocks:
+        assert list(rows_by_id(blocks)) == [unit.unit_id for unit in units]
+
+
+def test_a_repeated_id_is_found_by_its_shard(tmp_path):
+    units = [*corpus(50), Unit("d7", "", "again")]
+    owners = [n for n in range(4) if any(u.unit_id == "d7" for u in Shard(n, 4).of(units))]
+    with pytest.raises(InputError, match="unit id 'd7' comes twice"):
+        shard_of(units, Counting(), tmp_path / "i", owners[0], 4)
+
+
+@pytest.mark.parametrize(("number", "count"), [(4, 4), (-1, 4), (0, 0), (True, 4)])
+def test_numbers_of_shards_are_checked(number, count):
+    with pytest.raises(InputError, match="valid: a whole number"):
+        Shard(number, count)

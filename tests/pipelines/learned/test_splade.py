@@ -13,7 +13,7 @@ import pyterrier as pt
 import pytest
 from tiny_splade import POSITIONS, WORDS, write_splade
 
-from soundingline.pipelines.learned.encoding import SPARSE, Shard
+from soundingline.pipelines.learned.encoding import SPARSE, Block
 from soundingline.pipelines.learned.impacts import ImpactIndex
 from soundingline.pipelines.learned.sparta import Sparta
 from soundingline.pipelines.learned.splade import Splade
@@ -460,7 +460,7 @@ def weights(documents, seed=1):
     return np.where(held, random.gamma(1.2, 0.6, held.shape), 0).astype(np.float32)
 
 
-def shards(matrix, size=300):
+def blocks(matrix, size=300):
     made = []
     for first in range(0, len(matrix), size):
         rows = matrix[first : first + size]
@@ -468,12 +468,12 @@ def shards(matrix, size=300):
         values["term"], values["weight"] = np.nonzero(rows)[1], rows[np.nonzero(rows)]
         ends = np.cumsum(np.count_nonzero(rows, axis=1))
         names = [f"d{n}" for n in range(first, first + len(rows))]
-        made.append(Shard(names, values, np.concatenate([[0], ends])))
+        made.append(Block(names, values, np.concatenate([[0], ends])))
     return made
 
 
 def build(matrix, path, **others):
-    return ImpactIndex.build(shards(matrix), TERMS, path, **others)
+    return ImpactIndex.build(blocks(matrix), TERMS, path, **others)
 
 
 def drawn_query(random, whole):

@@ -4,8 +4,10 @@ ever left behind."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from llm_clients import using
+from processes import CommandProcess
 from required import needs
 from sealed_benchmark import CANARY, VARIABLE
 
@@ -645,3 +648,43 @@ def test_replies_and_verdicts_of_other_weights_are_kept_apart():
 
 def test_a_server_that_runs_already_needs_no_weights():
     OpenAIChat(model="m", server=LlamaCppServer(), base_url="http://127.0.0.1:9/v1")
+
+
+def test_a_server_of_its_own_job_is_found_by_the_file_of_its_address(tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "sk-shared-0123456789abcdef")
+    place = Place(tmp_path)
+    server = accepting_fake(place, tmp_path)
+    launcher = ",".join(f"'{word}'" for word in server.launcher)
+    model = OpenAIChat(
+        model="tiny",
+        key_env="VLLM_API_KEY",
+        base_url=f"file:{tmp_path}/runs/model.address",
+        server=VllmServer(start_seconds=60),
+    )
+    options = ("llm=vllm/qwen3_8b", "llm.model=tiny", f"llm.server.launcher=[{launcher}]")
+    environment = f"++llm.server.environment={{PIDS:'{place.pids_file}'}}"
+    job = CommandProcess("model", "placement=shared_server", *options, environment, folder=tmp_path)
+    # It is waited for, and the file is there when it is ready.
+    with model.running(place.log) as client:
+        assert re.fullmatch(rf"http://{re.escape(socket.gethostname())}:\d+/v1", client.address)
+        assert all(map(running, place.pids()))
+        command = Path(f"/proc/{place.pids()[0]}/cmdline").read_bytes()
+    assert b"sk-shared" not in command
+    assert job.poll() is None  # the run that asked it has ended
+    job.send_signal(signal.SIGTERM)
+    assert job.wait(timeout=60).returncode == 0
+    until(place.all_gone, 5.0)
+    assert not (tmp_path / "runs" / "model.address").exists()
+
+
+def test_a_file_without_an_address_is_told_with_what_to_start(tmp_path):
+    absent = f"file:{tmp_path}/address"
+    model = OpenAIChat(model="tiny", base_url=absent, server=VllmServer(start_seconds=0.1))
+    with (
+        pytest.raises(InputError, match="start one with the same options"),
+        model.running(tmp_path),
+    ):
+        pass
+    (tmp_path / "address").write_text("node7:8000\n")
+    with pytest.raises(InputError, match="base_url is 'node7:8000'"), model.running(tmp_path):
+        pass

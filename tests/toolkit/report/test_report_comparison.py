@@ -13,7 +13,7 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import PairedComparison, compare
 from soundingline.toolkit.evaluation.comparison import by_benchmark, systems_of
 from soundingline.toolkit.report import agents, benchmark_tables, comparison_table, render
-from soundingline.toolkit.report.comparison import leaders, summary
+from soundingline.toolkit.report.comparison import contrasts, leaders, summary
 from soundingline.toolkit.report.results import report_data
 
 LOW, HIGH = (replace(c, factors={}, name=n) for c, n in zip(six_runs()[:2], "AB", strict=True))
@@ -47,41 +47,79 @@ def words_of(*verdicts, **arguments):
     return "".join(span.text for span in summary(data_of(*verdicts, **arguments)))
 
 
-def test_a_significant_difference_has_interval_p_and_questions():
-    assert words_of(CLEAR) == (
-        "B has the highest accuracy of 2 runs: 0.550 over 100 questions. The difference from A "
-        "(the baseline) is significant: +0.150, 95% interval [0.050, 0.250], p (Holm) 0.004, "
-        "100 paired questions."
+def test_a_resolved_difference_has_its_interval_the_correction_and_the_questions():
+    end = (
+        "Resolved means p of at most 0.05 after Holm’s correction over the 1 comparison of a "
+        "measure, on 100 questions."
     )
+    assert words_of(CLEAR, baseline="A") == (
+        f"B raises accuracy by 0.150 [0.050, 0.250], against the baseline A (0.400). {end}"
+    )
+    assert words_of(CLEAR, baseline="B") == (
+        f"A lowers accuracy by 0.150 [0.050, 0.250], against the baseline B (0.550). {end}"
+    )
+    assert words_of(CLEAR) == f"B raises accuracy by 0.150 [0.050, 0.250] against A. {end}"
 
 
-def test_a_difference_that_is_not_significant_has_the_number_of_questions_needed():
+def test_where_nothing_is_resolved_no_run_is_named_the_best():
     said = words_of(UNCLEAR)
-    assert "is not significant: +0.150, 95% interval [−0.020, 0.320]" in said
-    assert said.endswith(
-        "about 1,234 questions would be needed to detect a difference of this size, before "
-        "correction."
+    assert said.startswith(
+        "No difference in accuracy is resolved: accuracy ranges from 0.400 to 0.550 over 2 runs. "
+        "The largest difference in accuracy is +0.150 [−0.020, 0.320], of B against A; about 1,234 "
+        "questions would resolve a difference of this size. "
+    )
+    equal = [replace(run, metrics={"accuracy": 0.4}) for run in (LOW, HIGH)]
+    same = UNCLEAR._replace(difference=0.0, mean_a=0.4)
+    said = words_of(same, runs=equal)
+    assert said.startswith("No difference in accuracy is resolved: accuracy is 0.400 in all 2 runs")
+    assert "largest" not in said
+
+
+@pytest.mark.parametrize("needed", [None, float("inf")])
+def test_a_difference_that_no_number_of_questions_would_resolve_is_described_as_such(needed):
+    said = words_of(UNCLEAR._replace(questions_needed=needed))
+    assert "of B against A; no number of questions would resolve it." in said
+
+
+def test_runs_that_were_not_compared_have_the_range_of_their_values():
+    assert words_of() == (
+        "accuracy ranges from 0.400 to 0.550 over 2 runs. No difference between them was tested."
     )
 
 
-@pytest.mark.parametrize(
-    ("pairs", "words"),
-    [
-        ([UNCLEAR._replace(questions_needed=None)], "no number of questions"),
-        ([UNCLEAR._replace(questions_needed=float("inf"))], "no number of questions"),
-        ([], "It was not compared with A (the baseline)."),
-    ],
-)
-def test_a_pair_without_a_number_or_a_test_is_described_as_such(pairs, words):
-    assert words in words_of(*pairs)
+def test_the_two_largest_resolved_differences_come_first_and_the_others_are_counted():
+    both = {"accuracy": 0.4, "nDCG@10": 0.3}
+    runs = [replace(LOW, name=name, metrics=both) for name in "ABCDE"]
+    rows = [
+        CLEAR._replace(a=name, difference=difference)
+        for name, difference in (("B", 0.1), ("C", -0.3), ("D", 0.2), ("E", 0.05))
+    ]
+    rows += [row._replace(measure="nDCG@10", p_holm=0.5) for row in rows]
+    said = words_of(*rows, runs=runs, baseline="A")
+    assert said.startswith("C lowers accuracy by 0.300 ")
+    assert "and D raises it by 0.200" in said
+    assert "; 2 more of the 4 differences in accuracy are resolved. No difference in nDCG" in said
+    # What is resolved comes first, whichever measure it is of.
+    rows = [row._replace(p_holm=0.5 if row.measure == "accuracy" else 0.01) for row in rows]
+    said = words_of(*rows, runs=runs, baseline="A")
+    assert said.startswith("C lowers nDCG@10") and "No difference in accuracy is resolved" in said
 
 
-def test_the_next_best_is_compared_besides_the_baseline():
-    third = replace(LOW, name="C", metrics={"accuracy": 0.5})
-    said = words_of(CLEAR, UNCLEAR._replace(b="C"), runs=(LOW, HIGH, third))
-    assert "from A (the baseline) is significant" in said
-    assert "from C (the next best) is not significant" in said
-    assert "from A (the next best) is not significant" in words_of(UNCLEAR, baseline="B")
+def test_a_factorial_design_without_a_baseline_has_contrasts_of_one_factor_and_all_pairs_folded():
+    runs = six_runs()
+    page = render(runs, compare(runs, ["accuracy"], test="t", resamples=99))
+    found = contrasts(report_data(runs, compare(runs, ["accuracy"], test="t", resamples=99)))
+    assert len(found) == 3 + 6  # retrievers within each unit, pairs of units within each retriever
+    by_name = {run.name: run.factors for run in runs}
+    for one in found:
+        a, b = by_name[one.a], by_name[one.b]
+        assert sum(a[factor] != b[factor] for factor in a) == 1
+    labels = [one.label for one in found]
+    assert "bm25_tuned − bm25_default\nunit: maxp" in labels
+    assert "maxp − passage\nretriever: bm25_default" in labels
+    assert page.markdown.count("## Differences of one factor") == 1
+    folded = page.html.partition("All pairs: paired differences on accuracy</summary>")[2]
+    assert folded.partition("</table>")[0].count("<tr>") == 1 + 15
 
 
 def test_a_verdict_read_from_the_other_side_is_mirrored():
@@ -198,8 +236,8 @@ def report(runs, **arguments):
 
 
 def table(page):
-    """The first table of the Markdown report, as rows of texts."""
-    lines = page.markdown.split("\n")
+    """The first table of systems by benchmarks in the Markdown report, as rows of texts."""
+    lines = page.markdown.partition(" by benchmark\n")[2].split("\n")
     first = next(n for n, line in enumerate(lines) if line.startswith("|"))
     rows = []
     for line in lines[first:]:
@@ -242,7 +280,8 @@ def test_a_system_that_lacks_a_benchmark_has_no_macro_average_and_it_is_said():
     assert rows[0][4] != "—"
     for text in (page.markdown, page.html):
         assert "sira has no macro average: missing on fever." in text
-    assert "**tuned** has the highest macro average of nDCG@10 over 3 benchmarks" in page.markdown
+    said = "The macro average of nDCG@10 over 3 benchmarks, which is not tested, is"
+    assert re.match(r" 0\.\d{3} \(bm25\) to 0\.\d{3} \(tuned\)\.", page.markdown.partition(said)[2])
 
 
 def test_a_measure_that_a_benchmark_does_not_have_is_averaged_over_the_others():
@@ -263,13 +302,20 @@ def test_a_measure_that_a_benchmark_does_not_have_is_averaged_over_the_others():
 def test_differences_are_those_of_the_paired_comparison_on_each_benchmark():
     runs = grid()
     text = report(runs, baseline="fever-tuned").markdown
-    lines = [line for line in text.split("\n") if line.startswith("| sira")]
+    section = text.partition("## nDCG@10 by benchmark")[2]
+    lines = [line for line in section.split("\n") if line.startswith("| sira")]
     entries = [entry.strip() for entry in lines[1].strip("|").split("|")]
     for entry, benchmark in zip(entries[1:], ("nq", "fever", "quora"), strict=True):
         pair = [one for one in runs if one.name in (f"{benchmark}-sira", f"{benchmark}-tuned")]
         (row,) = compare(pair[::-1], ["nDCG@10"], baseline=f"{benchmark}-tuned", test="t")
         assert f"+{row.difference:.4f}" in entry
     assert "Difference in nDCG@10 from tuned" in text
+    # The differences of every benchmark are in the section of the baseline, and in its figures.
+    section = text.partition("## Differences from the baseline")[2].partition("\n## ")[0]
+    assert section.count("| retriever: sira") == 3 and section.count("| retriever: bm25") == 3
+    figures = report(runs, baseline="fever-tuned").html.partition('id="results"')[0]
+    headings = re.findall(r"<figcaption>([^<]*)</figcaption>", figures)
+    assert list(dict.fromkeys(headings)) == ["nq", "fever", "quora"]
 
 
 def test_settings_distinguish_systems_and_contents_do_not():
@@ -462,9 +508,9 @@ def test_a_report_with_a_baseline_opens_with_what_each_change_does():
         "unit: passage",
     ]
     assert {"difference in accuracy", "difference in recall_surfaced", "dollars"} <= set(shown)
+    # Narrow screens have a figure for each measure instead.
+    assert re.findall(r'<figure class="(\w+)"', page.html)[:3] == ["wide", "narrow", "narrow"]
     assert shown.count("0.2500") == 2
-    # Without a chosen baseline the table comes first.
-    assert "## Results" in render(runs, rows).markdown.partition("## Paired")[0]
 
 
 def test_changes_of_rankings_without_an_agent_are_of_ndcg_and_without_a_cost():

@@ -19,6 +19,7 @@ from soundingline.toolkit.report.measures import (
 from soundingline.toolkit.report.results import (
     mean_interval,
     report_data,
+    results_section,
     run_interval,
     stages_section,
 )
@@ -125,3 +126,15 @@ def test_counts_of_stages_are_shown_by_run_and_stage():
         "pairs_scored 1,234, cache_hit_rate 0.5",
     ]
     assert stages_section(replace(data, styles=data.styles[1:])) is None
+
+
+def test_the_report_says_which_judge_made_each_accuracy():
+    first, second = (replace(run, judge="Qwen/Qwen3-32B") for run in six_runs()[:2])
+    same = results_section(report_data([first, second])).note
+    assert "Answers were judged by Qwen/Qwen3-32B." in same
+    exact = replace(second, judge="the exact rule")
+    data = report_data([first, exact])
+    one, other = (style.label for style in data.styles)
+    note = results_section(data).note
+    assert f"Qwen/Qwen3-32B ({one}); the exact rule ({other})." in note
+    assert "Answers were judged" not in results_section(report_data(six_runs())).note

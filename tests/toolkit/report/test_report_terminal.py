@@ -138,3 +138,12 @@ def test_a_factor_that_a_run_lacks_is_not_in_its_label():
     runs = [replace(run, factors=row) for run, row in zip(six_runs(), settings, strict=False)]
     labels = [style.label for style in report_data(runs).styles]
     assert labels == ["none", "monot5 · 10"]
+
+
+def test_the_name_and_the_path_of_a_benchmark_are_shown_once():
+    named = {"benchmark": "beir", "benchmark.name": "vaswani", "benchmark.path": "vaswani"}
+    settings = [{"benchmark": "cacm"}, named]
+    runs = [replace(run, factors=row) for run, row in zip(six_runs(), settings, strict=False)]
+    assert [style.label for style in report_data(runs).styles] == ["cacm", "vaswani"]
+    table = comparison_table(runs)
+    assert [str(column.header) for column in table.columns][:2] == ["benchmark", "accuracy"]

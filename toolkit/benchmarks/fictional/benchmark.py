@@ -11,6 +11,7 @@ from soundingline.toolkit.benchmarks.fictional.pages import (
     LINK_RATE,
     LINK_SEED,
     Articles,
+    Repetition,
     docid,
     document_number,
 )
@@ -19,6 +20,7 @@ from soundingline.toolkit.benchmarks.fictional.questions import (
     QuestionMaker,
     Wording,
     answers,
+    needed_facts,
 )
 from soundingline.toolkit.benchmarks.fictional.set_questions import (
     Satisfaction,
@@ -73,6 +75,11 @@ class FictionalWorld(Benchmark):
         twins: share of entities that are near copies of another one, 0 to 0.5.
         clues: most clues about one entity of a question, 1 to 5.
         obfuscation: share of clue phrases and values in other words than those of the pages.
+        yes_no: whether some questions ask for yes or no; False: all ask for a name, a number or a
+            year.
+        repetition: `(scale, exponent, deviation)`: an article of so many words states each of its
+            facts as often as a log-normal law with the median `scale * words ** exponent` gives,
+            and the standard deviation `deviation` of the logarithm. None: once.
         name: of the benchmark.
         split: `dev` or `test` for half of the questions each, None for all. No entity that a
             question is about and no entity of an answer occurs in both.
@@ -97,6 +104,8 @@ class FictionalWorld(Benchmark):
         twins: float = 0.2,
         clues: int = 4,
         obfuscation: float = 0.5,
+        yes_no: bool = True,
+        repetition: Sequence[float] | None = None,
         name: str = "fictional",
         split: str | None = None,
         qids: str | None = None,
@@ -124,11 +133,12 @@ class FictionalWorld(Benchmark):
         self.qids = qids
         self._choose_corpus(corpus_share, front_matter=False)
         self.world = World(self.size, self.seed, self.twins)
-        self._articles = Articles(self.world, self.median_words, self.p90_words)
+        self.yes_no, self.repetition = yes_no, _repetition(repetition)
+        self._articles = Articles(self.world, self.median_words, self.p90_words, self.repetition)
 
     def whole_fingerprint(self) -> str:
         """Hash of the settings that the pages depend on."""
-        lengths = (self.median_words, self.p90_words)
+        lengths = (self.median_words, self.p90_words, *(self.repetition or ()))
         return fingerprint("fictional", VERSION, self.size, self.seed, self.twins, lengths)
 
     @property
@@ -138,6 +148,8 @@ class FictionalWorld(Benchmark):
         if self.asks_sets:
             settings = ("sets", SETS_VERSION, self.count)
         settings = (*settings, self.obfuscation, self.split)
+        if not self.yes_no:
+            settings = (*settings, "open")
         if self.qids:
             settings = (*settings, [topic.qid for topic in self.topics])
         return fingerprint(self.corpus_fingerprint, settings)
@@ -212,7 +224,7 @@ class FictionalWorld(Benchmark):
 
     @cached_property
     def _every_question(self) -> Sequence[WordedQuestion]:
-        maker = QuestionMaker(self.world, self.hops, self.clues)
+        maker = QuestionMaker(self.world, self.hops, self.clues, self.yes_no)
         worded = []
         for number, question in enumerate(maker.questions(self.count), start=1):
             random = Random("wording", self.seed, self.hops, number)
@@ -284,9 +296,28 @@ class FictionalWorld(Benchmark):
                 {"evidence": evidence, "gold": gold},
                 {chained.qid: chained.answers for chained in self.worded_questions},
                 qids=self.qids,
+                needed_facts={
+                    chained.qid: needed_facts(self.world, chained.question)
+                    for chained in self.worded_questions
+                },
                 corpus_share=self.corpus_share,
             )
         return getattr(self, name)
+
+
+def _repetition(values: Sequence[float] | None) -> Repetition | None:
+    """The law of `repetition`; `InputError` unless it has three numbers in range."""
+    if values is None:
+        return None
+    if isinstance(values, str) or len(values) != 3:
+        raise InputError(
+            f"repetition={values!r}", valid="[scale, exponent, deviation], or null for once"
+        )
+    scale, exponent, deviation = values
+    check_number("repetition's scale", scale, gt=0, le=10)
+    check_number("repetition's exponent", exponent, le=1)
+    check_number("repetition's deviation", deviation, le=2)
+    return Repetition(float(scale), float(exponent), float(deviation))
 
 
 def _asked(questions: int | str) -> tuple[bool, int]:

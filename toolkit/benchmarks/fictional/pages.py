@@ -39,7 +39,7 @@ from soundingline.toolkit.benchmarks.fictional.world import (
     splitmix64,
     word_lists,
 )
-from soundingline.toolkit.data import Document, Link
+from soundingline.toolkit.data import Document, Link, StatedFact
 
 # Filler
 SCATTER = 14_369  # prime to the number of stems, and far from the multiples of its divisors
@@ -319,11 +319,33 @@ class Filler:
         return nouns
 
 
+class Repetition(NamedTuple):
+    """How often an article of so many words states one of its facts: once, or, if more, a number
+    from a log-normal law with the median `scale * words ** exponent` and the standard deviation
+    `deviation` of its logarithm."""
+
+    scale: float
+    exponent: float
+    deviation: float
+
+    def statements(self, words: int, quantile: float) -> int:
+        """The number at a quantile, between 0 and 1 (neither included)."""
+        normal = NormalDist().inv_cdf(quantile)
+        return max(1, round(self.scale * words**self.exponent * math.exp(self.deviation * normal)))
+
+
 class Articles:
     """Documents of a world, each a function of its number."""
 
-    def __init__(self, world: World, median_words: int, p90_words: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        median_words: int,
+        p90_words: int,
+        repetition: Repetition | None = None,
+    ) -> None:
         self.world = world
+        self._repetition = repetition
         self._mean = math.log(median_words)
         self._deviation = math.log(p90_words / median_words) / NormalDist().inv_cdf(0.9)
 
@@ -345,6 +367,7 @@ class Articles:
         for other in self._mentioned(index, length, random):
             other_name = self.world.name(self.world.entity(other))
             own.append(capitalised(random.choice(PHRASES["mentions"]).format(n=other_name)))
+        own += self._repeated(index, entity, length)
         lists = _lists(length, filler, random)
         spare = length - sum(len(text.split()) for text in own + lists)
         body = _scattered(filler.sentences(max(0, spare)), own, random)
@@ -362,6 +385,17 @@ class Articles:
         subject = self._subject(entity, random)
         sentence = random.choice(attribute.tells).format(s=subject, v=value)
         return capitalised(sentence) + " "
+
+    def _repeated(self, index: int, entity: Entity, length: int) -> list[str]:
+        """The statements of the facts after the first of each."""
+        if self._repetition is None:
+            return []
+        random = Random("repetition", self.world.seed, index)
+        sentences = []
+        for attribute in BY_NAME[entity.kind].attributes:
+            count = self._repetition.statements(length, (random.below(1 << 52) + 0.5) / 2.0**52)
+            sentences += [self.sentence(entity, attribute, random) for _ in range(count - 1)]
+        return sentences
 
     def _subject(self, entity: Entity, random: Random) -> str:
         turn = random.below(10)
@@ -446,6 +480,22 @@ def document_number(name: str, size: int) -> int:
 def printed(attribute: Attribute, value: str) -> str:
     """The value of a fact as pages print it: counts with thousands separators, years without."""
     return f"{int(value):,}" if isinstance(attribute, Number) else value
+
+
+def stated_fact(world: World, entity: Entity, attribute: Attribute) -> StatedFact:
+    """A fact in all wordings of `Articles.sentence`. A family name and a noun name no person or
+    thing without the title of the page."""
+    name, nouns = world.name(entity), BY_NAME[entity.kind].nouns
+    value = printed(attribute, world.value(entity, attribute))
+    others = [world.short_name(entity), *(f"the {noun}" for noun in nouns)]
+    named = tuple(tell.format(s=name, v=value) for tell in attribute.tells)
+    short = [
+        tell.format(s=other, v=value)
+        for tell in attribute.tells
+        for other in others
+        if other != name
+    ]
+    return StatedFact(name, named, (*short, attribute.line.format(v=value)))
 
 
 def capitalised(text: str) -> str:

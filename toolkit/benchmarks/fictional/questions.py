@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from soundingline.toolkit.benchmarks.fictional.pages import PHRASES, capitalised
+from soundingline.toolkit.benchmarks.fictional.pages import PHRASES, capitalised, stated_fact
 from soundingline.toolkit.benchmarks.fictional.world import (
     BY_NAME,
     LEXICONS,
@@ -39,6 +39,7 @@ from soundingline.toolkit.benchmarks.fictional.world import (
     Year,
     attribute_of,
 )
+from soundingline.toolkit.data import StatedFact
 
 Mask = npt.NDArray[np.bool_]
 ANSWER_KINDS: dict[str, type[Attribute]] = {
@@ -146,9 +147,10 @@ def solutions(
 class QuestionMaker:
     """Makes the questions of a world one after another and uses no entity of an answer twice."""
 
-    def __init__(self, world: World, hops: int, clues: int) -> None:
+    def __init__(self, world: World, hops: int, clues: int, yes_no: bool = True) -> None:
         self.world = world
         self.hops = hops
+        self._kinds = [kind for kind in ANSWER_KINDS if yes_no or kind != "yes/no"]
         self.most_clues = clues
         self._columns = Columns(world)
         self._used: set[Entity] = set()
@@ -236,7 +238,7 @@ class QuestionMaker:
         """What the question asks of the last entity: relation, kind of answer, threshold."""
         entity, last = path[-1], len(path) - 1
         used = {hop.relation for hop in hops if hop.subject == last}
-        kind = random.choice(list(ANSWER_KINDS))
+        kind = random.choice(self._kinds)
         free = [
             attribute
             for attribute in BY_NAME[entity.kind].attributes
@@ -361,6 +363,19 @@ def answers(world: World, question: Question) -> list[str]:
     if isinstance(attribute, Year):
         return [str(value)]
     return list(dict.fromkeys([f"{value:,}", str(value)]))
+
+
+def needed_facts(world: World, question: Question) -> list[StatedFact]:
+    """The facts that an answer rests on, each once: those of the clues, of the hops, and the one
+    that is asked for."""
+    needed = [(clue.position, clue.relation) for clue in question.clues]
+    needed += [(hop.subject, hop.relation) for hop in question.hops]
+    needed.append((len(question.path) - 1, question.relation))
+    facts = []
+    for position, relation in dict.fromkeys(needed):
+        entity = question.path[position]
+        facts.append(stated_fact(world, entity, attribute_of(entity.kind, relation)))
+    return facts
 
 
 def clue_phrase(kind: str, clue: Clue, one_of: Callable[[tuple[str, str]], str]) -> str:

@@ -1,0 +1,157 @@
+"""Search-R1: an agent that searches by marks in its text instead of tool calls."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from soundingline.agents.base import run_episode, search_tool_of
+from soundingline.agents.baselines import WithoutTools
+from soundingline.agents.chat import ChatAgent
+from soundingline.agents.conversation import Conversation
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.errors import ContextOverflow, Truncated
+from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams, Turn
+from soundingline.toolkit.search.answers import format_answer
+from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.search.tool import ResultsPage, ToolResult
+from soundingline.toolkit.trajectory import Trajectory
+
+_ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
+_CONTINUE = {"add_generation_prompt": False, "continue_final_message": True}
+
+
+class SearchR1Agent(ChatAgent):
+    """Search-R1 (Jin et al., 2025, arXiv 2503.09516), as its authors' code runs it.
+
+    One message of the user has the rules and the question, which ends in a question mark. The first
+    `<search>query</search>` or `<answer>text</answer>` of a reply is its action, and what follows
+    it is dropped. Results come back as `<information>Doc 1(Title: t) text</information>`. A reply
+    without an action, or one that the limit of tokens cuts before it, gets a correction (the
+    section `empty` of the prompt). When a budget is used up, the model replies once more; a search
+    in that reply is not made. A trajectory has the replies and the results as messages.
+
+    Args:
+        prompt: as in `ChatAgent`. An empty section `final` demands nothing after the last turn, as
+            the authors' code does.
+        continue_reply: send replies and results as one text of the model that it continues, which
+            is how it was trained. vLLM can do that for chat completions. False sends the results as
+            messages of the user, for any other server.
+        options: those of `ChatAgent` without `remind` and `first_call`, which concern tool calls.
+
+    Raises:
+        InputError: for a tool whose search needs other arguments than a query.
+    """
+
+    name = "search_r1"
+
+    def __init__(
+        self, *, prompt: str = "search_r1", continue_reply: bool = True, **options: Any
+    ) -> None:
+        super().__init__(prompt=prompt, **options)
+        self._continue_reply = continue_reply
+
+    def check_tool(self, tool: SearchTool) -> None:
+        """See `Agent`: the search must need a query alone."""
+        name, argument = search_tool_of(tool)
+        function = next(spec for spec in tool.specs() if spec["name"] == name)
+        properties = function["parameters"]["properties"]
+        needed = [key for key, schema in properties.items() if "null" not in schema["type"]]
+        if needed != [argument]:
+            raise InputError(
+                f"the tool {name} needs {', '.join(needed)}, and Search-R1 writes queries alone",
+                valid="a tool that takes a query",
+                do="set tool=search_r1 or tool=top_k",
+            )
+
+    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
+        """See `ChatAgent`."""
+        question = topic.text.strip()
+        question += "" if question.endswith("?") else "?"
+        opening = self._settings.prompt.opening(question)
+        session = cast(SearchTool, WithoutTools(tool))
+        return await run_episode(topic, session, self._work, opening=opening, clock=self._clock)
+
+    def _asked(self, model: ChatModel) -> ChatModel:
+        return _OneReply(model) if self._continue_reply else model
+
+    async def _converse(self, talk: Conversation) -> None:
+        while not (reason := talk.used_up()):
+            talk.steer_if_due()
+            try:
+                text = (await talk.ask()).text
+            except Truncated as cut:
+                text = cut.turn.text if cut.turn else ""
+            except ContextOverflow as overflow:
+                return await self._demand_answer(talk, overflow.code)
+            action = _ACTION.search(text)
+            if action is None:
+                talk.say(f"\n{self._settings.prompt.words('empty')}\n")
+                continue
+            talk.episode.messages[-1]["content"] = text[: action.end()]
+            if action[1] == "answer":
+                return self._accept(talk, _formatted(action))
+            talk.episode.tool.reasoning = text[: action.start()]
+            result = await self._search(talk, action[2].strip())
+            talk.say(f"\n\n<information>{_information(result)}</information>\n\n")
+        await self._demand_answer(talk, reason)
+
+    async def _search(self, talk: Conversation, query: str) -> ToolResult:
+        tool = talk.episode.tool
+        name, argument = search_tool_of(tool)
+        return await talk.in_time(asyncio.to_thread(tool.call, name, {argument: query}))
+
+    async def _last_reply(self, talk: Conversation, demand: str = "") -> str | None:
+        text = await super()._last_reply(talk, demand)
+        return text if text is None else _formatted(_ACTION.search(text))
+
+
+def _formatted(action: re.Match[str] | None) -> str:
+    """An answer in the format of all agents; empty without one."""
+    text = action[2].strip() if action and action[1] == "answer" else ""
+    return format_answer("", text, None) if text else ""
+
+
+def _information(result: ToolResult) -> str:
+    """The hits of a search as Search-R1 was trained on them: the first line of a text is its title.
+    The output of the tool if it refused the search."""
+    if not isinstance(result.page, ResultsPage):
+        return result.text
+    lines = []
+    for number, hit in enumerate(result.page.hits, start=1):
+        title, _, text = (hit.text or hit.snippet).partition("\n")
+        lines.append(f"Doc {number}(Title: {title}) {text}")
+    return "\n".join(lines)
+
+
+class _OneReply:
+    """A model that continues one reply: all messages behind that of the user are sent as one text
+    of the assistant."""
+
+    def __init__(self, model: ChatModel) -> None:
+        self._model = model
+        self.name = model.name
+
+    def ready(self) -> None:
+        self._model.ready()
+
+    async def respond(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        settings: SamplingParams | None = None,
+    ) -> Turn:
+        first = next(n for n, each in enumerate(messages, start=1) if each["role"] == "user")
+        text = "".join(message.get("content") or "" for message in messages[first:])
+        if not text or settings is None:
+            return await self._model.respond(messages[:first], tools, settings)
+        reply = {"role": "assistant", "content": text}
+        settings = replace(settings, extra={**settings.extra, **_CONTINUE})
+        return await self._model.respond([*messages[:first], reply], tools, settings)
+
+    async def close(self) -> None:
+        await self._model.close()

@@ -1,0 +1,69 @@
+"""A simulation that reads in place of a language model, for collections whose facts are known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from soundingline.toolkit.data import StatedFact
+from soundingline.toolkit.trajectory import Answer
+
+
+class ShownText(NamedTuple):
+    """A text that an agent was shown, under the title with which it was shown."""
+
+    docid: str
+    title: str
+    text: str
+
+
+class SimulatedReader:
+    """Answers a question right if the texts that an agent was shown state every fact that the
+    question needs, and says `unknown` otherwise. It never guesses and never misreads, so that the
+    accuracy of its answers measures search and exposure alone.
+
+    A text states a fact if it contains one of the fact's wordings whole, white space and capitals
+    aside, and names its subject in the wording or the title. Ids of documents play no part, except
+    that the answer cites the documents whose texts it used.
+
+    Args:
+        needed_facts: the facts that each question needs, by qid.
+        answers: the accepted answers by qid, the fullest first.
+    """
+
+    def __init__(
+        self,
+        needed_facts: Mapping[str, Sequence[StatedFact]],
+        answers: Mapping[str, Sequence[str]],
+    ) -> None:
+        self._needed, self._answers = needed_facts, answers
+
+    def answer(self, qid: str, shown: Iterable[ShownText]) -> Answer:
+        """The answer to a question after these texts, with confidence 100 or 0."""
+        texts = [(each, _plain(each.title), _plain(each.text)) for each in shown]
+        facts, sources = self._needed[qid], dict[str, None]()
+        found = 0
+        for fact in facts:
+            named, titled = _pattern(fact.named), _pattern((*fact.named, *fact.titled))
+            subject = _plain(fact.subject)
+            for each, title, text in texts:
+                if (titled if title == subject else named).search(text):
+                    sources[each.docid] = None
+                    found += 1
+                    break
+        told = f"Simulated reader: {found} of {len(facts)} needed facts were shown."
+        if found < len(facts):
+            return Answer(told, "unknown", 0.0)
+        return Answer(told, self._answers[qid][0], 100.0, tuple(sources))
+
+
+def _plain(text: str) -> str:
+    """The text without differences of white space and capitals."""
+    return " ".join(text.split()).casefold()
+
+
+def _pattern(wordings: Iterable[str]) -> re.Pattern[str]:
+    """Any of the wordings, not inside a longer word or number."""
+    either = "|".join(re.escape(_plain(wording)) for wording in wordings)
+    return re.compile(rf"(?<!\w)(?:{either})(?!\w|[.,]\d)")

@@ -1,0 +1,65 @@
+"""Pages that MkDocs generates: the README as the first page, the options of `conf/`, the API."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).resolve().parents[1]
+CONF = ROOT / "conf"
+# The classes of a user's script, by package.
+REFERENCE = {
+    "soundingline.pipelines": None,  # its `__all__`
+    "soundingline.experiments": ["Experiment"],
+    "soundingline.agents.base": ["Agent", "Episode"],
+    "soundingline.toolkit.errors": ["InputError"],
+}
+
+
+def on_files(files, config):
+    pages = {"index.md": front_page, "options.md": options, "reference.md": reference}
+    for name, write in pages.items():
+        files.append(File.generated(config, name, content=write()))
+    return files
+
+
+def front_page():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.sub(r"\]\(docs/", "](", text)
+
+
+def options():
+    """Every option of every group: the comment of its file, and its settings."""
+    parts = [
+        "# Options",
+        "Each option is a file of `conf/`; its keys are arguments of the class that it names.",
+    ]
+    for group in sorted(path for path in CONF.iterdir() if path.is_dir() and path.name[0] != "_"):
+        parts.append(f"## {group.name}")
+        for path in sorted(group.rglob("*.yaml")):
+            name = path.relative_to(group).with_suffix("")
+            parts += [f"### {group.name}={name}", *described(path.read_text(encoding="utf-8"))]
+    return "\n\n".join(parts) + "\n"
+
+
+def described(text):
+    lines = text.splitlines()
+    comment = []
+    while lines and lines[0].startswith("#"):
+        line = lines.pop(0).removeprefix("#").strip()
+        if not line.startswith("@package"):
+            comment.append(line)
+    yield re.sub(r"([<>_*])", r"\\\1", " ".join(comment))
+    yield "```yaml\n" + "\n".join(lines).strip() + "\n```"
+
+
+def reference():
+    parts = ["# API reference", "Public classes and functions, from their docstrings."]
+    for module, names in REFERENCE.items():
+        parts.append(f"## {module}")
+        names = names or sorted(import_module(module).__all__, key=str.lower)
+        parts += [f"::: {module}.{name}" for name in names]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,304 @@
+"""What an experiment needs before it is started: keys, GPU memory, a canary, dollars and hours.
+
+The estimate is a formula over few numbers, printed by `soundingline describe experiment=...`. After
+n calls, an agent has sent n + 1 requests. Each repeats the prompt and all that earlier calls added,
+which servers with a prefix cache bill as cached::
+
+    input  = (n + 1) prompt + n (n + 1) / 2 call      of which fresh = prompt + n call
+    output = (n + 1) reply
+    hours  = questions (n + 1) seconds / concurrency, at most the budget's seconds a question
+
+n is the published number of calls, or 20: Pi-Serini's agents make 15 to 24. A prompt has 1,500
+tokens and a reply 250. A call adds k max_tokens + 250 tokens with `tool=top_k`. With other tools it
+adds 880, for which 20 calls cost gpt-5.5 the $291.6 that 830 questions of Pi-Serini cost; the share
+of cached tokens is then 91 %, in the paper 82 to 90 %. A request takes 10 seconds: 20 calls end
+where that agent is told to answer, after 210 seconds. Enrichment, re-rankers and the judge are not
+counted.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from soundingline.experiments.config import Settings, choice_of, is_choice, overrides_of_cells
+from soundingline.experiments.published_figures import RUN_DOLLARS, is_measure, rows_of
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.messages import Usage
+from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.obfuscation import VARIABLE
+
+CALLS, PROMPT, REPLY, CALL, SECONDS = 20.0, 1500, 250, 880, 10.0
+WIDTH = 100
+_PRECISION = {"4bit": 0.65, "fp8": 1.05}  # bytes a parameter, with scales; else two
+# Billions of parameters that a name does not state, and precisions that it does not.
+_BILLIONS = {
+    "zai-org/GLM-4.7-Flash": 30.0,
+    "colbert-ir/colbertv2.0": 0.11,
+    "naver/splade-v3": 0.11,
+    "naver/splade-cocondenser-ensembledistil": 0.11,
+    "intfloat/e5-base-v2": 0.11,
+    "BeIR/sparta-msmarco-distilbert-base-v1": 0.07,
+    "sentence-transformers/all-MiniLM-L6-v2": 0.02,
+}
+_FOUR_BITS = ("openai/gpt-oss-20b",)
+_SMALL = 1.0  # gigabytes: a processor can run such a model over a small corpus
+_WITHOUT_MODELS = frozenset({"benchmark", "unit", "engine", "tool", "judge", "budget", "grid"})
+# Tokens of Qwen3's tokenizer, on all questions and documents.
+PUBLISHED: dict[str, tuple[str, dict[str, float]]] = {
+    "browsecomp_plus": (
+        "arXiv 2602.21456, Table 1",
+        {
+            "questions": 830,
+            "tokens a question": 132.19,
+            "documents": 100_195,
+            "tokens a document": 7845.55,
+            "passages": 2_772_255,
+            "tokens a passage": 279.64,
+            "passages a document": 27.7,
+        },
+    )
+}
+
+
+class Model(NamedTuple):
+    """A model of a cell: its group, its name, the variable of its key, and whether it runs on this
+    machine."""
+
+    group: str
+    name: str
+    key: str
+    local: bool
+
+    @property
+    def gigabytes(self) -> float | None:
+        """The size of the weights of a model that runs here; None if its name does not tell it."""
+        stated = re.search(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z])", self.name.lower())
+        billions = _BILLIONS.get(self.name, float(stated[1]) if stated else None)
+        if not self.local or billions is None:
+            return None
+        form = "4bit" if self.name in _FOUR_BITS else "fp8" if "fp8" in self.name.lower() else ""
+        return billions * _PRECISION.get(form, 2.0)
+
+
+class Estimate(NamedTuple):
+    """Tokens, dollars and hours of the questions of a cell; None where unknown."""
+
+    questions: int
+    calls: float
+    input: int
+    cached: int
+    output: int
+    dollars: float | None
+    hours: float
+    published: bool  # whether the dollars are the paper's
+
+
+def models_of(config: DictConfig) -> dict[str, Model]:
+    """The models of a configuration by group: language models, and what a stage loads."""
+    found = {}
+    for group, option in config.items():
+        if not isinstance(option, DictConfig) or OmegaConf.is_missing(option, "model"):
+            continue
+        if str(group).endswith("llm"):
+            key, server = option.get("key_env") or "", option.get("server")
+            # A llama.cpp needs no GPU.
+            local = "Vllm" in str(server._target_) if server else _here(option.get("base_url"))
+        elif "device" in option:
+            key, local = "", True
+        else:
+            continue
+        found[str(group)] = Model(str(group), str(option.model), str(key), local)
+    return found
+
+
+def _here(address: Any) -> bool:
+    return str(address).startswith(("http://127.0.0.1", "http://localhost"))
+
+
+class Plan:
+    """An experiment: its configuration, its cells on both scales, and the models of all cells."""
+
+    def __init__(
+        self, overrides: Sequence[str], search_path: Sequence[str], memo: dict[str, DictConfig]
+    ) -> None:
+        self._search_path, self._memo = search_path, memo
+        settings = Settings.compose(overrides, search_path)
+        self.config = settings.config
+        self._benchmark = settings.choices["benchmark"]
+        self.cells = overrides_of_cells(overrides, search_path)
+        self.models = [self._models(cell) for cell in self.cells]
+
+    def _models(self, cell: Sequence[str]) -> dict[str, Model]:
+        """The models of a cell: those of the configuration, with the options that it chooses. What
+        an option chooses in its turn, such as a re-ranker's language model, counts too."""
+        models = models_of(self.config)
+        for word in filter(is_choice, cell):
+            key = word.partition("=")[0]
+            if key in _WITHOUT_MODELS:
+                continue
+            group = next((g for g in map(str, self.config) if choice_of(g) == key), key)
+            models.pop(group, None)
+            models |= models_of(self._chosen(word))
+        return models
+
+    def _chosen(self, word: str) -> DictConfig:
+        if word not in self._memo:
+            try:
+                self._memo[word] = Settings.compose([word], self._search_path).config
+            except (
+                InputError,
+                OmegaConfBaseException,
+            ):  # its values are read from a tuning that has not been run yet
+                self._memo[word] = OmegaConf.create({})
+        return self._memo[word]
+
+    @property
+    def published(self) -> Mapping[str, Any]:
+        return self.config.get("published") or {}
+
+    @property
+    def needs(self) -> list[str]:
+        """Keys by their variables, the canary, and the gigabytes of weights of the largest cell."""
+        every = [model for models in self.models for model in models.values()]
+        keys = sorted({model.key for model in every if model.key})
+        canary = [VARIABLE] if self.config.benchmark.get("obfuscated") else []
+        return [*keys, *canary, *self._gpu()]
+
+    def _gpu(self) -> list[str]:
+        cells = [{m.name: m.gigabytes for m in cell.values() if m.local} for cell in self.models]
+        large = [
+            {name: size for name, size in cell.items() if size is not None and size >= _SMALL}
+            for cell in cells
+        ]
+        largest = max(large, key=lambda cell: sum(cell.values()), default={})
+        parts = ", ".join(f"{name.split('/')[-1]} {size:.0f}" for name, size in largest.items())
+        text = f"GPU: {sum(largest.values()):.0f} GB of weights in the largest cell ({parts})"
+        others = {name: size for cell in cells for name, size in cell.items()}
+        unknown = [name.split("/")[-1] for name, size in sorted(others.items()) if size is None]
+        small = [n.split("/")[-1] for n, size in sorted(others.items()) if size and size < _SMALL]
+        return [
+            *([text] if largest else []),
+            *([f"GPU for {', '.join(unknown)}"] if unknown else []),
+            *([f"a GPU for {', '.join(small)} on a large corpus"] if small else []),
+        ]
+
+    def estimates(self) -> Iterator[Estimate | None]:
+        """The estimate of each cell; None without an agent that asks a model, and where the number
+        of questions is unknown."""
+        for cell, models in zip(self.cells, self.models, strict=True):
+            yield self._estimate(cell, models)
+
+    def _estimate(self, cell: Sequence[str], models: Mapping[str, Model]) -> Estimate | None:
+        values = dict(word.split("=", 1) for word in cell)
+        agent = (
+            self._chosen(f"agent={values['agent']}").agent
+            if "agent" in values
+            else self.config.agent
+        )
+        questions = self._questions
+        if "llm" not in models or not questions or not str(agent._target_).endswith("ChatAgent"):
+            return None
+        llm = self._chosen(f"llm={values['llm']}").llm if "llm" in values else self.config.llm
+        tool = self._chosen(f"tool={values['tool']}").tool if "tool" in values else self.config.tool
+        row: Mapping[str, Any] = next((r for r in self._rows() if self._is_of(r, values)), {})
+        calls = sum(row.get(name) or 0.0 for name in ("search_calls", "read_calls")) or CALLS
+        added = tool.k * tool.max_tokens + REPLY if "k" in tool else CALL
+        fresh = PROMPT + calls * added
+        read = (calls + 1) * PROMPT + calls * (calls + 1) / 2 * added
+        written = (calls + 1) * REPLY
+        usage = Usage(input=round(read), cached=round(read - fresh), output=round(written))
+        table = Price.of_record(OmegaConf.to_container(llm.price, resolve=True))  # type: ignore[arg-type]
+        cost = table.cost(usage)
+        paper = row.get(RUN_DOLLARS)
+        seconds = min((calls + 1) * SECONDS, self.config.budget.get("seconds") or float("inf"))
+        return Estimate(
+            questions,
+            calls,
+            round(read),
+            round(read - fresh),
+            round(written),
+            paper if paper is not None else None if cost is None else cost * questions,
+            questions * seconds / self.config.concurrency / 3600,
+            paper is not None,
+        )
+
+    @property
+    def _questions(self) -> int | None:
+        """The published number of questions, else that of a whole benchmark where it is known."""
+        known = self.published.get("questions")
+        selected = any(
+            self.config.benchmark.get(name) for name in ("qids", "sample", "limit", "split")
+        )
+        if known or selected or self._benchmark not in PUBLISHED:
+            return known
+        return int(PUBLISHED[self._benchmark][1]["questions"])
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return rows_of(self.published) if self.published.get("rows") else []
+
+    def _is_of(self, row: Mapping[str, Any], values: Mapping[str, str]) -> bool:
+        factors = {name: v for name, v in row.items() if not is_measure(name) and v is not None}
+        return all(values.get(name, str(value)) == str(value) for name, value in factors.items())
+
+    def estimate_text(self) -> str:
+        """The dollars and hours of all cells."""
+        known = [each for each in self.estimates() if each]
+        if not known:
+            return ""
+        hours = sum(each.hours for each in known)
+        priced = [each.dollars for each in known if each.dollars is not None]
+        origin = "the paper's figure" if all(each.published for each in known) else "by formula"
+        dollars = f"${sum(priced):,.0f} ({origin})" if priced else "no bill for served models"
+        if priced and len(priced) < len(self.cells):
+            dollars += f" for {len(priced)} of {len(self.cells)} cells"
+        return f"{dollars}; {hours:,.0f} hours at concurrency={self.config.concurrency}"
+
+    def formula(self) -> Iterator[str]:
+        """The numbers behind the estimate, one line for each cell."""
+        for number, each in enumerate(self.estimates(), start=1):
+            if each:
+                share = each.cached / each.input
+                dollars = "unknown price" if each.dollars is None else f"${each.dollars:,.2f}"
+                dollars = (
+                    f"= {dollars}" if not each.published else f"by the formula; paper: {dollars}"
+                )
+                yield (
+                    f"estimate of cell {number}: {each.questions:,} questions x "
+                    f"({each.calls:g} calls: {each.input:,} tokens in, {share:.0%} cached, "
+                    f"{each.output:,} out) {dollars}; "
+                    f"{each.hours:,.1f} hours"
+                )
+
+
+def block(name: str, about: str, plan: Plan, laptop: int) -> str:
+    """What `soundingline list experiments` prints of an experiment, in at most `WIDTH` columns."""
+    published = plan.published
+    source = published.get("source", "")
+    if source and published.get("questions"):
+        source += f"; {published['questions']:,} questions"
+    rows = [
+        ", ".join(f"{key} {value}" for key, value in row.items() if value is not None)
+        for row in plan._rows()
+    ]
+    lines = {
+        "about": about,
+        "paper": source or "none",
+        "cells": f"{len(plan.cells)}; with scale=laptop {laptop}",
+        "needs": "; ".join(plan.needs) or "nothing but its data",
+        "estimate": plan.estimate_text(),
+        "published": "\n".join(rows),
+    }
+    shown = [f"experiment={name}"]
+    for title, text in lines.items():
+        for place, line in enumerate(text.splitlines()):
+            head = f"  {title if not place else '':10} "
+            shown += textwrap.wrap(
+                line, WIDTH, initial_indent=head, subsequent_indent=" " * 15, break_on_hyphens=False
+            )
+    return "\n".join(shown)

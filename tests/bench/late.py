@@ -1,0 +1,250 @@
+"""Late interaction: the compressed index of ColBERT against exact MaxSim and other libraries."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import rivals
+from harness import DATA, Table, benchmark, in_own_process, interleaved, load, size_mb
+from numpy.lib.format import open_memmap
+
+from soundingline.pipelines.learned.compressed import (
+    CompressedSearch,
+    read_compressed,
+    write_compressed,
+)
+from soundingline.pipelines.learned.encoding import Block
+from soundingline.pipelines.learned.vectors import DocumentVectors, NumpySearch
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import atomic_folder
+
+TYPES, TOPICS, OWN, BLOCK = 1 << 14, 2000, 100, 200
+TARGET = 2_770_000, 180  # passages of the text-ranking study's corpus, and tokens of each
+DEPTH, COMPARED = 1000, (10, 100, 1000)
+
+
+def _unit(rows):
+    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+
+
+class Drawn:
+    """Passages of 60 to 180 tokens, stored in float16, as blocks of an encoding.
+
+    A token's vector is the sum of a part that all share, its type (one of 2^14; frequencies follow
+    Zipf's law), its topic (each passage has two of 2,000, each topic prefers 100 types) and noise.
+    A query has 32 noisy copies of tokens of a passage (cosine 0.86 on average).
+    """
+
+    def __init__(self, folder, passages, dimensions, seed):
+        path = folder / f"late-{passages}-{dimensions}-{seed}"
+        if not path.exists():
+            with atomic_folder(path) as unfinished:
+                self._draw(unfinished, passages, dimensions, seed)
+        self.path, self.offsets = path, np.load(path / "offsets.npy")
+        self.vectors = np.asarray(np.load(path / "vectors.npy", mmap_mode="r"))
+        self.counts = {"rows": len(self.vectors)}
+
+    def _draw(self, path, passages, dimensions, seed):
+        chance = np.random.default_rng(seed)
+        types = _unit(chance.standard_normal((TYPES, dimensions), np.float32))
+        topics = _unit(chance.standard_normal((TOPICS, dimensions), np.float32))
+        popular = np.cumsum(1 / (np.arange(TYPES) + 5.0))
+        own = np.searchsorted(popular, chance.random((TOPICS, OWN)) * popular[-1])
+        lengths = chance.integers(60, 181, passages)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        shape = int(offsets[-1]), dimensions
+        vectors = open_memmap(path / "vectors.npy", "w+", np.float16, shape)
+        for first in range(0, passages, BLOCK):
+            part = offsets[first : first + BLOCK + 1]
+            passage = np.repeat(np.arange(len(part) - 1), np.diff(part))
+            size = len(passage)
+            pairs = (chance.random((len(part) - 1, 2)) ** 2 * TOPICS).astype(int)
+            topic = pairs[passage, (chance.random(size) < 0.3).astype(int)]
+            preferred = own[topic, (chance.random(size) ** 2 * OWN).astype(int)]
+            common = np.searchsorted(popular, chance.random(size) * popular[-1])
+            kind = np.where(chance.random(size) < 0.7, preferred, common)
+            noise = _unit(chance.standard_normal((size, dimensions), np.float32))
+            rows = 0.3 * types[0] + 0.75 * types[kind] + 0.4 * topics[topic] + 0.4 * noise
+            vectors[part[0] : part[-1]] = _unit(rows)
+        vectors.flush()
+        np.save(path / "offsets.npy", offsets)
+
+    def __iter__(self):
+        for first in range(0, len(self.offsets) - 1, 2000):
+            part = self.offsets[first : first + 2001]
+            yield Block([], self.vectors[part[0] : part[-1]], part - part[0])
+
+    def queries(self, number, seed):
+        chance, made = np.random.default_rng((seed, 1)), []
+        for passage in chance.integers(0, len(self.offsets) - 1, number):
+            rows = chance.integers(self.offsets[passage], self.offsets[passage + 1], 32)
+            noise = _unit(chance.standard_normal((32, self.vectors.shape[1]), np.float32))
+            made.append(_unit(0.85 * self.vectors[rows] + 0.5 * noise).astype(np.float32))
+        return made
+
+
+@benchmark(
+    "Late interaction",
+    packages=("faiss-cpu", "lancedb", "numpy"),
+    limits="the vectors of a trained model, whose neighbours may be easier or harder to tell apart",
+    passages=(10_000, 600),
+    queries=(10, 5),
+    dimensions=(128, 128),
+    seed=(7, 7),
+    rivals=(1, 1),
+    options={"plaid": {"help": "the python of an environment that has fast-plaid"}},
+)
+def late(options):
+    """Overlap of the best passages with those of exact MaxSim, space, building and search."""
+    drawn = Drawn(DATA, options.passages, options.dimensions, options.seed)
+    queries = drawn.queries(options.queries, options.seed)
+    exact = NumpySearch(DocumentVectors(drawn.vectors, drawn.offsets))
+    systems = {"exact, float16": lambda query: exact([query], DEPTH)[0].numbers}
+    costs = {"exact, float16": (drawn.vectors.nbytes, None)}
+    path = drawn.path / "ivf_pq"
+    costs["ivf_pq"] = _built(_build_ours, drawn, path, options)
+    documents = read_compressed(path)
+    decoded = NumpySearch(documents)
+    if options.passages <= 20_000:
+        systems["ivf_pq, all decoded"] = lambda query: decoded([query], DEPTH)[0].numbers
+    for probes in (2, 8, 32):
+        search = CompressedSearch(path, documents, probes)
+        systems[f"ivf_pq, {probes} probes"] = partial(_numbers, search)
+    if options.rivals and find_spec("lancedb"):
+        path = drawn.path / "lance"
+        costs["LanceDB IVF_PQ"] = _built(_build_lance, drawn, path, options)
+        table = rivals.rival("lancedb").connect(path).open_table("passages")
+        for probes, refine in ((8, None), (32, None), (32, 4)):
+            name = f"LanceDB IVF_PQ, {probes} probes" + (f", refine {refine}" if refine else "")
+            systems[name] = partial(_lance, table, probes, refine)
+    seconds, found = interleaved(systems, [queries], queries[:1])
+    if options.plaid:
+        seconds["fast-plaid"], found["fast-plaid"], costs["fast-plaid"] = _plaid(
+            options.plaid, drawn, queries
+        )
+    base, best = np.median(seconds["exact, float16"]), found["exact, float16"]
+    rows = []
+    for name, rankings in found.items():
+        shares = [
+            np.mean([len({*a[:k]} & {*b[:k]}) / k for a, b in zip(rankings, best, strict=True)])
+            for k in (min(each, options.passages) for each in COMPARED)
+        ]
+        ratio = np.median(seconds[name]) / base
+        rows.append([name, *(f"{share:.3f}" for share in shares), f"{ratio:.2f}"])
+    built, scale = [], TARGET[0] * TARGET[1] / len(drawn.vectors)
+    for name, (size, cost) in costs.items():
+        spent = (f"{cost.processor:,.0f}", f"{cost.peak_mb:,.0f}") if cost else ("", "")
+        built.append(
+            [name, f"{size / options.passages:,.0f}", *spent, f"{size * scale / 1e9:,.0f}"]
+        )
+    yield (
+        f"{options.passages:,} generated passages, {len(drawn.vectors):,} vectors of "
+        f"{options.dimensions} dimensions, {options.queries} queries of 32 tokens, depth {DEPTH}. "
+        f"An exact search takes {1000 * base:,.0f} ms; times are medians as multiples of it, from "
+        f"one run. The last column computes the space of {TARGET[0]:,} passages of {TARGET[1]} "
+        f"tokens. {load()}"
+    )
+    head = ["search", *(f"overlap in the top {k}" for k in COMPARED), "time / exact"]
+    yield Table(head, rows)
+    head = ["index", "bytes a passage", "processor s", "peak MiB", "GB for the study's corpus"]
+    yield Table(head, built)
+
+
+def _numbers(search, query):
+    return search([query], DEPTH)[0].numbers
+
+
+def _built(build, drawn, path, options):
+    """Bytes and cost of a new index."""
+    shutil.rmtree(path, ignore_errors=True)
+    settings = (options.passages, options.dimensions, options.seed)
+    cost = in_own_process(build, drawn.path.parent, settings, path)
+    return size_mb(path) * 2**20, cost
+
+
+def _build_ours(folder, settings, path):
+    path.mkdir()
+    write_compressed(Drawn(folder, *settings), path)
+
+
+def _build_lance(folder, settings, path):
+    import pyarrow as pa
+
+    drawn = Drawn(folder, *settings)
+    vector = pa.list_(pa.float32(), settings[1])
+    schema = pa.schema([("number", pa.int64()), ("vector", pa.list_(vector))])
+
+    def batches():
+        begin = 0
+        for block in drawn:
+            flat = pa.array(block.values.astype(np.float32).reshape(-1))
+            rows = pa.FixedSizeListArray.from_arrays(flat, settings[1])
+            lists = pa.ListArray.from_arrays(pa.array(block.offsets.astype(np.int32)), rows)
+            numbers = pa.array(np.arange(begin, begin + len(lists)))
+            begin += len(lists)
+            yield pa.record_batch([numbers, lists], schema=schema)
+
+    reader = pa.RecordBatchReader.from_batches(schema, batches())
+    library = rivals.rival("lancedb")
+    table = library.connect(path).create_table("passages", reader)
+    lists = 1 << int(np.log2(4 * len(drawn.vectors) ** 0.5))
+    recipe = library.index.IvfPq(
+        distance_type="cosine",
+        num_partitions=lists,
+        num_sub_vectors=settings[1] // 4,
+        max_iterations=10,
+        sample_rate=40,
+    )
+    table.create_index("vector", config=recipe)
+
+
+def _lance(table, probes, refine, query):
+    """Without `refine` LanceDB estimates what its index does not hold; with it, it reads the
+    vectors of `refine` times as many passages."""
+    search = table.search(query).limit(DEPTH).nprobes(probes).select(["number", "_distance"])
+    found = (search.refine_factor(refine) if refine else search).to_arrow()
+    return found["number"].to_numpy()
+
+
+# Runs in another environment, because fast-plaid needs one exact version of torch.
+_PLAID = """
+import os, sys, time
+from itertools import pairwise
+import numpy as np, torch
+from fast_plaid import search
+folder = sys.argv[1]
+vectors = np.load(folder + "/vectors.npy", mmap_mode="r")
+offsets, queries = np.load(folder + "/offsets.npy"), np.load(folder + "/queries.npy")
+index = search.FastPlaid(index=folder + "/plaid", device="cpu")
+passages = [torch.from_numpy(np.array(vectors[a:b])).float() for a, b in pairwise(offsets)]
+index.create(documents_embeddings=passages, nbits=4)
+built, found, seconds = sum(os.times()[:4]), [], []
+for query in [queries[0], *queries]:
+    start = time.perf_counter()
+    (ranked,) = index.search(torch.from_numpy(query)[None], top_k=1000, show_progress=False)
+    seconds.append(time.perf_counter() - start)
+    found.append([number for number, _ in ranked])
+np.savez(folder + "/plaid.npz", built=built, seconds=seconds[1:], found=np.array(found[1:]))
+"""
+
+
+def _plaid(python, drawn, queries):
+    np.save(drawn.path / "queries.npy", np.stack(queries))
+    shutil.rmtree(drawn.path / "plaid", ignore_errors=True)
+    try:
+        cost = in_own_process(_run, [python, "-c", _PLAID, str(drawn.path)])
+    except RuntimeError as error:
+        raise InputError(f"--plaid {python} does not run fast-plaid", do="see above") from error
+    result = np.load(drawn.path / "plaid.npz")
+    cost = cost._replace(processor=float(result["built"]))
+    size = size_mb(drawn.path / "plaid") * 2**20
+    return result["seconds"].tolist(), list(result["found"]), (size, cost)
+
+
+def _run(command):
+    subprocess.run([str(Path(command[0]).absolute()), *command[1:]], check=True)
