@@ -1,11 +1,18 @@
 """PaSaMaster (Du et al., 2026): what its text states, and our choices where it states none."""
 
+import inspect
 from pathlib import Path
 
 import pytest
 from effort import SOAK
 from entry_points import run_entry
 from sheet import cells, check_constants, experiments, overrides_of_cells
+
+from soundingline.experiments.build import make_interface
+from soundingline.experiments.config import Settings
+from soundingline.experiments.distillation import distill
+from soundingline.experiments.pipeline import build_pipeline, with_literature_tools
+from soundingline.pipelines.backend import PipelineBackend
 
 SYSTEM = {
     "agent": "pasamaster",
@@ -63,6 +70,27 @@ def test_the_main_table_has_the_system_and_its_contestants():
         "OpenScholar": 0.0792,
         "Google Scholar": 0.0139,
     }
+
+
+def test_distillation_has_our_choices_where_the_paper_states_none():
+    stated = inspect.signature(distill).parameters
+    unstated = {
+        **{"clusters": 20, "questions": 2, "held_out": 0.4},
+        **{"steps": 300, "batch": 24, "rate": 5e-5, "method": "isotonic"},
+    }
+    assert {name: stated[name].default for name in unstated} == unstated
+
+
+def test_a_librarian_searches_follows_links_and_resolves_findings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = Settings.compose(["agent=navigator", *SMALL]).config
+    built = build_pipeline(config)
+    tool, _ = with_literature_tools(make_interface(config.tool), built, config)
+    session = tool.open(PipelineBackend(built.pipeline).asked_by("q"), built.prepared.store)
+    tools = {spec["name"] for spec in session.specs()}
+    assert tools >= {"search", "expand", "resolve", "read", "locate", "score"}
+    document = next(iter(built.benchmark.documents()))
+    assert document.docid in session.call("resolve", {"findings": document.title}).call.shown
 
 
 def test_rounds_are_one_to_four_and_the_stop_rule_can_act():
