@@ -610,7 +610,7 @@ def test_no_model_sets_a_length_or_a_precision_of_its_own():
         for name in ("dtype", "max_length", "query_max_length"):
             if name in parameters:
                 assert parameters[name].default is None, f"{kind.__name__}({name}=...)"
-    assert checked == 7
+    assert checked == 8
 
 
 # Half of the distance between neighbours of 8 bits, and a little for the order of the sum.
