@@ -25,8 +25,9 @@ SlurmdPort={node_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-# A requeued job waits until its credential has expired: two minutes unless this is set.
-AuthInfo=socket={folder}/munge/socket,cred_expire=5
+# A requeued job waits until its credential has expired, two minutes by default. It must be longer
+# than its first start takes to end: a node with both is drained (Duplicate jobid).
+AuthInfo=socket={folder}/munge/socket,cred_expire=20
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -42,6 +43,7 @@ SchedulerParameters=sched_interval=5,bf_interval=5
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=5
+MinJobAge=3600
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 JobRequeue=1
