@@ -18,6 +18,7 @@ from soundingline.experiments.build import check_arguments, fits, make
 from soundingline.experiments.cli import CONF
 from soundingline.experiments.config import Settings, register
 from soundingline.experiments.naming import cell_name
+from soundingline.experiments.pipeline import librarian_option
 from soundingline.toolkit.errors import InputError
 
 GROUPS = sorted(
@@ -73,7 +74,8 @@ def test_option_composes_fits_its_target_and_lists_every_setting(group, option, 
     if (group, option) in NEEDED:
         (beir / "chosen.yaml").write_text("k1: 1.0\nb: 0.4\n", encoding="utf-8")
         overrides += [item.replace("PATH", str(beir)) for item in NEEDED[group, option]]
-    leaf = compose("config", overrides=overrides)[group]
+    config = compose("config", overrides=overrides)
+    leaf = librarian_option(config, group) if group == "scorer" else config[group]
     target = leaf.get("_target_")
     if not target:
         return
