@@ -43,19 +43,19 @@ class SimulatedReader:
         """The answer to a question after these texts, with confidence 100 or 0."""
         texts = [(each, _plain(each.title), _plain(each.text)) for each in shown]
         facts, sources = self._needed[qid], dict[str, None]()
-        found = 0
+        stated = 0
         for fact in facts:
             named, titled = _pattern(fact.named), _pattern((*fact.named, *fact.titled))
             subject = _plain(fact.subject)
             for each, title, text in texts:
                 if (titled if title == subject else named).search(text):
                     sources[each.docid] = None
-                    found += 1
+                    stated += 1
                     break
-        told = f"Simulated reader: {found} of {len(facts)} needed facts were shown."
-        if found < len(facts):
-            return Answer(told, "unknown", 0.0)
-        return Answer(told, self._answers[qid][0], 100.0, tuple(sources))
+        explanation = f"Simulated reader: {stated} of {len(facts)} needed facts were shown."
+        if stated < len(facts):
+            return Answer(explanation, "unknown", 0.0)
+        return Answer(explanation, self._answers[qid][0], 100.0, tuple(sources))
 
 
 def _plain(text: str) -> str:

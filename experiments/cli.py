@@ -370,9 +370,9 @@ def _root_settings() -> Iterator[tuple[str, str, str]]:
         if line.startswith("#"):
             comment.append(line.lstrip("# "))
             continue
-        if found := re.match(r"(\w+): (\S.*?)(?:  # (.*))?$", line):
-            key, value, beside = found.groups()
-            yield key, value.replace(", ", ","), " ".join(filter(None, [*comment, beside]))
+        if setting := re.match(r"(\w+): (\S.*?)(?:  # (.*))?$", line):
+            key, value, remark = setting.groups()
+            yield key, value.replace(", ", ","), " ".join(filter(None, [*comment, remark]))
         comment = []
 
 

@@ -100,8 +100,8 @@ def enrich(settings: Settings) -> None:
     else:
         left = 0
     if left:
-        told = f"{shard} is enriched; without shard= this command enriches what is left and indexes"
-        Console().print(told, highlight=False, soft_wrap=True)
+        line = f"{shard} is enriched; without shard= this command enriches what is left and indexes"
+        Console().print(line, highlight=False, soft_wrap=True)
         return
     print_enriched(stage.enriched(collection).index)
 

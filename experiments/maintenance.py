@@ -109,8 +109,8 @@ def _encoded_shards(
     missing = sorted({number for _, numbers in lacking for number in numbers})
     if missing and shard:
         waiting = ", ".join(map(str, missing))
-        told = f"{shard} is encoded; the last one makes the index (missing: {waiting})"
-        Console().print(told, highlight=False, soft_wrap=True)
+        line = f"{shard} is encoded; the last one makes the index (missing: {waiting})"
+        Console().print(line, highlight=False, soft_wrap=True)
     elif missing:
         path = next(path for path, numbers in lacking if numbers)
         given = [item for item in settings.overrides if key_of(item) != "shard"]
@@ -254,8 +254,10 @@ def _experiments(abouts: Mapping[str, str], search_path: Sequence[str]) -> str:
     for name, about in sorted(abouts.items()):
         if name.startswith("base/"):  # what experiments share
             continue
-        plan = Plan([f"experiment={name}"], search_path, memo)
-        laptop = overrides_of_cells([f"experiment={name}", "scale=laptop"], search_path)
+        overrides = [f"experiment={name}"]
+        cells = overrides_of_cells(overrides, search_path)
+        plan = Plan(Settings.compose(overrides, search_path), cells, memo)
+        laptop = overrides_of_cells([*overrides, "scale=laptop"], search_path)
         blocks.append(block(name, about, plan, len(laptop)))
     return "\n\n".join(blocks)
 
@@ -288,7 +290,7 @@ def describe(
         rows.add_row(f"cell {number}", " ".join(cell) or "the baseline")
     Console().print(rows)
     if "experiment" in settings.choices and settings.choices["experiment"] not in ("None", "null"):
-        plan = Plan(settings.overrides, settings.search_path, {})
+        plan = Plan(settings, cells)
         for line in (f"needs: {'; '.join(plan.needs)}", *plan.formula()):
             Console(soft_wrap=True).print(line, highlight=False)
     changed = {key_of(override).partition("@")[0].split(".")[0] for override in settings.overrides}

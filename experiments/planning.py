@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from soundingline.experiments.config import Settings, choice_of, is_choice, overrides_of_cells
+from soundingline.experiments.config import Settings, choice_of, is_choice
 from soundingline.experiments.published_figures import RUN_DOLLARS, is_measure, rows_of
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.messages import Usage
@@ -122,16 +122,23 @@ def _here(address: Any) -> bool:
 
 
 class Plan:
-    """An experiment: its configuration, its cells on both scales, and the models of all cells."""
+    """An experiment: its configuration, its cells, and the models of all cells.
+
+    Args:
+        settings: what the experiment composes.
+        cells: the overrides of each cell, as `overrides_of_cells` gives them.
+        memo: configurations of options that cells choose, which several plans share.
+    """
 
     def __init__(
-        self, overrides: Sequence[str], search_path: Sequence[str], memo: dict[str, DictConfig]
+        self,
+        settings: Settings,
+        cells: Sequence[Sequence[str]],
+        memo: dict[str, DictConfig] | None = None,
     ) -> None:
-        self._search_path, self._memo = search_path, memo
-        settings = Settings.compose(overrides, search_path)
-        self.config = settings.config
+        self._search_path, self._memo = settings.search_path, {} if memo is None else memo
+        self.config, self.cells = settings.config, cells
         self._benchmark = settings.choices["benchmark"]
-        self.cells = overrides_of_cells(overrides, search_path)
         self.models = [self._models(cell) for cell in self.cells]
 
     def _models(self, cell: Sequence[str]) -> dict[str, Model]:
@@ -206,7 +213,7 @@ class Plan:
             return None
         llm = self._chosen(f"llm={values['llm']}").llm if "llm" in values else self.config.llm
         tool = self._chosen(f"tool={values['tool']}").tool if "tool" in values else self.config.tool
-        row: Mapping[str, Any] = next((r for r in self._rows() if self._is_of(r, values)), {})
+        row: Mapping[str, Any] = next((r for r in self.rows if self._is_of(r, values)), {})
         calls = sum(row.get(name) or 0.0 for name in ("search_calls", "read_calls")) or CALLS
         added = tool.k * tool.max_tokens + REPLY if "k" in tool else CALL
         fresh = PROMPT + calls * added
@@ -239,7 +246,9 @@ class Plan:
             return known
         return int(PUBLISHED[self._benchmark][1]["questions"])
 
-    def _rows(self) -> list[dict[str, Any]]:
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The published figures: a row for each cell of the paper; empty without any."""
         return rows_of(self.published) if self.published.get("rows") else []
 
     def _is_of(self, row: Mapping[str, Any], values: Mapping[str, str]) -> bool:
@@ -284,7 +293,7 @@ def block(name: str, about: str, plan: Plan, laptop: int) -> str:
         source += f"; {published['questions']:,} questions"
     rows = [
         ", ".join(f"{key} {value}" for key, value in row.items() if value is not None)
-        for row in plan._rows()
+        for row in plan.rows
     ]
     lines = {
         "about": about,

@@ -786,8 +786,8 @@ class OpenSearchIndex(OpenedIndex):
         """By what factor the cluster's scores exceed the formula: 1, or k1 + 1. `InputError` for a
         cluster that computes something else.
 
-        A search with `explain` is asked, because `_explain` alone knows the statistics of one shard
-        only.
+        The probe is a search with `explain`, because `_explain` alone knows the statistics of one
+        shard only.
         """
         counts = self.manifest["counts"]
         numbers = np.unique(np.linspace(0, counts["units"] - 1, _PROBED).astype(np.int64))

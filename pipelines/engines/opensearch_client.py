@@ -1,7 +1,7 @@
 """Requests to a search cluster with waiting, retries and one-line errors (`opensearch-py`).
 
-A busy cluster (429, 502, 503, 504) is asked again after the time of its `Retry-After`, or after
-pauses that double. Credentials are the environment's `OPENSEARCH_USERNAME` and
+A busy cluster (429, 502, 503, 504) receives the request again after the time of its `Retry-After`,
+or after pauses that double. Credentials are the environment's `OPENSEARCH_USERNAME` and
 `OPENSEARCH_PASSWORD`; no message, file or address contains them.
 """
 

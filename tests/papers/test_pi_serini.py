@@ -6,6 +6,7 @@ import pytest
 from sheet import cells, check_constants, check_published_rows, experiments, overrides_of_cells
 
 from soundingline.agents.prompt import load_prompt
+from soundingline.experiments.config import Settings
 from soundingline.experiments.planning import Plan, block
 
 # The paper's constants.
@@ -43,6 +44,11 @@ TUNED = {
 }
 Q100 = {"benchmark.qids": "pi_serini_q100.txt"}
 AGENT_RUNS = [name for name in experiments("pi_serini") if not name.endswith("figure3")]
+
+
+def plan_of(experiment):
+    overrides = [f"experiment={experiment}"]
+    return Plan(Settings.compose(overrides), overrides_of_cells(experiment))
 
 
 @pytest.mark.parametrize("experiment", AGENT_RUNS)
@@ -142,7 +148,7 @@ def test_the_prompt_has_no_rules_that_the_paper_lacks():
 
 
 def test_what_the_main_table_needs_and_costs():
-    plan = Plan(["experiment=pi_serini/main"], (), {})
+    plan = plan_of("pi_serini/main")
     assert plan.needs == [
         "ANTHROPIC_API_KEY",
         "DEEPSEEK_API_KEY",
@@ -154,7 +160,7 @@ def test_what_the_main_table_needs_and_costs():
 
 
 def test_the_formula_gives_what_the_paper_paid_for_gpt_5_5():
-    plan = Plan(["experiment=pi_serini/retrievers"], (), {})
+    plan = plan_of("pi_serini/retrievers")
     first, *_ = plan.estimates()
     # 21 requests, and 20 calls that add 880 tokens each to those after them.
     read, fresh, written = 21 * 1500 + 210 * 880, 1500 + 20 * 880, 21 * 250
@@ -166,6 +172,6 @@ def test_the_formula_gives_what_the_paper_paid_for_gpt_5_5():
 
 def test_the_largest_cell_tells_how_much_gpu_memory_is_needed():
     # The agent in 4 bits; its judge, the encoder and a re-ranker of 7 billion parameters in 16.
-    (gpu,) = [n for n in Plan(["experiment=text_ranking/table8"], (), {}).needs if n[:4] == "GPU:"]
+    (gpu,) = [n for n in plan_of("text_ranking/table8").needs if n[:4] == "GPU:"]
     assert gpu.startswith(f"GPU: {20 * 0.65 + 32 * 2 + 8 * 2 + 7 * 2:.0f} GB of weights")
     assert all(name in gpu for name in ("-7b", "Qwen3-32B 64", "gpt-oss-20b 13"))

@@ -204,12 +204,13 @@ def trajectory_of(
         ranking: tuple[str, ...] = ()
         shown: tuple[str, ...] = ()
         if not error and name in ("search", "read_search_results"):
-            shown = tuple(unit(docid) for docid in docids_shown(call.output))
+            docids = docids_shown(call.output)
+            shown = tuple(map(unit, docids))
             ranking = shown if name == "search" else ()
             log.surface(map(parent, shown))
             listed_hits = set(docids_without_excerpt(call.output))
-            seen = [docid for docid in docids_shown(call.output) if docid not in listed_hits]
-            log.show("previewed", [parent(unit(docid)) for docid in seen])
+            previewed = [docid for docid in docids if docid not in listed_hits]
+            log.show("previewed", [parent(unit(docid)) for docid in previewed])
         elif not error and name in ("get_document", "read_document"):
             docid = arguments.get("docid")
             shown = (parent(unit(str(docid))),) if isinstance(docid, (str, int)) else ()

@@ -164,7 +164,7 @@ _BRANCHES = ("candidate_searches", "branches_abandoned", "returns_to_question")
 
 
 def _branch_table(styles: Sequence[RunStyle]) -> Table:
-    """How agents follow candidates, with what the paper on Pi-Serini reports beside it."""
+    """How agents follow candidates, with what the paper on Pi-Serini reports for comparison."""
 
     def entries(run: EvaluatedRun) -> Entries:
         for measure in ("tool_calls", *_BRANCHES):

@@ -381,8 +381,8 @@ def warnings(data: ReportData) -> list[str]:
             lines.append(f"{text}: {total:,} of {over:,} questions{together}.")
     if unscored := sum(run.counts.get("unscored_documents", 0) for run in runs):
         lines.append(f"Documents that could not be scored: {unscored:,}.")
-    if told := simulation(runs):
-        lines.append(told)
+    if warning := simulation(runs):
+        lines.append(warning)
     for group in by_benchmark(runs):
         sets = [frozenset(run.per_question.get(data.main, {})) for run in group]
         if len(set(sets)) < 2:

@@ -200,7 +200,7 @@ def against_cost(
         measure: the name of the measure of the values.
         front: the places in `points` of a Pareto front, cheapest first, which a line joins in
             steps. The points of the front, and the runs with a colour of their own, then have their
-            labels beside them.
+            labels next to them.
     """
     width, height = (560, 320) if front else (380, 260)
     plot = _axes(width, height, left=46, right=14, top=12, bottom=46)
@@ -227,7 +227,7 @@ def against_cost(
 
 
 def _label(plot: Axes, named: Sequence[tuple[str, float, float]]) -> None:
-    """Write the label of each point beside it, on the side with more room, and move it up or down
+    """Write the label of each point next to it, on the side with more room, and move it up or down
     until it covers no label before it."""
     box = plot.get_window_extent()
     taken: list[tuple[float, float, float]] = []  # left end, right end and middle of a label

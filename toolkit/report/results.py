@@ -90,14 +90,14 @@ class ReportData:
         found = (label for one in systems for label, run in one.runs.items() if run.name == name)
         return next(found, "")
 
-    def beside(self, name: str) -> list[EvaluatedRun]:
+    def on_benchmark_of(self, name: str) -> list[EvaluatedRun]:
         """The runs over the same benchmark as a run, which is one of them."""
         groups = by_benchmark(self.runs)
         return next(group for group in groups if any(run.name == name for run in group))
 
     def within(self, name: str) -> str:
         """The label of a run among those over the same benchmark."""
-        group = self.beside(name)
+        group = self.on_benchmark_of(name)
         factors = varied_factors(group)
         if self.systems is None or not factors:
             return self.label(name)
@@ -108,7 +108,7 @@ class ReportData:
         """What a run changes against the chosen baseline of its benchmark, such as `retriever:
         bm25_default`; the label of the run where its factors are the baseline's, or another run
         changes the same."""
-        group = self.beside(name)
+        group = self.on_benchmark_of(name)
         baseline = next((run for run in group if run.name in self.baselines), None)
         if not self.against_baseline or baseline is None:
             return self.within(name)
