@@ -96,6 +96,12 @@ class ToolCall:
     shown: Sequence[str] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def searched(self) -> bool:
+        """Whether the call is a successful search: of one of our tools by its name, of any other
+        tool by its ranking."""
+        return not self.error and (self.name in SEARCHES or bool(self.ranking))
+
 
 @dataclass(frozen=True)
 class Answer:
