@@ -39,7 +39,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from soundingline.experiments.config import CONF, ROOT_CONFIG, Settings, check_choices, register
 from soundingline.experiments.launchers import check_submission
-from soundingline.experiments.refusals import one_line, refuse_secrets
+from soundingline.experiments.refusals import fault_of, one_line, refuse_secrets
 from soundingline.experiments.sweep import (
     CellFailed,
     CellStatus,
@@ -47,6 +47,7 @@ from soundingline.experiments.sweep import (
     SweepStart,
     check_name,
     end_sweep,
+    is_first,
     recorded_cell,
     wait_for_jobs,
 )
@@ -469,9 +470,12 @@ def _run_or_sweep(
                 if not is_bad_input(error):
                     raise
                 refused.append(one_line(error))
-                notify(refused[-1])
+                if is_first(settings, fault_of(error) or refused[-1]):
+                    notify(refused[-1])
                 if settings.multirun:
-                    raise CellFailed(refused[-1]) from None
+                    failed = CellFailed(refused[-1])
+                    failed.fault = fault_of(error)
+                    raise failed from None
 
     SweepStart.folder = None
     unfinished: list[CellStatus] = []
@@ -517,6 +521,8 @@ def _run_or_sweep(
                 end_servers()
                 unfinished = end_sweep(SweepStart.folder, interrupted=interrupted)
     except REFUSED as error:
+        if interrupted and SweepStart.folder:  # which has told how many cells are left
+            return INTERRUPTED
         return ending(error, unfinished)
     except Exception:
         if not unfinished:
@@ -570,7 +576,8 @@ def _check_hydra_flags(flags: argparse.Namespace) -> None:
 def ending(error: BaseException, unfinished: Sequence[CellStatus] = ()) -> int:
     """Print what ended a command, Ctrl-C or bad input, in one line. Its exit code."""
     if isinstance(error, KeyboardInterrupt):
-        notify("interrupted; the same command goes on where this stopped.")
+        done = f" ({error})" if str(error) else ""
+        notify(f"interrupted{done}; the same command continues")
         return INTERRUPTED
     if not isinstance(error, CellFailed):
         notify(one_line(error))

@@ -105,6 +105,11 @@ def one_line(error: BaseException) -> str:
     return text.split(" Config search path:")[0] + (f" ({frame})" if frame else "")
 
 
+def fault_of(error: BaseException) -> str:
+    """What other cells of a sweep would meet too, such as `no connection to <host>`; else empty."""
+    return next(filter(None, (getattr(each, "fault", "") for each in _causes(error))), "")
+
+
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """The error and the chain of what it was raised from. The chain may be a cycle: OmegaConf
     raises one exception object more than once."""

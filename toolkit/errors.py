@@ -22,7 +22,13 @@ class InputError(Exception):
 
     The commands print it without a traceback and exit with code 2. Any other exception is a defect
     and is printed with its traceback.
+
+    Attributes:
+        fault: What would end other commands in the same way, such as `no connection to <host>`. A
+            sweep tells it once.
     """
+
+    fault = ""
 
     def __init__(self, what: str, *, valid: str = "", do: str = "") -> None:
         parts = [what, f"valid: {valid}" if valid else "", do]
