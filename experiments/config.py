@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from soundingline.experiments.launchers import register_launcher
 from soundingline.experiments.sweeper import Cells, override_parser, register_sweeper
-from soundingline.toolkit.errors import InputError, is_number
+from soundingline.toolkit.errors import InputError, did_you_mean, is_number
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
 
@@ -486,8 +485,8 @@ def _no_option(key: str, value: Any, where: str = "", more: Sequence[str] = ()) 
         do += f", or write {key}=none for none"
     elif group in _NONE_BY_DEFAULT:
         do += f", or write ~{group} for none"
-    if isinstance(value, str) and (close := get_close_matches(value, known, n=1)):
-        do = f"did you mean {key}={close[0]}?"
+    if isinstance(value, str):
+        do = did_you_mean(value, known, prefix=f"{key}=") or do
     shown = "null" if value is None else value
     return InputError(f"{key}={shown} names no option{where}", valid=", ".join(known), do=do)
 
