@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from scripted_model import ANSWER, ScriptedModel, saying
 from sheet import cells, check_constants, check_published_rows, experiments
-from toy_search import WordBackend
+from support.llm_model import ANSWER, ScriptedModel, saying
+from support.search import WordBackend
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.prompt import load_prompt
