@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -25,7 +25,7 @@ from soundingline.experiments.config import (
     plain_values,
 )
 from soundingline.experiments.pipeline import Stages
-from soundingline.experiments.planning import PUBLISHED, OptionFiles, Plan, block
+from soundingline.experiments.planning import PUBLISHED, OptionFiles, Plan, block, measured_runs
 from soundingline.pipelines.cache import (
     GB,
     CacheSummary,
@@ -244,7 +244,7 @@ def list_options(settings: Settings, group: str = "") -> None:
         if not within:
             raise InputError(f"there is no group {group!r}", valid=", ".join(sorted(options)))
         if group == "experiment":
-            text = _experiments(within, settings.search_path)
+            text = _experiments(within, settings)
             Console(soft_wrap=True).print(text, highlight=False, markup=False)
             return
         for name, about in sorted(within.items()):
@@ -252,11 +252,12 @@ def list_options(settings: Settings, group: str = "") -> None:
     Console().print(rows)
 
 
-def _experiments(abouts: Mapping[str, str], search_path: Sequence[str]) -> str:
+def _experiments(abouts: Mapping[str, str], settings: Settings) -> str:
     """A block for each experiment: its paper, its cells, what it needs, and published figures."""
-    files = OptionFiles(search_path)
+    files = OptionFiles(settings.search_path)
+    measured = measured_runs(Path(settings.config.paths.runs))
     return "\n\n".join(
-        block(name, about, *Plan.of(name, files))
+        block(name, about, *Plan.of(name, files, measured))
         for name, about in sorted(abouts.items())
         if not name.startswith("base/")  # what experiments share
     )
@@ -291,7 +292,8 @@ def describe(
     Console().print(rows)
     if "experiment" in settings.choices and settings.choices["experiment"] not in ("None", "null"):
         files = OptionFiles(settings.search_path)
-        plan = Plan(plain_values(settings.config), settings.choices["benchmark"], cells, files)
+        measured = measured_runs(Path(settings.config.paths.runs))
+        plan = Plan(plain_values(settings.config), settings.choices, cells, files, measured)
         for line in (f"needs: {'; '.join(plan.needs)}", *plan.formula()):
             Console(soft_wrap=True).print(line, highlight=False)
     changed = {key_of(override).partition("@")[0].split(".")[0] for override in settings.overrides}
