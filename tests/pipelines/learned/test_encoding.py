@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from soundingline.pipelines.learned.encoding import SPARSE, Blocks, encode_corpus, encoded
-from soundingline.pipelines.learned.shards import Shard, encode_shard, merged, missing_shards
+from soundingline.pipelines.learned.shards import encode_shard, merged, missing_shards
 from soundingline.pipelines.models import readable
+from soundingline.pipelines.shards import Shard
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
