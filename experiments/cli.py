@@ -8,7 +8,6 @@ keyword-only arguments are flags, which may be written as `--flag VALUE` or `fla
 from __future__ import annotations
 
 import argparse
-import difflib
 import errno
 import inspect
 import os
@@ -40,7 +39,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from soundingline.experiments.config import CONF, ROOT_CONFIG, Settings, check_choices, register
 from soundingline.experiments.launchers import check_submission
-from soundingline.experiments.refusals import one_line, refuse_secrets
+from soundingline.experiments.refusals import fault_of, one_line, refuse_secrets
 from soundingline.experiments.sweep import (
     CellFailed,
     CellStatus,
@@ -48,11 +47,12 @@ from soundingline.experiments.sweep import (
     SweepStart,
     check_name,
     end_sweep,
+    is_first,
     recorded_cell,
     wait_for_jobs,
 )
 from soundingline.toolkit.console import escape_control, notify, print_traceback
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, did_you_mean
 from soundingline.toolkit.llm.errors import ModelError
 from soundingline.toolkit.runs.run_folder import SWEEP
 
@@ -177,11 +177,10 @@ def _print(page: str) -> int:
 
 def _task(name: str) -> Callable[..., Any]:
     if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
         raise InputError(
             f"there is no command {name!r}",
             valid=", ".join(COMMANDS),
-            do=f"did you mean {close[0]}?" if close else "",
+            do=did_you_mean(name, COMMANDS),
         )
     module, _, function = COMMANDS[name][0].partition(":")
     task: Callable[..., Any] = getattr(
@@ -297,9 +296,8 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         flags = [flag for action in self._actions for flag in action.option_strings]
         unknown = message.rpartition(": ")[2].partition("=")[0]
-        close = difflib.get_close_matches(unknown, [*flags, "--help"], n=1)
-        meant = f"did you mean {close[0]}? " if close and "unrecognized" in message else ""
-        raise InputError(message, do=f"{meant}--help lists what this command takes")
+        meant = did_you_mean(unknown, [*flags, "--help"]) if "unrecognized" in message else ""
+        raise InputError(message, do=f"{meant} --help lists what this command takes")
 
     def help_page(self, arguments: Sequence[str]) -> str:
         """What the command does, its flags, and for a command that may be swept the options of
@@ -381,11 +379,10 @@ def _group_page(group: str, folders: Sequence[Path], default: str) -> str:
     files = {path for folder in folders for path in (folder / group).rglob("*.yaml")}
     if not files:
         known = sorted(path.name for path in CONF.iterdir() if path.is_dir())
-        close = difflib.get_close_matches(group, known, n=1)
         raise InputError(
             f"there is no group {group!r}",
             valid=", ".join(known),
-            do=f"did you mean {close[0]}?" if close else "",
+            do=did_you_mean(group, known),
         )
     pages = []
     for path in sorted(files, key=lambda path: path.as_posix()):
@@ -473,9 +470,12 @@ def _run_or_sweep(
                 if not is_bad_input(error):
                     raise
                 refused.append(one_line(error))
-                notify(refused[-1])
+                if is_first(settings, fault_of(error) or refused[-1]):
+                    notify(refused[-1])
                 if settings.multirun:
-                    raise CellFailed(refused[-1]) from None
+                    failed = CellFailed(refused[-1])
+                    failed.fault = fault_of(error)
+                    raise failed from None
 
     SweepStart.folder = None
     unfinished: list[CellStatus] = []
@@ -521,6 +521,8 @@ def _run_or_sweep(
                 end_servers()
                 unfinished = end_sweep(SweepStart.folder, interrupted=interrupted)
     except REFUSED as error:
+        if interrupted and SweepStart.folder:  # which has told how many cells are left
+            return INTERRUPTED
         return ending(error, unfinished)
     except Exception:
         if not unfinished:
@@ -574,7 +576,8 @@ def _check_hydra_flags(flags: argparse.Namespace) -> None:
 def ending(error: BaseException, unfinished: Sequence[CellStatus] = ()) -> int:
     """Print what ended a command, Ctrl-C or bad input, in one line. Its exit code."""
     if isinstance(error, KeyboardInterrupt):
-        notify("interrupted; the same command goes on where this stopped.")
+        done = f" ({error})" if str(error) else ""
+        notify(f"interrupted{done}; the same command continues")
         return INTERRUPTED
     if not isinstance(error, CellFailed):
         notify(one_line(error))

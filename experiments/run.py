@@ -184,7 +184,11 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
         show = partial(progress.console.print, highlight=False, soft_wrap=True)
         runner = RolloutRunner(agents, this.session, folder, tally, config.concurrency, show)
         first = config.preflight if this.llm or this.built.stages.models else 0
-        run_coroutine(run_rollouts(runner, pending, first, show, served.get("model")))
+        try:
+            run_coroutine(run_rollouts(runner, pending, first, show, served.get("model")))
+        except KeyboardInterrupt:
+            done = total - len(pending) + tally.trajectories
+            raise KeyboardInterrupt(f"{done:,} of {total:,} questions are done") from None
     for line in (*tally.closing(), *fallbacks(counted)):
         console.print(line)
     return runner.stopped

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,7 +28,7 @@ from soundingline.experiments.config import Settings, key_of, value_of
 from soundingline.experiments.launchers import slurm_watcher, wait_for_slurm
 from soundingline.experiments.naming import CELLS, SWEEP_CELLS, check_kind
 from soundingline.experiments.sweeper import NAME, Cells
-from soundingline.toolkit.console import Console, in_one_line, users_frame
+from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, read_json, write_json
 from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated
@@ -46,16 +47,20 @@ _OPEN = ("", _INTERRUPTED, _JOB)
 
 class CellStatus(NamedTuple):
     """What became of a cell: its overrides, `running`, `done` or `failed`, and why it failed.
-    `defect` is a traceback, empty for bad input."""
+    `defect` is a traceback, empty for bad input. `fault` is what may end other cells likewise, in
+    a few words."""
 
     overrides: Sequence[str]
     state: str
     reason: str = ""
     defect: str = ""
+    fault: str = ""
 
 
 class CellFailed(InputError):
-    """A cell of a sweep had bad input, which has been told already."""
+    """A cell of a sweep had bad input, which has been told already. `fault`: see `CellStatus`."""
+
+    fault = ""
 
 
 class SweepRefused(BaseException):
@@ -161,6 +166,18 @@ def _replace(node: Any, raw: Any, safe: Any) -> None:
                 node[key] = safe[key]
 
 
+def is_first(settings: Settings, fault: str) -> bool:
+    """Whether no other cell of this sweep has told of a fault, which would end each of them."""
+    if not settings.multirun:
+        return True
+    folder = Path(settings.config.paths.runs) / str(settings.config.name) / CELLS
+    try:
+        (folder / f"told-{fingerprint(fault)}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 @contextmanager
 def recorded_cell(settings: Settings) -> Iterator[None]:
     """Around one cell of a sweep: its status on disk. A cell that is killed stays `running`."""
@@ -171,7 +188,7 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
     try:
         yield
     except CellFailed as error:
-        write_json(path, CellStatus(overrides, FAILED, str(error))._asdict())
+        write_json(path, CellStatus(overrides, FAILED, str(error), fault=error.fault)._asdict())
         raise
     except KeyboardInterrupt:  # no defect, whose traceback would be worth reading
         write_json(path, CellStatus(overrides, FAILED, _INTERRUPTED)._asdict())
@@ -229,7 +246,6 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
             status._replace(reason=reason) if status.state == RUNNING else status
             for status in unfinished
         ]
-    lines = [_line(status) for status in unfinished]
     waiting = max(SweepStart.cells - len(statuses), 0)
     cells = sorted(path.parent for path in sweep.glob("*/metrics.json"))
     if cells:
@@ -247,17 +263,44 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
             ],
         )
     console = Console(stderr=True, soft_wrap=True)
-    for status, line in zip(unfinished, lines, strict=True):
-        console.print(line)
-        if status.defect:
+    for group in _by_reason(unfinished):
+        console.print(_told(group, statuses))
+        for status in filter(lambda each: each.defect, group):
             console.print(status.defect)
-        if users_frame(status.defect):
-            console.print(in_one_line(status.defect))
-    if unfinished or waiting:
-        counted = f"{_cells(len(unfinished) + waiting)} did not finish"
-        counted += f", {waiting} of which had not begun" if waiting else ""
-        console.print(f"{counted}; the same command goes on and keeps what is done")
+            if users_frame(status.defect):
+                console.print(in_one_line(status.defect))
+    if unfinished or waiting or interrupted:
+        counts = Counter(status.reason for status in unfinished if status.reason in _OPEN[1:])
+        counts["failed"] = len(unfinished) - counts.total()
+        counts["not started"] = waiting
+        words = {_JOB: "submitted and may still run"}
+        shown = [f"{count} {words.get(name, name)}" for name, count in counts.items() if count]
+        notify(f"{', '.join(shown) or _INTERRUPTED}; the same command continues")
     return unfinished
+
+
+def _by_reason(unfinished: Sequence[CellStatus]) -> list[list[CellStatus]]:
+    """The cells that failed, those with the same fault or reason together. A cell with a defect,
+    or without a reason, is alone."""
+    groups: dict[Any, list[CellStatus]] = {}
+    for number, status in enumerate(unfinished):
+        if status.reason not in _OPEN[1:]:
+            alone = number if status.defect or not status.reason else -1
+            groups.setdefault((status.fault or status.reason, alone), []).append(status)
+    return list(groups.values())
+
+
+def _told(group: Sequence[CellStatus], statuses: Sequence[CellStatus]) -> str:
+    """A line on the cells that failed for one reason, named by the overrides in which the cells of
+    the sweep differ. A fault has been told in full when it came first."""
+    first = group[0]
+    if len(group) == 1 and not first.fault:
+        return _line(first)
+    common = set.intersection(*(set(each.overrides) for each in statuses))
+    words = ([word for word in each.overrides if word not in common] for each in group)
+    names = sorted(map(" ".join, words))
+    shown = f" ({'; '.join(names)})" if any(names) else ""
+    return f"{_cells(len(group))} failed{shown}: {first.fault or first.reason}"
 
 
 def _cells(number: int) -> str:

@@ -12,7 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property, lru_cache
 from pathlib import Path
 from pickle import UnpicklingError
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import file_hash, fingerprint
-from soundingline.toolkit.optional import import_optional
+from soundingline.toolkit.optional import import_optional, without_absent_hub
 
 if TYPE_CHECKING:
     import torch
@@ -148,11 +148,13 @@ def opening(model: str) -> Iterator[None]:
     if written_as_path and not folder.is_dir():
         raise InputError(f"there is no folder '{model}' with a model", do="check the path")
     damaged = import_optional("safetensors").SafetensorError
+    import_optional("huggingface_hub.utils")  # which sets its logger's level when it is imported
+    fault = ""
     try:
-        with _quiet():
+        with _quiet(), nullcontext("") if folder.is_dir() else without_absent_hub() as fault:
             yield
     except (OSError, ValueError, UnpicklingError, damaged) as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = fault or str(error).strip().partition("\n")[0]
         where, do = (
             ("in that folder", "give a folder that save_pretrained has written")
             if folder.is_dir()
@@ -162,9 +164,9 @@ def opening(model: str) -> Iterator[None]:
                 "(HF_HOME) here; or give the path of a folder",
             )
         )
-        raise InputError(
-            f"the model '{model}' cannot be loaded, {where} ({reason})", do=do
-        ) from error
+        refusal = InputError(f"the model '{model}' cannot be loaded, {where} ({reason})", do=do)
+        refusal.fault = fault
+        raise refusal from error
 
 
 @contextmanager

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import re
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from operator import length_hint
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +32,7 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.text import Text
 
+LINE_SECONDS = 60.0  # between two lines about progress where there is no terminal
 _LINES = "\t\n"
 _REPLACEMENT = 0xFFFD
 # Each character has one replacement, so that widths and styled spans do not change. Control
@@ -115,10 +119,36 @@ class LiveNote:
         return self._read()
 
 
+class _ProgressLines(Progress):
+    """The state of a progress bar in one plain line a minute, for a log."""
+
+    def start(self) -> None:
+        """See Rich. A thread prints the lines, because a single step may take an hour."""
+        self._ended = threading.Event()
+        threading.Thread(target=self._print_lines, name="progress", daemon=True).start()
+
+    def stop(self) -> None:
+        """See Rich."""
+        self._ended.set()
+
+    def _print_lines(self) -> None:
+        while not self._ended.wait(LINE_SECONDS):
+            for task in self.tasks:
+                total = "" if task.total is None else f" of {task.total:,.0f}"
+                times = [(task.elapsed, "elapsed"), (task.time_remaining, "remaining")]
+                parts = [f"{task.completed:,.0f}{total}" if task.total or task.completed else ""]
+                parts += [f"{timedelta(seconds=int(each))} {word}" for each, word in times if each]
+                shown = ", ".join(filter(None, [*parts, str(task.fields["note"])]))
+                self.console.print(f"{task.description}: {shown}", soft_wrap=True)
+
+
 def progress_bar(*, transient: bool = False) -> Progress:
     """A progress bar on standard error with a description, counts, elapsed and remaining time. A
-    `transient` bar disappears when it ends."""
+    `transient` bar disappears when it ends. If standard error is no terminal, or belongs to one of
+    several processes of a sweep, which would overwrite each other's bars, one line a minute."""
     console = Console(stderr=True)
+    if not console.is_terminal or multiprocessing.current_process().name != "MainProcess":
+        return _ProgressLines(console=console, disable=True)
     return Progress(
         SpinnerColumn(),
         _PlainColumn("{task.description}"),
@@ -129,7 +159,6 @@ def progress_bar(*, transient: bool = False) -> Progress:
         _PlainColumn("{task.fields[note]}"),
         console=console,
         transient=transient,
-        disable=not console.is_terminal,
     )
 
 

@@ -1,16 +1,22 @@
-"""Packages that an extra installs, and files of the Hugging Face hub."""
+"""Names that are imported when they are first used, packages that an extra installs, and files of
+the Hugging Face hub."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, did_you_mean
 
 _EXTRAS = {
     "torch": "rerank",
@@ -40,6 +46,30 @@ _EXTRAS = {
     "ray": "ray",
     "opensearchpy": "opensearch",
 }
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package that imports its public names when they are first
+    used, so that importing the package loads no model library.
+
+    Args:
+        package: the name of the package.
+        homes: public name -> the module below the package that has it; empty for a module of that
+            name itself.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            what = f"module {package!r} has no attribute {name!r}"
+            meant = did_you_mean(name, homes)
+            # With `name` alone, Python adds no suggestion of its own.
+            raise AttributeError(f"{what}; {meant}" if meant else what, name=name)
+        module = import_module(f"{package}.{homes[name] or name}")
+        return getattr(module, name) if homes[name] else module
+
+    return get, lambda: sorted(homes)
 
 
 def check_optional(package: str) -> None:
@@ -87,11 +117,42 @@ def hub_dataset(name: str, patterns: Sequence[str], revision: str | None = None)
 @contextmanager
 def _reaching(what: str) -> Iterator[None]:
     errors = import_optional("huggingface_hub.errors")
+    with without_absent_hub() as fault:
+        try:
+            yield
+        except (OSError, ValueError, errors.HfHubHTTPError) as error:
+            reason = fault or str(error).strip().partition("\n")[0] or type(error).__name__
+            refusal = InputError(
+                f"{what} cannot be downloaded from the Hugging Face hub: {reason}",
+                do="check the name and the network, or give the path of a local copy",
+            )
+            refusal.fault = fault
+            raise refusal from error
+
+
+@contextmanager
+def without_absent_hub() -> Iterator[str]:
+    """A block in which the hub's client reads its cache only, if the name of the hub's host cannot
+    be resolved; it would try for half a minute otherwise. Yields `no connection to <host>` then,
+    else an empty string."""
+    constants = import_optional("huggingface_hub.constants")
+    host = urlsplit(constants.ENDPOINT).hostname
+    proxied = not {"https", "all"}.isdisjoint(getproxies())
+    if constants.HF_HUB_OFFLINE or proxied or _is_known(host, time.monotonic() // 60):
+        yield ""
+        return
+    constants.HF_HUB_OFFLINE = True
     try:
-        yield
-    except (OSError, ValueError, errors.HfHubHTTPError) as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise InputError(
-            f"{what} cannot be downloaded from the Hugging Face hub: {reason}",
-            do="check the name and the network, or give the path of a local copy",
-        ) from error
+        yield f"no connection to {host}"
+    finally:
+        constants.HF_HUB_OFFLINE = False
+
+
+@lru_cache(maxsize=1)
+def _is_known(host: str, minute: float) -> bool:
+    """Whether a host's name is resolved; asked once a minute, as an answer may take seconds."""
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return False
+    return True

@@ -107,7 +107,7 @@ def test_a_sweep_survives_what_happens_on_a_cluster(slurm, tmp_path):
     lost = jobs("CANCELLED,FAILED,TIMEOUT,NODE_FAIL")
     events["ended by Slurm in all"] = len(lost)
     assert len(lost) >= 2
-    assert f"{len(lost)} cells did not finish; the same command goes on" in output, output
+    assert f"{len(lost)} failed; the same command continues" in output, output
     assert "sacct" not in output and "Traceback" not in output, output
     logs = "".join(path.read_text() for path in tmp_path.glob("runs/s/.submitit/*/*_log.err"))
     events["timed out"] = logs.count("this job is timed-out")

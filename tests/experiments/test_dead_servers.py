@@ -73,6 +73,26 @@ def test_a_stage_without_its_server_stops_the_command_and_needs_none_for_kept_re
     assert len(peer.requests) == asked
 
 
+@pytest.mark.parametrize("launcher", ["basic", pytest.param("processes", marks=pytest.mark.slow)])
+def test_a_sweep_tells_of_a_server_that_is_not_there_once(entry, capfd, launcher):
+    if launcher == "processes":
+        pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    given = (*served(ENDED)[2:], f"hydra/launcher={launcher}", "llm=openai_compatible")
+    cells = ("llm.model=m,n", "unit=document,passage")
+    assert entry("run", "-m", *TINY, "agent=pi_serini", *given, *cells, "name=s") == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert len([line for line in lines if "refused" in line]) == 1
+    (last,) = [line for line in lines if "cells failed" in line]
+    assert last == (
+        "4 cells failed (llm.model=m unit=document; llm.model=m unit=passage; "
+        f"llm.model=n unit=document; llm.model=n unit=passage): no connection to {ENDED}"
+    )
+    assert lines[-1] == "soundingline: 4 failed; the same command continues"
+    # A second command tells it again.
+    assert entry("run", "-m", *TINY, "agent=pi_serini", *given, *cells, "name=s") == 2
+    assert "refused" in capfd.readouterr().err
+
+
 def test_the_first_question_that_fails_is_told_with_its_trace_while_others_are_asked(
     entry, capsys, peer
 ):

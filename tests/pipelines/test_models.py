@@ -280,6 +280,29 @@ def test_tries_of_a_download_are_not_shown(monkeypatch, tmp_path, caplog):
     assert not caplog.records and logger.level == level
 
 
+def test_a_hub_whose_name_is_not_resolved_is_not_waited_for(offline, monkeypatch):
+    import socket
+
+    from huggingface_hub import constants
+
+    from soundingline.toolkit import optional
+
+    def unknown(*_, **__):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(optional, "getproxies", dict)
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    optional._is_known.cache_clear()
+    with pytest.raises(InputError, match=r"\(no connection to huggingface.co\)") as told:
+        checkpoint_config("org/name")
+    assert told.value.fault == "no connection to huggingface.co"
+    cached(offline, "c" * 40)
+    assert checkpoint_config("org/name").model_type == "bert"
+    assert constants.HF_HUB_OFFLINE is False
+    optional._is_known.cache_clear()
+
+
 def test_more_tokens_than_positions_are_refused(checkpoint):
     config = checkpoint_config(str(checkpoint))
     check_length(config, "m", 512)

@@ -5,10 +5,12 @@ import io
 import json
 import logging
 import sys
+import time
 import traceback
 import unicodedata
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
@@ -116,6 +118,32 @@ def test_descriptions_and_notes_of_bars_are_shown(attack, terminal):
     for word in ("Answering", "note", "line"):
         assert f"{word} <{escape_control(attack)}>" in output
     assert list(console.track([1, 2], f"Storing {attack}")) == [1, 2]
+
+
+def test_without_a_terminal_progress_is_a_plain_line_now_and_then(capsys, monkeypatch):
+    monkeypatch.setattr(console, "LINE_SECONDS", 0.02)
+    with console.progress_bar() as bar:
+        task = bar.add_task(f"Answering {CLEAR}", total=2_000, note=console.LiveNote(lambda: "$1"))
+        bar.update(task, advance=1_000)
+        first = ""
+        until = time.monotonic() + 10
+        while first.count("\n") < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+            first += capsys.readouterr().err
+    lines = first.splitlines()
+    assert len(lines) >= 2
+    for line in lines:
+        assert line.startswith(f"Answering {escape_control(CLEAR)}: 1,000 of 2,000")
+        assert line.endswith(", $1") and not obeyed(line)
+    capsys.readouterr()
+    time.sleep(0.06)
+    assert capsys.readouterr().err == ""  # no line after its end
+
+
+def test_processes_of_a_sweep_draw_no_bars_over_each_other(terminal, monkeypatch):
+    monkeypatch.setattr("multiprocessing.current_process", lambda: SimpleNamespace(name="Loky-1"))
+    assert list(console.track([1, 2], "Storing")) == [1, 2]
+    assert terminal.getvalue() == ""
 
 
 def test_a_live_note_is_read_whenever_the_bar_is_drawn(terminal):

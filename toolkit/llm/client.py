@@ -368,9 +368,11 @@ class LanguageModel(ABC):
                 pass
         except (http.ConnectError, http.ConnectTimeout, http.ProxyError) as error:
             reason = str(error) or type(error).__name__
-            raise Unreachable(
+            unreachable = Unreachable(
                 f"no connection to the server of {self.name} at {address}: {self._hide(reason)}"
-            ) from None
+            )
+            unreachable.fault = f"no connection to {address}"
+            raise unreachable from None
         except http.TransportError:
             return
 

@@ -81,7 +81,10 @@ class UnknownModel(ModelError):
 
 
 class Unreachable(ModelError):
-    """No connection to the server can be made, before any request was sent."""
+    """No connection to the server can be made, before any request was sent. `fault` names its
+    address."""
+
+    fault = ""
 
     code = "unreachable"
     stops_run = True

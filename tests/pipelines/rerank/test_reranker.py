@@ -506,9 +506,7 @@ def test_settings_make_it_equal_and_the_cache_does_not(tmp_path):
     assert Windows(texts=store) == Windows(texts=store)
 
 
-def test_pyterrier_sees_what_it_needs_and_gives(monkeypatch):
-    # Else PyTerrier asks the network where a class is documented.
-    monkeypatch.setattr(pt.documentation, "_cached_objects_inv", {})
+def test_pyterrier_sees_what_it_needs_and_gives():
     without, with_store = Lengths(), Lengths(texts=Store())
     needed = ["qid", "docno", "query", "score"]
     assert pt.inspect.transformer_inputs(with_store) == [needed]

@@ -46,6 +46,13 @@ def test_the_randomisation_test_is_exact_on_few_questions():
     assert paired_test(named(DRUG_2), named(DRUG_1)).p == pytest.approx(4 / 1024)
 
 
+def test_ties_leave_the_randomisation_test_exact():
+    # Two of the 2^3 assignments of signs to the three questions that differ are as extreme.
+    ties = [0.0] * 100
+    assert paired_test(named([*ties, 0.1, 0.2, 0.3]), named([*ties, 0.0, 0.0, 0.0])).p == 2 / 8
+    assert paired_test(named([*ties, 0.1]), named([*ties, 0.0])).p == 1.0
+
+
 def test_the_randomisation_test_equals_an_enumeration_of_all_signs():
     rng = np.random.default_rng(5)
     differences = rng.normal(0.3, 1, 9)
