@@ -50,7 +50,7 @@ from soundingline.pipelines.lexical.storage import (
 )
 from soundingline.pipelines.stage import ByArguments
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_int, check_weights
+from soundingline.toolkit.errors import InputError, check_call, check_int, check_weights
 from soundingline.toolkit.files import fingerprint
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         self._collection_frequency = cache(partial(collection_frequency, self._arrays.postings))
 
     @classmethod
+    @check_call
     def build(
         cls,
         units: pd.DataFrame | Iterable[Unit | Mapping[str, Any]],
@@ -431,12 +432,14 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
                 do="choose a retriever by BM25, or set enrichment.corpus=null",
             )
 
+    @check_call
     def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> BM25:
         """A PyTerrier transformer over this index; see `BM25`."""
         from soundingline.pipelines.retrieve import BM25
 
         return BM25(k1=k1, b=b, depth=depth, index=self)
 
+    @check_call
     def ql(self, mu: float = 1000.0, depth: int = 1000) -> QueryLikelihood:
         """A PyTerrier transformer over this index; see `QueryLikelihood`."""
         from soundingline.pipelines.retrieve import QueryLikelihood

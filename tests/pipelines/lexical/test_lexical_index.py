@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.needs import cases
 
 from soundingline.pipelines.index_folder import signed
 from soundingline.pipelines.lexical import build, invert, storage
