@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from rich.table import Table
 
 from soundingline.experiments.build import make, shard_of
-from soundingline.experiments.collection import IndexedCollection, notes, prepare
+from soundingline.experiments.collection import IndexedCollection, divisible, notes, prepare
 from soundingline.experiments.config import (
     Settings,
     is_choice,
@@ -57,8 +57,8 @@ def index(settings: Settings) -> None:
     """Build the text store and the indexes of a benchmark and a unit: the engine's, and that of a
     learned retriever. Prints where they are and what they hold.
 
-    `-m shards=4` encodes the units for a learned retriever in four jobs, the last of which makes
-    the index; `shards=4 shard=2` encodes one shard; `shards=4` makes the index of all.
+    `-m shards=4` analyses and encodes the units in four jobs, the last of which makes the indexes;
+    `shards=4 shard=2` does so for one shard; `shards=4` makes the indexes of all.
     """
     config = settings.config
     engine, segmenter, benchmark = make(config.engine), make(config.unit), make(config.benchmark)
@@ -69,7 +69,7 @@ def index(settings: Settings) -> None:
     indexes = Path(config.paths.indexes)
     prepared = prepare(benchmark, segmenter, engine, indexes, indexed=not sharded)
     if sharded:
-        if not _encoded_shards(settings, stages, prepared, segmenter):
+        if not _built_shards(settings, stages, prepared, segmenter):
             return
         prepared = replace(prepared, shards=config.shards)
     stages.bind(prepared, segmenter, None)
@@ -85,15 +85,15 @@ def index(settings: Settings) -> None:
         console.print(note, soft_wrap=True)
 
 
-def _encoded_shards(
+def _built_shards(
     settings: Settings, stages: Stages, prepared: IndexedCollection, segmenter: Segmenter
 ) -> bool:
-    """Encode the shard of this process, if it has one, for each learned retriever. Whether all
-    shards are there then; `InputError` if this process has no shard, and one is missing."""
-    from soundingline.pipelines.learned.shards import shards_missing
+    """Make the shard of this process, if it has one, for each index that can be divided. Whether
+    all shards are there then; `InputError` if this process has no shard, and one is missing."""
+    from soundingline.pipelines.shards import shards_missing
 
     count, shard = settings.config.shards, shard_of(settings.config)
-    engines: list[Any] = []
+    engines: list[Any] = [prepared.engine] if divisible(prepared.engine) else []
     collection = Collection(
         prepared.fingerprint,
         open_index=engines.append,
@@ -103,18 +103,18 @@ def _encoded_shards(
         retriever.index_in(collection)
     if not engines:
         raise InputError(
-            f"shards={count}, and retriever={settings.choices['retriever']} has no encoder",
-            valid="a learned retriever, such as dense, splade or colbertv2",
-            do="leave shards out: one process builds a lexical index",
+            f"shards={count} for engine={settings.choices['engine']}",
+            valid="engine=lexical, or a learned retriever, such as dense, splade or colbertv2",
+            do="leave shards out: one process builds that index",
         )
     if shard:
         for engine in engines:
-            prepared.encode_shard(engine, shard)
+            prepared.build_shard(engine, shard)
     lacking = [prepared.missing_shards(engine, count) for engine in engines]
     missing = sorted({number for _, numbers in lacking for number in numbers})
     if missing and shard:
         waiting = ", ".join(map(str, missing))
-        line = f"{shard} is encoded; the last one makes the index (missing: {waiting})"
+        line = f"{shard} is done; the last one makes the index (missing: {waiting})"
         Console().print(line, highlight=False, soft_wrap=True)
     elif missing:
         path = next(path for path, numbers in lacking if numbers)
