@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 Texts = Callable[[Sequence[str]], list[Unit]]
 Bound = TypeVar("Bound", bound="Stage")
-Part = TypeVar("Part")
 
 _question: ContextVar[str] = ContextVar("question of a search", default="")
 _notes: ContextVar[dict[str, Any] | None] = ContextVar("notes of a search", default=None)
@@ -214,13 +213,6 @@ class Stage(ByArguments, pt.Transformer):
         """The arguments that are transformers."""
         values = {name: getattr(self, name, None) for name in self._argument_names()}
         return {name: value for name, value in values.items() if isinstance(value, pt.Transformer)}
-
-    def _part(self, kind: Callable[..., Part], **others: Any) -> Part:
-        """A `kind` of those of this stage's arguments that its constructor takes too, and
-        `others`."""
-        taken = inspect.signature(kind).parameters
-        own = {name: value for name, value in self._arguments().items() if name in taken}
-        return kind(**{**own, **others})
 
 
 def as_code(value: Any) -> str:

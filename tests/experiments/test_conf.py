@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import cache
 
 import pytest
-from documented_commands import code_blocks
-from entry_points import run_entry
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_object
 from omegaconf import OmegaConf
+from support.commands import run_entry
+from support.documents import code_blocks
 
 from soundingline.experiments.build import check_arguments, fits, make
 from soundingline.experiments.cli import CONF

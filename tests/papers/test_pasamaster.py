@@ -4,9 +4,9 @@ import inspect
 from pathlib import Path
 
 import pytest
-from effort import SOAK
-from entry_points import run_entry
 from sheet import cells, check_constants, experiments, overrides_of_cells
+from support.commands import run_entry
+from support.needs import SOAK
 
 from soundingline.experiments.build import make_interface
 from soundingline.experiments.config import Settings
@@ -62,7 +62,7 @@ def test_the_main_table_has_the_system_and_its_contestants():
     assert [list(row) for row in published.rows] == [
         ["pasamaster", 0.3952, 0.3324, 0.2346, 0.2300, 0.05]
     ]
-    f1 = {row.system: row.F1 for row in published.beside}
+    f1 = {row.system: row.F1 for row in published.other_systems}
     assert f1 == {
         "Google Scholar Labs": 0.1887,
         "GPT-5.2 with search": 0.1669,

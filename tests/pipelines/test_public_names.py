@@ -172,10 +172,10 @@ def tiny_monot5(tmp_path):
     """A folder with weights for `MonoT5`, in the place of those that it downloads."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    import tiny_t5
+    from support import checkpoints
 
     torch.set_num_threads(1)
-    return str(tiny_t5.save_t5(tmp_path / "model"))
+    return str(checkpoints.save_t5(tmp_path / "model"))
 
 
 EXPERIMENT = """

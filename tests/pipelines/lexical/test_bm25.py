@@ -18,11 +18,11 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_measures import AP, P, Qrel
-from lexical_corpora import build, corpora, cut_length, queries
+from support.lexical_corpora import build, corpora, cut_length, queries
+from support.needs import cases
 
 from soundingline.pipelines import BM25, LexicalIndex
 from soundingline.pipelines.lexical import bm25
@@ -325,6 +325,11 @@ def test_the_settings_are_in_the_representation(index):
         "operators=None)"
     )
     assert repr(index.ql(mu=7, depth=3)) == f"QueryLikelihood(depth=3, index={index!r}, mu=7)"
+
+
+def test_a_mistyped_argument_is_answered_with_the_nearest(index):
+    with pytest.raises(TypeError, match=r"bm25 has no argument 'k'.*did you mean k1\?"):
+        index.bm25(k=1)
 
 
 @pytest.mark.parametrize("setting", [{"k1": -1}, {"b": 1.5}, {"depth": 0}])

@@ -15,11 +15,12 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_t5 import WORDS, save_t5
-from toy_search import store_of
+from support.checkpoints import T5_WORDS as WORDS
+from support.checkpoints import save_t5
+from support.needs import cases
+from support.search import store_of
 
 from soundingline.pipelines import BM25, LexicalIndex
 from soundingline.pipelines.backend import PipelineBackend

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from sealed_benchmark import (
+from support.benchmarks import (
     ANSWERS,
     CANARY,
     DOCUMENTS,

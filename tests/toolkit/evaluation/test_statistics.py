@@ -8,11 +8,11 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from effort import cases
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 from statsmodels.stats.multitest import multipletests
+from support.needs import cases
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.statistics import (
