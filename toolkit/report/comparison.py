@@ -106,6 +106,7 @@ def render(
         effects_section(data),
         agents.accuracy_cost_section(data),
         agents.costs_section(data),
+        agents.corpus_size_section(data),
         agents.roles_section(data),
         results.repeats_section(data),
         agents.funnel_section(data),
