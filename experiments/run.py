@@ -44,12 +44,13 @@ from soundingline.experiments.rollouts import (
 from soundingline.experiments.run_context import RunContext, open_run, running
 from soundingline.experiments.sweep import obfuscate_cells
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.toolkit.console import Console, LiveNote, progress_bar
+from soundingline.toolkit.console import Console, LiveNote, progress_bar, tell_next
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.retrieval import parse_measures
 from soundingline.toolkit.llm.blocking import run_coroutine, weights_fingerprint
 from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.report.traces import PAGE
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import RoundsFile, question_of
 from soundingline.toolkit.search.session import SearchTool
@@ -132,6 +133,10 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
             passages_of(interface),
         )
     report(cell, folder, config.repeats)
+    if prepared is None and not settings.multirun:  # neither in Python nor in a sweep
+        page = folder.path / PAGE
+        opened = f"open {page}, or " if page.is_file() else ""
+        tell_next(f"{opened}soundingline compare {folder.path} ANOTHER_RUN")
     if last:
         raise stopped(last, context, prepared_run)
     return cell
