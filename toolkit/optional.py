@@ -44,6 +44,8 @@ _EXTRAS = {
     "submitit": "launchers",
     "ray": "ray",
     "opensearchpy": "opensearch",
+    "mlflow": "mlflow",
+    "wandb": "wandb",
 }
 
 
