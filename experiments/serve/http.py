@@ -472,7 +472,7 @@ for (const form of document.forms) form.onsubmit = async event => {
   const headers = token ? {Authorization: "Bearer " + token.value} : {};
   const body = area ? area.value : undefined;
   try {
-    const reply = await fetch(path, {method: form.dataset.method, headers, body});
+    const reply = await fetch(location.origin + path, {method: form.dataset.method, headers, body});
     const text = await reply.text();
     shown.textContent = reply.status + "\\n" + text;
     const session = JSON.parse(text).session;
