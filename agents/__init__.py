@@ -1,0 +1,43 @@
+"""Agents, which answer questions with a search tool: `from soundingline.agents import Agent`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from soundingline.toolkit.optional import lazy_names
+
+if TYPE_CHECKING:
+    from soundingline.agents.base import Agent, Budget, Episode, run_episode
+    from soundingline.agents.baselines import ClosedBookAgent, OneShotAgent
+    from soundingline.agents.chat import ChatAgent
+    from soundingline.agents.keyword import KeywordAgent
+    from soundingline.agents.literature import Navigator
+    from soundingline.agents.search_r1 import SearchR1Agent
+    from soundingline.agents.simulated_reader import SimulatedReader
+
+_HOMES = {
+    **dict.fromkeys(("Agent", "Budget", "Episode", "run_episode"), "base"),
+    "ChatAgent": "chat",
+    "ClosedBookAgent": "baselines",
+    "KeywordAgent": "keyword",
+    "Navigator": "literature",
+    "OneShotAgent": "baselines",
+    "SearchR1Agent": "search_r1",
+    "SimulatedReader": "simulated_reader",
+}
+
+__all__ = [
+    "Agent",
+    "Budget",
+    "ChatAgent",
+    "ClosedBookAgent",
+    "Episode",
+    "KeywordAgent",
+    "Navigator",
+    "OneShotAgent",
+    "SearchR1Agent",
+    "SimulatedReader",
+    "run_episode",
+]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -6,18 +6,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from soundingline.toolkit.optional import lazy_names
 
 if TYPE_CHECKING:
     from soundingline.experiments.experiment import Experiment
 
 __all__ = ["Experiment"]
 
-
-def __getattr__(name: str) -> Any:
-    # Lazy, so that a command imports only what it needs.
-    if name != "Experiment":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from soundingline.experiments.experiment import Experiment
-
-    return Experiment
+# Lazy, so that a command imports only what it needs.
+__getattr__, __dir__ = lazy_names(__name__, {"Experiment": "experiment"})

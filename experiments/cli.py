@@ -8,7 +8,6 @@ keyword-only arguments are flags, which may be written as `--flag VALUE` or `fla
 from __future__ import annotations
 
 import argparse
-import difflib
 import errno
 import inspect
 import os
@@ -53,7 +52,7 @@ from soundingline.experiments.sweep import (
     wait_for_jobs,
 )
 from soundingline.toolkit.console import escape_control, notify, print_traceback
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, did_you_mean
 from soundingline.toolkit.llm.errors import ModelError
 from soundingline.toolkit.runs.run_folder import SWEEP
 
@@ -240,11 +239,10 @@ complete -o default -F _soundingline soundingline
 
 def _task(name: str) -> Callable[..., Any]:
     if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
         raise InputError(
             f"there is no command {name!r}",
             valid=", ".join(COMMANDS),
-            do=f"did you mean {close[0]}?" if close else "",
+            do=did_you_mean(name, COMMANDS),
         )
     module, _, function = COMMANDS[name][0].partition(":")
     task: Callable[..., Any] = getattr(
@@ -370,9 +368,8 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         flags = [flag for action in self._actions for flag in action.option_strings]
         unknown = message.rpartition(": ")[2].partition("=")[0]
-        close = difflib.get_close_matches(unknown, [*flags, "--help"], n=1)
-        meant = f"did you mean {close[0]}? " if close and "unrecognized" in message else ""
-        raise InputError(message, do=f"{meant}--help lists what this command takes")
+        meant = did_you_mean(unknown, [*flags, "--help"]) if "unrecognized" in message else ""
+        raise InputError(message, do=f"{meant} --help lists what this command takes")
 
     def help_page(self, arguments: Sequence[str]) -> str:
         """What the command does, its flags, and for a command that may be swept the options of
@@ -459,11 +456,10 @@ def _group_page(group: str, folders: Sequence[Path], default: str) -> str:
     files = {path for folder in folders for path in (folder / group).rglob("*.yaml")}
     if not files:
         known = sorted(path.name for path in CONF.iterdir() if path.is_dir())
-        close = difflib.get_close_matches(group, known, n=1)
         raise InputError(
             f"there is no group {group!r}",
             valid=", ".join(known),
-            do=f"did you mean {close[0]}?" if close else "",
+            do=did_you_mean(group, known),
         )
     pages = []
     for path in sorted(files, key=lambda path: path.as_posix()):

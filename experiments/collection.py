@@ -165,6 +165,11 @@ def prepare(
     """Open what stands under `root`; build what is missing, one process at a time. The index waits
     until it is asked for where `indexed` is false. What is complete is opened without a lock, so
     that `root` may be read-only; `InputError` where it is, and something is missing."""
+    if segmenter.first and not benchmark.in_passages:
+        raise InputError(
+            f"the corpus of {benchmark.name} was not released in passages",
+            do="set passage_splitter=rules or passage_splitter=spacy, which cut documents",
+        )
     folder = root / benchmark.name
     corpus = benchmark.corpus_fingerprint
     path, digest = _place(folder, segmenter, engine, corpus)

@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, QuotedString, Sweep
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
@@ -28,8 +25,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from soundingline.experiments.launchers import register_launcher
-from soundingline.experiments.sweeper import Cells, register_sweeper
-from soundingline.toolkit.errors import InputError, is_number
+from soundingline.experiments.sweeper import Cells, override_parser, register_sweeper
+from soundingline.toolkit.errors import InputError, did_you_mean, is_number
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
 
@@ -157,12 +154,8 @@ def overrides_of_cells(
         chosen = [*_search(search_path), *(item.input_line for item in single)]
         config = compose(ROOT_CONFIG, overrides=chosen, return_hydra_config=True)
         cells = Cells.of(config)
-    swept = [f"{key}={value}" for key, value in cells.params.items()]
     shared = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in single}
-    return [
-        [word for word in words if word not in shared]
-        for words in cells.overrides([*override_parser().parse_overrides(swept), *given])
-    ]
+    return [[word for word in words if word not in shared] for words in cells.named(given)]
 
 
 CHOSEN = "chosen.yaml"
@@ -406,12 +399,6 @@ def key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
-@cache
-def override_parser() -> Any:
-    """Hydra's, which keeps nothing of what it has parsed."""
-    return OverridesParser.create()
-
-
 def value_of(override: str) -> Any:
     """The value that an override gives, as Hydra reads it; an empty list where Hydra itself says
     what is wrong with it."""
@@ -499,8 +486,8 @@ def _no_option(key: str, value: Any, where: str = "", more: Sequence[str] = ()) 
         do += f", or write {key}=none for none"
     elif group in _NONE_BY_DEFAULT:
         do += f", or write ~{group} for none"
-    if isinstance(value, str) and (close := get_close_matches(value, known, n=1)):
-        do = f"did you mean {key}={close[0]}?"
+    if isinstance(value, str):
+        do = did_you_mean(value, known, prefix=f"{key}=") or do
     shown = "null" if value is None else value
     return InputError(f"{key}={shown} names no option{where}", valid=", ".join(known), do=do)
 

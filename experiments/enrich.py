@@ -43,7 +43,6 @@ from soundingline.toolkit.llm.prices import estimate
 
 SAMPLE = 20
 """Documents after which the estimate for the rest is made."""
-ENRICHING = (*RANKING, "budget")
 _ANSWERS = {
     "unreadable": "answers hold no list of phrases, though they were asked for twice",
     "no_phrase": "answers hold no usable phrase",

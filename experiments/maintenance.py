@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.parse import urlsplit
 
-from omegaconf import DictConfig
 from rich.table import Table
 
 from soundingline.experiments.build import make, shard_of
 from soundingline.experiments.collection import IndexedCollection, notes, prepare
-from soundingline.experiments.config import Settings, is_choice, key_of, overrides_of_cells
+from soundingline.experiments.config import (
+    Settings,
+    is_choice,
+    key_of,
+    overrides_of_cells,
+    plain_values,
+)
 from soundingline.experiments.pipeline import Stages
-from soundingline.experiments.planning import PUBLISHED, Plan, block
+from soundingline.experiments.planning import PUBLISHED, OptionFiles, Plan, block
 from soundingline.pipelines.cache import (
     GB,
     CacheSummary,
@@ -256,17 +261,12 @@ def list_options(settings: Settings, group: str = "") -> None:
 
 def _experiments(abouts: Mapping[str, str], search_path: Sequence[str]) -> str:
     """A block for each experiment: its paper, its cells, what it needs, and published figures."""
-    memo: dict[str, DictConfig] = {}
-    blocks = []
-    for name, about in sorted(abouts.items()):
-        if name.startswith("base/"):  # what experiments share
-            continue
-        overrides = [f"experiment={name}"]
-        cells = overrides_of_cells(overrides, search_path)
-        plan = Plan(Settings.compose(overrides, search_path), cells, memo)
-        laptop = overrides_of_cells([*overrides, "scale=laptop"], search_path)
-        blocks.append(block(name, about, plan, len(laptop)))
-    return "\n\n".join(blocks)
+    files = OptionFiles(search_path)
+    return "\n\n".join(
+        block(name, about, *Plan.of(name, files))
+        for name, about in sorted(abouts.items())
+        if not name.startswith("base/")  # what experiments share
+    )
 
 
 def describe(
@@ -297,7 +297,8 @@ def describe(
         rows.add_row(f"cell {number}", " ".join(cell) or "the baseline")
     Console().print(rows)
     if "experiment" in settings.choices and settings.choices["experiment"] not in ("None", "null"):
-        plan = Plan(settings, cells)
+        files = OptionFiles(settings.search_path)
+        plan = Plan(plain_values(settings.config), settings.choices["benchmark"], cells, files)
         for line in (f"needs: {'; '.join(plan.needs)}", *plan.formula()):
             Console(soft_wrap=True).print(line, highlight=False)
     changed = {key_of(override).partition("@")[0].split(".")[0] for override in settings.overrides}

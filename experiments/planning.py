@@ -21,14 +21,14 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf
 
-from soundingline.experiments.config import Settings, choice_of, is_choice
+from soundingline.experiments.config import CONF, ROOT_CONFIG, choice_of, is_choice, key_of
 from soundingline.experiments.published_figures import RUN_DOLLARS, is_measure, rows_of
-from soundingline.toolkit.errors import InputError
+from soundingline.experiments.sweeper import Cells
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.obfuscation import VARIABLE
@@ -99,21 +99,132 @@ class Estimate(NamedTuple):
     published: bool  # whether the dollars are the paper's
 
 
-def models_of(config: DictConfig) -> dict[str, Model]:
+class Option(NamedTuple):
+    """What the file of an option holds, with the files that it includes.
+
+    - `values`: its settings. References to other settings are not resolved.
+    - `choices`: the options that it chooses elsewhere, as `group/name` by key; None for none.
+    """
+
+    values: dict[str, Any]
+    choices: dict[str, str | None]
+
+
+class OptionFiles:
+    """The options of `conf/` and of the folders in `search_path`, read without Hydra, which needs
+    0.2 seconds for each of the many configurations that a list of all experiments depends on.
+
+    It follows lists of defaults as Hydra does, for the forms that `conf/` uses.
+    """
+
+    def __init__(self, search_path: Sequence[str] = ()) -> None:
+        self._folders = [CONF, *(Path(each.removeprefix("file://")) for each in search_path)]
+        self._contents: dict[str, dict[str, Any]] = {}
+        self._options: dict[str, Option] = {}
+
+    def option(self, path: str) -> Option:
+        """An option by its group and name, such as `llm/vllm/gpt_oss_20b`."""
+        if path not in self._options:
+            self._options[path] = self._merged(path, path.partition("/")[0], {})
+        return self._options[path]
+
+    def compose(
+        self, choices: Mapping[str, str | None] = {}, values: Mapping[str, Any] = {}
+    ) -> dict[str, Any]:
+        """The root configuration with these options, as `group/name` by key, and these values."""
+        root = self._content(ROOT_CONFIG)
+        every = [_default(each) for each in root["defaults"] if not isinstance(each, str)]
+        chosen = {key: path for override, key, path in every if not override} | dict(choices)
+        fixed = set(choices)
+        for key in reversed(list(chosen)):  # Hydra lets the choices of later options win
+            for other, path in self.option(chosen[key] or "").choices.items():
+                if other not in fixed:
+                    chosen[other] = path
+                    fixed.add(other)
+        config = {key: value for key, value in root.items() if key != "defaults"}
+        for key, path in chosen.items():
+            group, _, inner = key.partition(".")
+            if inner and group in config:
+                parts = {k.removeprefix(f"{group}."): p for k, p in chosen.items()}
+                config[group] = self._merged(chosen[group] or "", group, parts).values
+            elif not inner:
+                config[group] = self.option(path).values if path else None
+        return _over(config, values)
+
+    def _merged(self, path: str, folder: str, replaced: Mapping[str, str | None]) -> Option:
+        """`folder` is where the files are that this one includes; `replaced` chooses other options
+        for its parts."""
+        content = dict(self._content(path))
+        defaults = content.pop("defaults", None) or []
+        everywhere = path.startswith("experiment/")
+        own: dict[str, str | None] = {}
+        parts: dict[str, str | None] = {}
+        for override, key, chosen in map(_default, defaults):
+            if override:
+                elsewhere = everywhere or key.startswith("_global_.")
+                (own if elsewhere else parts)[key.removeprefix("_global_.")] = chosen
+        parts |= replaced
+        values: dict[str, Any] = {}
+        choices: dict[str, str | None] = {}
+        for entry in [*defaults, *(() if "_self_" in defaults else ["_self_"])]:
+            override, key, chosen = _default(entry)
+            if entry == "_self_":
+                values = _over(values, content)
+            elif isinstance(entry, str):
+                name = entry.partition("@")[0]
+                file = name[1:] if name[0] == "/" else f"{folder}/{name}"
+                part = self._merged(file, file.rpartition("/")[0], parts)
+                values, choices = _over(values, part.values), choices | part.choices
+            elif not override and (nested := parts.get(key, chosen)):
+                values = _over(values, {key: self.option(nested).values})
+        return Option(values, choices | own)
+
+    def _content(self, path: str) -> dict[str, Any]:
+        """Of the first folder that has the file; empty where none has."""
+        if path not in self._contents:
+            files = (folder / f"{path}.yaml" for folder in self._folders)
+            file = next((each for each in files if path and each.is_file()), None)
+            content: Any = OmegaConf.to_container(OmegaConf.load(file)) if file else {}
+            self._contents[path] = content or {}
+        return self._contents[path]
+
+
+def _default(entry: Any) -> tuple[bool, str, str | None]:
+    """Whether an entry of a list of defaults overrides another, its key, and the option it
+    chooses."""
+    ((group, name),) = entry.items() if isinstance(entry, Mapping) else [(str(entry), None)]
+    override = group.startswith("override ")
+    group, _, package = group.removeprefix("override ").strip().lstrip("/").partition("@")
+    return override, package or group, f"{group}/{name}" if name else None
+
+
+def _over(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with others over them; mappings are merged, and `???` replaces nothing."""
+    merged = dict(values)
+    for key, value in others.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = _over(merged[key], value)
+        elif value != "???" or key not in merged:
+            merged[key] = value
+    return merged
+
+
+def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
     """The models of a configuration by group: language models, and what a stage loads."""
     found = {}
     for group, option in config.items():
-        if not isinstance(option, DictConfig) or OmegaConf.is_missing(option, "model"):
+        if not isinstance(option, Mapping) or option.get("model", "???") == "???":
             continue
-        if str(group).endswith("llm"):
+        (name,) = OmegaConf.create([option["model"]])  # which may name an environment variable
+        if group.endswith("llm"):
             key, server = option.get("key_env") or "", option.get("server")
             # A llama.cpp needs no GPU.
-            local = "Vllm" in str(server._target_) if server else _here(option.get("base_url"))
+            local = "Vllm" in server["_target_"] if server else _here(option.get("base_url"))
         elif "device" in option:
             key, local = "", True
         else:
             continue
-        found[str(group)] = Model(str(group), str(option.model), str(key), local)
+        found[group] = Model(group, str(name), str(key), local)
     return found
 
 
@@ -125,45 +236,50 @@ class Plan:
     """An experiment: its configuration, its cells, and the models of all cells.
 
     Args:
-        settings: what the experiment composes.
+        config: its values.
+        benchmark: the option of the benchmark.
         cells: the overrides of each cell, as `overrides_of_cells` gives them.
-        memo: configurations of options that cells choose, which several plans share.
+        files: the options that cells choose from.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        config: Mapping[str, Any],
+        benchmark: str,
         cells: Sequence[Sequence[str]],
-        memo: dict[str, DictConfig] | None = None,
+        files: OptionFiles,
     ) -> None:
-        self._search_path, self._memo = settings.search_path, {} if memo is None else memo
-        self.config, self.cells = settings.config, cells
-        self._benchmark = settings.choices["benchmark"]
+        self.config, self.cells = config, cells
+        self._benchmark, self._files = benchmark, files
         self.models = [self._models(cell) for cell in self.cells]
+
+    @classmethod
+    def of(cls, name: str, files: OptionFiles) -> tuple[Plan, int]:
+        """The plan of the experiment of this name, and the number of cells of its laptop form."""
+        option = files.option(f"experiment/{name}")
+        config = files.compose(option.choices, option.values)
+        sweeper = option.values.get("hydra", {}).get("sweeper", {})
+        cells, laptop = (Cells.read(sweeper, laptop=scale).named() for scale in (False, True))
+        benchmark = option.choices.get("benchmark") or "benchmark/fictional"
+        return cls(config, benchmark.partition("/")[2], cells, files), len(laptop)
 
     def _models(self, cell: Sequence[str]) -> dict[str, Model]:
         """The models of a cell: those of the configuration, with the options that it chooses. What
         an option chooses in its turn, such as a re-ranker's language model, counts too."""
         models = models_of(self.config)
         for word in filter(is_choice, cell):
-            key = word.partition("=")[0]
+            key = key_of(word)
             if key in _WITHOUT_MODELS:
                 continue
-            group = next((g for g in map(str, self.config) if choice_of(g) == key), key)
+            group = next((g for g in self.config if choice_of(g) == key), key)
             models.pop(group, None)
             models |= models_of(self._chosen(word))
         return models
 
-    def _chosen(self, word: str) -> DictConfig:
-        if word not in self._memo:
-            try:
-                self._memo[word] = Settings.compose([word], self._search_path).config
-            except (
-                InputError,
-                OmegaConfBaseException,
-            ):  # its values are read from a tuning that has not been run yet
-                self._memo[word] = OmegaConf.create({})
-        return self._memo[word]
+    def _chosen(self, word: str) -> dict[str, Any]:
+        """The configuration in which a cell's choice, such as `llm=gpt-5.5`, is the only one."""
+        _, key, path = _default(dict([word.split("=", 1)]))
+        return self._files.compose({key: path})
 
     @property
     def published(self) -> Mapping[str, Any]:
@@ -174,7 +290,7 @@ class Plan:
         """Keys by their variables, the canary, and the gigabytes of weights of the largest cell."""
         every = [model for models in self.models for model in models.values()]
         keys = sorted({model.key for model in every if model.key})
-        canary = [VARIABLE] if self.config.benchmark.get("obfuscated") else []
+        canary = [VARIABLE] if self.config["benchmark"].get("obfuscated") else []
         return [*keys, *canary, *self._gpu()]
 
     def _gpu(self) -> list[str]:
@@ -203,27 +319,23 @@ class Plan:
 
     def _estimate(self, cell: Sequence[str], models: Mapping[str, Model]) -> Estimate | None:
         values = dict(word.split("=", 1) for word in cell)
-        agent = (
-            self._chosen(f"agent={values['agent']}").agent
-            if "agent" in values
-            else self.config.agent
+        agent, llm, tool = (
+            (self._chosen(f"{group}={values[group]}") if group in values else self.config)[group]
+            for group in ("agent", "llm", "tool")
         )
         questions = self._questions
-        if "llm" not in models or not questions or not str(agent._target_).endswith("ChatAgent"):
+        if "llm" not in models or not questions or not agent["_target_"].endswith("ChatAgent"):
             return None
-        llm = self._chosen(f"llm={values['llm']}").llm if "llm" in values else self.config.llm
-        tool = self._chosen(f"tool={values['tool']}").tool if "tool" in values else self.config.tool
         row: Mapping[str, Any] = next((r for r in self.rows if self._is_of(r, values)), {})
         calls = sum(row.get(name) or 0.0 for name in ("search_calls", "read_calls")) or CALLS
-        added = tool.k * tool.max_tokens + REPLY if "k" in tool else CALL
+        added = tool["k"] * tool["max_tokens"] + REPLY if "k" in tool else CALL
         fresh = PROMPT + calls * added
         read = (calls + 1) * PROMPT + calls * (calls + 1) / 2 * added
         written = (calls + 1) * REPLY
         usage = Usage(input=round(read), cached=round(read - fresh), output=round(written))
-        table = Price.of_record(OmegaConf.to_container(llm.price, resolve=True))  # type: ignore[arg-type]
-        cost = table.cost(usage)
+        cost = Price.of_record(llm["price"]).cost(usage)
         paper = row.get(RUN_DOLLARS)
-        seconds = min((calls + 1) * SECONDS, self.config.budget.get("seconds") or float("inf"))
+        seconds = min((calls + 1) * SECONDS, self.config["budget"].get("seconds") or float("inf"))
         return Estimate(
             questions,
             calls,
@@ -231,7 +343,7 @@ class Plan:
             round(read - fresh),
             round(written),
             paper if paper is not None else None if cost is None else cost * questions,
-            questions * seconds / self.config.concurrency / 3600,
+            questions * seconds / self.config["concurrency"] / 3600,
             paper is not None,
         )
 
@@ -240,7 +352,7 @@ class Plan:
         """The published number of questions, else that of a whole benchmark where it is known."""
         known = self.published.get("questions")
         selected = any(
-            self.config.benchmark.get(name) for name in ("qids", "sample", "limit", "split")
+            self.config["benchmark"].get(name) for name in ("qids", "sample", "limit", "split")
         )
         if known or selected or self._benchmark not in PUBLISHED:
             return known
@@ -266,7 +378,7 @@ class Plan:
         dollars = f"${sum(priced):,.0f} ({origin})" if priced else "no bill for served models"
         if priced and len(priced) < len(self.cells):
             dollars += f" for {len(priced)} of {len(self.cells)} cells"
-        return f"{dollars}; {hours:,.0f} hours at concurrency={self.config.concurrency}"
+        return f"{dollars}; {hours:,.0f} hours at concurrency={self.config['concurrency']}"
 
     def formula(self) -> Iterator[str]:
         """The numbers behind the estimate, one line for each cell."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import traceback
 import typing
@@ -17,7 +16,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from soundingline.experiments.config import Root, key_of, missing_option, override_parser
 from soundingline.toolkit.console import users_frame
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, did_you_mean
 from soundingline.toolkit.llm.errors import ModelError, Unreachable
 from soundingline.toolkit.redaction import REDACTED, VARIABLE, find_secrets
 
@@ -146,9 +145,8 @@ def _unknown_key(error: BaseException, key: str) -> str:
         what = f"{key!r} is no argument of the chosen {option}"
         keys = node if isinstance(node, DictConfig) else ()
         valid = sorted(str(item) for item in keys if not str(item).startswith("_"))
-        close = [f"{option}.{match}" for match in difflib.get_close_matches(name, valid, n=1)]
+        do = did_you_mean(name, valid, prefix=f"{option}.")
     else:
         what, valid = f"there is no group or key {key!r}", top
-        close = difflib.get_close_matches(key.partition(".")[0], top, n=1)
-    do = f"did you mean {close[0]}?" if close else ""
+        do = did_you_mean(key.partition(".")[0], top)
     return str(InputError(what, valid=", ".join(valid), do=do))

@@ -23,6 +23,7 @@ entries begin with its key: `benchmark=cacm` replaces the axis above.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -89,16 +90,27 @@ class Cells(NamedTuple):
     def of(cls, config: DictConfig) -> Cells:
         """Those of a composed configuration."""
         sweeper: Any = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
-        chosen = (config.laptop and sweeper["laptop"]) or sweeper
-        params = {str(key): str(value) for key, value in (chosen.get("params") or {}).items()}
+        cells = cls.read(sweeper, laptop=config.laptop)
         if config.get("shards", 1) > 1 and config.shard is None:
-            params.setdefault("shard", ",".join(map(str, range(config.shards))))
+            shards = ",".join(map(str, range(config.shards)))
+            return cells._replace(params={"shard": shards, **cells.params})
+        return cells
+
+    @classmethod
+    def read(cls, sweeper: Mapping[str, Any], *, laptop: bool) -> Cells:
+        """Those of the values below `hydra.sweeper`."""
+        chosen = (laptop and sweeper.get("laptop")) or sweeper
         axes = (chosen.get("axes") or {}).items()
         return cls(
-            params,
+            {str(key): str(value) for key, value in (chosen.get("params") or {}).items()},
             [[_words(entry, f"axes.{name}") for entry in entries] for name, entries in axes],
             [_words(entry, "changes") for entry in chosen.get("changes") or ()],
         )
+
+    def named(self, given: Sequence[Override] = ()) -> list[list[str]]:
+        """The overrides of each cell of the sweep that a command line with `given` starts."""
+        swept = [f"{key}={value}" for key, value in self.params.items()]
+        return self.overrides([*override_parser().parse_overrides(swept), *given])
 
     def overrides(self, given: Sequence[Override]) -> list[list[str]]:
         """The overrides of each cell, from those of `params` and the command line. An entry of an
@@ -110,6 +122,12 @@ class Cells(NamedTuple):
             [word for words in parts for word in words]
             for parts in product(combinations, *axes, ((), *self.changes))
         ]
+
+
+@cache
+def override_parser() -> Any:
+    """Hydra's, which keeps nothing of what it has parsed."""
+    return OverridesParser.create()
 
 
 def register_sweeper() -> None:
@@ -130,7 +148,7 @@ def _words(entry: Any, where: str) -> list[str]:
             f"hydra.sweeper.{where} has the entry {entry!r}",
             valid="an override such as unit=passage, or a list of overrides",
         )
-    for override in OverridesParser.create().parse_overrides(words):
+    for override in override_parser().parse_overrides(words):
         if override.is_sweep_override():
             raise InputError(
                 f"{override.input_line} in hydra.sweeper.{where} has several values",

@@ -1,13 +1,12 @@
 """Stages of retrieval as PyTerrier transformers: `from soundingline.pipelines import LexicalIndex,
 MonoT5`.
-
-Each name is imported when it is first used, so that importing the package loads no model library.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from soundingline.toolkit.optional import lazy_names
 
 if TYPE_CHECKING:
     from soundingline.pipelines.backend import PipelineBackend
@@ -92,12 +91,4 @@ __all__ = [
     "Stage",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

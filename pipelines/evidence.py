@@ -18,7 +18,7 @@ from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.lexical.bm25 import TfWeights, check_settings
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.stage import Texts
-from soundingline.toolkit.data import PASSAGE_MARK, parent
+from soundingline.toolkit.data import first_units, parent
 from soundingline.toolkit.errors import check_int
 from soundingline.toolkit.search.literature import Located
 
@@ -67,9 +67,9 @@ class LexicalLocator:
         ranges = self.ranges(docids)
         scores = self.scores(requirements, ranges)
         return [
-            [self._best(docid, row[start : start + size], most) for row in scores]
-            for docid, start, size in zip(
-                docids, ranges.start.tolist(), (ranges.last - ranges.first).tolist(), strict=True
+            [self._best(first, row[start : start + last - first], most) for row in scores]
+            for first, last, start in zip(
+                ranges.first.tolist(), ranges.last.tolist(), ranges.start.tolist(), strict=True
             )
         ]
 
@@ -82,14 +82,13 @@ class LexicalLocator:
     def ranges(self, docids: Sequence[str]) -> Ranges:
         """The units of the documents. `KeyError` for an unknown document."""
         docnos = self.index.docnos
-        first = docnos.numbers([f"{docid}{PASSAGE_MARK}0" for docid in docids]).astype(np.int64)
+        first = np.full(len(docids), -1, dtype=np.int64)
         last = first.copy()
         for position, docid in enumerate(docids):
-            if first[position] < 0:
-                first[position] = last[position] = docnos.numbers([docid])[0]
-                if first[position] < 0:
-                    raise KeyError(docid)
-            end = int(last[position])
+            numbers = docnos.numbers(first_units(docid))
+            if numbers.max() < 0:
+                raise KeyError(docid)
+            end = first[position] = int(numbers[numbers >= 0][0])
             while end < len(docnos) and parent(docnos[end]) == docid:
                 end += 1
             last[position] = end
@@ -107,11 +106,11 @@ class LexicalLocator:
             scores[positions] += weight * frequencies / (frequencies + norms)
         return scores
 
-    def _best(self, docid: str, scores: NDArray[np.floating[Any]], most: int) -> list[Located]:
+    def _best(self, first: int, scores: NDArray[np.floating[Any]], most: int) -> list[Located]:
+        """The best of the units from number `first`, whose scores these are."""
         order = np.argsort(-scores, kind="stable")[:most]
-        passages = len(scores) > 1 or self.index.docnos.numbers([docid])[0] < 0
         return [
-            Located(f"{docid}{PASSAGE_MARK}{unit}" if passages else docid, float(scores[unit]))
+            Located(self.index.docnos[first + unit], float(scores[unit]))
             for unit in order.tolist()
             if scores[unit] > self._least
         ]

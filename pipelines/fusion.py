@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any
 
 import pandas as pd
 import pyterrier as pt
@@ -25,7 +25,7 @@ class Fusion(Stage):
     most `depth` rows a query, equal scores by docno. A retriever may rewrite the query for itself.
     """
 
-    schematic: ClassVar[dict[str, str]] = {"inner_pipelines_mode": "combine"}
+    schematic: Any = {**Stage.schematic, "inner_pipelines_mode": "combine"}  # noqa: RUF012
 
     def __init__(self, first: pt.Transformer, second: pt.Transformer, depth: int) -> None:
         check_int("depth", depth)

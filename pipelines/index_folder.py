@@ -144,7 +144,8 @@ class OpenedIndex:
         """See `Index`."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.path)!r})"
+        opener = type(self).__name__ if self.engine is None else repr(self.engine)
+        return f"{opener}.open({str(self.path)!r})"
 
     def __eq__(self, other: object) -> bool:
         return (

@@ -12,7 +12,7 @@ from soundingline.pipelines.engines.engine import NOTHING, RankedList
 from soundingline.pipelines.fusion import rankings_by_query
 from soundingline.pipelines.retrieve import ranked
 from soundingline.pipelines.stage import Bound, Collection, Stage, not_bound
-from soundingline.toolkit.data import PASSAGE_MARK, parent
+from soundingline.toolkit.data import first_units, parent
 from soundingline.toolkit.errors import InputError, check_int
 
 
@@ -77,8 +77,8 @@ class OracleRetriever(Stage):
         grades = self.collection.qrels[self.tier].get(qid, {})
         relevant = [docid for docid, grade in grades.items() if grade > 0]
         for docid in sorted(relevant, key=lambda docid: -grades[docid]):
-            first = (f"{docid}{PASSAGE_MARK}0", docid)
-            known = [best_units[docid]] if docid in best_units else filter(self._exists, first)
+            first = filter(self._exists, first_units(docid))
+            known = [best_units[docid]] if docid in best_units else first
             yield from islice(known, 1)
 
     def _exists(self, unit: str) -> bool:

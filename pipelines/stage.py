@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import pyterrier as pt
 
 from soundingline.toolkit.data import Qrels, Unit
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, check_arguments
 
 if TYPE_CHECKING:
     from soundingline.pipelines.engines.engine import Engine
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 Texts = Callable[[Sequence[str]], list[Unit]]
 Bound = TypeVar("Bound", bound="Stage")
-Part = TypeVar("Part")
 
 _question: ContextVar[str] = ContextVar("question of a search", default="")
 _notes: ContextVar[dict[str, Any] | None] = ContextVar("notes of a search", default=None)
@@ -82,15 +81,29 @@ class Collection:
 
 class ByArguments:
     """An object whose constructor arguments are attributes of the same names. Representation,
-    equality and hash follow from them; nested mappings and lists are compared by content."""
+    equality and hash follow from them; nested mappings and lists are compared by content. The
+    representation is code that makes an equal object, if those of the arguments are code.
+
+    Raises:
+        TypeError: for an argument that the constructor lacks, with the nearest that it has.
+    """
+
+    schematic: Any = {"help_url": ""}  # noqa: RUF012
+    """Of PyTerrier's drawings, which look for the address of a page on the network if none is
+    given."""
+
+    def __new__(cls, *_: Any, **arguments: Any) -> Any:
+        check_arguments(cls, arguments)
+        return super().__new__(cls)
 
     def __repr__(self) -> str:
+        parameters = inspect.signature(type(self)).parameters
         shown = []
-        for name, parameter in inspect.signature(type(self)).parameters.items():
-            value = getattr(self, name, None)
+        for name in self._argument_names():
+            parameter, code = parameters[name], as_code(getattr(self, name, None))
             required = parameter.default is parameter.empty
             leading = required and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-            shown.append(repr(value) if leading else f"{name}={value!r}")
+            shown.append(code if leading else f"{name}={code}")
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def __eq__(self, other: object) -> bool:
@@ -106,6 +119,17 @@ class ByArguments:
     def _arguments(self) -> dict[str, Any]:
         """The constructor's arguments by name."""
         return {name: getattr(self, name) for name in self._argument_names()}
+
+    def attributes(self) -> list[Any]:
+        """The arguments for `pt.inspect`, which would otherwise read `_tokenizer` for `tokenizer`
+        and so load a model."""
+        parameters = inspect.signature(type(self)).parameters
+        return [
+            pt.inspect.TransformerAttribute(
+                name, value, parameters[name].default, parameters[name].kind
+            )
+            for name, value in self._arguments().items()
+        ]
 
     def _argument_names(self) -> list[str]:
         parameters = inspect.signature(type(self)).parameters.values()
@@ -190,12 +214,14 @@ class Stage(ByArguments, pt.Transformer):
         values = {name: getattr(self, name, None) for name in self._argument_names()}
         return {name: value for name, value in values.items() if isinstance(value, pt.Transformer)}
 
-    def _part(self, kind: Callable[..., Part], **others: Any) -> Part:
-        """A `kind` of those of this stage's arguments that its constructor takes too, and
-        `others`."""
-        taken = inspect.signature(kind).parameters
-        own = {name: value for name, value in self._arguments().items() if name in taken}
-        return kind(**{**own, **others})
+
+def as_code(value: Any) -> str:
+    """`repr`, with a path as `Path('...')`, and a method as an attribute of its object."""
+    if isinstance(value, PurePath):
+        return f"Path({str(value)!r})"
+    if inspect.ismethod(value):
+        return f"{value.__self__!r}.{value.__name__}"
+    return repr(value)
 
 
 def bound(stage: pt.Transformer, collection: Collection) -> pt.Transformer:

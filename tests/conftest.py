@@ -10,14 +10,10 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-import bytecode
-import composition_memo
-import kernels
-import processes
 import pytest
-from effort import cases
 from hypothesis import settings
-from required import absent, collections
+from support import commands, compositions, startup
+from support.needs import absent, cases, collections
 
 from soundingline.toolkit.console import Console
 
@@ -27,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 settings.register_profile("soundingline", deadline=None, max_examples=cases(100))
 settings.load_profile("soundingline")
 
-composition_memo.install()
+compositions.install()
 
 # What CI services and users set for their terminals would change what is printed.
 for name in ("COLUMNS", "LINES", "TERM", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
@@ -62,9 +58,9 @@ def pytest_configure(config):
     # Not below pytest's folder: the path of a socket must be short.
     folder = Path(tempfile.mkdtemp(prefix="suite-"))
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    composition_memo.share(folder / "compositions")
-    kernels.share(folder / "kernels")
-    config.add_cleanup(processes.Server(folder / "socket").close)
+    compositions.share(folder / "compositions")
+    startup.share(folder / "kernels")
+    config.add_cleanup(commands.Server(folder / "socket").close)
 
 
 def pytest_sessionstart(session):
@@ -74,11 +70,11 @@ def pytest_sessionstart(session):
         number = int(worker["workerid"].removeprefix("gw"))
         packages = [ROOT / name for name in ("agents", "experiments", "pipelines", "toolkit")]
         tests = [Path(argument.partition("::")[0]) for argument in session.config.args]
-        bytecode.compile_share([*packages, *tests], number, worker["workercount"])
+        startup.compile_share([*packages, *tests], number, worker["workercount"])
 
 
 def pytest_collection_finish():
-    kernels.install()
+    startup.install()
     gc.freeze()
     gc.enable()
     # Nothing is left of what Python weighs a full search against: it would make one every moment.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import bytecode
+from support import startup
 
 SOURCES = {
     "helper.py": "EXECUTED = open('executed', 'w')\n",
@@ -22,7 +22,7 @@ def test_every_source_is_compiled_by_one_worker_and_none_is_executed(tmp_path, m
     shares = []
     for worker in range(3):
         before = set(tmp_path.rglob("*.pyc"))
-        bytecode.compile_share([tmp_path], worker, 3)
+        startup.compile_share([tmp_path], worker, 3)
         shares.append(set(tmp_path.rglob("*.pyc")) - before)
     names = sorted(path.name.partition(".")[0] for share in shares for path in share)
     assert names == ["conftest", "helper", "test_one", "test_two"]
@@ -40,6 +40,6 @@ def test_sources_are_named_or_lie_in_a_named_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.dont_write_bytecode", False)
     for name in ("test_one.py", "test_two.py"):
         (tmp_path / name).write_text(SOURCES[name])
-    bytecode.compile_share([tmp_path / "test_two.py"], 0, 1)
+    startup.compile_share([tmp_path / "test_two.py"], 0, 1)
     (written,) = tmp_path.rglob("*.pyc")
     assert written.name.startswith("test_two.")

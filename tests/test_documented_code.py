@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from documented_commands import block_commands, code_blocks
-from entry_points import run_entry
-from toy_search import WordBackend, store_of
+from support.commands import run_entry
+from support.documents import block_commands, code_blocks
+from support.search import WordBackend, store_of
 
 from soundingline.pipelines import BM25, LexicalIndex
 from soundingline.toolkit.data import Topic, Unit

@@ -16,7 +16,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from documented_commands import (
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from support.commands import run_entry
+from support.documents import (
     CONF,
     FLAGS,
     GROUPS,
@@ -26,8 +28,6 @@ from documented_commands import (
     mentions,
     named_files,
 )
-from entry_points import run_entry
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from soundingline.experiments.cli import COMMANDS
 from soundingline.experiments.serve.options import ServerOptions

@@ -9,8 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from documented_commands import CONF, ROOT, documents, mentions
-from irds_home import HARBOUR, prepare_beir, prepare_vaswani
+from support.benchmarks import HARBOUR, prepare_beir, prepare_vaswani
+from support.documents import CONF, ROOT, documents, mentions
 
 from soundingline.toolkit.runs import RunFolder
 
@@ -29,9 +29,9 @@ FOLDERS = {
 COMMANDS = [item for item in mentions(ROOT / "README.md") if item.command and item.arguments]
 RUN = """
 import json, sys
-import composition_memo
-from entry_points import run_entry
-composition_memo.install()
+from support import compositions
+from support.commands import run_entry
+compositions.install()
 for command, *arguments in json.loads(sys.argv[1]):
     code = run_entry(command, *arguments)
     assert code == 0, (code, command, arguments)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import required
-from required import COLLECTIONS, collections, needs
+from support import needs as required
+from support.needs import COLLECTIONS, collections, needs
 
 ROOT = Path(__file__).resolve().parents[1]
 SKIPPED, FAILED = pytest.skip.Exception, pytest.fail.Exception

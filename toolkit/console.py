@@ -9,8 +9,10 @@ import re
 import sys
 import sysconfig
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from operator import length_hint
 from pathlib import Path
@@ -130,21 +132,27 @@ class _ProgressLines(Progress):
     def start(self) -> None:
         """See Rich. A thread prints the lines, because a single step may take an hour."""
         self._ended = threading.Event()
-        threading.Thread(target=self._print_lines, name="progress", daemon=True).start()
+        self._thread = threading.Thread(target=self._print_lines, name="progress", daemon=True)
+        self._thread.start()
 
     def stop(self) -> None:
         """See Rich."""
         self._ended.set()
+        self._thread.join()
 
     def _print_lines(self) -> None:
         while not self._ended.wait(LINE_SECONDS):
-            for task in self.tasks:
-                total = "" if task.total is None else f" of {task.total:,.0f}"
-                times = [(task.elapsed, "elapsed"), (task.time_remaining, "remaining")]
-                parts = [f"{task.completed:,.0f}{total}" if task.total or task.completed else ""]
-                parts += [f"{timedelta(seconds=int(each))} {word}" for each, word in times if each]
-                shown = ", ".join(filter(None, [*parts, str(task.fields["note"])]))
-                self.console.print(f"{task.description}: {shown}", soft_wrap=True)
+            self.print_state()
+
+    def print_state(self) -> None:
+        """Print one line for each task."""
+        for task in self.tasks:
+            total = "" if task.total is None else f" of {task.total:,.0f}"
+            times = [(task.elapsed, "elapsed"), (task.time_remaining, "remaining")]
+            parts = [f"{task.completed:,.0f}{total}" if task.total or task.completed else ""]
+            parts += [f"{timedelta(seconds=int(each))} {word}" for each, word in times if each]
+            shown = ", ".join(filter(None, [*parts, str(task.fields["note"])]))
+            self.console.print(f"{task.description}: {shown}", soft_wrap=True)
 
 
 def progress_bar(*, transient: bool = False) -> Progress:
@@ -170,11 +178,18 @@ def progress_bar(*, transient: bool = False) -> Progress:
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
     """Yield the items while a progress bar counts them. `total` is their number; None for their
     length, if it is known."""
-    with progress_bar() as progress:
+    progress = progress_bar()
+    # A consumer that fails leaves this generator unfinished, and a thread would go on printing.
+    lines = progress if isinstance(progress, _ProgressLines) else None
+    due = time.monotonic() + LINE_SECONDS
+    with nullcontext() if lines else progress:
         task = progress.add_task(description, total=total or length_hint(items) or None, note="")
         for item in items:
             yield item
             progress.advance(task)
+            if lines and time.monotonic() >= due:
+                lines.print_state()
+                due = time.monotonic() + LINE_SECONDS
 
 
 _FRAME = re.compile(r'^ +File "(?P<path>.+)", line (?P<line>\d+).*$', re.MULTILINE)

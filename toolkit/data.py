@@ -1,8 +1,8 @@
 """Documents, topics, rankings, and the protocols of document stores and search backends.
 
 Identifiers: a `docid` names a document, which is what relevance judgements are about. A `unit_id`
-names what was retrieved: a `docid`, or `<docid>%p<n>` for the n-th passage of that document (n from
-0)."""
+names what was retrieved: a `docid`, or `<docid>%p<n>` for a passage of that document, n from 0, or
+from 1 in a corpus that was released in passages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
 PASSAGE_MARK = "%p"
+PASSAGE_BREAK = "\f"  # in the text of a document, between the passages of a released corpus
 
 Qrels = Mapping[str, Mapping[str, int]]
 """Relevance judgements of one tier: question -> docid -> grade."""
@@ -24,6 +25,11 @@ def parent(unit_id: str) -> str:
         return unit_id
     head, mark, tail = unit_id.rpartition(PASSAGE_MARK)
     return head if mark and tail.isdecimal() else unit_id
+
+
+def first_units(docid: str) -> tuple[str, str, str]:
+    """The ids that the first unit of a document can have, the document's own last."""
+    return f"{docid}{PASSAGE_MARK}0", f"{docid}{PASSAGE_MARK}1", docid
 
 
 def parents(unit_ids: Sequence[str]) -> Sequence[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from functools import cache
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
@@ -36,6 +38,33 @@ class InputError(Exception):
 def _sentence(text: str) -> str:
     line = " ".join(text.split())
     return line if line.endswith(("?", "...")) else line.rstrip(". ") + "."
+
+
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """`did you mean <prefix>x?` for the known name that is nearest to an unknown one; empty if none
+    is near.
+
+    Example:
+        >>> did_you_mean("dept", ["depth", "index"])
+        'did you mean depth?'
+    """
+    names = {other.lower(): other for other in known}
+    close = get_close_matches(name.lower(), names, n=1)
+    return f"did you mean {prefix}{names[close[0]]}?" if close else ""
+
+
+def check_arguments(function: Callable[..., Any], arguments: Iterable[str]) -> None:
+    """Raise a `TypeError` with the nearest valid name for a keyword argument that a function or a
+    constructor lacks."""
+    parameters = inspect.signature(function).parameters
+    kinds = {parameter.kind for parameter in parameters.values()}
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        return
+    for name in arguments:
+        if name not in parameters:
+            what = f"{function.__name__} has no argument {name!r}"
+            do = did_you_mean(name, parameters)
+            raise TypeError(str(InputError(what, valid=", ".join(parameters), do=do)))
 
 
 def parse(

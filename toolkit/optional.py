@@ -1,11 +1,12 @@
-"""Packages that an extra installs, and files of the Hugging Face hub."""
+"""Names that are imported when they are first used, packages that an extra installs, and files of
+the Hugging Face hub."""
 
 from __future__ import annotations
 
 import re
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
@@ -15,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, did_you_mean
 
 _EXTRAS = {
     "torch": "rerank",
@@ -47,6 +48,30 @@ _EXTRAS = {
     "mlflow": "mlflow",
     "wandb": "wandb",
 }
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package that imports its public names when they are first
+    used, so that importing the package loads no model library.
+
+    Args:
+        package: the name of the package.
+        homes: public name -> the module below the package that has it; empty for a module of that
+            name itself.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            what = f"module {package!r} has no attribute {name!r}"
+            meant = did_you_mean(name, homes)
+            # With `name` alone, Python adds no suggestion of its own.
+            raise AttributeError(f"{what}; {meant}" if meant else what, name=name)
+        module = import_module(f"{package}.{homes[name] or name}")
+        return getattr(module, name) if homes[name] else module
+
+    return get, lambda: sorted(homes)
 
 
 def check_optional(package: str) -> None:

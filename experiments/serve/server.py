@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import difflib
 import gc
 import logging
 import os
@@ -45,7 +44,7 @@ from soundingline.experiments.serve.options import BACKLOG, TOKEN, ServerOptions
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.toolkit.console import EscapingFormatter, notify, print_traceback
 from soundingline.toolkit.data import DocumentStore, SearchBackend
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, did_you_mean
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import run_coroutine
 from soundingline.toolkit.llm.ledger import Ledger, open_ledger
@@ -135,11 +134,10 @@ def _check_known(root: str) -> None:
     """`InputError` for a key that belongs neither to the server nor to the pipeline."""
     known = _OWN | {field.name for field in dataclasses.fields(Root)}
     if root not in known | {"experiment", "hydra"}:
-        close = difflib.get_close_matches(root, known, n=1)
         raise InputError(
             f"there is no group or key {root!r}",
             valid=", ".join(sorted(known)),
-            do=f"did you mean {close[0]}?" if close else "",
+            do=did_you_mean(root, known),
         )
 
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 
 _FIELDS = ("text", "title")
+_ROW = ("docno", "text", "title")
 _AT_ONCE = 1000  # documents
 _CACHED_TABLES = 8  # of a model's newest settings
 _MANY = 1_000_000
@@ -70,6 +71,32 @@ class _Term(NamedTuple):
     number: int
     document_frequency: int
     idf: float
+
+
+def as_units(documents: Any) -> Iterable[Unit]:
+    """The units of a frame with the columns `docno`, `text` and perhaps `title`, whose missing
+    values are empty texts, or of an iterable of what `as_unit` takes."""
+    if isinstance(documents, pd.DataFrame):
+        if missing := [name for name in _ROW[:2] if name not in documents.columns]:
+            raise InputError(
+                f"the frame has no column {' and no column '.join(missing)}; its columns are "
+                f"{', '.join(map(str, documents.columns))}",
+                valid="docno, text and perhaps title",
+                do="rename them: frame.rename(columns={'id': 'docno'})",
+            )
+        if (absent := documents["docno"].isna().to_numpy()).any():
+            raise InputError(f"row {absent.argmax()} of the frame has no docno", valid="unique ids")
+        names = [name for name in _ROW if name in documents.columns]
+        columns = [
+            documents[name].astype(object).where(documents[name].notna(), "") for name in names
+        ]
+        return (as_unit(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
+    if not isinstance(documents, Iterable) or isinstance(documents, (str, bytes, Mapping)):
+        raise InputError(
+            f"the documents came as {documents!r:.100}",
+            valid="a frame with the columns docno and text, or an iterable of dicts or Units",
+        )
+    return map(as_unit, documents)
 
 
 def as_unit(row: Unit | Mapping[str, Any]) -> Unit:
@@ -88,9 +115,20 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
     """An inverted index over units of text, for ranking with Lucene's statistics; an artifact of
     PyTerrier's (`pt.Artifact.load`, `build_package`, `from_url`, `from_hf`, `to_hf`).
 
-    Make one with `LexicalIndex.build` or `LexicalIndex.open`. A document's number is its position
-    in the input; `docnos` gives its unit id, `vocabulary` the index terms in order of their bytes.
-    Safe for many threads; pickled, it travels as its path.
+    `LexicalIndex.build` makes one, and `LexicalIndex(path)` opens it. A document's number is its
+    position in the input; `docnos` gives its unit id, `vocabulary` the index terms in order of
+    their bytes. Safe for many threads; pickled, it travels as its path.
+
+    Opening maps the files, and compares those that have changed since the last check with their
+    checksums.
+
+    Args:
+        path: the folder of the index.
+        corpus_fingerprint: of the corpus that it must be of; None for any.
+
+    Raises:
+        InputError: if there is no index, if it is damaged, of another format version, made by
+            another version of its analyzer, or of another corpus.
     """
 
     ARTIFACT_TYPE = ARTIFACT_METADATA["type"]
@@ -99,9 +137,17 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
     path: Path
     _base: LexicalIndex | None = None
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> None:
+        path = Path(path)
+        manifest = read_manifest(path, KIND, corpus_fingerprint, check_index)
         super().__init__(path, manifest)
         self.analyzer: Analyzer = make_analyzer(manifest["analyzer"])
+        if manifest["analyzer_fingerprint"] != self.analyzer.fingerprint:
+            raise InputError(
+                f"the lexical index at '{path}' was made by another version of the analyzer "
+                f"'{self.analyzer.name}'",
+                do=REBUILD,
+            )
         self.docnos = Docnos(StringTable(path / UNITS))
         self.statistics = Statistics.of(manifest)
         self._arrays = load_arrays(path, manifest)
@@ -119,7 +165,7 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
     @classmethod
     def build(
         cls,
-        units: Iterable[Unit | Mapping[str, Any]],
+        units: pd.DataFrame | Iterable[Unit | Mapping[str, Any]],
         path: str | Path,
         *,
         analyzer: str = "english",
@@ -135,8 +181,8 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         threads.
 
         Args:
-            units: `Unit`s, or rows of PyTerrier's: mappings with `docno`, `text` and perhaps
-                `title`.
+            units: a frame with the columns `docno`, `text` and perhaps `title`, or an iterable of
+                dicts with these keys or of `Unit`s.
             path: the folder, which appears when it is complete and replaces an older index.
             analyzer: the name of an analyzer; see `make_analyzer`.
             memory_mb: bounds the memory of the build, apart from the text that is being analysed
@@ -146,12 +192,12 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
             keep_texts: whether the index stores the texts, so that re-rankers find them.
 
         Raises:
-            InputError: for an empty corpus, 2^31 units or more (before any work if their number is
-                known), a repeated `unit_id`, a full disk, an unknown analyzer. Whatever the
-                iterable raises passes through. In each case nothing is left.
+            InputError: for documents of another form, an empty corpus, 2^31 units or more (before
+                any work if their number is known), a repeated `unit_id`, a full disk, an unknown
+                analyzer. Whatever the iterable raises passes through. In each case nothing is left.
         """
         build_index(
-            map(as_unit, units),
+            as_units(units),
             Path(path),
             analyzer=analyzer,
             memory_mb=memory_mb,
@@ -164,19 +210,8 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
 
     @classmethod
     def open(cls, path: str | Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
-        """Map an index. Files that have changed since the last check are compared with their
-        checksums. `InputError` if there is no index, if it is damaged, of another format version,
-        made by another version of its analyzer, or not of the corpus `corpus_fingerprint`."""
-        path = Path(path)
-        manifest = read_manifest(path, KIND, corpus_fingerprint, check_index)
-        index = cls(path, manifest)
-        if manifest["analyzer_fingerprint"] != index.analyzer.fingerprint:
-            raise InputError(
-                f"the lexical index at '{path}' was made by another version of the analyzer "
-                f"'{index.analyzer.name}'",
-                do=REBUILD,
-            )
-        return index
+        """`LexicalIndex(path)`, by the name that all engines have for it."""
+        return cls(path, corpus_fingerprint=corpus_fingerprint)
 
     @classmethod
     def load(cls, path: str | Path, **kwargs: Any) -> LexicalIndex:
@@ -214,6 +249,10 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         """The index of the documents themselves, which feedback and texts are read from: this
         index, unless phrases enrich its documents."""
         return self._base or self
+
+    def __repr__(self) -> str:
+        shown = f"{type(self).__name__}({str(self.path)!r})"
+        return shown if self._base is None else f"{shown}.over({self._base!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._base is None:
@@ -518,7 +557,7 @@ class TextLoader(ByArguments, pt.Transformer):
                              for name, values in columns.items()})  # fmt: skip
 
 
-class LexicalIndexer(pt.Indexer):
+class LexicalIndexer(ByArguments, pt.Indexer):
     """Writes a `LexicalIndex` of rows with `docno`, `text` and perhaps `title`, so that it can end
     an indexing pipeline. Arguments as of `LexicalIndex.build`."""
 

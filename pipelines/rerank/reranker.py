@@ -198,7 +198,8 @@ class Reranker(HeadReranker):
                 valid="truncate",
                 do="set long_documents=truncate, or index passages",
             )
-        self.schematic = {"label": f"{type(self).__name__} %{self.depth}"}
+        label = f"{type(self).__name__} %{self.depth}"
+        self.schematic = {**type(self).schematic, "label": label}
         # Bound copies are shallow: all of these are shared between them.
         self._shared, self._caches, self._queue = MadeOnce(), MadeOnce(), _Queue()
         self.count = Counts(*self.counted)

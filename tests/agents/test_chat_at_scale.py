@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from effort import cases
-from scripted_model import ANSWER, ScriptedModel, calling, saying, search, used
-from toy_search import WordBackend, store_of
+from support.llm_model import ANSWER, ScriptedModel, calling, saying, search, used
+from support.needs import cases
+from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget
 from soundingline.agents.chat import ChatAgent

@@ -6,8 +6,8 @@ import asyncio
 import json
 
 import pytest
-from scripted_peer import Cut, Fail, Say, Stall, running_peer
-from toy_search import WordBackend, store_of
+from support.llm_server import Cut, Fail, Say, Stall, running_peer
+from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget
 from soundingline.agents.chat import ChatAgent

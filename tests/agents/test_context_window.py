@@ -11,12 +11,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_model import ANSWER, ScriptedModel, call, calling, saying, used
-from scripted_peer import Fail, Say, running_peer
-from toy_search import WordBackend, store_of
+from support.llm_model import ANSWER, ScriptedModel, call, calling, saying, used
+from support.llm_server import Fail, Say, running_peer
+from support.needs import cases
+from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget
 from soundingline.agents.chat import ChatAgent

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from scripted_model import ScriptedModel, calling, saying
-from small_benchmark import SmallBenchmark
-from toy_search import store_of
+from support.benchmarks import SmallBenchmark
+from support.llm_model import ScriptedModel, calling, saying
+from support.search import store_of
 
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.baselines import ClosedBookAgent, OneShotAgent

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 import pytest
-from toy_search import WordBackend, store_of
+from support.search import WordBackend, store_of
 
 from soundingline.agents.keyword import KeywordAgent
 from soundingline.agents.keyword.answers import answer_type, candidates, count_votes

@@ -6,9 +6,9 @@ import asyncio
 import re
 
 import pytest
-from required import needs
-from tiny_model import WORDS
-from toy_search import WordBackend, store_of
+from support.needs import needs
+from support.search import WordBackend, store_of
+from support.tool_caller import WORDS
 
 from soundingline.agents.base import Budget
 from soundingline.agents.chat import ChatAgent
@@ -41,7 +41,7 @@ ANSWER = r"Explanation:( \w+){3} \[fw\d{7}\]\nExact Answer: \w+\nConfidence: \d\
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     """The server of the tiny model, until the module ends."""
-    from tiny_gguf import save_gguf
+    from support.tool_caller import save_gguf
 
     place = tmp_path_factory.mktemp("llamacpp")
     weights = save_gguf(place / "tiny.gguf", list(DOCUMENTS))

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from scripted_model import ScriptedModel, saying, used
-from toy_search import WordBackend, store_of
+from support.llm_model import ScriptedModel, saying, used
+from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.literature import Navigator, OverlapScorer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from scripted_model import ScriptedModel, saying
-from toy_search import WordBackend, store_of
+from support.llm_model import ScriptedModel, saying
+from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget
 from soundingline.agents.search_r1 import SearchR1Agent

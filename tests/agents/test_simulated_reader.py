@@ -4,8 +4,8 @@ import asyncio
 from functools import cache
 
 import pytest
-from entry_points import run_entry
-from toy_search import WordBackend, store_of
+from support.commands import run_entry
+from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.keyword import KeywordAgent

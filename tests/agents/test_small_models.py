@@ -6,10 +6,10 @@ import asyncio
 from functools import partial
 
 import pytest
-from scripted_model import ANSWER, ScriptedModel, call, calling, saying, search
-from small_benchmark import SmallBenchmark
+from support.benchmarks import SmallBenchmark
+from support.llm_model import ANSWER, ScriptedModel, call, calling, saying, search
+from support.search import WordBackend, store_of
 from test_chat import CORPUS, TEXTS, Clock, ask, ended, roles, tool
-from toy_search import WordBackend, store_of
 
 from soundingline.agents import prompt
 from soundingline.agents.baselines import ClosedBookAgent

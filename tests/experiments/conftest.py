@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from entry_points import run_entry
 from experiment_samples import CORPUS, QRELS, QUERIES, folder
+from support.commands import run_entry
 
 Entry = Callable[..., int]
 

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from functools import cache
 
 import pytest
-from documented_commands import code_blocks
-from entry_points import run_entry
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_object
 from omegaconf import OmegaConf
+from support.commands import run_entry
+from support.documents import code_blocks
 
 from soundingline.experiments.build import check_arguments, fits, make
 from soundingline.experiments.cli import CONF
 from soundingline.experiments.config import Settings, register
 from soundingline.experiments.naming import cell_name
 from soundingline.experiments.pipeline import librarian_option
+from soundingline.experiments.planning import OptionFiles
 from soundingline.toolkit.errors import InputError
 
 GROUPS = sorted(
@@ -40,6 +41,8 @@ EXPERIMENTS = sorted(
 GIVEN = {"documents", "name", "unit"}
 # Arguments that one option of the class has alone, or that are for Python.
 ALONE = {("BM25", "source"), ("BM25", "operators"), ("RM3", "mu")}
+# What a plan does not read.
+NOT_READ = {"hydra", "experiment", "scale", "placement", "laptop"}
 # Values that an option leaves to its user.
 NEEDED = {
     ("benchmark", "beir"): ["benchmark.path=PATH"],
@@ -67,6 +70,20 @@ def test_there_are_options_and_experiments():
     assert "demo_learned" in EXPERIMENTS
 
 
+def values_of(config):
+    return compared(OmegaConf.to_container(config, resolve=False))
+
+
+def read_without_hydra(*composed):
+    return compared(OptionFiles().compose(*composed))
+
+
+def compared(values):
+    baseline = {key: str(value) for key, value in values["baseline"].items()}
+    kept = {key: value for key, value in values.items() if key not in NOT_READ}
+    return {"published": None, **kept, "baseline": baseline}
+
+
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
 def test_option_composes_fits_its_target_and_lists_every_setting(group, option, beir):
     """Hydra refuses to override a key that an option does not have."""
@@ -75,6 +92,8 @@ def test_option_composes_fits_its_target_and_lists_every_setting(group, option, 
         (beir / "chosen.yaml").write_text("k1: 1.0\nb: 0.4\n", encoding="utf-8")
         overrides += [item.replace("PATH", str(beir)) for item in NEEDED[group, option]]
     config = compose("config", overrides=overrides)
+    if (group, option) not in NEEDED:
+        assert read_without_hydra({group: f"{group}/{option}"}) == values_of(config)
     leaf = librarian_option(config, group) if group == "scorer" else config[group]
     target = leaf.get("_target_")
     if not target:
@@ -183,6 +202,8 @@ def test_a_sweep_of_an_experiment_is_named_after_its_benchmark(overrides, name):
 def test_every_experiment_tells_folders_without_a_name_apart(experiment):
     """Else the cells of two collections would be in one folder, except where they are meant to."""
     config = compose("config", overrides=[f"experiment={experiment}"], return_hydra_config=True)
+    read = OptionFiles().option(f"experiment/{experiment}")
+    assert read_without_hydra(*read[::-1]) == values_of(config)
     if "benchmarks" in (config.hydra.sweeper.axes or {}):
         return
     folder = ("benchmark=beir", "benchmark.path=/data/mine")

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from effort import cases
-from entry_points import run_entry
+from support.commands import run_entry
+from support.needs import cases
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from scripted_peer import Fail, Request, Say, running_peer
+from support.llm_server import Fail, Request, Say, running_peer
 
 from soundingline.toolkit.runs import RunFolder
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import small_rerankers
 from experiment_samples import TINY
+from support import checkpoints
 
 from soundingline.experiments import distillation
 from soundingline.experiments.distillation import Question, cluster, examples, split, word_vectors
@@ -30,7 +30,7 @@ QUICK = ("clusters=6", "questions=1", "steps=2", "batch=2", "held_out=0.7")
 @pytest.fixture
 def start(tmp_path):
     pytest.importorskip("transformers")
-    return small_rerankers.save(tmp_path / "start", *small_rerankers.small_bert(["the old mill"]))
+    return checkpoints.save_network(tmp_path / "start", *checkpoints.small_bert(["the old mill"]))
 
 
 @pytest.mark.slow

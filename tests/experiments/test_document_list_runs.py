@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from entry_points import run_entry
 from experiment_samples import TINY
+from support.commands import run_entry
 
 from soundingline.toolkit.runs import RunFolder
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from effort import SOAK
 from experiment_samples import TINY
-from ledgers import starts
-from processes import CommandProcess, run_command
-from scripted_peer import Fail, Say, running_peer
+from support.commands import CommandProcess, run_command
+from support.llm_server import Fail, Say, running_peer
+from support.needs import SOAK
+from support.runs import starts
 
 from soundingline.toolkit.runs import RunFolder
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from ledgers import starts
-from processes import CommandProcess
+from support.commands import CommandProcess
+from support.runs import starts
 
 from soundingline.toolkit.evaluation.judge import verdicts_in
 from soundingline.toolkit.runs import RunFolder

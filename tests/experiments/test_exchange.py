@@ -10,9 +10,9 @@ from pathlib import Path
 
 import ir_measures
 import pytest
-from entry_points import run_entry
 from experiment_samples import TINY
-from foreign_runs import answer, browsecomp, pi_serini, read, search, write_files
+from support.commands import run_entry
+from support.runs import answer, browsecomp, pi_serini, read, search, write_files
 
 from soundingline.experiments.config import Settings
 from soundingline.experiments.exchange import triplets
@@ -616,7 +616,7 @@ def test_a_retriever_takes_a_step_of_training_from_a_run(working, tmp_path):
     import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.losses import MultipleNegativesRankingLoss
-    from tiny_embedder import save_sentence_model
+    from support.checkpoints import save_sentence_model
 
     (path,) = exported(working, "training").iterdir()
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from tiny_embedder import save_sentence_model
+from support.checkpoints import save_sentence_model
 
 from soundingline.experiments.training import fit_probabilities, pairs_of
 from soundingline.toolkit.runs import RunFolder

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 
 import pytest
-from entry_points import run_entry
 from experiment_samples import folder
-from foreign_runs import answer, browsecomp, call, pi_serini, said, search, write_files
+from support.commands import run_entry
+from support.runs import answer, browsecomp, call, pi_serini, said, search, write_files
 
 Lint = Callable[..., tuple[int, dict[str, str]]]
 IDS = ("12", "34", "56")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from ledgers import starts
-from processes import CommandProcess, run_command
-from scripted_peer import Say, running_peer
+from support.commands import CommandProcess, run_command
+from support.llm_server import Say, running_peer
+from support.runs import starts
 
 from soundingline.toolkit.runs import RunFolder
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from scripted_model import ScriptedModel, call, calling, saying
-from toy_search import WordBackend, store_of
+from support.llm_model import ScriptedModel, call, calling, saying
+from support.search import WordBackend, store_of
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.keyword import KeywordAgent

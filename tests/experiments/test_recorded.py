@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from effort import cases
 from experiment_samples import TINY
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from support.needs import cases
 
 from soundingline.experiments.config import Settings
 from soundingline.experiments.recorded import recorded_benchmark

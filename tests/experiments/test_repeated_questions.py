@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from ledgers import starts
-from processes import CommandProcess, run_command
-from scripted_llm import wavers
+from support.commands import CommandProcess, run_command
+from support.llm_model import wavers
+from support.runs import starts
 from test_run_with_model import GATE, MODEL, command
 
 from soundingline.toolkit.files import JsonLinesLog, read_json_lines

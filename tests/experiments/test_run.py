@@ -14,9 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from entry_points import run_entry
 from experiment_samples import TINY
-from processes import CommandProcess, run_command
+from support.commands import CommandProcess, run_command, run_entry
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import ExactAnswerJudge, load_run

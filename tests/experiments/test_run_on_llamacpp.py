@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from processes import CommandProcess, run_command
-from required import needs
+from support.commands import CommandProcess, run_command
+from support.needs import needs
 
 from soundingline.toolkit.runs import RunFolder
 
@@ -62,7 +62,7 @@ def until(condition, process=None):
 def test_cells_of_the_demo_share_one_server_which_ends_with_the_run_however_that_ends(
     tmp_path,
 ):
-    from tiny_gguf import save_gguf
+    from support.tool_caller import save_gguf
 
     weights = save_gguf(tmp_path / "tiny.gguf", [f"fw{number:07d}" for number in range(64)])
     sweep = tmp_path / "runs" / "local"
@@ -88,7 +88,7 @@ def test_cells_of_the_demo_share_one_server_which_ends_with_the_run_however_that
 
 
 def test_rankings_of_a_sweep_share_the_rewriters_server(tmp_path):
-    from tiny_gguf import save_gguf
+    from support.tool_caller import save_gguf
 
     weights = save_gguf(tmp_path / "tiny.gguf", ["fw0000001"])
     rewriter = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from experiment_samples import TINY
-from sealed_benchmark import ANSWERS, CANARY, QUESTIONS, VARIABLE, leaks, write_benchmark
+from support.benchmarks import ANSWERS, CANARY, QUESTIONS, VARIABLE, leaks, write_benchmark
 from test_run_with_model import MODEL
 
 from soundingline.toolkit.runs import RunFolder

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from ledgers import starts
-from processes import CommandProcess, run_command
+from support.commands import CommandProcess, run_command
+from support.runs import starts
 
 from soundingline.toolkit.runs import RunFolder, read_trajectory
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sealed_benchmark import (
+from support.benchmarks import (
     ANSWERS,
     CANARY,
     QUESTIONS,
@@ -17,7 +17,7 @@ from sealed_benchmark import (
     leaks,
     write_benchmark,
 )
-from tiny_tokenizer import write_tokenizer
+from support.checkpoints import write_tokenizer
 
 from soundingline.toolkit import tokens
 from soundingline.toolkit.evaluation.judge import verdicts_in

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from scripted_peer import Fail, Peer, Say, running_peer
+from support.llm_server import Fail, Peer, Say, running_peer
 
 from soundingline.experiments.refusals import refuse_secrets
 from soundingline.toolkit.errors import InputError
@@ -221,8 +221,9 @@ def test_no_secret_is_in_anything_that_a_sweep_writes(
     entry("run", "-m", *command, "name=s", f"hydra/launcher={launcher}", *given)
     told = capfd.readouterr()
     # Every request was refused, and nothing else went wrong.
-    lines = [line for line in told.err.splitlines() if line.startswith("soundingline:")]
+    *lines, last = [line for line in told.err.splitlines() if line.startswith("soundingline:")]
     assert all("all 6 questions of the run" in line for line in lines)
+    assert last == f"soundingline: {len(units)} failed; the same command continues"
     assert len(list(Path("runs/s").glob("*/manifest.json"))) == len(units)
     assert "PLANTED_REFERENCE" in Path("runs/s/multirun.yaml").read_text()
     assert leaks(Path()) == []

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from effort import SOAK
 from experiment_samples import TINY
-from ledgers import starts
-from scripted_peer import Raw, running_peer
-from tiny_embedder import save_multi_vector, save_sentence_model
-from tiny_llama import save_rankllama
-from tiny_splade import write_splade
+from support.checkpoints import save_multi_vector, save_rankllama, save_sentence_model, write_splade
+from support.llm_server import Raw, running_peer
+from support.needs import SOAK
+from support.runs import starts
 
 from soundingline.experiments.config import Settings
 from soundingline.experiments.pipeline import build_pipeline

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from tiny_tokenizer import write_tokenizer
+from support.checkpoints import write_tokenizer
 
 Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,13 +87,13 @@ def test_composing_learned_stages_imports_no_library_of_models():
 def test_a_dense_run_that_searches_nothing_yet_imports_no_library_of_models(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     pytest.importorskip("sentence_transformers")
-    import tiny_embedder
+    from support import checkpoints
 
     from soundingline.experiments import Experiment
 
     torch.set_num_threads(1)
     monkeypatch.chdir(tmp_path)
-    model = tiny_embedder.save_qwen(tmp_path / "model")
+    model = checkpoints.save_qwen(tmp_path / "model")
     dense = ("retriever=dense", f"retriever.model={model}", "retriever.pooling=last")
     given = [*TINY, *dense, "retriever.dtype=float32"]
     Experiment.compose(*given).pipeline()  # builds the indexes
@@ -120,13 +120,12 @@ for made in (
 
 def test_checking_a_retrievers_checkpoint_imports_no_library_of_models(tmp_path):
     pytest.importorskip("sentence_transformers")
-    import tiny_embedder
-    import tiny_splade
+    from support import checkpoints
 
     places = {
-        "splade": tiny_splade.write_splade(tmp_path / "splade"),
-        "late": tiny_embedder.save_multi_vector(tmp_path / "late"),
-        "dense": tiny_embedder.save_sentence_model(tmp_path / "dense"),
+        "splade": checkpoints.write_splade(tmp_path / "splade"),
+        "late": checkpoints.save_multi_vector(tmp_path / "late"),
+        "dense": checkpoints.save_sentence_model(tmp_path / "dense"),
     }
     code = CHECKED.format(**{name: str(place) for name, place in places.items()})
     assert imported(code, MODELS) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from processes import run_command
+from support.commands import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -154,7 +154,7 @@ def test_a_strangers_reranker_is_given_texts_and_swept_beside_none(tmp_path, sit
 def test_pyterriers_own_monot5_is_a_reranker_as_it_is(tmp_path):
     pytest.importorskip("pyterrier_t5")
     import pandas as pd
-    import tiny_t5
+    from support import checkpoints
 
     from soundingline.experiments.build import make
     from soundingline.pipelines.lexical.index import LexicalIndex
@@ -164,7 +164,7 @@ def test_pyterriers_own_monot5_is_a_reranker_as_it_is(tmp_path):
         {
             "reranker": {
                 "_target_": "pyterrier_t5.MonoT5ReRanker",
-                "tok_model": str(tiny_t5.save_t5(tmp_path / "model")),
+                "tok_model": str(checkpoints.save_t5(tmp_path / "model")),
                 "model": str(tmp_path / "model"),
                 "verbose": False,
             }

@@ -15,10 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from effort import SOAK
-from entry_points import run_entry
 from experiment_samples import TINY
-from processes import CommandProcess, run_command
+from support.commands import CommandProcess, run_command, run_entry
+from support.needs import SOAK
 
 from soundingline.toolkit.runs import RunFolder
 

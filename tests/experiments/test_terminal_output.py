@@ -85,7 +85,7 @@ def test_a_servers_words_are_shown(entry, monkeypatch, capsys):
     def refuse(self, *_):
         raise AuthenticationFailed(f"the key is wrong {ATTACK}")
 
-    monkeypatch.setattr("scripted_llm.ScriptedLanguageModel._choose", refuse)
+    monkeypatch.setattr("support.llm_model.ScriptedLanguageModel._choose", refuse)
     options = f"hydra.searchpath=[file://{Path(__file__).with_name('options')}]"
     assert entry("run", *TINY, options, "agent=pi_serini", "llm=scripted", "name=m") == 2
     assert f"the key is wrong {SHOWN}" in output(capsys)

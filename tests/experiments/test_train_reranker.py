@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
-import small_rerankers
+from support import checkpoints
 
 from soundingline.experiments.training import Example, fit, load
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
@@ -18,7 +18,7 @@ from soundingline.toolkit.errors import InputError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-KINDS = {"monot5": small_rerankers.small_t5, "cross_encoder": small_rerankers.small_bert}
+KINDS = {"monot5": checkpoints.small_t5, "cross_encoder": checkpoints.small_bert}
 QUICK = ("steps=3", "batch=4", "depth=4")
 LEARNT = [Example(Pair("mill", "the mill"), True), Example(Pair("mill", "the old"), False)]
 
@@ -29,7 +29,7 @@ def kind(request):
 
 
 def start(kind, folder):
-    return small_rerankers.save(folder, *KINDS[kind](["the old mill by the river"]))
+    return checkpoints.save_network(folder, *KINDS[kind](["the old mill by the river"]))
 
 
 def test_what_the_command_writes_is_a_model_of_the_reranker(kind, entry, beir, tmp_path, capsys):
@@ -60,22 +60,22 @@ def test_the_same_seed_trains_the_same_weights(kind):
 
 
 def test_an_encoder_is_given_a_classifier_and_a_cross_encoder_keeps_its_own(tmp_path):
-    network, tokenizer = small_rerankers.small_bert(["the old mill"])
-    encoder = small_rerankers.save(tmp_path / "encoder", network.bert, tokenizer)
+    network, tokenizer = checkpoints.small_bert(["the old mill"])
+    encoder = checkpoints.save_network(tmp_path / "encoder", network.bert, tokenizer)
     first, again = (load("cross_encoder", encoder, seed=3)[0] for _ in range(2))
     assert first.config.num_labels == 1
     assert torch.equal(first.classifier.weight, again.classifier.weight)
     for name, weight in network.bert.state_dict().items():
         assert torch.equal(weight, first.bert.state_dict()[name])
-    resumed, _ = load("cross_encoder", small_rerankers.save(tmp_path / "own", first, tokenizer))
+    resumed, _ = load("cross_encoder", checkpoints.save_network(tmp_path / "own", first, tokenizer))
     assert torch.equal(first.classifier.weight, resumed.classifier.weight)
 
 
 @pytest.mark.parametrize("labels", [1, 2])
 def test_the_loss_is_the_cross_entropy_of_the_logit_also_of_two_labels(labels, tmp_path):
-    network, tokenizer = small_rerankers.small_bert(["the old mill"])
+    network, tokenizer = checkpoints.small_bert(["the old mill"])
     config = transformers.BertConfig(**{**network.config.to_dict(), "num_labels": labels})
-    folder = small_rerankers.save(tmp_path / "start", type(network)(config), tokenizer)
+    folder = checkpoints.save_network(tmp_path / "start", type(network)(config), tokenizer)
     pairs = [example.pair for example in LEARNT]
     good, bad = CrossEncoder(folder, device="cpu", dtype="float32").score(pairs)
     expected = (math.log1p(math.exp(-good)) + math.log1p(math.exp(bad))) / 2
@@ -86,9 +86,9 @@ def test_the_loss_is_the_cross_entropy_of_the_logit_also_of_two_labels(labels, t
 
 
 def test_what_is_nothing_to_start_from_is_refused(tmp_path):
-    network, tokenizer = small_rerankers.small_bert(["the old mill"])
+    network, tokenizer = checkpoints.small_bert(["the old mill"])
     three = type(network)(transformers.BertConfig(**{**network.config.to_dict(), "num_labels": 3}))
-    labels = small_rerankers.save(tmp_path / "three", three, tokenizer)
+    labels = checkpoints.save_network(tmp_path / "three", three, tokenizer)
     with pytest.raises(InputError, match="3 labels"):
         load("cross_encoder", labels)
     body = {name: rows for name, rows in network.bert.state_dict().items() if "layer.1" not in name}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from processes import run_command
+from support.commands import run_command
 
 from soundingline.toolkit.runs import RunFolder
 

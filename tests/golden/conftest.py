@@ -6,7 +6,7 @@ import os
 
 import pytest
 from golden_workplace import Workplace
-from scripted_peer import running_peer
+from support.llm_server import running_peer
 
 
 @pytest.fixture(scope="session")

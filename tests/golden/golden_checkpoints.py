@@ -20,47 +20,47 @@ def frequent_words(most=400):
 
 
 def t5(folder):
-    import tiny_t5
+    from support import checkpoints
 
-    return tiny_t5.save_t5(folder, words=(*tiny_t5.WORDS, *frequent_words()), seed=2)
+    return checkpoints.save_t5(folder, words=(*checkpoints.T5_WORDS, *frequent_words()), seed=2)
 
 
 def doc2query(folder):
     """As many layers on both sides: transformers counts the encoder's where it caches the
     decoder's."""
-    import tiny_t5
+    from support import checkpoints
 
-    words = (*tiny_t5.WORDS, *frequent_words())
-    return tiny_t5.save_t5(folder, words=words, seed=4, num_decoder_layers=2)
+    words = (*checkpoints.T5_WORDS, *frequent_words())
+    return checkpoints.save_t5(folder, words=words, seed=4, num_decoder_layers=2)
 
 
 def splade(folder):
-    import tiny_splade
+    from support import checkpoints
 
-    return tiny_splade.write_splade(folder, words=frequent_words(), kind="distilbert", seed=7)
+    return checkpoints.write_splade(folder, words=frequent_words(), kind="distilbert", seed=7)
 
 
 def dense(folder):
-    import tiny_embedder
+    from support import checkpoints
 
-    with patch.object(tiny_embedder, "WORDS", _lower()):
-        return tiny_embedder.save_sentence_model(folder, seed=1)
+    with patch.object(checkpoints, "EMBEDDER_WORDS", _lower()):
+        return checkpoints.save_sentence_model(folder, seed=1)
 
 
 def colbert(folder):
-    import tiny_embedder
+    from support import checkpoints
 
-    with patch.object(tiny_embedder, "WORDS", _lower()):
-        return tiny_embedder.save_multi_vector(folder, seed=1)
+    with patch.object(checkpoints, "EMBEDDER_WORDS", _lower()):
+        return checkpoints.save_multi_vector(folder, seed=1)
 
 
 def cross_encoder(folder):
-    import tiny_embedder
     import torch
+    from support import checkpoints
     from transformers import BertConfig, BertForSequenceClassification
 
-    with patch.object(tiny_embedder, "WORDS", _lower()):
-        words = tiny_embedder._words(("[Q]", "[D]"))
+    with patch.object(checkpoints, "EMBEDDER_WORDS", _lower()):
+        words = checkpoints.whole_word_tokenizer(("[Q]", "[D]"))
     words.model_max_length = 128
     torch.manual_seed(3)
     config = BertConfig(
@@ -80,11 +80,11 @@ def cross_encoder(folder):
 
 
 def rankllama(folder):
-    import tiny_llama
+    from support import checkpoints
 
-    words = tiny_llama.tokenizer((*tiny_llama.WORDS, *_lower()[:200]))
-    with patch.object(tiny_llama, "tokenizer", lambda: words):
-        return tiny_llama.save_rankllama(folder, seed=5)
+    words = checkpoints.llama_tokenizer((*checkpoints.LLAMA_WORDS, *_lower()[:200]))
+    with patch.object(checkpoints, "llama_tokenizer", lambda: words):
+        return checkpoints.save_rankllama(folder, seed=5)
 
 
 def _lower():

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from golden_record import plain, without_scores
-from scripted_peer import Raw, Say
+from support.llm_server import Raw, Say
 
 COMPLETIONS = "/v1/completions"
 _DOCID = re.compile(r"docid=([^\s%]+)")

@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from entry_points import run_entry
-from processes import CommandProcess
+from support.commands import CommandProcess, run_entry
 
 NAMESPACE = "soundingline."
 PACKAGES = ("agents", "experiments", "pipelines", "toolkit")

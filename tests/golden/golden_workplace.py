@@ -16,7 +16,7 @@ import pytest
 from golden_checkpoints import CHECKPOINTS
 from golden_model import reply, stored_request
 from golden_record import Places, cells, record, runs_below
-from scripted_peer import Peer
+from support.llm_server import Peer
 
 WRITE = os.environ.get("SOUNDINGLINE_GOLDEN") == "write"
 WORLDS = {"world": store.DATA / "world", "sets": store.DATA / "sets"}

@@ -20,8 +20,8 @@ from golden_model import reply
 from golden_record import hashed, plain, read, rows
 from golden_store import differing
 from golden_workplace import WORLDS, check, json_lines, skip_without
-from scripted_peer import Fail
-from sealed_benchmark import sealed_row, write_jsonl
+from support.benchmarks import sealed_row, write_jsonl
+from support.llm_server import Fail
 from test_golden_runs import (
     CHAINS,
     CLIENT,

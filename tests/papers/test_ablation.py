@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from effort import SOAK
-from entry_points import run_entry
 from sheet import cells, experiments
+from support.commands import run_entry
+from support.needs import SOAK
 
 from soundingline.experiments.naming import AGENT, identity_of
 

@@ -4,9 +4,9 @@ import inspect
 from pathlib import Path
 
 import pytest
-from effort import SOAK
-from entry_points import run_entry
 from sheet import cells, check_constants, experiments, overrides_of_cells
+from support.commands import run_entry
+from support.needs import SOAK
 
 from soundingline.experiments.build import make_interface
 from soundingline.experiments.config import Settings

@@ -6,8 +6,7 @@ import pytest
 from sheet import cells, check_constants, check_published_rows, experiments, overrides_of_cells
 
 from soundingline.agents.prompt import load_prompt
-from soundingline.experiments.config import Settings
-from soundingline.experiments.planning import Plan, block
+from soundingline.experiments.planning import OptionFiles, Plan, block
 
 # The paper's constants.
 AGENT = {
@@ -47,8 +46,10 @@ AGENT_RUNS = [name for name in experiments("pi_serini") if not name.endswith("fi
 
 
 def plan_of(experiment):
-    overrides = [f"experiment={experiment}"]
-    return Plan(Settings.compose(overrides), overrides_of_cells(experiment))
+    plan, laptop = Plan.of(experiment, OptionFiles())
+    assert plan.cells == overrides_of_cells(experiment)
+    assert laptop == len(overrides_of_cells(experiment, "scale=laptop"))
+    return plan
 
 
 @pytest.mark.parametrize("experiment", AGENT_RUNS)

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from effort import SOAK
-from entry_points import run_entry
 from sheet import cells, check_constants, experiments, overrides_of_cells
+from support.commands import run_entry
+from support.needs import SOAK
 
 COMMON = {
     "measures": ["R@10", "nDCG@10"],

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from foreign_runs import answer, browsecomp, call, search, thought, trajectory
-from small_benchmark import SmallBenchmark
+from support.benchmarks import SmallBenchmark
+from support.runs import answer, browsecomp, call, search, thought, trajectory
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.evaluation import evaluate_run

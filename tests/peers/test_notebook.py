@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from documented_commands import ROOT, code_blocks
+from support.documents import ROOT, code_blocks
 
 PEERS = Path(os.environ.get("SOUNDINGLINE_PEERS", ""))
 PYTHON = PEERS / "notebook" / "bin" / "python"

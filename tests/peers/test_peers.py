@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripted_peer import Raw, Say, running_peer
-from served import DOCUMENTS, serving
+from support.llm_server import Raw, Say, running_peer
+from support.served import DOCUMENTS, serving
 
 from soundingline.toolkit.exchange import browsecomp_plus
 from soundingline.toolkit.exchange.transcript import Transcript, run_files, run_paths, trajectory_of

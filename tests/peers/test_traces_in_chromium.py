@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from chromium import chromium, running_tab
+from support.chromium import chromium, running_tab
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
 from report_runs import six_runs

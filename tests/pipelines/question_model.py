@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
-from scripted_model import ScriptedModel, saying, used
+from support.llm_model import ScriptedModel, saying, used
 
 from soundingline.toolkit.llm import SamplingParams, Turn
 from soundingline.toolkit.llm.blocking import BlockingModel

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.needs import cases
 
 from soundingline.pipelines.cache import ResultCache, bound, network_note, prune, survey, text_hash
 from soundingline.toolkit import files

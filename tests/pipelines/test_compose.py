@@ -11,7 +11,7 @@ import pyterrier as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_search import store_of
+from support.search import store_of
 
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.compose import MaxP

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
-from effort import cases
-from stub_encoder import StubSparse, vector_engine
+from support.needs import cases
+from support.stub_encoder import StubSparse, vector_engine
 
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine
 from soundingline.pipelines.enrich.phrases import PhraseFile

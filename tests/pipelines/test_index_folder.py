@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stub_encoder import StubSparse, vector_engine
+from support.needs import cases
+from support.stub_encoder import StubSparse, vector_engine
 
 from soundingline.pipelines import index_folder
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine

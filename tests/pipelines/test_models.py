@@ -18,13 +18,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import tiny_embedder
-import tiny_llama
-import tiny_splade
-import tiny_t5
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_t5 import save_t5
+from support import checkpoints
+from support.checkpoints import save_t5
 
 from soundingline import pipelines
 from soundingline.pipelines import models
@@ -403,8 +400,8 @@ def adapters(tmp_path_factory):
     if find_spec("peft") is None:
         pytest.skip("peft is not installed")
     folder = tmp_path_factory.mktemp("adapters")
-    base = tiny_embedder.save_llama(folder / "llama")
-    tiny_embedder.save_adapter(folder / "adapter", base)
+    base = checkpoints.save_llama(folder / "llama")
+    checkpoints.save_embedder_adapter(folder / "adapter", base)
     return folder
 
 
@@ -462,7 +459,7 @@ def test_code_that_a_checkpoint_brings_is_not_run_and_nobody_is_asked(
 ):
     asked = []
     monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or answer)
-    model = tiny_embedder.save_llama(tmp_path / "llama")
+    model = checkpoints.save_llama(tmp_path / "llama")
     canary = tmp_path / "canary"
     (model / "theirs.py").write_text(
         "from pathlib import Path\nfrom transformers import LlamaConfig, LlamaModel\n"
@@ -522,7 +519,7 @@ def says(folder, length):
 
 
 def save_cross_encoder(folder):
-    body = tiny_embedder.save_bert(folder / "body")
+    body = checkpoints.save_bert(folder / "body")
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained(body, num_labels=1)
     loaded.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(body).save_pretrained(folder)
@@ -543,16 +540,16 @@ def encoded(kind, **fixed):
     """The tokens that an encoder of this kind reads of a long document."""
 
     def result(folder, **given):
-        words = (*tiny_splade.WORDS[:4], "mill", "river", "old", "the")
+        words = (*checkpoints.SPLADE_WORDS[:4], "mill", "river", "old", "the")
         return kind(str(folder), **fixed, **given).read([" ".join(words * 40)])[1]
 
     return result
 
 
 MODELS = {
-    "monoT5": (lambda f: says(tiny_t5.save_t5(f), LENGTH), scored(MonoT5), LENGTH),
+    "monoT5": (lambda f: says(checkpoints.save_t5(f), LENGTH), scored(MonoT5), LENGTH),
     "RankLLaMA": (
-        lambda f: says(tiny_llama.save_rankllama(f), LENGTH),
+        lambda f: says(checkpoints.save_rankllama(f), LENGTH),
         scored(RankLLaMA),
         LENGTH,
     ),
@@ -562,20 +559,20 @@ MODELS = {
         LENGTH,
     ),
     "SPLADE": (
-        lambda f: says(tiny_splade.write_splade(f), LENGTH),
+        lambda f: says(checkpoints.write_splade(f), LENGTH),
         encoded(Splade),
         LENGTH,
     ),
-    "SPLADE, positions": (tiny_splade.write_splade, encoded(Splade), tiny_splade.POSITIONS),
+    "SPLADE, positions": (checkpoints.write_splade, encoded(Splade), checkpoints.SPLADE_POSITIONS),
     "dense, pooling": (
-        lambda f: says(tiny_embedder.save_bert(f), LENGTH),
+        lambda f: says(checkpoints.save_bert(f), LENGTH),
         encoded(Dense, pooling="mean"),
         LENGTH,
     ),
     # Lengths that these makers write into the configuration of sentence-transformers.
-    "dense, sentence-transformers": (tiny_embedder.save_sentence_model, encoded(Dense), 64),
-    "ColBERT, retriever": (tiny_embedder.save_multi_vector, encoded(ColBERT), 48),
-    "ColBERT, re-ranker": (tiny_embedder.save_multi_vector, scored(ColBERTReranker), 48),
+    "dense, sentence-transformers": (checkpoints.save_sentence_model, encoded(Dense), 64),
+    "ColBERT, retriever": (checkpoints.save_multi_vector, encoded(ColBERT), 48),
+    "ColBERT, re-ranker": (checkpoints.save_multi_vector, scored(ColBERTReranker), 48),
 }
 
 
@@ -593,10 +590,10 @@ def test_a_model_reads_as_many_tokens_as_its_checkpoint_was_made_for(name, tmp_p
 @pytest.mark.parametrize("kind", [MonoT5, RankLLaMA, CrossEncoder, Splade])
 def test_an_own_length_that_is_given_as_well_changes_no_fingerprint(kind, tmp_path):
     makers = {
-        MonoT5: tiny_t5.save_t5,
-        RankLLaMA: tiny_llama.save_rankllama,
+        MonoT5: checkpoints.save_t5,
+        RankLLaMA: checkpoints.save_rankllama,
         CrossEncoder: save_cross_encoder,
-        Splade: tiny_splade.write_splade,
+        Splade: checkpoints.write_splade,
     }
     folder = str(says(makers[kind](tmp_path / "model"), LENGTH))
     own = kind(folder, device="cpu").fingerprint

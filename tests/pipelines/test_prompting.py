@@ -15,10 +15,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from effort import cases
-from scripted_model import ScriptedModel, saying, used
-from scripted_peer import Fail, Say, Stall, running_peer
-from scripted_prompts import ScriptedPrompts
+from support.llm_model import ScriptedModel, ScriptedPrompts, saying, used
+from support.llm_server import Fail, Say, Stall, running_peer
+from support.needs import cases
 
 from soundingline.pipelines import cache as caches
 from soundingline.pipelines.cache import Claims, ResultCache

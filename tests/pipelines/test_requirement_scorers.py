@@ -8,9 +8,8 @@ import math
 import random
 
 import pytest
-import tiny_embedder
-from scripted_model import ScriptedModel, saying
-from scripted_prompts import ScriptedPrompts
+from support import checkpoints
+from support.llm_model import ScriptedModel, ScriptedPrompts, saying
 
 from soundingline.experiments.distillation import examples
 from soundingline.experiments.training import fit, load
@@ -707,7 +706,7 @@ def test_an_unknown_document_is_a_key_error(index):
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
     pytest.importorskip("sentence_transformers")
-    folder = tiny_embedder.save_sentence_model(tmp_path_factory.mktemp("encoder"))
+    folder = checkpoints.save_sentence_model(tmp_path_factory.mktemp("encoder"))
     return Dense(str(folder), device="cpu", dtype="float32")
 
 

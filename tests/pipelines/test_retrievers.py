@@ -64,7 +64,7 @@ def test_retrievers_are_equal_by_class_index_and_settings():
     one, same = backwards(), backwards()
     assert one == same and hash(one) == hash(same)
     assert one not in (backwards("others"), backwards(depth=3), "letters")
-    assert repr(one) == "Retriever(depth=1000, index=Letters('letters'))"
+    assert repr(one) == "Retriever(depth=1000, index=Letters.open('letters'))"
     assert one.fuse_rank_cutoff(3) == backwards(depth=3)
     assert one.fuse_rank_cutoff(1000) is None
 

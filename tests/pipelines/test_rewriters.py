@@ -11,9 +11,8 @@ import pandas as pd
 import pyterrier as pt
 import pytest
 from question_model import QuestionModel, asking, frame, query_of, replies, thoughts_of
-from scripted_model import ANSWER, ScriptedModel, calling, saying, search, used
-from scripted_prompts import ScriptedPrompts
-from toy_search import store_of
+from support.llm_model import ANSWER, ScriptedModel, ScriptedPrompts, calling, saying, search, used
+from support.search import store_of
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.keyword import KeywordAgent

@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import sys
+import threading
 import time
 import traceback
 import unicodedata
@@ -138,6 +139,15 @@ def test_without_a_terminal_progress_is_a_plain_line_now_and_then(capsys, monkey
     capsys.readouterr()
     time.sleep(0.06)
     assert capsys.readouterr().err == ""  # no line after its end
+
+
+def test_items_that_are_tracked_without_a_terminal_leave_no_thread(capsys, monkeypatch):
+    monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
+    threads = threading.active_count()
+    items = console.track("abc", "Storing")
+    next(items), next(items)  # A consumer that fails takes no further item.
+    assert threading.active_count() == threads
+    assert capsys.readouterr().err.startswith("Storing: 1 of 3")
 
 
 def test_processes_of_a_sweep_draw_no_bars_over_each_other(terminal, monkeypatch):

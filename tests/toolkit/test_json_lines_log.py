@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from effort import cases
+from support.needs import cases
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import JsonLinesLog, read_json_lines, recover_json_lines

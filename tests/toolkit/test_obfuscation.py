@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sealed_benchmark import CANARY, VARIABLE, obfuscated
+from support.benchmarks import CANARY, VARIABLE, obfuscated
 
 from soundingline.pipelines.cache import ResultCache
 from soundingline.toolkit.errors import InputError

@@ -5,8 +5,8 @@ import random
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tiny_tokenizer import write_tokenizer
-from toy_search import WordBackend, store_of
+from support.checkpoints import write_tokenizer
+from support.search import WordBackend, store_of
 
 from soundingline.toolkit.corpus import DocumentHead
 from soundingline.toolkit.data import Document

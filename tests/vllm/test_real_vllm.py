@@ -20,7 +20,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from tiny_model import WORDS, save_checkpoint
+from support.tool_caller import WORDS, save_checkpoint
 
 from soundingline.toolkit.runs import RunFolder
 

@@ -58,6 +58,8 @@ class Benchmark:
             grade above 0. They meet every requirement, and there may be none.
         obfuscated: whether a run must obfuscate the texts of the benchmark that it writes
             (`soundingline.toolkit.obfuscation`).
+        in_passages: whether the corpus was released in passages, which `PASSAGE_BREAK` separates
+            in the texts (`unit.splitter=released`).
         links_fingerprint: a hash of whatever `links()` depends on, under which a graph of them is
             stored; None if the graph must be built at each start.
     """
@@ -157,6 +159,10 @@ class Benchmark:
         if document.title or not self.front_matter:
             return document
         return document._replace(title=front_matter_title(document.text))
+
+    @property
+    def in_passages(self) -> bool:
+        return False
 
     def links(self) -> Iterator[Link] | None:
         """The references between documents; None if the benchmark has none."""

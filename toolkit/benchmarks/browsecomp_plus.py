@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +24,7 @@ from soundingline.toolkit.benchmarks.formats import (
     records,
 )
 from soundingline.toolkit.benchmarks.slices import listed_topics
-from soundingline.toolkit.data import Document, Topic
+from soundingline.toolkit.data import PASSAGE_BREAK, Document, Topic
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.obfuscation import VARIABLE, NotObfuscated, canary
@@ -31,6 +33,7 @@ from soundingline.toolkit.optional import hub_dataset, import_optional, is_hub_n
 R = TypeVar("R")
 
 _SUFFIXES = (".parquet", ".jsonl")
+_PASSAGE = re.compile(r"browsecomp_plus_(.+)_\d+")
 _BATCH = 128  # rows of a Parquet file in memory at once
 _TELLING = 24  # characters of base64 that another canary does not open by chance
 
@@ -71,7 +74,10 @@ class BrowseCompPlus(Benchmark):
     Args:
         questions: rows `query_id, query, answer, evidence_docs, gold_docs`, the last two lists of
             `{docid, ...}`. None if there are no answers and `topics` and `qrels` give the rest.
-        corpus: rows `docid, text, url` in plain text, and an optional `title`.
+        corpus: rows `docid, text, url` in plain text, and an optional `title`; or the passages of
+            arXiv 2602.21456, rows `docid, title, text` with the ids
+            `browsecomp_plus_<docid>_<n>`, n from 1. The text of a document then is that of its
+            passages, which `PASSAGE_BREAK` separates.
         name: of the benchmark.
         revision, corpus_revision: branch, tag or commit of `questions` and `corpus` on the hub.
         obfuscated: whether all strings of the questions but `query_id` are obfuscated. They are
@@ -154,9 +160,40 @@ class BrowseCompPlus(Benchmark):
 
     def read_documents(self) -> Iterator[Document]:
         """The corpus in the order of the files."""
-        for _, row in published_rows(self._corpus_files, CorpusRow):
-            title, url = row.get("title", ""), row.get("url", "")
-            yield Document(row["docid"], title, row["text"], url)
+        rows = published_rows(self._corpus_files, CorpusRow)
+        for docid, group in groupby(rows, _document_of):
+            if docid is not None:
+                yield _joined(docid, group)
+                continue
+            for _, row in group:
+                title, url = row.get("title", ""), row.get("url", "")
+                yield Document(row["docid"], title, row["text"], url)
+
+    @cached_property
+    def in_passages(self) -> bool:  # type: ignore[override]  # its first row tells
+        first = next(published_rows(self._corpus_files, CorpusRow), None)
+        return first is not None and _document_of(first) is not None
+
+
+def _document_of(located: tuple[Location, CorpusRow]) -> str | None:
+    """The document of a passage; None if the row is a document."""
+    match = _PASSAGE.fullmatch(located[1]["docid"])
+    return match[1] if match else None
+
+
+def _joined(docid: str, rows: Iterable[tuple[Location, CorpusRow]]) -> Document:
+    """The document that the passages make. Their numbers are their places, from 1."""
+    title, texts = "", []
+    for location, row in rows:
+        title = title or row.get("title", "")
+        texts.append(row["text"].replace(PASSAGE_BREAK, " ").strip())
+        if not row["docid"].endswith(f"_{len(texts)}"):
+            raise InputError(
+                f"{location} has the passage {row['docid']}",
+                valid=f"passage {len(texts)} of document {docid}",
+                do="fetch the file again",
+            )
+    return Document(docid, title, f"\n{PASSAGE_BREAK}".join(texts))
 
 
 def _read_questions(

@@ -22,12 +22,12 @@ from soundingline.toolkit.corpus.sentences import (
     spacy_sentences,
     spacy_version,
 )
-from soundingline.toolkit.data import PASSAGE_MARK, Document, Unit
+from soundingline.toolkit.data import PASSAGE_BREAK, PASSAGE_MARK, Document, Unit
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.tokens import load_tokenizer, token_starts
 
-SPLITTERS = ("rules", "spacy")
+SPLITTERS = ("rules", "spacy", "released")
 
 
 class Segmenter(ABC):
@@ -35,8 +35,9 @@ class Segmenter(ABC):
 
     Attributes:
         name: the name of the unit in folders and messages.
-        passages: whether the ids of units are `<docid>%p<n>`, n from 0. Otherwise a document has
-            one unit, whose id is the docid.
+        passages: whether the ids of units are `<docid>%p<n>`. Otherwise a document has one unit,
+            whose id is the docid.
+        first: the number of a document's first passage.
         whole_documents: whether a unit is a document of any length, which stages with a limited
             input may have to split.
         aggregate: whether pipelines should rank documents by their best passage (Max-P).
@@ -46,6 +47,10 @@ class Segmenter(ABC):
     passages: ClassVar[bool] = False
     whole_documents: ClassVar[bool] = False
     aggregate: bool = False
+
+    @property
+    def first(self) -> int:
+        return 0
 
     @property
     @abstractmethod
@@ -58,7 +63,7 @@ class Segmenter(ABC):
 
     def units(self, document: Document) -> Iterator[Unit]:
         """The units of a document, in order."""
-        for number, (start, end) in enumerate(self.spans(document)):
+        for number, (start, end) in enumerate(self.spans(document), start=self.first):
             unit_id = f"{document.docid}{PASSAGE_MARK}{number}" if self.passages else document.docid
             yield Unit(unit_id, document.title, document.text[start:end])
 
@@ -112,10 +117,13 @@ class Passages(Segmenter):
     A sentence longer than `max_tokens` is a passage of its own. A document without visible text
     has one empty passage.
 
+    With `splitter=released`, the passages are those of a corpus that was released in passages, with
+    its numbers, from 1; `max_tokens` is not used.
+
     Args:
         max_tokens: length of a passage in words and punctuation marks (in spaCy's tokens with
             `splitter=spacy`), title not included.
-        splitter: `rules` (fast) or `spacy` (`en_core_web_sm`, an optional package).
+        splitter: `rules` (fast), `spacy` (`en_core_web_sm`, an optional package) or `released`.
         aggregate: rank documents by their best passage (Max-P). The passages are the same, so both
             settings have one fingerprint and share an index.
     """
@@ -136,8 +144,14 @@ class Passages(Segmenter):
             )
 
     @property
+    def first(self) -> int:
+        return 1 if self.splitter == "released" else 0
+
+    @property
     def fingerprint(self) -> str:
         """Raises `InputError` if the splitter is spaCy's and spaCy is not installed."""
+        if self.splitter == "released":
+            return fingerprint(self.name, self.splitter)
         rules = spacy_version() if self.splitter == "spacy" else f"rules {RULES_VERSION}"
         return fingerprint(self.name, self.max_tokens, rules)
 
@@ -145,6 +159,11 @@ class Passages(Segmenter):
         text = document.text
         if self.splitter == "rules":
             return pack(text, rule_spans(text), self.max_tokens) or [(0, 0)]
+        if self.splitter == "released":
+            pieces = text.split(PASSAGE_BREAK)
+            starts = accumulate((len(piece) + 1 for piece in pieces[:-1]), initial=0)
+            placed = zip(starts, pieces, strict=True)
+            return [_trimmed(text, start, start + len(piece)) for start, piece in placed]
         sentences = spacy_sentences(text)
         upto = list(accumulate(tokens for _, _, tokens in sentences))
         bounds = [(start, end) for start, end, _ in sentences]
@@ -182,7 +201,8 @@ def _greedy(sentences: Spans, before: Sequence[int], upto: list[int], max_tokens
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
     """The span without white space at its ends."""
     piece = text[start:end]
-    return start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
+    end = start + len(piece.rstrip())
+    return min(end, start + len(piece) - len(piece.lstrip())), end
 
 
 def _check_max_tokens(value: int) -> None:

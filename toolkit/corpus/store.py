@@ -165,6 +165,7 @@ class SqliteStore:
             version=_UNITS_VERSION,
             units=total,
             passages=int(segmenter.passages),
+            first=segmenter.first,
             corpus_fingerprint=self.corpus_fingerprint,
             segmenter=segmenter.name,
             segmenter_fingerprint=segmenter.fingerprint,
@@ -280,7 +281,9 @@ class SqliteStore:
         return self._units is not None and self._units.meta["passages"] == "1"
 
     def _unit_id(self, docid: str, number: int) -> str:
-        return f"{docid}{PASSAGE_MARK}{number}" if self._passages else docid
+        if self._units is None or not self._passages:
+            return docid
+        return f"{docid}{PASSAGE_MARK}{number + int(self._units.meta.get('first', 0))}"
 
     def close(self) -> None:
         """Close all connections, of all threads of this process."""

@@ -73,8 +73,8 @@ def paired_test(
     Args:
         a, b: the value of each question, by its id.
         test: `randomisation` flips the signs of the differences (Smucker, Allan and Carterette,
-            2007; exact if there are at most `resamples` assignments of signs); `t` is Student's
-            paired t-test.
+            2007; exact if there are at most `resamples` assignments of signs to the differences
+            that are not 0); `t` is Student's paired t-test.
         interval: the bootstrap interval over questions, `percentile` or `BCa`, at the level
             `confidence`.
         resamples, seed: of the randomisation test and of the bootstrap.
@@ -184,8 +184,11 @@ def _is_constant(differences: Values, errors: Values) -> Any:
 def _randomisation(differences: Values, errors: Values, resamples: int, seed: int) -> float:
     # scipy's permutation_test compares sums relative to the observed one. If the summands nearly
     # cancel out, their rounding is larger than that.
+    # A tie changes no sum, so that the test is exact where few questions differ.
+    untied = differences[differences != 0]
+    exact = 2 ** len(untied) <= resamples
+    differences = untied if exact else differences
     questions = len(differences)
-    exact = 2**questions <= resamples
     total = 2**questions if exact else resamples
     observed, error = differences.sum(), errors.sum()
     rng = np.random.default_rng(seed)

@@ -18,9 +18,9 @@ from urllib.request import Request, urlopen
 import mcp
 import pytest
 from experiment_samples import TINY
-from processes import CommandProcess, run_command
-from sealed_benchmark import ANSWERS, CANARY, QUESTIONS, SENTENCES, VARIABLE, write_benchmark
-from served import until
+from support.benchmarks import ANSWERS, CANARY, QUESTIONS, SENTENCES, VARIABLE, write_benchmark
+from support.commands import CommandProcess, run_command
+from support.served import until
 
 from soundingline.experiments.serve.server import read_command, start
 from soundingline.toolkit.runs import RunFolder

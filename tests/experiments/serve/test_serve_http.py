@@ -12,8 +12,8 @@ from html import escape
 from html.parser import HTMLParser
 
 import pytest
-from documented_commands import ROOT, code_blocks
-from served import DOCUMENTS, STORE, TOPICS, plain_backend, serving, until
+from support.documents import ROOT, code_blocks
+from support.served import DOCUMENTS, STORE, TOPICS, plain_backend, serving, until
 
 from soundingline.toolkit.data import Document, Hit, SearchResult
 from soundingline.toolkit.errors import InputError

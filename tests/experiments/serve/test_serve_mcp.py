@@ -13,9 +13,9 @@ from typing import Any
 import mcp
 import pytest
 from mcp.client.sse import sse_client
-from served import STORE, TOPICS, plain_backend, serving, until
-from tiny_tokenizer import write_tokenizer
-from toy_search import WordBackend, store_of
+from support.checkpoints import write_tokenizer
+from support.search import WordBackend, store_of
+from support.served import STORE, TOPICS, plain_backend, serving, until
 
 from soundingline.experiments.serve.browsecomp_plus import BrowseCompPlusTools
 from soundingline.toolkit.data import Hit, SearchResult

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from jsonschema import Draft202012Validator
-from served import DOCUMENTS, serving
-from toy_search import WordBackend, store_of
+from support.search import WordBackend, store_of
+from support.served import DOCUMENTS, serving
 
 from soundingline.experiments.serve.pi_serini import PiSeriniTools
 from soundingline.toolkit.data import Hit, SearchResult

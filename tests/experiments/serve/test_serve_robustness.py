@@ -21,9 +21,9 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from effort import cases
-from served import serving, until
-from toy_search import WordBackend, store_of
+from support.needs import cases
+from support.search import WordBackend, store_of
+from support.served import serving, until
 
 from soundingline.experiments.serve import http as serve_http
 from soundingline.experiments.serve.sessions import Threads

@@ -9,8 +9,12 @@ import sys
 import nbformat.v4
 from nbclient import NotebookClient
 
-# The notebook's own packages come first.
-path = f"import sys; sys.path[:0] = {sys.argv[1:2]!r}; sys.path += {sys.argv[2:]!r}"
+# The notebook's own packages come first. `addsitedir` also reads the files that make an editable
+# installation importable.
+path = (
+    f"import site, sys; sys.path[:0] = {sys.argv[1:2]!r}\n"
+    f"for folder in {sys.argv[2:]!r}: site.addsitedir(folder)"
+)
 cells = [nbformat.v4.new_code_cell(source) for source in (path, *json.load(sys.stdin))]
 notebook = nbformat.v4.new_notebook(cells=cells)
 NotebookClient(notebook, timeout=300, kernel_name="python3").execute()

@@ -17,9 +17,8 @@ import ir_measures
 import pandas as pd
 import pyterrier as pt
 import pytest
-from effort import cases
 from ir_measures import AP, P
-from required import absent
+from support.needs import absent, cases
 
 from soundingline.pipelines.engines import anserini
 from soundingline.pipelines.engines.anserini import (

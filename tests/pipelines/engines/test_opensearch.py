@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pandas as pd
 import pytest
-from entry_points import run_entry
+from support.commands import run_entry
 
 from soundingline.pipelines.engines import opensearch, opensearch_client
 from soundingline.pipelines.engines.opensearch import OpenSearchEngine, OpenSearchIndex

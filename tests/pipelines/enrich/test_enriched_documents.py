@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.needs import cases
 
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine
 from soundingline.pipelines.enrich.phrases import PhraseFile, PhraseSource

@@ -7,7 +7,7 @@ import math
 
 import pandas as pd
 import pytest
-from scripted_prompts import ScriptedPrompts
+from support.llm_model import ScriptedPrompts
 
 from soundingline.pipelines.compose import compose
 from soundingline.pipelines.enrich import enrichment as enrichment_module

@@ -7,8 +7,8 @@ import os
 from collections import Counter
 
 import pytest
-from ledgers import starts
-from scripted_model import ScriptedModel
+from support.llm_model import ScriptedModel
+from support.runs import starts
 
 from soundingline.pipelines.cache import ResultCache
 from soundingline.pipelines.enrich.llm_phrases import ModelPhrases

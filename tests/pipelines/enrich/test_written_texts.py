@@ -8,8 +8,8 @@ import shutil
 
 import pandas as pd
 import pytest
-import tiny_t5
-from scripted_prompts import ScriptedPrompts
+from support import checkpoints
+from support.llm_model import ScriptedPrompts
 
 from soundingline.pipelines.enrich.df_filter import DfFilter
 from soundingline.pipelines.enrich.doc2query import Doc2Query
@@ -163,7 +163,7 @@ def checkpoint(tmp_path_factory):
     torch.set_num_threads(1)
     os.environ["HF_HUB_OFFLINE"] = "1"
     # As many layers on both sides: transformers counts the encoder's where it caches the decoder's.
-    return tiny_t5.save_t5(tmp_path_factory.mktemp("models") / "t5", num_decoder_layers=2)
+    return checkpoints.save_t5(tmp_path_factory.mktemp("models") / "t5", num_decoder_layers=2)
 
 
 @pytest.fixture

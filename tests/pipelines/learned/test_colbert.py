@@ -6,11 +6,11 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
-import tiny_embedder
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
+from support import checkpoints
+from support.needs import cases
 
 from soundingline.pipelines.learned import vectors as module
 from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker, check_space
@@ -27,9 +27,13 @@ from soundingline.toolkit.errors import InputError
 
 EXACT = {"dtype": "float32", "device": "cpu", "storage": "float32"}
 SEARCHES = ("numpy", "torch")
-IDS = {word: number for number, word in enumerate((*tiny_embedder.BERT, *tiny_embedder.WORDS))}
+IDS = {word: number for number, word in enumerate((*checkpoints.BERT, *checkpoints.EMBEDDER_WORDS))}
 UNITS = [
-    Unit(f"d{n}", "Mill" if n % 2 else "", " ".join(tiny_embedder.WORDS[n % 7 : n % 7 + n % 5 + 1]))
+    Unit(
+        f"d{n}",
+        "Mill" if n % 2 else "",
+        " ".join(checkpoints.EMBEDDER_WORDS[n % 7 : n % 7 + n % 5 + 1]),
+    )
     for n in range(40)
 ] + [Unit("marks", "", ". , ."), Unit("nothing", "", "")]
 
@@ -40,7 +44,7 @@ def model(tmp_path_factory):
 
     torch.set_num_threads(1)
     os.environ["HF_HUB_OFFLINE"] = "1"
-    return tiny_embedder.save_multi_vector(tmp_path_factory.mktemp("models"))
+    return checkpoints.save_multi_vector(tmp_path_factory.mktemp("models"))
 
 
 def encoder(model, **changed):
@@ -223,8 +227,8 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
 
 
 def test_a_model_of_another_kind_or_none_is_refused_in_one_line(tmp_path, model, monkeypatch):
-    bert = tiny_embedder.save_bert(tmp_path / "bert")
-    single = tiny_embedder.save_sentence_model(tmp_path / "single")
+    bert = checkpoints.save_bert(tmp_path / "bert")
+    single = checkpoints.save_sentence_model(tmp_path / "single")
     for path in (bert, single):
         with pytest.raises(InputError, match="no multi-vector checkpoint"):
             encoder(path).encode(["x"])
@@ -247,7 +251,7 @@ def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_
 
     from safetensors.numpy import save_file
 
-    bert = tiny_embedder.save_bert(tmp_path / "stanford", markers=("[unused0]", "[unused1]"))
+    bert = checkpoints.save_bert(tmp_path / "stanford", markers=("[unused0]", "[unused1]"))
     weights = {f"bert.{key}": value for key, value in load_file(bert / "model.safetensors").items()}
     linear = np.random.default_rng(0).standard_normal((16, 32)).astype(np.float32)
     save_file({**weights, "linear.weight": linear}, bert / "model.safetensors", {"format": "pt"})
@@ -261,7 +265,7 @@ def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_
     import torch
     from transformers import AutoModel
 
-    body = AutoModel.from_pretrained(tiny_embedder.save_bert(tmp_path / "same"), dtype="float32")
+    body = AutoModel.from_pretrained(checkpoints.save_bert(tmp_path / "same"), dtype="float32")
     words = ["[CLS]", "[D]", "the", "mill", ".", "[SEP]"]
     with torch.no_grad():
         hidden = body.eval()(torch.tensor([[IDS[word] for word in words]])).last_hidden_state[0]

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import tiny_embedder
-from effort import cases
+from support import checkpoints
+from support.needs import cases
 
 from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.fusion import ReciprocalRankFusion
@@ -44,22 +44,22 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def qwen(folder):
-    return tiny_embedder.save_qwen(folder / "qwen")
+    return checkpoints.save_qwen(folder / "qwen")
 
 
 @pytest.fixture(scope="module")
 def llama(folder):
-    return tiny_embedder.save_llama(folder / "llama")
+    return checkpoints.save_llama(folder / "llama")
 
 
 @pytest.fixture(scope="module")
 def adapter(folder, llama):
-    return tiny_embedder.save_adapter(folder / "adapter", llama)
+    return checkpoints.save_embedder_adapter(folder / "adapter", llama)
 
 
 @pytest.fixture(scope="module")
 def sentence_model(folder):
-    return tiny_embedder.save_sentence_model(folder / "sentence")
+    return checkpoints.save_sentence_model(folder / "sentence")
 
 
 def alone(network, ids, pool):
@@ -88,10 +88,10 @@ def byte_ids(text, first):
 
 
 def test_qwen_vectors_are_the_end_tokens_with_the_instruction_before_queries_only(qwen):
-    encoder = Dense(str(qwen), pooling="last", query_prefix=tiny_embedder.QWEN_PREFIX, **EXACT)
+    encoder = Dense(str(qwen), pooling="last", query_prefix=checkpoints.QWEN_PREFIX, **EXACT)
     network = body(qwen)
     text = "who built the mill"
-    prefixed = tiny_embedder.QWEN_PREFIX + text
+    prefixed = checkpoints.QWEN_PREFIX + text
     # The end token, number 0, is the tokenizer's own doing.
     document = alone(network, [*byte_ids(text, 1), 0], lambda hidden: hidden[-1])
     query = alone(network, [*byte_ids(prefixed, 1), 0], lambda hidden: hidden[-1])
@@ -154,7 +154,7 @@ def test_e5_is_read_as_its_model_card_says(folder):
     from omegaconf import OmegaConf
     from transformers import AutoTokenizer
 
-    bert = tiny_embedder.save_bert(folder / "e5")
+    bert = checkpoints.save_bert(folder / "e5")
     option = OmegaConf.load(CONF / "retriever/e5_base.yaml")
     names = ("query_prefix", "document_prefix", "pooling", "max_length")
     encoder = Dense(str(bert), **{name: option[name] for name in names}, **EXACT)
@@ -191,7 +191,7 @@ def test_a_long_text_is_cut_behind_and_keeps_its_end_token(qwen, llama):
 
 
 def test_special_tokens_in_a_text_are_text_and_those_of_a_prefix_are_meant(qwen, llama):
-    end = tiny_embedder.END
+    end = checkpoints.END
     qwens = Dense(str(qwen), pooling="last", query_prefix=end, **EXACT)
     (found,) = qwens.encode([f"mill {end}"])
     expected = alone(body(qwen), [*byte_ids(f"mill {end}", 1), 0], lambda hidden: hidden[-1])
@@ -238,7 +238,7 @@ def test_vectors_keep_their_length_where_they_are_not_normalised(qwen):
 def test_a_sentence_transformers_checkpoint_brings_pooling_and_prompts(sentence_model):
     encoder = Dense(str(sentence_model), **EXACT)
     network = body(sentence_model)
-    words = {word: len(tiny_embedder.BERT) + n for n, word in enumerate(tiny_embedder.WORDS)}
+    words = {word: len(checkpoints.BERT) + n for n, word in enumerate(checkpoints.EMBEDDER_WORDS)}
     for side, encode in (("passage", encoder.encode), ("query", encoder.encode_queries)):
         ids = [2, *(words[word] for word in (side, "the", "old", "mill")), 3]
         expected = alone(network, ids, lambda hidden: hidden.mean(dim=0))
@@ -282,12 +282,12 @@ def test_our_pooling_is_that_of_sentence_transformers_which_pads_in_front(qwen, 
     body.tokenizer.padding_side = "left"
     published = SentenceTransformer(
         modules=[body, Pooling(32, "lasttoken"), Normalize()],
-        prompts={"query": tiny_embedder.QWEN_PREFIX, "document": ""},
+        prompts={"query": checkpoints.QWEN_PREFIX, "document": ""},
         device="cpu",
     )
     published.save_pretrained(str(folder / "published"))
     texts = ["the old mill", "by the river who built the bridge", "a"]
-    ours = Dense(str(qwen), pooling="last", query_prefix=tiny_embedder.QWEN_PREFIX, **EXACT)
+    ours = Dense(str(qwen), pooling="last", query_prefix=checkpoints.QWEN_PREFIX, **EXACT)
     theirs = Dense(str(folder / "published"), **EXACT)
     np.testing.assert_allclose(ours.encode_queries(texts), published.encode_query(texts), atol=1e-5)
     np.testing.assert_allclose(ours.encode(texts), published.encode_document(texts), atol=1e-5)
@@ -309,7 +309,7 @@ def test_the_fingerprint_names_the_weights_and_every_setting_that_changes_a_vect
     def digest(model=qwen, **changed):
         return Dense(str(model), **{"pooling": "last", **EXACT, **changed}).fingerprint
 
-    other = tiny_embedder.save_qwen(folder / "other", seed=5)
+    other = checkpoints.save_qwen(folder / "other", seed=5)
     changed = [
         digest(other),
         digest(pooling="mean"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import SOAK
+from support.needs import SOAK
 
 from soundingline.pipelines.learned.encoding import SPARSE, Blocks, encode_corpus, encoded
 from soundingline.pipelines.learned.shards import Shard, encode_shard, merged, missing_shards

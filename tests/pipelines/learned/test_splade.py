@@ -11,7 +11,9 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
-from tiny_splade import POSITIONS, WORDS, write_splade
+from support.checkpoints import SPLADE_POSITIONS as POSITIONS
+from support.checkpoints import SPLADE_WORDS as WORDS
+from support.checkpoints import write_splade
 
 from soundingline.pipelines.learned.encoding import SPARSE, Block
 from soundingline.pipelines.learned.impacts import ImpactIndex

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import cases
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.needs import cases
 
 from soundingline.pipelines.lexical import analyzers as analyzer_module
 from soundingline.pipelines.lexical import word_break

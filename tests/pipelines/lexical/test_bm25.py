@@ -18,11 +18,11 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_measures import AP, P, Qrel
-from lexical_corpora import build, corpora, cut_length, queries
+from support.lexical_corpora import build, corpora, cut_length, queries
+from support.needs import cases
 
 from soundingline.pipelines import BM25, LexicalIndex
 from soundingline.pipelines.lexical import bm25

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.needs import cases
 
 from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.lexical import grid as grid_module

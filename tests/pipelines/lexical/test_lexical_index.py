@@ -4,6 +4,7 @@ import itertools
 import json
 import pickle
 import random
+import re
 import resource
 import subprocess
 import sys
@@ -14,10 +15,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pandas as pd
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.needs import cases
 
 from soundingline.pipelines.index_folder import signed
 from soundingline.pipelines.lexical import build, invert, storage
@@ -428,3 +430,48 @@ def test_more_terms_than_can_be_numbered_are_refused_in_one_line_and_leave_nothi
     assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
     LexicalIndex.build(units[:1], tmp_path / "index", analyzer="whitespace")
+
+
+def test_documents_come_as_a_frame_or_as_any_iterable_of_dicts(tmp_path):
+    rows = [
+        {"docno": 7, "text": "the old mill", "title": "Mill", "url": "x"},
+        {"docno": 8, "text": None, "title": float("nan"), "url": "y"},
+    ]
+    frame = pd.DataFrame(rows)
+    index = LexicalIndex.build(frame, tmp_path / "frame")
+    assert list(index.docnos) == ["7", "8"]
+    assert index.texts(["7", "8"]) == [Unit("7", "Mill", "the old mill"), Unit("8", "", "")]
+    dicts = [{"docno": "7", "text": "the old mill", "title": "Mill"}, {"docno": "8", "text": ""}]
+    for number, documents in enumerate([dicts, iter(dicts), tuple(dicts)]):
+        same = LexicalIndex.build(documents, tmp_path / str(number))
+        assert same.manifest["files"] == index.manifest["files"]
+    untitled = LexicalIndex.build(frame[["text", "docno"]], tmp_path / "untitled")
+    assert untitled.texts(["7"]) == [Unit("7", "", "the old mill")]
+
+
+@pytest.mark.parametrize(
+    ("documents", "told"),
+    [
+        (pd.DataFrame({"id": ["1"], "text": ["a"]}), "no column docno; its columns are id, text"),
+        (pd.DataFrame({"x": ["1"]}), "no column docno and no column text"),
+        (pd.DataFrame({"docno": ["1", None], "text": ["a", "b"]}), "row 1 of the frame has no"),
+        (pd.DataFrame({"docno": [], "text": []}), "the corpus is empty"),
+        ("corpus.jsonl", "the documents came as 'corpus.jsonl'. valid: a frame with"),
+        ({"docno": "1", "text": "a"}, "the documents came as {'docno'"),
+        (7, "the documents came as 7"),
+        ([{"docno": "1"}], "a document came as {'docno': '1'}. valid: a mapping with docno and"),
+        (["a"], "a document came as 'a'"),
+    ],
+)
+def test_documents_of_another_form_are_refused_in_one_line(documents, told, tmp_path):
+    with pytest.raises(InputError, match=re.escape(told)) as refused:
+        LexicalIndex.build(documents, tmp_path / "index")
+    assert "\n" not in str(refused.value) and not list(tmp_path.iterdir())
+
+
+def test_the_class_opens_an_index(index):
+    assert LexicalIndex(str(index.path)) == LexicalIndex.open(index.path) == index
+    with pytest.raises(InputError, match="of another corpus"):
+        LexicalIndex(index.path, corpus_fingerprint="c2")
+    with pytest.raises(InputError, match="there is no lexical index at 'missing'"):
+        LexicalIndex("missing")

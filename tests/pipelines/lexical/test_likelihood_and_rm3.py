@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lexical_corpora import build as build_corpus
-from lexical_corpora import corpora, cut_length, queries
+from support.lexical_corpora import build as build_corpus
+from support.lexical_corpora import corpora, cut_length, queries
+from support.needs import cases
 
 from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.lexical import forward

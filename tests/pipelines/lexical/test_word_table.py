@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.needs import cases
 
 from soundingline.pipelines.lexical import build, word_table
 from soundingline.pipelines.lexical.analyzers import make_analyzer

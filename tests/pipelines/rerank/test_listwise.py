@@ -11,8 +11,7 @@ import pyterrier as pt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_model import ScriptedModel, saying
-from scripted_prompts import ScriptedPrompts
+from support.llm_model import ScriptedModel, ScriptedPrompts, saying
 
 from soundingline.pipelines.rerank.listwise import (
     Listwise,

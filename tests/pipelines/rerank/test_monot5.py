@@ -7,7 +7,7 @@ from threading import Barrier
 import numpy as np
 import pandas as pd
 import pytest
-import tiny_t5
+from support import checkpoints
 
 from soundingline.pipelines.rerank.monot5 import MonoT5, MonoT5Prompts
 from soundingline.pipelines.rerank.reranker import Pair
@@ -21,7 +21,7 @@ LENGTHS = (0, 1, 3, 8, 17, 40, 120, 470, 500, 501, 505, 900)
 
 
 def text_of(length, seed=0):
-    return " ".join(random.Random(f"{length} {seed}").choices(tiny_t5.WORDS, k=length))
+    return " ".join(random.Random(f"{length} {seed}").choices(checkpoints.T5_WORDS, k=length))
 
 
 PAIRS = [Pair(text_of(1 + length % 7, 1), text_of(length)) for length in LENGTHS]
@@ -34,7 +34,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return tiny_t5.save_t5(tmp_path_factory.mktemp("monot5") / "model")
+    return checkpoints.save_t5(tmp_path_factory.mktemp("monot5") / "model")
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_float32_scores_are_those_of_the_whole_model(model):
     ],
 )
 def test_other_shapes_of_t5_are_computed_as_they_are(tmp_path, changed):
-    model = tiny_t5.save_t5(tmp_path / "model", seed=3, **changed)
+    model = checkpoints.save_t5(tmp_path / "model", seed=3, **changed)
     expected = direct_scores(model, PAIRS)
     assert np.std(expected) > 0.001
     assert scorer(model).score(PAIRS) == pytest.approx(expected, abs=1e-4)
@@ -210,8 +210,8 @@ def test_concurrent_agents_share_batches_and_get_the_scores_that_they_get_alone(
 
 
 def test_the_fingerprint_follows_what_changes_scores(tmp_path, model):
-    other = tiny_t5.save_t5(tmp_path / "other", seed=1)
-    tiny_t5.tokenizer([*tiny_t5.WORDS, "mills"]).save_pretrained(tmp_path / "words")
+    other = checkpoints.save_t5(tmp_path / "other", seed=1)
+    checkpoints.t5_tokenizer([*checkpoints.T5_WORDS, "mills"]).save_pretrained(tmp_path / "words")
     changed = [
         scorer(model),
         scorer(other),
@@ -220,14 +220,14 @@ def test_the_fingerprint_follows_what_changes_scores(tmp_path, model):
     ]
     assert len({each.fingerprint for each in changed}) == len(changed)
     assert scorer(model, batch_tokens=7).fingerprint == changed[0].fingerprint
-    fewer = tiny_t5.tokenizer([word for word in tiny_t5.WORDS if word != "mill"])
+    fewer = checkpoints.t5_tokenizer([word for word in checkpoints.T5_WORDS if word != "mill"])
     fewer.save_pretrained(tmp_path / "fewer")
     given = scorer(model, tokenizer=str(tmp_path / "fewer"))
     assert given.fingerprint not in {each.fingerprint for each in changed}
 
 
 def test_a_checkpoint_without_a_tokenizer_asks_for_t5s(tmp_path, model, monkeypatch):
-    bare = tiny_t5.save_t5(tmp_path / "bare", own=False)
+    bare = checkpoints.save_t5(tmp_path / "bare", own=False)
     monkeypatch.setattr(pytest.importorskip("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match=r"no tokenizer\.json.*hf download t5-base") as told:
         _ = scorer(bare).fingerprint
@@ -242,10 +242,10 @@ def test_models_of_the_hub_are_read_with_t5s_tokenizer_where_they_bring_none(
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    tiny_t5.save_t5(downloaded(tmp_path, "castorini/monot5-base-msmarco", "a" * 40), own=False)
+    checkpoints.save_t5(downloaded(tmp_path, "castorini/monot5-base-msmarco", "a" * 40), own=False)
     with pytest.raises(InputError, match=r"no tokenizer\.json.*hf download t5-base"):
         _ = MonoT5(device="cpu", dtype="float32").fingerprint
-    tiny_t5.tokenizer().save_pretrained(downloaded(tmp_path, "t5-base", "b" * 40))
+    checkpoints.t5_tokenizer().save_pretrained(downloaded(tmp_path, "t5-base", "b" * 40))
     found = MonoT5(device="cpu", dtype="float32")
     assert found.score(PAIRS) == pytest.approx(scorer(model).score(PAIRS), abs=1e-6)
 
@@ -260,7 +260,7 @@ def downloaded(cache, name, commit):
 
 
 def test_a_tokenizer_that_cannot_say_true_is_refused(tmp_path, model):
-    tiny_t5.tokenizer(["Query", "Document", "Relevant", "false"]).save_pretrained(
+    checkpoints.t5_tokenizer(["Query", "Document", "Relevant", "false"]).save_pretrained(
         tmp_path / "other"
     )
     with pytest.raises(InputError, match=r"'true'.*T5's tokenizer.*tokenizer=t5-base"):
@@ -268,7 +268,7 @@ def test_a_tokenizer_that_cannot_say_true_is_refused(tmp_path, model):
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path, model):
-    more = tiny_t5.tokenizer([*tiny_t5.WORDS, *(f"word{n}" for n in range(9))])
+    more = checkpoints.t5_tokenizer([*checkpoints.T5_WORDS, *(f"word{n}" for n in range(9))])
     more.save_pretrained(tmp_path / "more")
     with pytest.raises(InputError, match=r"has 123 tokens.*knows 114"):
         _ = scorer(model, tokenizer=str(tmp_path / "more")).fingerprint

@@ -6,8 +6,8 @@ import re
 
 import pandas as pd
 import pytest
-from scripted_peer import Say, running_peer
-from scripted_prompts import ScriptedPrompts
+from support.llm_model import ScriptedPrompts
+from support.llm_server import Say, running_peer
 
 from soundingline.pipelines.rerank.answer_tokens import expected_digit
 from soundingline.pipelines.rerank.pointwise import Pointwise, read_score

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pandas as pd
 import pytest
-from scripted_peer import Fail, Raw, running_peer
+from support.llm_server import Fail, Raw, running_peer
 
 from soundingline.pipelines.rerank.rank1 import (
     Rank1,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-import tiny_llama
+from support import checkpoints
 
 from soundingline.pipelines.rerank.rankllama import RankLLaMA, RankLlamaPrompts
 from soundingline.pipelines.rerank.reranker import Pair
@@ -29,12 +29,12 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def retriever(tmp_path_factory):
-    return tiny_llama.save_rankllama(tmp_path_factory.mktemp("retriever") / "whole")
+    return checkpoints.save_rankllama(tmp_path_factory.mktemp("retriever") / "whole")
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    return tiny_llama.save_base(tmp_path_factory.mktemp("base") / "llama")
+    return checkpoints.save_base(tmp_path_factory.mktemp("base") / "llama")
 
 
 def scorer(model, **arguments):
@@ -63,11 +63,11 @@ def logit(model, ids):
 def test_the_last_token_is_found_where_padding_and_text_share_a_token(tmp_path):
     # A model that calls `</s>` its padding: looking for the last token that is no padding would
     # find the one before the end of the sequence.
-    folder = tiny_llama.save_rankllama(tmp_path / "whole", pad_token_id=2)
+    folder = checkpoints.save_rankllama(tmp_path / "whole", pad_token_id=2)
     model = whole_model(folder)
     model.config.pad_token_id = None
     it = scorer(folder, end_of_sequence=True)
-    prompt = RankLlamaPrompts(tiny_llama.tokenizer(), end_of_sequence=True)
+    prompt = RankLlamaPrompts(checkpoints.llama_tokenizer(), end_of_sequence=True)
     expected = [logit(model, prompt.encode(pair).ids) for pair in PAIRS]
     assert it.score(PAIRS) == pytest.approx(expected, abs=2e-5)
     without = scorer(folder).score(PAIRS)
@@ -75,7 +75,7 @@ def test_the_last_token_is_found_where_padding_and_text_share_a_token(tmp_path):
 
 
 def test_a_long_document_is_cut_and_the_end_of_sequence_stays(retriever):
-    tokenizer = tiny_llama.tokenizer()
+    tokenizer = checkpoints.llama_tokenizer()
     pair = Pair("who built the mill", "by the river " * 200)
     card = tokenizer(f"query: {pair.query}", f"document: {pair.text.strip()}").input_ids
     plain = RankLlamaPrompts(tokenizer, max_length=64).encode(pair)
@@ -89,7 +89,7 @@ def test_a_long_document_is_cut_and_the_end_of_sequence_stays(retriever):
 
 
 def test_what_fits_exactly_is_not_cut():
-    tokenizer = tiny_llama.tokenizer()
+    tokenizer = checkpoints.llama_tokenizer()
     pair = Pair("who built the mill", "by the river " * 12)
     size = len(tokenizer(f"query: {pair.query}", f"document: {pair.text.strip()}").input_ids)
     assert not RankLlamaPrompts(tokenizer, max_length=size).encode(pair).truncated
@@ -99,7 +99,7 @@ def test_what_fits_exactly_is_not_cut():
 
 
 def test_a_query_gives_way_only_beyond_half_of_the_room():
-    tokenizer = tiny_llama.tokenizer()
+    tokenizer = checkpoints.llama_tokenizer()
     prompt = RankLlamaPrompts(tokenizer, max_length=64)
     encoded = prompt.encode(Pair("river " * 100, "the old mill"))
     words = tokenizer.convert_ids_to_tokens(encoded.ids)
@@ -109,7 +109,7 @@ def test_a_query_gives_way_only_beyond_half_of_the_room():
 
 
 def test_the_joined_layout_is_one_text_behind_one_beginning(retriever):
-    tokenizer = tiny_llama.tokenizer()
+    tokenizer = checkpoints.llama_tokenizer()
     pair = Pair("who built the old mill", "title\nby  the river")
     joined = tokenizer("query: who built the old mill document: title by the river").input_ids
     assert joined[0] == tokenizer.bos_token_id
@@ -119,7 +119,7 @@ def test_the_joined_layout_is_one_text_behind_one_beginning(retriever):
 
 
 def test_the_layout_of_the_text_ranking_study_is_an_argument():
-    tokenizer = tiny_llama.tokenizer()
+    tokenizer = checkpoints.llama_tokenizer()
     prompt = RankLlamaPrompts(
         tokenizer, layout="joined", query_prefix="query:  ", document_prefix="document:   "
     )
@@ -128,8 +128,8 @@ def test_the_layout_of_the_text_ranking_study_is_an_argument():
 
 
 def test_an_adapter_scores_as_the_model_that_it_is_merged_into(tmp_path, base):
-    adapted = tiny_llama.save_adapter(tmp_path / "adapter", base)
-    tokenizer = tiny_llama.tokenizer()
+    adapted = checkpoints.save_rankllama_adapter(tmp_path / "adapter", base)
+    tokenizer = checkpoints.llama_tokenizer()
     expected = [card_score(adapted, tokenizer, pair) for pair in PAIRS]
     adapted.merge_and_unload().save_pretrained(tmp_path / "merged")
     tokenizer.save_pretrained(tmp_path / "merged")
@@ -139,7 +139,7 @@ def test_an_adapter_scores_as_the_model_that_it_is_merged_into(tmp_path, base):
 
 
 def test_another_base_than_the_named_one_can_be_given(tmp_path, base):
-    tiny_llama.save_adapter(tmp_path / "adapter", base)
+    checkpoints.save_rankllama_adapter(tmp_path / "adapter", base)
     config = tmp_path / "adapter" / "adapter_config.json"
     named = json.loads(config.read_text())
     expected = scorer(tmp_path / "adapter").score(PAIRS)
@@ -150,7 +150,7 @@ def test_another_base_than_the_named_one_can_be_given(tmp_path, base):
 
 
 def test_an_adapter_without_an_output_is_refused(tmp_path, base):
-    tiny_llama.save_adapter(tmp_path / "adapter", base, head=False)
+    checkpoints.save_rankllama_adapter(tmp_path / "adapter", base, head=False)
     with pytest.raises(InputError, match="no output that was trained"):
         scorer(tmp_path / "adapter").score(PAIRS[:1])
 
@@ -183,9 +183,9 @@ def test_counts_tell_what_was_cut(retriever):
 
 
 def test_the_fingerprint_of_an_adapter_follows_adapter_and_base(tmp_path):
-    one, two = (tiny_llama.save_base(tmp_path / f"base{seed}", seed) for seed in (0, 1))
-    tiny_llama.save_adapter(tmp_path / "a", one)
-    tiny_llama.save_adapter(tmp_path / "b", one, seed=2)
+    one, two = (checkpoints.save_base(tmp_path / f"base{seed}", seed) for seed in (0, 1))
+    checkpoints.save_rankllama_adapter(tmp_path / "a", one)
+    checkpoints.save_rankllama_adapter(tmp_path / "b", one, seed=2)
     found = [
         scorer(tmp_path / "a"),
         scorer(tmp_path / "a", base=str(two)),
@@ -202,7 +202,7 @@ def test_a_model_of_another_kind_is_refused(tmp_path):
 
 
 def test_special_tokens_in_a_text_are_text():
-    tokenizer = tiny_llama.tokenizer()
+    tokenizer = checkpoints.llama_tokenizer()
     for layout, begins in (("pair", 2), ("joined", 1)):
         prompt = RankLlamaPrompts(tokenizer, layout=layout, end_of_sequence=True)
         ids = prompt.encode(Pair("who </s> built", "<s> the old </s> mill </s>")).ids

@@ -15,11 +15,12 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_t5 import WORDS, save_t5
-from toy_search import store_of
+from support.checkpoints import T5_WORDS as WORDS
+from support.checkpoints import save_t5
+from support.needs import cases
+from support.search import store_of
 
 from soundingline.pipelines import BM25, LexicalIndex
 from soundingline.pipelines.backend import PipelineBackend
@@ -506,9 +507,7 @@ def test_settings_make_it_equal_and_the_cache_does_not(tmp_path):
     assert Windows(texts=store) == Windows(texts=store)
 
 
-def test_pyterrier_sees_what_it_needs_and_gives(monkeypatch):
-    # Else PyTerrier asks the network where a class is documented.
-    monkeypatch.setattr(pt.documentation, "_cached_objects_inv", {})
+def test_pyterrier_sees_what_it_needs_and_gives():
     without, with_store = Lengths(), Lengths(texts=Store())
     needed = ["qid", "docno", "query", "score"]
     assert pt.inspect.transformer_inputs(with_store) == [needed]

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import pytest
-import small_rerankers
-import tiny_llama
-import tiny_t5
+from support import checkpoints
 
 from soundingline.pipelines import models
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
@@ -96,7 +94,7 @@ def of_classifier(folder):
 
 def of_model_card(folder):
     automatic = transformers.AutoModelForSequenceClassification
-    network, tokenizer = automatic.from_pretrained(folder).eval(), tiny_llama.tokenizer()
+    network, tokenizer = automatic.from_pretrained(folder).eval(), checkpoints.llama_tokenizer()
 
     def score(pair):
         texts = f"query: {pair.query}", f"document: {pair.text}"
@@ -123,7 +121,7 @@ def save(folder, network, tokenizer, seed=0):
 
 def save_bert(folder, seed=0, words=64, **changed):
     """With BERT's tokenizer, of `words` tokens a pair."""
-    _, tokenizer = small_rerankers.small_bert(WORDS)
+    _, tokenizer = checkpoints.small_bert(WORDS)
     tokenizer.model_max_length = words
     config = transformers.BertConfig(
         vocab_size=len(tokenizer), **{**SIZES, "num_labels": 1, **changed}
@@ -140,7 +138,7 @@ WRONG = {
 CASES = {
     "monot5": Case(
         MonoT5,
-        tiny_t5.save_t5,
+        checkpoints.save_t5,
         of_t5,
         "T5ForConditionalGeneration",
         (),
@@ -165,7 +163,7 @@ CASES = {
     ),
     "rankllama": Case(
         RankLLaMA,
-        tiny_llama.save_rankllama,
+        checkpoints.save_rankllama,
         of_model_card,
         "AutoModelForSequenceClassification",
         ({"layout": "joined"}, {"end_of_sequence": True}, {"query_prefix": "query:  "}),
@@ -365,7 +363,7 @@ def scorer(model, **arguments):
 
 def test_scores_are_the_logits_of_sentence_transformers(model, tmp_path):
     library = pytest.importorskip("sentence_transformers")
-    network, own_tokenizer = small_rerankers.small_bert(WORDS)
+    network, own_tokenizer = checkpoints.small_bert(WORDS)
     own_tokenizer.model_max_length = 64
     trained = save(tmp_path / "trained", network, own_tokenizer)
     for folder in (model, save_bert(tmp_path / "two", num_labels=2), trained):
@@ -452,7 +450,7 @@ def test_other_architectures_score_as_transformers_has_them(network, tmp_path):
 def test_names_of_special_tokens_in_a_text_are_text(model):
     hostile = Pair("mill", "the [SEP] river")
     row = scorer(model)._inputs.encode([hostile])[0].row
-    assert row["input_ids"].count(small_rerankers.small_bert(WORDS)[1].sep_token_id) == 2
+    assert row["input_ids"].count(checkpoints.small_bert(WORDS)[1].sep_token_id) == 2
     assert scorer(model).score([hostile]) != alone(of_classifier, model, [hostile])
     assert scorer(model).score([Pair("mill", "x\ud800")])  # no text of a tokenizer
 
@@ -475,7 +473,7 @@ def config_of(folder, **changed):
 
 
 def test_what_cannot_score_pairs_is_refused_in_one_line(tmp_path):
-    _, tokenizer = small_rerankers.small_bert(WORDS)
+    _, tokenizer = checkpoints.small_bert(WORDS)
     sizes = {"vocab_size": len(tokenizer), **SIZES}
     encoder, three = tmp_path / "encoder", tmp_path / "three"
     save(encoder, transformers.BertModel(transformers.BertConfig(**sizes)), tokenizer)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import small_rerankers
+from support import checkpoints
 
 from soundingline.experiments.training import examples, fit
 from soundingline.pipelines import CrossEncoder, MonoT5
@@ -66,13 +66,13 @@ def test_a_model_trained_on_judgements_beats_bm25s_order_on_its_questions(
 ):
     torch.set_num_threads(1)
     learnt = examples(collection.ranking, collection.qrels, collection.texts)
-    small = {"monot5": small_rerankers.small_t5, "cross_encoder": small_rerankers.small_bert}
+    small = {"monot5": checkpoints.small_t5, "cross_encoder": checkpoints.small_bert}
     network, tokenizer = small[kind]([text for example in learnt for text in example.pair])
     ndcg = {}
     for name in ("untrained", "trained"):
         if name == "trained":
             fit(kind, network, tokenizer, learnt, steps=steps, batch=batch, rate=rate)
-        path = small_rerankers.save(tmp_path / name, network, tokenizer)
+        path = checkpoints.save_network(tmp_path / name, network, tokenizer)
         reranker = stage(path, texts=collection.texts, depth=DEPTH, device="cpu")
         ndcg[name] = collection.ndcg(reranker(collection.ranking))
     bm25, best = collection.ndcg(collection.ranking), collection.best_ndcg()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from sealed_benchmark import (
+from support.benchmarks import (
     ANSWERS,
     CANARY,
     DOCUMENTS,
@@ -20,13 +20,18 @@ from sealed_benchmark import (
     write_parquet,
 )
 
+from soundingline.experiments.collection import prepare
 from soundingline.pipelines import LexicalIndex
+from soundingline.pipelines.evidence import LexicalLocator
+from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.toolkit import optional
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.browsecomp_plus import BrowseCompPlus
 from soundingline.toolkit.corpus import Passages, SqliteStore
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.exchange import browsecomp_plus
+from soundingline.toolkit.exchange.transcript import trajectory_of
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +125,62 @@ def test_the_title_is_before_every_passage_and_is_indexed(folder, tmp_path):
     index = LexicalIndex.build(store.units(), tmp_path / "index")
     ranked = index.bm25(depth=10).search("mill")
     assert set(ranked["docno"]) == {"9%p0", "9%p1", "9%p2"}
+
+
+# As trec-cast-tools and the authors' script write passages: numbers from 1, spaces around
+# sentences, and a passage once more behind a sentence of 250 tokens or more.
+LONG = "The register lists " + "mills and " * 130 + "ferries."
+PASSAGES = {
+    "browsecomp_plus_9_1": (" The mill burned twice.  The council met. ", "The Mill of Brel"),
+    "browsecomp_plus_9_2": (LONG, "The Mill of Brel"),
+    "browsecomp_plus_9_3": (" The mill burned twice.  The council met. ", "The Mill of Brel"),
+    "browsecomp_plus_x_7_1": ("A harvest of\fplums.", None),
+}
+
+
+def released_rows():
+    rows = PASSAGES.items()
+    return [{"docid": name, "title": title, "text": body} for name, (body, title) in rows]
+
+
+def test_the_released_passages_are_read_with_their_numbers(folder, tmp_path):
+    benchmark = with_corpus(folder, released_rows())
+    assert benchmark.in_passages and not opened(folder).in_passages
+    documents = {document.docid: document for document in benchmark.documents()}
+    assert list(documents) == ["9", "x_7"] and documents["9"].title == "The Mill of Brel"
+    store = SqliteStore.in_memory(benchmark.documents(), Passages(splitter="released"))
+    released = {
+        f"{name.removeprefix('browsecomp_plus_').rpartition('_')[0]}%p{name[-1]}": body.strip()
+        for name, (body, _) in PASSAGES.items()
+    } | {"x_7%p1": "A harvest of plums."}
+    assert {unit.unit_id: unit.text for unit in store.units()} == released
+    assert [unit.text for unit in store.texts(list(released))] == list(released.values())
+    with pytest.raises(KeyError):
+        store.texts(["9%p0"])
+    index = LexicalIndex.build(store.units(), tmp_path / "index")
+    ranked = set(index.bm25(depth=10).search("brel ferries")["docno"])
+    assert ranked == {"9%p1", "9%p2", "9%p3"}
+    ((evidence,),) = LexicalLocator(index).locate(["9"], ["ferries"], 1)
+    assert [located.unit_id for located in evidence] == ["9%p2"]
+    # An agent's file of the authors names the same passage by the same number.
+    found = {"type": "tool_call", "tool_name": "search", "arguments": "{}"}
+    found["output"] = '[{"docid": "browsecomp_plus_9_2", "snippet": "The register"}]'
+    record = {"query_id": "11", "status": "completed", "result": [found]}
+    (call,) = trajectory_of(next(browsecomp_plus.read([("f", record)])), "q", {"9"}).calls
+    assert store.texts(call.ranking)[0].text == LONG
+
+
+def test_a_released_passage_out_of_order_is_one_line(folder):
+    first, _, *others = released_rows()
+    message = r"jsonl:2 has the passage browsecomp_plus_9_3\. valid: passage 2 of document 9\."
+    with pytest.raises(InputError, match=message):
+        list(with_corpus(folder, [first, *others]).documents())
+
+
+def test_released_passages_of_a_corpus_of_documents_are_refused(folder, tmp_path):
+    segmenter = Passages(splitter="released")
+    with pytest.raises(InputError, match=r"not released in passages\. set passage_splitter"):
+        prepare(opened(folder), segmenter, LexicalEngine(), tmp_path / "indexes")
 
 
 def test_odd_rows_keep_their_texts(folder):

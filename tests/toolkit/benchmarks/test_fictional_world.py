@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from effort import cases
 from scipy.stats import kstest
+from support.needs import cases
 
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld

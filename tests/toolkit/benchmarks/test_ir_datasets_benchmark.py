@@ -23,7 +23,7 @@ from ir_datasets.formats import (
     TsvDocs,
 )
 from ir_datasets.util import LocalDownload, RequestsDownload
-from irds_home import HARBOUR, prepare_beir, prepare_vaswani
+from support.benchmarks import HARBOUR, prepare_beir, prepare_vaswani
 
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.ir_datasets import IrDatasetsBenchmark

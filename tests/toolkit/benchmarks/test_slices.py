@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 import pytest
-from small_benchmark import SmallBenchmark
+from support.benchmarks import SmallBenchmark
 from test_beir_benchmark import HEADER, write
 
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark

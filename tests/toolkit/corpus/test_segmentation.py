@@ -123,5 +123,5 @@ def test_a_budget_that_is_not_a_positive_whole_number_is_refused(segmenter, valu
 
 
 def test_an_unknown_splitter_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match=r"splitter is 'nltk'. valid: rules, spacy"):
+    with pytest.raises(InputError, match=r"splitter is 'nltk'. valid: rules, spacy, released"):
         Passages(splitter="nltk")

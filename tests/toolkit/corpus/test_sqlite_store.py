@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.needs import cases
 
 from soundingline.toolkit import files
 from soundingline.toolkit.corpus import store as module

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small_benchmark import SmallBenchmark
+from support.benchmarks import SmallBenchmark
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import ir_measures
 import pytest
-from small_benchmark import SmallBenchmark
+from support.benchmarks import SmallBenchmark
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError

@@ -11,8 +11,8 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from effort import cases
-from scripted_model import ScriptedModel
+from support.llm_model import ScriptedModel
+from support.needs import cases
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import ExactAnswerJudge

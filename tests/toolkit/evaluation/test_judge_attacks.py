@@ -15,7 +15,7 @@ import unicodedata
 from functools import cache
 
 import pytest
-from scripted_model import ScriptedModel
+from support.llm_model import ScriptedModel
 
 from soundingline.toolkit.evaluation.judge import JudgeCase, LlmJudge, VerdictFile
 from soundingline.toolkit.llm import ToolCall, Turn

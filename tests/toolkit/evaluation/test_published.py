@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from foreign_runs import trajectory
-from small_benchmark import SmallBenchmark
+from support.benchmarks import SmallBenchmark
+from support.runs import trajectory
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.evaluation import ExactAnswerJudge, evaluate_run

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 import pytest
-from effort import cases
 from scipy import stats
-from small_benchmark import SmallBenchmark
+from support.benchmarks import SmallBenchmark
+from support.needs import cases
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from toy_search import WordBackend, store_of
+from support.search import WordBackend, store_of
 
 from soundingline.toolkit.evaluation.replay import (
     calls_until_evidence,

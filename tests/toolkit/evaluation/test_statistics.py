@@ -8,11 +8,11 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from effort import cases
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 from statsmodels.stats.multitest import multipletests
+from support.needs import cases
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.statistics import (
@@ -44,6 +44,13 @@ def test_the_randomisation_test_is_exact_on_few_questions():
     # Nine of ten differences are positive and none negative, so that of the 2^10 sign
     # assignments only those that flip nothing but the zero are as extreme: 2 x 2 / 1024.
     assert paired_test(named(DRUG_2), named(DRUG_1)).p == pytest.approx(4 / 1024)
+
+
+def test_ties_leave_the_randomisation_test_exact():
+    # Two of the 2^3 assignments of signs to the three questions that differ are as extreme.
+    ties = [0.0] * 100
+    assert paired_test(named([*ties, 0.1, 0.2, 0.3]), named([*ties, 0.0, 0.0, 0.0])).p == 2 / 8
+    assert paired_test(named([*ties, 0.1]), named([*ties, 0.0])).p == 1.0
 
 
 def test_the_randomisation_test_equals_an_enumeration_of_all_signs():

@@ -9,9 +9,9 @@ import zipfile
 from dataclasses import replace
 
 import pytest
-from foreign_runs import answer, browsecomp, call, search, thought, trajectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.runs import answer, browsecomp, call, search, thought, trajectory
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.exchange import inspect_ai

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from foreign_runs import answer, browsecomp, call, pi_serini, said, search, thought, trajectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.runs import answer, browsecomp, call, pi_serini, said, search, thought, trajectory
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.exchange import browsecomp_plus as bcp

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from sealed_benchmark import write_parquet
+from support.benchmarks import write_parquet
 
 from soundingline.toolkit.benchmarks.trec_rag import TrecRag
 from soundingline.toolkit.data import Document, Topic

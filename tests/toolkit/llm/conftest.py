@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from llm_clients import ADAPTERS, address, using
-from scripted_peer import running_peer
+from support.llm_server import running_peer
 
 from soundingline.toolkit.llm.messages import user
 

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
-from scripted_model import ScriptedModel, saying, used
+from support.llm_model import ScriptedModel, saying, used
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import SamplingParams, Turn
@@ -312,7 +312,7 @@ import asyncio, signal, sys, threading
 # A job that a shell started in the background inherits that Ctrl-C is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
-from scripted_model import ScriptedModel, saying
+from support.llm_model import ScriptedModel, saying
 from soundingline.toolkit.llm.blocking import BlockingModel, run_coroutine
 from soundingline.toolkit.llm.messages import user
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from ledgers import starts
+from support.runs import starts
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import OutOfMoney, ServerGone, Truncated

@@ -9,7 +9,7 @@ import json
 
 import pytest
 from llm_clients import client, using
-from scripted_peer import Fail, Raw, Say, messages_body
+from support.llm_server import Fail, Raw, Say, messages_body
 
 from soundingline.toolkit.llm import errors
 from soundingline.toolkit.llm.anthropic import AnthropicMessages, gather

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from llm_clients import ADAPTERS, Waits, client, using
-from scripted_peer import Cut, Fail, Raw, Say, Stall
+from support.llm_server import Cut, Fail, Raw, Say, Stall
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import client as clients

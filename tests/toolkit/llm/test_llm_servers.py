@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 from llm_clients import using
-from processes import CommandProcess
-from required import needs
-from sealed_benchmark import CANARY, VARIABLE
+from support.benchmarks import CANARY, VARIABLE
+from support.commands import CommandProcess
+from support.needs import needs
 
 from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.prompting import CachedLLM

@@ -6,9 +6,9 @@ import json
 import re
 
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.needs import cases
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import wire

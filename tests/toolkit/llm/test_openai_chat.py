@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 from llm_clients import client, using
-from required import needs
-from scripted_peer import Raw, Say
+from support.llm_server import Raw, Say
+from support.needs import needs
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import Truncated
@@ -298,7 +298,7 @@ def test_a_conversation_is_refused(peer, messages, tools):
 
 @needs(("xllamacpp", "gguf"), "llamacpp")
 def test_a_real_engine_tells_what_it_wrote_and_how_likely_that_was(tmp_path):
-    from tiny_gguf import save_gguf
+    from support.tool_caller import save_gguf
 
     weights = save_gguf(tmp_path / "tiny.gguf", ["fw0000001"])
 

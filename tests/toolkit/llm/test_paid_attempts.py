@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 import pytest
-from effort import cases
 from llm_clients import Waits, client, using
-from scripted_peer import Cut, Fail, Raw, Say, messages_body
+from support.llm_server import Cut, Fail, Raw, Say, messages_body
+from support.needs import cases
 
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
 from soundingline.toolkit.llm.client import LanguageModel

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_peer import Fail, Say, running_peer
+from support.llm_server import Fail, Say, running_peer
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import (

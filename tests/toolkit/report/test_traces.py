@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 from html_page import Page
-from small_benchmark import SmallBenchmark
+from support.benchmarks import SmallBenchmark
 from trace_samples import (
     BENCHMARK,
     CHECKLIST,

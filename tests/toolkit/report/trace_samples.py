@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from small_benchmark import SmallBenchmark
+from support.benchmarks import SmallBenchmark
 
 from soundingline.toolkit.data import Topic, Unit, parent
 from soundingline.toolkit.evaluation import ExactAnswerJudge

@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.needs import cases
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.trajectory import (

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
 
-from linear_time import assert_linear
-from scripted_model import ScriptedModel, call, calling, saying
-from served import serving
-from toy_search import store_of
+from support.linear_time import assert_linear
+from support.llm_model import ScriptedModel, call, calling, saying
+from support.search import store_of
+from support.served import serving
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.keyword import KeywordAgent

@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 import pytest
-from effort import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_search import WordBackend, store_of
+from support.needs import cases
+from support.search import WordBackend, store_of
 
 from soundingline.toolkit.corpus import SqliteStore
 from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult

@@ -5,7 +5,7 @@ import json
 import random
 
 import pytest
-from toy_search import WordBackend, store_of
+from support.search import WordBackend, store_of
 
 from soundingline.toolkit.corpus import Passages, SqliteStore
 from soundingline.toolkit.data import Document

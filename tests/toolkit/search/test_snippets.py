@@ -5,9 +5,9 @@ import time
 from typing import NamedTuple
 
 import pytest
-from effort import cases
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.needs import cases
 
 from soundingline.toolkit.search.ranked_browsing import SNIPPETS
 from soundingline.toolkit.search.snippets import METHODS, QueryTerms, best_window, cut, first_match

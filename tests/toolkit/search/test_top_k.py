@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from toy_search import WordBackend, store_of
+from support.search import WordBackend, store_of
 
 from soundingline.toolkit.data import Document
 from soundingline.toolkit.errors import InputError

@@ -1,6 +1,7 @@
-"""What tests need and not every machine has: collections that are not ours to publish, optional
-packages. Where it is absent, a test is skipped; with `SOUNDINGLINE_REQUIRE_ALL=1`, which `.ci/run`
-sets, it fails."""
+"""What tests need and not every machine has, and how much they try.
+
+Where a collection or package is absent, a test is skipped; with `SOUNDINGLINE_REQUIRE_ALL=1`, which
+`.ci/run` sets, it fails. `make test` tries few cases, `make test-soak` all of them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,14 @@ import os
 from importlib.util import find_spec
 
 import pytest
+
+SOAK = os.environ.get("SOUNDINGLINE_SOAK") == "1"
+
+
+def cases(full, few=None):
+    """`full` cases where the suite soaks; else `few`, by default a fifth of them, at least ten."""
+    return full if SOAK else min(full, few or max(10, full // 5))
+
 
 REQUIRED = os.environ.get("SOUNDINGLINE_REQUIRE_ALL") == "1"
 COLLECTIONS = ("cacm", "cmuqa", "musique100", "vaswani", "wikimix")

@@ -41,7 +41,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from soundingline.experiments.config import CONF
 
-_TESTS = Path(__file__).resolve().parent
+_TESTS = Path(__file__).resolve().parents[1]
 _OURS = {str(CONF), str(_TESTS / "experiments" / "options"), "hydra.conf", ""}
 
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import gguf
 import numpy as np
 
 HIDDEN, HEAD, HEADS, KV_HEADS, INNER, LAYERS = 64, 32, 2, 1, 128, 2
@@ -237,3 +238,75 @@ def _save_tensors(path, tensors):
         stream.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
             stream.write(np.ascontiguousarray(tensor).tobytes())
+
+
+_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def save_gguf(path, docids):
+    """Write the model; `docids` are those that it can write."""
+    vocabulary = Vocabulary(docids)
+    writer = gguf.GGUFWriter(path, "qwen3")
+    _shape(writer)
+    _write_tokenizer(writer, vocabulary)
+    for name, tensor in weights(vocabulary).items():
+        writer.add_tensor(_name(name), tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _shape(writer):
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_key_length(HEAD)
+    writer.add_value_length(HEAD)
+    writer.add_layer_norm_rms_eps(EPSILON)
+    writer.add_rope_freq_base(THETA)
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+
+
+def _write_tokenizer(writer, vocabulary):
+    types = gguf.TokenType
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(vocabulary.written)
+    writer.add_token_types(
+        [types.CONTROL if kind == "control" else types.NORMAL for kind, _ in vocabulary.kinds]
+    )
+    # An empty list is refused. This merge makes no token of the vocabulary, so it is never used.
+    writer.add_token_merges(["\u0120 \u0120"])
+    writer.add_eos_token_id(vocabulary.number(END))
+    writer.add_bos_token_id(vocabulary.number(PAD))
+    writer.add_pad_token_id(vocabulary.number(PAD))
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(TEMPLATE)
+
+
+def _name(name):
+    stem = name.removesuffix(".weight")
+    if stem in _NAMES:
+        return f"{_NAMES[stem]}.weight"
+    _, _, layer, rest = stem.split(".", 3)
+    return f"blk.{layer}.{_NAMES[rest]}.weight"

@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
 FILES = {path.relative_to(CONF) for path in CONF.glob("*/**/*.yaml")}
 # Launchers stand below `hydra/`, which is no group of ours.

@@ -1,12 +1,28 @@
-"""A tiny benchmark in BrowseComp-Plus's published format, obfuscated with a canary of the tests."""
+"""Small benchmarks: documents in memory, a sealed benchmark as published, a home of ir_datasets."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
+import tarfile
+import zipfile
 from itertools import cycle
 from pathlib import Path
+
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.data import Document
+
+
+class SmallBenchmark(Benchmark):
+    def __init__(self, topics, qrels=None, answers=None, docids=(), **options):
+        super().__init__("small", topics, {"evidence": {}, **(qrels or {})}, answers, **options)
+        self.docids = docids
+
+    def read_documents(self):
+        return (Document(docid, "", "") for docid in self.docids)
+
 
 CANARY = "tests' own canary: no benchmark was ever sealed with it"
 VARIABLE = "SOUNDINGLINE_CANARY"
@@ -119,3 +135,46 @@ def write_benchmark(folder):
         f"benchmark.questions={questions.parent}",
         f"benchmark.corpus={documents.parent}",
     )
+
+
+HARBOUR = ["the tide at brel rises nine metres", "brel is a harbour town", "an old mill"]
+
+
+def prepare_vaswani(home, texts=HARBOUR):
+    """The NPL collection's archive: text n is document n, and question n asks for its words."""
+    rows = list(enumerate(texts, start=1))
+    parts = {
+        "doc-text": "".join(f"{n}\n{text}\n   /\n" for n, text in rows),
+        "query-text": "".join(f"{n}\n{text.upper()}\n/\n" for n, text in rows),
+        "rlv-ass": "".join(f"{n}\n  {n}\n   /\n" for n, _ in rows),
+    }
+    archive = home / "vaswani" / "npl.tar.gz"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w:gz") as tar:
+        for name, text in parts.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return home
+
+
+def prepare_beir(home, name, splits, texts=HARBOUR):
+    """BEIR's archive of a dataset: document dn has the title Tn, question n asks for its words, and
+    the questions are judged in one split after the other."""
+    rows = list(enumerate(texts, start=1))
+    metadata = {"url": ""}
+    files = {
+        "corpus.jsonl": [{"_id": f"d{n}", "title": f"T{n}", "text": text} for n, text in rows],
+        "queries.jsonl": [{"_id": str(n), "text": text} for n, text in rows],
+    }
+    archive = home / "beir" / name / "source.zip"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(archive, "w") as target:
+        for file, records in files.items():
+            lines = [json.dumps({**row, "metadata": metadata}) for row in records]
+            target.writestr(f"{name}/{file}", "\n".join(lines) + "\n")
+        for number, split in enumerate(splits):
+            judged = [f"{n}\td{n}\t1\n" for n, _ in rows[number :: len(splits)]]
+            header = "query-id\tcorpus-id\tscore\n"
+            target.writestr(f"{name}/qrels/{split}.tsv", header + "".join(judged))
+    return home

@@ -61,11 +61,10 @@ def serve(descriptor):
 
 def _warm_up():
     gc.disable()
-    import composition_memo
-    import kernels
     import openai.resources.chat  # noqa: F401
     import scipy.stats  # noqa: F401
-    from entry_points import run_entry
+    from support import compositions, startup
+    from support.commands import run_entry
     from tqdm import tqdm
 
     import soundingline.experiments.enrich
@@ -74,8 +73,8 @@ def _warm_up():
     import soundingline.experiments.serve  # noqa: F401
 
     tqdm.monitor_interval = 0  # its thread would not survive a fork
-    composition_memo.install()
-    kernels.install()
+    compositions.install()
+    startup.install()
     before = Path.cwd()
     output = io.StringIO()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,4 @@
-"""`soundingline COMMAND` in a process of its own that need not import anything first.
-
-The process is forked from a server (`warm.py`) that has imported the commands already and compiled
-our kernels; all workers of the suite share one. So a test that kills, interrupts or stops a command
-does not wait for imports. Signals, exit codes and memory are those of any process.
-"""
+"""A command in a killable process, forked from a warm server (`warm.py`), or in the test's own."""
 
 from __future__ import annotations
 
@@ -19,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
-_TESTS = Path(__file__).resolve().parent
+_TESTS = Path(__file__).resolve().parents[1]
 _ADDRESS = "SOUNDINGLINE_TEST_PROCESSES"
 
 
@@ -44,7 +39,11 @@ class Server:
             listener.bind(str(address))
             listener.listen()
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"import warm; warm.serve({listener.fileno()})"],
+                [
+                    sys.executable,
+                    "-c",
+                    f"from support import warm; warm.serve({listener.fileno()})",
+                ],
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
                 env={**os.environ, "PYTHONPATH": str(_TESTS)},
@@ -136,3 +135,17 @@ def run_command(
         command, *arguments, folder=folder, environment=environment, stdin=stdin
     )
     return process.wait()
+
+
+def run_entry(command, *arguments):
+    """Run a command with these arguments; its exit code. What it raises is raised."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    from soundingline.experiments.cli import main
+
+    GlobalHydra.instance().clear()
+    try:
+        main([command, *arguments])
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0

@@ -1,11 +1,14 @@
-"""Run files as BrowseComp-Plus's and Pi-Serini's clients write them, made by hand."""
+"""Runs of other projects, and what a ledger holds."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from soundingline.toolkit.exchange import browsecomp_plus
 from soundingline.toolkit.exchange.transcript import trajectory_of
+from soundingline.toolkit.llm import prices
+from soundingline.toolkit.llm.ledger import read_starts
 
 
 def search(query, docids, **extra):
@@ -89,3 +92,17 @@ def write_files(folder, files):
         name = folder / f"run_20250101T{number:06}Z.json"
         name.write_text(json.dumps(content, indent=2), encoding="utf-8")
     return folder
+
+
+def starts(run):
+    """One dictionary for each start in the ledger of the run folder `run`."""
+    return [
+        {
+            "started": start.started,
+            "cap": start.cap,
+            **prices.flatten(start.by_role),
+            "known_dollars": {role: account.dollars for role, account in start.by_role.items()},
+            "highest_cost": dict(start.highest_cost),
+        }
+        for start in read_starts(Path(run) / "ledger.jsonl")
+    ]
