@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from chromium import chromium, running_tab
-from served import serving
+from support.chromium import chromium, running_tab
+from support.served import serving
 
 BROWSER = chromium()
 pytestmark = [
