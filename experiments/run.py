@@ -48,7 +48,11 @@ from soundingline.toolkit.console import Console, LiveNote, progress_bar, tell_n
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.retrieval import parse_measures
-from soundingline.toolkit.llm.blocking import run_coroutine, weights_fingerprint
+from soundingline.toolkit.llm.blocking import (
+    run_coroutine,
+    version_of_server,
+    weights_fingerprint,
+)
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.report.traces import PAGE
 from soundingline.toolkit.runs import RunFolder
@@ -167,6 +171,7 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
         running(this.llm, folder.path / "server.log", context.servers) as served,
         progress_bar() as progress,
     ):
+        folder.note_servers({"llm": version_of_server(served.get("model"))})
         index = statistics(this.built) if this.agents[0].reads_document_frequencies else {}
         shared = {**index, "resolver": this.built.prepared.resolver, **served, "ledger": ledger}
         shared["simulated_reader"] = this.simulated_reader

@@ -46,7 +46,8 @@ class RunContext:
         parts = parts or {}
         before = stage_counts(parts)
         try:
-            with stages.asking(self.ledger, self.folder.path, self.servers):
+            with stages.asking(self.ledger, self.folder.path, self.servers) as versions:
+                self.folder.note_servers(versions)
                 yield counted
         finally:
             counted |= stage_counts(parts, before)
