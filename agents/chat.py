@@ -137,7 +137,8 @@ class ChatAgent(Agent):
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question. Any number of questions may run at once; tools run in threads."""
-        opening = self._settings.prompt.opening(topic.text)
+        reader = any(spec["name"] == "get_document" for spec in tool.specs())
+        opening = self._settings.prompt.opening(topic.text, reader=reader)
         return await run_episode(topic, tool, self._work, opening=opening, clock=self._clock)
 
     async def _work(self, episode: Episode) -> None:

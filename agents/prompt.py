@@ -46,7 +46,8 @@ _WHERE_CLOSED = {
     "empty_closed": "blocked",
     "truncated_closed": "blocked",
 }
-_KNOWN = {*SECTIONS, *_OPTIONAL, *_WHERE_CLOSED}
+_WITH_READER = "question_with_reader"
+_KNOWN = {*SECTIONS, *_OPTIONAL, *_WHERE_CLOSED, _WITH_READER}
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class AgentPrompt:
     """The sections of a prompt by name.
 
     - `system` opens the transcript (left out if empty) and `question` follows, in which
-      `{question}` is replaced by the question.
+      `{question}` is replaced by the question. `question_with_reader` takes the place of
+      `question` where the agent has the tool `get_document`.
     - `steer` is said when time is nearly over; `blocked` is the result of tool calls from then on;
       `final` demands the answer when another budget is used up.
     - `empty` and `truncated` follow replies without content and replies that the output limit cut
@@ -92,9 +94,13 @@ class AgentPrompt:
         """Whether the answer format of the prompt ends in a list of documents."""
         return any(list_part(text) is not None for text in self.sections.values())
 
-    def opening(self, question: str) -> list[dict[str, str]]:
-        """The messages at the start of a transcript."""
-        question_message = user(self.sections["question"].replace(_QUESTION, question))
+    def opening(self, question: str, *, reader: bool = False) -> list[dict[str, str]]:
+        """The messages at the start of a transcript; `reader` is whether the agent has the tool
+        `get_document`."""
+        text = self.sections["question"]
+        if reader:
+            text = self.sections.get(_WITH_READER, text)
+        question_message = user(text.replace(_QUESTION, question))
         instructions = self.sections["system"]
         return [system(instructions), question_message] if instructions else [question_message]
 
@@ -125,7 +131,8 @@ def load_prompt(name: str) -> AgentPrompt:
     `InputError` if there is none, or if a section is missing."""
     path, sections = read_prompt(name, FOLDER)
     complete = set(SECTIONS) <= set(sections) <= _KNOWN
-    if not complete or _QUESTION not in sections["question"]:
+    asking = [sections.get(name, _QUESTION) for name in ("question", _WITH_READER)]
+    if not complete or not all(_QUESTION in text for text in asking):
         raise InputError(
             f"the prompt {path} has the sections {', '.join(sections) or 'none'}",
             valid=f"=== name === lines for each of {', '.join(SECTIONS)}, if need be for "

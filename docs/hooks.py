@@ -1,4 +1,5 @@
-"""Pages that MkDocs generates: the README as the first page, the options of `conf/`, the API."""
+"""Files that MkDocs generates: the README as the first page, the options of `conf/`, the API, and
+notebooks of the quickstart and of the examples."""
 
 from __future__ import annotations
 
@@ -6,15 +7,17 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+import jupytext
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 CONF = ROOT / "conf"
 # The classes of a user's script, by package.
 REFERENCE = {
     "soundingline.pipelines": None,  # its `__all__`
-    "soundingline.experiments": ["Experiment"],
-    "soundingline.agents.base": ["Agent", "Episode"],
+    "soundingline.experiments": None,
+    "soundingline.agents": None,
     "soundingline.toolkit.errors": ["InputError"],
 }
 
@@ -23,7 +26,28 @@ def on_files(files, config):
     pages = {"index.md": front_page, "options.md": options, "reference.md": reference}
     for name, write in pages.items():
         files.append(File.generated(config, name, content=write()))
+    for source in [DOCS / "quickstart.md", *sorted(DOCS.glob("examples/*.py"))]:
+        name = source.relative_to(DOCS).with_suffix(".ipynb").as_posix()
+        files.append(File.generated(config, name, content=notebook(source)))
     return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """The quickstart links to its notebook, and to those of the examples instead of their code."""
+    if page.file.src_uri != "quickstart.md":
+        return markdown
+    title, _, rest = markdown.partition("\n")
+    rest = re.sub(r"\(examples/(\w+)\.py\)", r"(examples/\1.ipynb)", rest)
+    return f"{title}\n\n[Download this page as a notebook](quickstart.ipynb)\n{rest}"
+
+
+def notebook(path):
+    """A page, or a script in jupytext's percent form, as the text of a Jupyter notebook."""
+    cells = jupytext.read(path)
+    cells.metadata["kernelspec"] = {
+        "name": "python3", "display_name": "Python 3", "language": "python",
+    }  # fmt: skip
+    return jupytext.writes(cells, fmt="ipynb")
 
 
 def front_page():

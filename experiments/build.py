@@ -27,7 +27,7 @@ from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.search.session import SearchTool
 
 if TYPE_CHECKING:
-    from soundingline.pipelines.learned.shards import Shard
+    from soundingline.pipelines.shards import Shard
 
 _WEIGHTS = "weights.json"
 
@@ -94,7 +94,7 @@ def check_price(config: DictConfig, role: str, price: Price, group: str) -> None
 def shard_of(config: DictConfig) -> Shard | None:
     """The shard of this process, of `shards`; None: it has none. `InputError` for numbers that are
     out of range."""
-    from soundingline.pipelines.learned.shards import Shard
+    from soundingline.pipelines.shards import Shard
 
     check_int("shards", config.shards)
     if config.shard is None:

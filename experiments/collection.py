@@ -41,8 +41,7 @@ from soundingline.toolkit.files import (
 )
 
 if TYPE_CHECKING:
-    from soundingline.pipelines.learned.retriever import LearnedRetriever
-    from soundingline.pipelines.learned.shards import Shard
+    from soundingline.pipelines.shards import Shard
 
 CLEAR = "NOT-SEALED.txt"
 _CLEAR_NOTE = """\
@@ -66,12 +65,12 @@ Part = TypeVar("Part", bound=_Writable)
 class IndexedCollection:
     """An opened store and an index of `engine`, with the fingerprint that names the index. `folder`
     holds them and whatever else is indexed of the same units; `others` names what was, by engine.
-    Indexes of others are made of `shards` encodings, if these are above 1.
+    Indexes are made of `shards` parts, if these are above 1 and the engine can be divided.
     `links` gives the links between the documents, where the benchmark has any, and `resolver` what
     recognises documents by title, url or identifier."""
 
     store: SqliteStore
-    open_index: Callable[[], Any]
+    open_index: Callable[..., Any]
     path: Path
     fingerprint: str
     folder: Path
@@ -86,7 +85,7 @@ class IndexedCollection:
     @cached_property
     def index(self) -> Any:
         """The index, opened when it is first asked for; built if it is missing."""
-        return self.open_index()
+        return self.open_index(**self._shards_of(self.engine))
 
     def indexed(self, engine: Engine) -> Any:
         """Another engine's index of the same units, opened; built if it is missing."""
@@ -94,12 +93,15 @@ class IndexedCollection:
         self.others[path.name] = digest
         # A lock of its own: encoding a corpus takes hours, and others need the folder.
         lock = self.folder / f".{path.name}.lock"
-        settings = {"shards": self.shards} if self.shards > 1 else {}
+        settings = self._shards_of(engine)
         return _opened(engine, self.store, path, self.corpus, lock, **settings)
 
-    def encode_shard(self, engine: LearnedRetriever, shard: Shard) -> None:
-        """Encode a shard of the units for the index of a learned retriever, unless that index is
-        there. One process at a time encodes a shard."""
+    def _shards_of(self, engine: Any) -> dict[str, int]:
+        return {"shards": self.shards} if self.shards > 1 and divisible(engine) else {}
+
+    def build_shard(self, engine: Any, shard: Shard) -> None:
+        """Make a shard of the index of an engine that can be divided, unless the index is there.
+        One process at a time makes a shard."""
         path, _ = _place(self.folder, self.segmenter, engine, self.corpus)
         if path.exists():
             return
@@ -107,16 +109,19 @@ class IndexedCollection:
         with building_lock(self.folder / f".{name}.lock", f"{shard} of the index '{path}'"):
             if not path.exists():
                 units = StoredUnits(self.store)
-                engine.encode_shard(units, path, shard, corpus_fingerprint=self.corpus)
+                engine.build_shard(units, path, shard, corpus_fingerprint=self.corpus)
 
-    def missing_shards(self, engine: LearnedRetriever, count: int) -> tuple[Path, list[int]]:
-        """The path of a learned retriever's index, and the numbers of the shards that it lacks."""
-        from soundingline.pipelines.learned.shards import missing_shards
-
+    def missing_shards(self, engine: Any, count: int) -> tuple[Path, list[int]]:
+        """The path of an engine's index, and the numbers of the shards that it lacks."""
         path, _ = _place(self.folder, self.segmenter, engine, self.corpus)
         if path.exists():
             return path, []
-        return path, missing_shards(engine, path, count, self.corpus)
+        return path, engine.missing_shards(path, count, self.corpus)
+
+
+def divisible(engine: Any) -> bool:
+    """Whether the engine makes indexes of shards."""
+    return hasattr(engine, "build_shard")
 
 
 class StoredUnits:
@@ -177,8 +182,8 @@ def prepare(
         _mark_clear(folder)
     store = _store(benchmark, segmenter, folder, corpus)
 
-    def open_index() -> Any:
-        return _opened(engine, store, path, corpus, folder / ".lock")
+    def open_index(**settings: Any) -> Any:
+        return _opened(engine, store, path, corpus, folder / ".lock", **settings)
 
     prepared = IndexedCollection(
         store,

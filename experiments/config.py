@@ -223,7 +223,10 @@ def register() -> None:
     """Make `root_schema` and our resolvers (`chosen`, `scale`, `benchmark_name`) known; called
     by what composes, not on import."""
     if "root_schema.yaml" not in ConfigStore.instance().repo:
-        ConfigStore.instance().store(name="root_schema", node=Root)
+        root: Any = OmegaConf.structured(Root)
+        # An override such as baseline.retriever=ql adds a factor, like any other without a plus.
+        OmegaConf.set_struct(root.baseline, False)
+        ConfigStore.instance().store(name="root_schema", node=root)
     register_sweeper()
     register_launcher()
     OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)

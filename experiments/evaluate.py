@@ -35,7 +35,12 @@ from soundingline.toolkit.evaluation import (
     evaluate_run_folder,
     load_runs,
 )
-from soundingline.toolkit.evaluation.comparison import baselines_of, by_benchmark, systems_of
+from soundingline.toolkit.evaluation.comparison import (
+    TESTED,
+    baselines_of,
+    by_benchmark,
+    systems_of,
+)
 from soundingline.toolkit.evaluation.comparison import compare as compare_runs
 from soundingline.toolkit.evaluation.evaluation import read_rankings
 from soundingline.toolkit.evaluation.funnel import relevant_documents
@@ -51,7 +56,6 @@ from soundingline.toolkit.report.traces import PAGE, write_traces
 from soundingline.toolkit.runs import RunFolder
 
 ALL_PAIRS = 8  # with more runs, each is compared only with the baseline (or the first run)
-TESTED = ("accuracy", "F1@20", "nDCG@20", "recall_opened", "nDCG@10", "AP")
 _RECALL_OF_CHANGES = "recall_surfaced"  # is tested too where there is a baseline
 _QUESTIONS = 8  # questions on which two judges differ that are named
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from soundingline.experiments.rank import rank
 from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.experiments.refusals import one_line
 from soundingline.experiments.run import run
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.console import silent
+from soundingline.toolkit.errors import InputError, check_call
 from soundingline.toolkit.evaluation import EvaluatedRun
 
 
@@ -27,18 +29,25 @@ class Experiment:
     `Experiment.compose("benchmark=vaswani", "unit=maxp", "retriever=bm25_tuned")` takes what the
     command line takes, without a Hydra application. Nothing is read or built before it is needed;
     what cannot work is an `InputError` before an index is built. An index is opened once.
+
+    Args:
+        settings: the composed configuration.
+        verbose: whether to print tables and progress as the commands do. Warnings always are.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, *, verbose: bool = False) -> None:
+        self.settings, self.verbose = settings, verbose
 
     @classmethod
-    def compose(cls, *overrides: str, config_dir: Path | str | None = None) -> Experiment:
+    @check_call
+    def compose(
+        cls, *overrides: str, config_dir: Path | str | None = None, verbose: bool = False
+    ) -> Experiment:
         """The experiment of these overrides; `config_dir` is a folder of options of one's own.
         `InputError` for what cannot be composed."""
         search = [f"file://{Path(config_dir).resolve()}"] if config_dir else []
         try:
-            return cls(Settings.compose(overrides, search))
+            return cls(Settings.compose(overrides, search), verbose=verbose)
         except (HydraException, OmegaConfBaseException) as error:
             raise InputError(one_line(error)) from error
 
@@ -50,22 +59,29 @@ class Experiment:
     @cached_property
     def collection(self) -> BoundPipeline:
         """Benchmark, document store, opened indexes, and the pipeline over them."""
-        return build_pipeline(self.settings.config)
+        with self._printing():
+            return build_pipeline(self.settings.config)
 
     def rank(self) -> EvaluatedRun:
         """Rank the benchmark's questions without an agent; as `soundingline rank`."""
-        return rank(self.settings, lambda: self.collection)
+        with self._printing():
+            return rank(self.settings, lambda: self.collection)
 
     def run(self) -> EvaluatedRun:
         """Let the agent answer the questions, or go on where it stopped; as
         `soundingline run`."""
-        return run(self.settings, lambda: self.collection)
+        with self._printing():
+            return run(self.settings, lambda: self.collection)
 
     def evaluate(self) -> EvaluatedRun:
         """Evaluate again what the run folder holds; no agent runs."""
         folder = run_folder(self.settings, cell_name(self.settings))
         benchmark = recorded_benchmark(folder, self.settings)
-        return evaluate_recorded(folder, benchmark, self.settings.config)
+        with self._printing():
+            return evaluate_recorded(folder, benchmark, self.settings.config)
+
+    def _printing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.verbose else silent()
 
     def __repr__(self) -> str:
         overrides = ", ".join(map(repr, self.settings.overrides))

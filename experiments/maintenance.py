@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from rich.table import Table
 
 from soundingline.experiments.build import make, shard_of
-from soundingline.experiments.collection import IndexedCollection, notes, prepare
+from soundingline.experiments.collection import IndexedCollection, divisible, notes, prepare
 from soundingline.experiments.config import (
     Settings,
     is_choice,
@@ -25,7 +25,7 @@ from soundingline.experiments.config import (
     plain_values,
 )
 from soundingline.experiments.pipeline import Stages
-from soundingline.experiments.planning import PUBLISHED, OptionFiles, Plan, block
+from soundingline.experiments.planning import PUBLISHED, OptionFiles, Plan, block, measured_runs
 from soundingline.pipelines.cache import (
     GB,
     CacheSummary,
@@ -57,8 +57,8 @@ def index(settings: Settings) -> None:
     """Build the text store and the indexes of a benchmark and a unit: the engine's, and that of a
     learned retriever. Prints where they are and what they hold.
 
-    `-m shards=4` encodes the units for a learned retriever in four jobs, the last of which makes
-    the index; `shards=4 shard=2` encodes one shard; `shards=4` makes the index of all.
+    `-m shards=4` analyses and encodes the units in four jobs, the last of which makes the indexes;
+    `shards=4 shard=2` does so for one shard; `shards=4` makes the indexes of all.
     """
     config = settings.config
     engine, segmenter, benchmark = make(config.engine), make(config.unit), make(config.benchmark)
@@ -69,7 +69,7 @@ def index(settings: Settings) -> None:
     indexes = Path(config.paths.indexes)
     prepared = prepare(benchmark, segmenter, engine, indexes, indexed=not sharded)
     if sharded:
-        if not _encoded_shards(settings, stages, prepared, segmenter):
+        if not _built_shards(settings, stages, prepared, segmenter):
             return
         prepared = replace(prepared, shards=config.shards)
     stages.bind(prepared, segmenter, None)
@@ -87,15 +87,15 @@ def index(settings: Settings) -> None:
         tell_next("soundingline rank, or run, with the same options")
 
 
-def _encoded_shards(
+def _built_shards(
     settings: Settings, stages: Stages, prepared: IndexedCollection, segmenter: Segmenter
 ) -> bool:
-    """Encode the shard of this process, if it has one, for each learned retriever. Whether all
-    shards are there then; `InputError` if this process has no shard, and one is missing."""
-    from soundingline.pipelines.learned.shards import shards_missing
+    """Make the shard of this process, if it has one, for each index that can be divided. Whether
+    all shards are there then; `InputError` if this process has no shard, and one is missing."""
+    from soundingline.pipelines.shards import shards_missing
 
     count, shard = settings.config.shards, shard_of(settings.config)
-    engines: list[Any] = []
+    engines: list[Any] = [prepared.engine] if divisible(prepared.engine) else []
     collection = Collection(
         prepared.fingerprint,
         open_index=engines.append,
@@ -105,18 +105,18 @@ def _encoded_shards(
         retriever.index_in(collection)
     if not engines:
         raise InputError(
-            f"shards={count}, and retriever={settings.choices['retriever']} has no encoder",
-            valid="a learned retriever, such as dense, splade or colbertv2",
-            do="leave shards out: one process builds a lexical index",
+            f"shards={count} for engine={settings.choices['engine']}",
+            valid="engine=lexical, or a learned retriever, such as dense, splade or colbertv2",
+            do="leave shards out: one process builds that index",
         )
     if shard:
         for engine in engines:
-            prepared.encode_shard(engine, shard)
+            prepared.build_shard(engine, shard)
     lacking = [prepared.missing_shards(engine, count) for engine in engines]
     missing = sorted({number for _, numbers in lacking for number in numbers})
     if missing and shard:
         waiting = ", ".join(map(str, missing))
-        line = f"{shard} is encoded; the last one makes the index (missing: {waiting})"
+        line = f"{shard} is done; the last one makes the index (missing: {waiting})"
         Console().print(line, highlight=False, soft_wrap=True)
     elif missing:
         path = next(path for path, numbers in lacking if numbers)
@@ -249,7 +249,7 @@ def list_options(settings: Settings, group: str = "") -> None:
         if not within:
             raise InputError(f"there is no group {group!r}", valid=", ".join(sorted(options)))
         if group == "experiment":
-            text = _experiments(within, settings.search_path)
+            text = _experiments(within, settings)
             Console(soft_wrap=True).print(text, highlight=False, markup=False)
             tell_next("soundingline run experiment=NAME; scale=laptop needs no model and no GPU")
             return
@@ -259,11 +259,12 @@ def list_options(settings: Settings, group: str = "") -> None:
     tell_next(f"soundingline run --help {group or 'GROUP'} shows the arguments of each option")
 
 
-def _experiments(abouts: Mapping[str, str], search_path: Sequence[str]) -> str:
+def _experiments(abouts: Mapping[str, str], settings: Settings) -> str:
     """A block for each experiment: its paper, its cells, what it needs, and published figures."""
-    files = OptionFiles(search_path)
+    files = OptionFiles(settings.search_path)
+    measured = measured_runs(Path(settings.config.paths.runs))
     return "\n\n".join(
-        block(name, about, *Plan.of(name, files))
+        block(name, about, *Plan.of(name, files, measured))
         for name, about in sorted(abouts.items())
         if not name.startswith("base/")  # what experiments share
     )
@@ -298,7 +299,8 @@ def describe(
     Console().print(rows)
     if "experiment" in settings.choices and settings.choices["experiment"] not in ("None", "null"):
         files = OptionFiles(settings.search_path)
-        plan = Plan(plain_values(settings.config), settings.choices["benchmark"], cells, files)
+        measured = measured_runs(Path(settings.config.paths.runs))
+        plan = Plan(plain_values(settings.config), settings.choices, cells, files, measured)
         for line in (f"needs: {'; '.join(plan.needs)}", *plan.formula()):
             Console(soft_wrap=True).print(line, highlight=False)
     changed = {key_of(override).partition("@")[0].split(".")[0] for override in settings.overrides}

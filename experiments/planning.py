@@ -1,8 +1,10 @@
 """What an experiment needs before it is started: keys, GPU memory, a canary, dollars and hours.
 
-The estimate is a formula over few numbers, printed by `soundingline describe experiment=...`. After
-n calls, an agent has sent n + 1 requests. Each repeats the prompt and all that earlier calls added,
-which servers with a prefix cache bill as cached::
+Tokens and seconds of a question are those of a run on disk with the same benchmark, agent, tool and
+model, if there is one. Otherwise dollars are the paper's where it states them, and else a formula
+over few numbers, printed by `soundingline describe experiment=...`. After n calls, an agent has
+sent n + 1 requests. Each repeats the prompt and all that earlier calls added, which servers with a
+prefix cache bill as cached::
 
     input  = (n + 1) prompt + n (n + 1) / 2 call      of which fresh = prompt + n call
     output = (n + 1) reply
@@ -21,6 +23,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +32,8 @@ from omegaconf import OmegaConf
 from soundingline.experiments.config import CONF, ROOT_CONFIG, choice_of, is_choice, key_of
 from soundingline.experiments.published_figures import RUN_DOLLARS, is_measure, rows_of
 from soundingline.experiments.sweeper import Cells
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import load_runs
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.obfuscation import VARIABLE
@@ -48,6 +53,14 @@ _BILLIONS = {
 }
 _FOUR_BITS = ("openai/gpt-oss-20b",)
 _SMALL = 1.0  # gigabytes: a processor can run such a model over a small corpus
+_MEASURED = (
+    "tool_calls",
+    "usage_agent_calls",
+    "usage_agent_input_tokens",
+    "usage_agent_cached_tokens",
+    "usage_agent_output_tokens",
+    "seconds",
+)
 _WITHOUT_MODELS = frozenset({"benchmark", "unit", "engine", "tool", "judge", "budget", "grid"})
 # Tokens of Qwen3's tokenizer, on all questions and documents.
 PUBLISHED: dict[str, tuple[str, dict[str, float]]] = {
@@ -96,7 +109,43 @@ class Estimate(NamedTuple):
     output: int
     dollars: float | None
     hours: float
-    published: bool  # whether the dollars are the paper's
+    source: str  # of the dollars, or of the tokens where there are none
+
+
+class Measured(NamedTuple):
+    """What the questions of a run on disk have taken on average, without judge and stages.
+
+    `key` is its benchmark, agent, tool and model; `calls` are those of tools, `requests` those to
+    the model, and `seconds` those of the clock.
+    """
+
+    key: tuple[str, ...]
+    run: str
+    questions: int
+    calls: float
+    requests: float
+    input: float
+    cached: float
+    output: float
+    seconds: float
+
+
+def measured_runs(runs: Path) -> list[Measured]:
+    """The evaluated runs of agents with a model below a folder of runs, whose tokens are known."""
+    found = []
+    for path in sorted({*runs.glob("*/metrics.json"), *runs.glob("*/*/metrics.json")}):
+        with suppress(InputError):  # a run that is damaged or from another version tells nothing
+            (run,) = load_runs([path.parent])
+            config, factors = run.manifest.get("config", {}), run.factors
+            rows = [run.per_question.get(name, {}) for name in _MEASURED]
+            known = set(rows[0]).intersection(*rows[1:3], *rows[4:])  # not all servers have a cache
+            if not known or not config.get("llm"):
+                continue
+            means = (sum(row.get(qid, 0.0) for qid in known) / len(known) for row in rows)
+            groups = (factors.get(group, "") for group in ("benchmark", "agent", "tool"))
+            key = (*groups, str(config["llm"].get("model")))
+            found.append(Measured(key, path.relative_to(runs).parts[0], len(known), *means))
+    return found
 
 
 class Option(NamedTuple):
@@ -132,15 +181,7 @@ class OptionFiles:
         self, choices: Mapping[str, str | None] = {}, values: Mapping[str, Any] = {}
     ) -> dict[str, Any]:
         """The root configuration with these options, as `group/name` by key, and these values."""
-        root = self._content(ROOT_CONFIG)
-        every = [_default(each) for each in root["defaults"] if not isinstance(each, str)]
-        chosen = {key: path for override, key, path in every if not override} | dict(choices)
-        fixed = set(choices)
-        for key in reversed(list(chosen)):  # Hydra lets the choices of later options win
-            for other, path in self.option(chosen[key] or "").choices.items():
-                if other not in fixed:
-                    chosen[other] = path
-                    fixed.add(other)
+        root, chosen = self._content(ROOT_CONFIG), self.chosen(choices)
         config = {key: value for key, value in root.items() if key != "defaults"}
         for key, path in chosen.items():
             group, _, inner = key.partition(".")
@@ -150,6 +191,19 @@ class OptionFiles:
             elif not inner:
                 config[group] = self.option(path).values if path else None
         return _over(config, values)
+
+    def chosen(self, choices: Mapping[str, str | None]) -> dict[str, str | None]:
+        """The option of every group, as `group/name` by key, where these are chosen."""
+        root = self._content(ROOT_CONFIG)["defaults"]
+        every = [_default(each) for each in root if not isinstance(each, str)]
+        chosen = {key: path for override, key, path in every if not override} | dict(choices)
+        fixed = set(choices)
+        for key in reversed(list(chosen)):  # Hydra lets the choices of later options win
+            for other, path in self.option(chosen[key] or "").choices.items():
+                if other not in fixed:
+                    chosen[other] = path
+                    fixed.add(other)
+        return chosen
 
     def _merged(self, path: str, folder: str, replaced: Mapping[str, str | None]) -> Option:
         """`folder` is where the files are that this one includes; `replaced` chooses other options
@@ -237,31 +291,36 @@ class Plan:
 
     Args:
         config: its values.
-        benchmark: the option of the benchmark.
+        choices: the option of each group.
         cells: the overrides of each cell, as `overrides_of_cells` gives them.
         files: the options that cells choose from.
+        measured: what runs on disk have taken.
     """
 
     def __init__(
         self,
         config: Mapping[str, Any],
-        benchmark: str,
+        choices: Mapping[str, str],
         cells: Sequence[Sequence[str]],
         files: OptionFiles,
+        measured: Sequence[Measured] = (),
     ) -> None:
         self.config, self.cells = config, cells
-        self._benchmark, self._files = benchmark, files
+        self._choices, self._files, self._measured = choices, files, measured
         self.models = [self._models(cell) for cell in self.cells]
 
     @classmethod
-    def of(cls, name: str, files: OptionFiles) -> tuple[Plan, int]:
+    def of(
+        cls, name: str, files: OptionFiles, measured: Sequence[Measured] = ()
+    ) -> tuple[Plan, int]:
         """The plan of the experiment of this name, and the number of cells of its laptop form."""
         option = files.option(f"experiment/{name}")
         config = files.compose(option.choices, option.values)
         sweeper = option.values.get("hydra", {}).get("sweeper", {})
         cells, laptop = (Cells.read(sweeper, laptop=scale).named() for scale in (False, True))
-        benchmark = option.choices.get("benchmark") or "benchmark/fictional"
-        return cls(config, benchmark.partition("/")[2], cells, files), len(laptop)
+        chosen = files.chosen(option.choices)
+        choices = {key: path.partition("/")[2] for key, path in chosen.items() if path}
+        return cls(config, choices, cells, files, measured), len(laptop)
 
     def _models(self, cell: Sequence[str]) -> dict[str, Model]:
         """The models of a cell: those of the configuration, with the options that it chooses. What
@@ -326,8 +385,23 @@ class Plan:
         questions = self._questions
         if "llm" not in models or not questions or not agent["_target_"].endswith("ChatAgent"):
             return None
+        if run := self._measurement(values, str(llm["model"])):
+            tokens = {"input": run.input, "cached": run.cached, "output": run.output}
+            one = Usage(**{k: round(n / run.requests) for k, n in tokens.items()})
+            cost = Price.of_record(llm["price"]).cost(one)
+            return Estimate(
+                questions,
+                run.calls,
+                round(run.input),
+                round(run.cached),
+                round(run.output),
+                None if cost is None else cost * run.requests * questions,
+                questions * run.seconds / self.config["concurrency"] / 3600,
+                f"measured on {run.questions:,} questions of {run.run}",
+            )
         row: Mapping[str, Any] = next((r for r in self.rows if self._is_of(r, values)), {})
         calls = sum(row.get(name) or 0.0 for name in ("search_calls", "read_calls")) or CALLS
+        origin = "by formula" if calls is CALLS else "by formula from the paper's calls"
         added = tool["k"] * tool["max_tokens"] + REPLY if "k" in tool else CALL
         fresh = PROMPT + calls * added
         read = (calls + 1) * PROMPT + calls * (calls + 1) / 2 * added
@@ -344,8 +418,15 @@ class Plan:
             round(written),
             paper if paper is not None else None if cost is None else cost * questions,
             questions * seconds / self.config["concurrency"] / 3600,
-            paper is not None,
+            "the paper's figure" if paper is not None else origin,
         )
+
+    def _measurement(self, values: Mapping[str, str], model: str) -> Measured | None:
+        """The run with the same benchmark, agent, tool and model that has the most questions."""
+        names = (values.get(g, self._choices.get(g, "")) for g in ("benchmark", "agent", "tool"))
+        key = (*names, model)
+        runs = [run for run in self._measured if run.key == key]
+        return max(runs, key=lambda run: run.questions, default=None)
 
     @property
     def _questions(self) -> int | None:
@@ -354,9 +435,10 @@ class Plan:
         selected = any(
             self.config["benchmark"].get(name) for name in ("qids", "sample", "limit", "split")
         )
-        if known or selected or self._benchmark not in PUBLISHED:
+        benchmark = self._choices.get("benchmark")
+        if known or selected or benchmark not in PUBLISHED:
             return known
-        return int(PUBLISHED[self._benchmark][1]["questions"])
+        return int(PUBLISHED[benchmark][1]["questions"])
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -374,8 +456,9 @@ class Plan:
             return ""
         hours = sum(each.hours for each in known)
         priced = [each.dollars for each in known if each.dollars is not None]
-        origin = "the paper's figure" if all(each.published for each in known) else "by formula"
-        dollars = f"${sum(priced):,.0f} ({origin})" if priced else "no bill for served models"
+        origin = "; ".join(dict.fromkeys(each.source for each in known))
+        dollars = f"${sum(priced):,.0f}" if priced else "no bill for served models"
+        dollars += f" ({origin})"
         if priced and len(priced) < len(self.cells):
             dollars += f" for {len(priced)} of {len(self.cells)} cells"
         return f"{dollars}; {hours:,.0f} hours at concurrency={self.config['concurrency']}"
@@ -386,13 +469,11 @@ class Plan:
             if each:
                 share = each.cached / each.input
                 dollars = "unknown price" if each.dollars is None else f"${each.dollars:,.2f}"
-                dollars = (
-                    f"= {dollars}" if not each.published else f"by the formula; paper: {dollars}"
-                )
+                dollars += f" ({each.source})"
                 yield (
                     f"estimate of cell {number}: {each.questions:,} questions x "
                     f"({each.calls:g} calls: {each.input:,} tokens in, {share:.0%} cached, "
-                    f"{each.output:,} out) {dollars}; "
+                    f"{each.output:,} out): {dollars}; "
                     f"{each.hours:,.1f} hours"
                 )
 

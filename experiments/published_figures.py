@@ -3,7 +3,7 @@
 An experiment states the paper's figures below `published`, and the manifest of each of its runs
 records them. `columns` are the factors and the measures of `rows`; a factor that is null in a row
 does not matter. `questions`, `benchmark`, `judge` and `vllm` describe how the paper's runs were
-made, and `beside` has systems that the sweep does not run.
+made, and `other_systems` has systems that the sweep does not run.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def compare_with_published(paths: Sequence[Path]) -> None:
             table.add_row(label, "", "—", "", "", "not stated")
         figures += found
     console.print(table)
-    for system in published.get("beside") or ():
+    for system in published.get("other_systems") or ():
         shown = ", ".join(f"{key} {value}" for key, value in system.items())
         console.print(f"Also published: {shown}", highlight=False)
     for row in rows_of(published):

@@ -24,7 +24,7 @@ from soundingline.pipelines.lexical.operators import check_operators
 from soundingline.pipelines.lexical.rm3 import Feedback, check_feedback
 from soundingline.pipelines.lexical.storage import ATTRIBUTE
 from soundingline.pipelines.stage import Bound, Collection, Stage, not_bound
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError, check_call, check_int
 
 Own = TypeVar("Own", bound="Retriever")
 _RESULT = ("docno", "score", "rank")
@@ -214,6 +214,7 @@ class BM25(Retriever):
         """Operators are in texts, which weights would replace."""
         return self.operators is None
 
+    @check_call
     def rm3(self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5) -> RM3:
         """The same with RM3 feedback from its own best units; see `RM3`."""
         return self._with_feedback(fb_terms, fb_docs, original_weight, k1=self.k1, b=self.b)
@@ -237,6 +238,7 @@ class QueryLikelihood(Retriever):
         check_likelihood(self.mu, self.depth)
         super().__post_init__()
 
+    @check_call
     def rm3(self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5) -> RM3:
         """The same with RM3 feedback from its own best units; see `RM3`."""
         return self._with_feedback(fb_terms, fb_docs, original_weight, mu=self.mu)

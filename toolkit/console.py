@@ -12,7 +12,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from datetime import timedelta
 from operator import length_hint
 from pathlib import Path
@@ -82,12 +83,27 @@ class EscapingFormatter(logging.Formatter):
         return escape_control(super().format(record))
 
 
+_silent: ContextVar[bool] = ContextVar("whether consoles print nothing", default=False)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """No `Console` that is made in this block prints, and no progress bar is shown. Warnings by
+    `notify` are."""
+    before = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(before)
+
+
 class Console(rich.console.Console):
     """Rich's console without markup and emoji codes in strings, and with control characters
     escaped. Pass a `rich.text.Text` for styled text. A character that the encoding of the stream
     lacks becomes `?`. The arguments are those of Rich."""
 
     def __init__(self, **options: Any) -> None:
+        options.setdefault("quiet", _silent.get())
         super().__init__(markup=False, emoji=False, highlight=False, **options)
         if getattr(self.file, "errors", "") == "strict" and hasattr(self.file, "reconfigure"):
             self.file.reconfigure(errors="replace")

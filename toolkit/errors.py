@@ -7,13 +7,14 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, wraps
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
+F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M")
 
 
@@ -65,6 +66,17 @@ def check_arguments(function: Callable[..., Any], arguments: Iterable[str]) -> N
             what = f"{function.__name__} has no argument {name!r}"
             do = did_you_mean(name, parameters)
             raise TypeError(str(InputError(what, valid=", ".join(parameters), do=do)))
+
+
+def check_call(function: F) -> F:
+    """Check the keyword arguments of each call by `check_arguments`."""
+
+    @wraps(function)
+    def checked(*values: Any, **arguments: Any) -> Any:
+        check_arguments(function, arguments)
+        return function(*values, **arguments)
+
+    return checked  # type: ignore[return-value]
 
 
 def parse(

@@ -58,8 +58,8 @@ def lazy_names(
 
     Args:
         package: the name of the package.
-        homes: public name -> the module below the package that has it; empty for a module of that
-            name itself.
+        homes: public name -> the module below the package that has it (with a dot in front: below
+            the package above); empty for a module of that name itself.
     """
 
     def get(name: str) -> Any:
@@ -68,7 +68,7 @@ def lazy_names(
             meant = did_you_mean(name, homes)
             # With `name` alone, Python adds no suggestion of its own.
             raise AttributeError(f"{what}; {meant}" if meant else what, name=name)
-        module = import_module(f"{package}.{homes[name] or name}")
+        module = import_module(f".{homes[name] or name}", package)
         return getattr(module, name) if homes[name] else module
 
     return get, lambda: sorted(homes)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import RLock
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,7 @@ from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import atomic_folder, fingerprint
 from soundingline.toolkit.optional import import_optional
 
+_T = TypeVar("_T")
 NAME = "opensearch"
 _VERSION = 1  # of the fields below
 _META = "soundingline"
@@ -401,6 +402,12 @@ class _Loading:
         )
 
 
+def _parts(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """Parts of the items, each for one request."""
+    for start in range(0, len(items), _NUMBERS_AT_ONCE):
+        yield items[start : start + _NUMBERS_AT_ONCE]
+
+
 def _stored(term: str) -> str:
     return term.replace(" ", _JOIN)
 
@@ -413,16 +420,17 @@ class _Docnos:
 
     def take(self, numbers: NDArray[Any]) -> NDArray[np.object_]:
         """The ids of the units with these numbers."""
-        names: dict[int, str] = {}
-        wanted = np.unique(numbers).tolist()
-        for start in range(0, len(wanted), _NUMBERS_AT_ONCE):
-            part = wanted[start : start + _NUMBERS_AT_ONCE]
-            body = {"query": {"terms": {"number": part}}, "size": len(part), "_source": ["number"]}
-            reply = self._cluster.ask("POST", f"/{self._name}/_search", body)
-            if reason := self._cluster.failure(reply)[0]:
-                raise _failed("unit ids", reason)
-            names.update((hit["_source"]["number"], hit["_id"]) for hit in reply["hits"]["hits"])
+        names = {hit["_source"]["number"]: hit["_id"] for hit in self.hits(numbers)}
         return np.array([names[number] for number in np.asarray(numbers).tolist()], dtype=object)
+
+    def hits(self, numbers: NDArray[Any], *fields: str) -> Iterator[dict[str, Any]]:
+        """The units with these numbers, each once, with their numbers and other fields."""
+        for part in _parts(np.unique(numbers).tolist()):
+            body = {"query": {"terms": {"number": part}}, "size": len(part)}
+            (found,) = self._cluster.searched(
+                self._name, [{**body, "_source": ["number", *fields]}], ["unit ids"]
+            )
+            yield from found
 
     def numbers(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """-1 for an unknown id."""
@@ -432,9 +440,9 @@ class _Docnos:
     def documents(self, ids: Sequence[str], *fields: str) -> list[Any]:
         """Fields of the units, None for an unknown id."""
         found: list[Any] = []
-        for start in range(0, len(ids), _NUMBERS_AT_ONCE):
-            body = {"ids": list(ids[start : start + _NUMBERS_AT_ONCE])}
-            chosen: dict[str, Any] = {"_source_includes": ",".join(fields)}
+        chosen: dict[str, Any] = {"_source_includes": ",".join(fields)}
+        for part in _parts(ids):
+            body = {"ids": list(part)}
             reply = self._cluster.ask("POST", f"/{self._name}/_mget", body, **chosen)["docs"]
             if failed := next((row for row in reply if "error" in row), None):
                 reason = self._cluster.redacted(json.dumps(failed["error"])[:300])
@@ -513,12 +521,11 @@ class OpenSearchIndex(OpenedIndex):
         """In how many documents an index term occurs; for several terms, an array."""
         names = [terms] if isinstance(terms, str) else list(terms)
         unknown = [name for name in dict.fromkeys(names) if name not in self._frequencies]
-        for start in range(0, len(unknown), _NUMBERS_AT_ONCE):
-            part = unknown[start : start + _NUMBERS_AT_ONCE]
+        for part in _parts(unknown):
             bodies = [
                 {"query": self._term(name), "size": 0, "track_total_hits": True} for name in part
             ]
-            totals = self._searched(self.manifest["index"], bodies, part)
+            totals = self.cluster.searched(self.manifest["index"], bodies, part)
             self._frequencies.update(zip(part, totals, strict=True))
         if isinstance(terms, str):
             return self._frequencies[terms]
@@ -570,16 +577,10 @@ class OpenSearchIndex(OpenedIndex):
     def _counted(self, numbers: NDArray[Any]) -> dict[int, Counter[str]]:
         """The terms of documents of these numbers."""
         counts: dict[int, Counter[str]] = {}
-        wanted = np.unique(numbers).tolist()
-        for start in range(0, len(wanted), _NUMBERS_AT_ONCE):
-            part = wanted[start : start + _NUMBERS_AT_ONCE]
-            body = {"query": {"terms": {"number": part}}, "size": len(part)}
-            shown: dict[str, Any] = {"_source": ["number", "title", "text"]}
-            (hits,) = self._searched(self.manifest["index"], [{**body, **shown}], ["documents"])
-            for hit in hits:
-                row = hit["_source"]
-                contents = Unit("", row["title"], row["text"]).contents
-                counts[row["number"]] = Counter(self.analyzer.terms(contents))
+        for hit in self.docnos.hits(numbers, "title", "text"):
+            row = hit["_source"]
+            contents = Unit("", row["title"], row["text"]).contents
+            counts[row["number"]] = Counter(self.analyzer.terms(contents))
         return counts
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
@@ -596,7 +597,9 @@ class OpenSearchIndex(OpenedIndex):
             else:
                 bodies = [{**row, "size": depth, "track_total_hits": False} for row in rows]
                 at_once = max(1, min(_QUERIES_AT_ONCE, 100_000 // depth))
-                found = self._searched(name, bodies, [queries[place] for place in asked], at_once)
+                found = self.cluster.searched(
+                    name, bodies, [queries[place] for place in asked], at_once
+                )
         for place, hits in zip(asked, found, strict=True):
             scores = [hit["_score"] / factor for hit in hits]
             rankings[place] = RankedList([hit["_id"] for hit in hits], scores)
@@ -613,11 +616,10 @@ class OpenSearchIndex(OpenedIndex):
                 found: dict[int, float] = {}
                 clauses = self._should(query)
                 wanted = np.unique(own).tolist() if clauses else []
-                for start in range(0, len(wanted), _NUMBERS_AT_ONCE):
-                    part = wanted[start : start + _NUMBERS_AT_ONCE]
+                for part in _parts(wanted):
                     among = {"filter": [{"terms": {"number": part}}], "minimum_should_match": 1}
                     body = {"query": {"bool": {"should": clauses, **among}}, "size": len(part)}
-                    (hits,) = self._searched(name, [{**body, **order}], [query])
+                    (hits,) = self.cluster.searched(name, [{**body, **order}], [query])
                     found.update((hit["sort"][0], hit["_score"] / factor) for hit in hits)
                 out.append(np.array([found.get(n, 0.0) for n in own.tolist()], np.float32))
         return out
@@ -650,40 +652,6 @@ class OpenSearchIndex(OpenedIndex):
             self._clauses = int(found.get("indices.query.bool.max_clause_count", _CLAUSES))
         return self._clauses
 
-    def _searched(
-        self, name: str, bodies: Sequence[Any], queries: Sequence[Any], at_once: int = 100
-    ) -> list[Any]:
-        """The hits of each search, with the statistics of all shards. A search of which a part is
-        missing is sent again, and is an `InputError` if it stays so."""
-        found: list[Any] = []
-        head: dict[str, Any] = {"index": name, "search_type": "dfs_query_then_fetch"}
-        head["allow_partial_search_results"] = False
-        for start in range(0, len(bodies), at_once):
-            part = bodies[start : start + at_once]
-            hits: list[Any] = [None] * len(part)
-            missing = list(range(len(part)))
-            for pause in pauses():
-                rows = [row for place in missing for row in (head, part[place])]
-                replies = self.cluster.ask("POST", "/_msearch", rows)["responses"]
-                again = []
-                for place, reply in zip(missing, replies, strict=True):
-                    reason, may_pass = self.cluster.failure(reply)
-                    if not reason:
-                        hits[place] = self._hits(reply, part[place])
-                    elif may_pass and pause is not None:
-                        again.append(place)
-                    else:
-                        raise _failed(queries[start + place], reason)
-                if not (missing := again) or pause is None:
-                    break
-                time.sleep(pause)
-            found += hits
-        return found
-
-    @staticmethod
-    def _hits(reply: Any, body: Mapping[str, Any]) -> Any:
-        return reply["hits"]["hits"] if body["size"] else reply["hits"]["total"]["value"]
-
     def _deep(self, name: str, body: dict[str, Any], depth: int) -> list[Any]:
         """More hits than one reply may have, page by page of one state of the index."""
         pit = self.cluster.ask("POST", f"/{name}/_search/point_in_time", keep_alive="10m")["pit_id"]
@@ -695,7 +663,8 @@ class OpenSearchIndex(OpenedIndex):
         try:
             while len(hits) < wanted:
                 state = {"pit": {"id": pit, "keep_alive": "10m"}, "track_total_hits": not hits}
-                page = self._page({**body, **after, **state, "size": min(_WINDOW, depth)})
+                size = {"size": min(_WINDOW, depth)}
+                page = self.cluster.page({**body, **after, **state, **size})
                 if not hits:
                     wanted = min(depth, page["total"]["value"])
                 before, found = len(hits), page["hits"]
@@ -707,21 +676,6 @@ class OpenSearchIndex(OpenedIndex):
         finally:
             self.cluster.ask("DELETE", "/_search/point_in_time", {"pit_id": [pit]}, missing=True)
         return list(hits.values())[:depth]
-
-    def _page(self, body: dict[str, Any]) -> Any:
-        kind: dict[str, Any] = {
-            "search_type": "dfs_query_then_fetch",
-            "allow_partial_search_results": "false",
-        }
-        for pause in pauses():
-            reply = self.cluster.ask("POST", "/_search", body, **kind)
-            reason, may_pass = self.cluster.failure(reply)
-            if not reason:
-                return reply["hits"]
-            if pause is None or not may_pass:
-                break
-            time.sleep(pause)
-        raise _failed("at depth", reason)
 
     @contextmanager
     def _scoring(self, k1: float, b: float) -> Iterator[tuple[str, float]]:
@@ -803,7 +757,7 @@ class OpenSearchIndex(OpenedIndex):
             expected = self.idf(term) * frequency / (frequency + norm)
             clauses = {"should": [self._term(term)], "filter": [{"term": {"number": number}}]}
             body = {"query": {"bool": clauses}, "size": 1, "explain": True, "_source": False}
-            hits = self._searched(name, [body], [term])[0]
+            hits = self.cluster.searched(name, [body], [term])[0]
             found = float(hits[0]["_explanation"]["value"]) if hits else 0.0
             agreeing = {f for f in factors if abs(found / f - expected) <= _TOLERANCE * expected}
             if not agreeing:
@@ -819,10 +773,3 @@ class OpenSearchIndex(OpenedIndex):
 
 def _reopened(engine: OpenSearchEngine, path: Path, base: OpenSearchIndex) -> OpenSearchIndex:
     return engine.open(path).over(base)
-
-
-def _failed(query: Any, reason: str) -> InputError:
-    return InputError(
-        f"the search for {query!r:.80} failed: {reason}",
-        do="continue with the same command when the cluster is whole",
-    )

@@ -26,6 +26,8 @@ _ATTEMPTS = 6
 _FIRST_PAUSE = 0.5  # seconds; each further one is twice as long
 _LONGEST_PAUSE = 120.0
 _REASON_SHOWN = 300  # characters
+_PARTIAL = "allow_partial_search_results"
+_WHOLE: dict[str, Any] = {"search_type": "dfs_query_then_fetch", _PARTIAL: False}
 _NDJSON = {"content-type": "application/x-ndjson"}
 # What a request meets while another job closes and opens the index, or a shard moves.
 _PASSING = ("index_closed_exception", "no_shard_available")
@@ -131,6 +133,53 @@ class Cluster:
             if pause is None or not self._may_pass(error):
                 raise self.explained(error, f"{method} {path}") from None
             time.sleep(pause)
+
+    def searched(
+        self, name: str, bodies: Sequence[Any], queries: Sequence[Any], at_once: int = 100
+    ) -> list[Any]:
+        """The hits of each search of an index, with the statistics of all shards; the number of all
+        hits of a search for none. A search of which a part is missing is sent again, and is an
+        `InputError`, which names its query, if it stays so."""
+        found: list[Any] = []
+        head = {"index": name, **_WHOLE}
+        for start in range(0, len(bodies), at_once):
+            part = bodies[start : start + at_once]
+            hits: list[Any] = [None] * len(part)
+            missing = list(range(len(part)))
+            for pause in pauses():
+                rows = [row for place in missing for row in (head, part[place])]
+                replies = self.ask("POST", "/_msearch", rows)["responses"]
+                again = []
+                for place, reply in zip(missing, replies, strict=True):
+                    if self._again(reply, pause, queries[start + place]):
+                        again.append(place)
+                    else:
+                        own = reply["hits"]
+                        hits[place] = own["hits"] if part[place]["size"] else own["total"]["value"]
+                if not (missing := again):
+                    break
+                time.sleep(pause or 0)
+            found += hits
+        return found
+
+    def page(self, body: Any) -> Any:
+        """The hits of a search at a point in time, as `searched`."""
+        for pause in pauses():
+            reply = self.ask("POST", "/_search", body, **{**_WHOLE, _PARTIAL: "false"})
+            if not self._again(reply, pause, "at depth"):
+                break
+            time.sleep(pause or 0)
+        return reply["hits"]
+
+    def _again(self, reply: Any, pause: float | None, query: Any) -> bool:
+        """Whether a search must be sent again after the pause; `InputError` if that is no use."""
+        reason, may_pass = self.failure(reply)
+        if reason and (pause is None or not may_pass):
+            raise InputError(
+                f"the search for {query!r:.80} failed: {reason}",
+                do="continue with the same command when the cluster is whole",
+            )
+        return bool(reason)
 
     def _may_pass(self, error: Any) -> bool:
         library = import_optional("opensearchpy")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from soundingline.pipelines.counts import MadeOnce, shared_property
 from soundingline.pipelines.engines.engine import Engine
 from soundingline.pipelines.learned.encoding import BLOCK_CHARACTERS, Blocks, encoded
-from soundingline.pipelines.learned.shards import Shard, encode_shard, merged
+from soundingline.pipelines.learned.shards import encode_shard, merged, missing_shards
 from soundingline.pipelines.models import (
     NO_CODE,
     Placement,
@@ -27,6 +27,7 @@ from soundingline.pipelines.models import (
     within_memory,
 )
 from soundingline.pipelines.retrieve import Retriever
+from soundingline.pipelines.shards import Shard
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
@@ -110,7 +111,7 @@ class LearnedRetriever(Retriever):
     ) -> None:
         """Encode and index the `contents` of the units, in their order. After a kill, the same call
         continues with the first block that is missing (see `encode_corpus`). If `shards` is above
-        1, nothing is encoded: the index is made of what `encode_shard` has encoded.
+        1, nothing is encoded: the index is made of what `build_shard` has encoded.
 
         `InputError` for an empty corpus, a repeated id, and missing shards.
         """
@@ -123,7 +124,7 @@ class LearnedRetriever(Retriever):
         with blocks as content:
             self.write_index(content, path, corpus_fingerprint)
 
-    def encode_shard(
+    def build_shard(
         self, units: Iterable[Unit], path: Path, shard: Shard, *, corpus_fingerprint: str
     ) -> None:
         """Encode those of all `units` that belong to a shard, for an index at `path` that `build`
@@ -131,6 +132,10 @@ class LearnedRetriever(Retriever):
         as for `build`."""
         self.check_disk(units, path)
         encode_shard(units, self, path, shard, **self._encoding(corpus_fingerprint))
+
+    def missing_shards(self, path: Path, count: int, corpus_fingerprint: str) -> list[int]:
+        """The numbers of the shards that `build` would lack."""
+        return missing_shards(self, path, count, corpus_fingerprint)
 
     def check_disk(self, units: Iterable[Unit], path: Path) -> None:
         """`InputError` for a disk that would not hold the index at `path` while it is made, where

@@ -2,18 +2,15 @@
 
     <index>.encoding-2-of-4/    the units of shard 2, encoded as `encode_corpus` describes it
 
-A unit belongs to a shard by a hash of its id, so that a shard can be computed alone, on any machine
-that sees the folder, and again. Merging restores the order of the corpus, so that the index is the
-one that a single process builds, but for the rounding of batches.
+Merging restores the order of the corpus, so that the index is the one that a single process builds,
+but for the rounding of batches.
 """
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from operator import length_hint
 from pathlib import Path
@@ -29,70 +26,11 @@ from soundingline.pipelines.learned.encoding import (
     TextEncoder,
     complete_blocks,
     encode_corpus,
-    work_folder,
 )
+from soundingline.pipelines.shards import Shard, of_other_units, shard_number, shards_missing
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_int
 
 _UNITS = 256  # of a merged block, which bounds the memory of merging
-_MOST = 1 << 16  # numbers of 16 bits
-
-
-@dataclass(frozen=True)
-class Shard:
-    """The units of a corpus whose ids have the hash `number`, of `count` hashes from 0.
-
-    Raises:
-        InputError: for numbers out of range.
-    """
-
-    number: int
-    count: int
-
-    def __post_init__(self) -> None:
-        check_int("shards", self.count, le=_MOST)
-        check_int("shard", self.number, ge=0, le=self.count - 1)
-
-    def __str__(self) -> str:
-        return f"shard {self.number} of {self.count}"
-
-    def of(self, units: Iterable[Unit]) -> ShardUnits:
-        """Those of the units that belong to the shard, in their order."""
-        return ShardUnits(units, self)
-
-    def folder(self, path: Path) -> Path:
-        """Where the shard of an index at `path` is encoded."""
-        work = work_folder(path)
-        return work.with_name(f"{work.name}-{self.number}-of-{self.count}")
-
-
-class ShardUnits:
-    """Iterates over the units of a shard. Its length reads all units once."""
-
-    def __init__(self, units: Iterable[Unit], shard: Shard) -> None:
-        self._units, self._shard = units, shard
-
-    def __iter__(self) -> Iterator[Unit]:
-        number, count = self._shard.number, self._shard.count
-        return (unit for unit in self._units if shard_number(unit.unit_id, count) == number)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-def shards_missing(path: Path, numbers: Sequence[int], count: int, do: str = "") -> InputError:
-    """The error of an index that cannot be merged before the shards `numbers` are encoded."""
-    shown = ", ".join(map(str, numbers))
-    return InputError(
-        f"{len(numbers)} of {count} shards of the index '{path}' are missing: {shown}",
-        do=do or f"encode them: soundingline index -m with shards={count} shard=... (encode_shard)",
-    )
-
-
-def shard_number(unit_id: str, count: int) -> int:
-    """The shard of a unit: a hash of its id modulo the number of shards."""
-    digest = hashlib.blake2b(unit_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little") % count
 
 
 def encode_shard(
@@ -146,12 +84,12 @@ class MergedBlocks(Blocks):
         for unit in checked:
             owner = shard_number(unit.unit_id, len(folders))
             if next(encoded[owner], None) != unit.unit_id:
-                raise _of_other_units(folders[owner])
+                raise of_other_units(folders[owner])
             self._owners.append(owner)
         checked.finish()
         for folder, rest in zip(folders, encoded, strict=True):
             if next(rest, None) is not None:
-                raise _of_other_units(folder)
+                raise of_other_units(folder)
         names = self._encodings[0].counts
         self.counts = {
             name: sum(encoding.counts[name] for encoding in self._encodings) for name in names
@@ -178,10 +116,3 @@ class MergedBlocks(Blocks):
 def _rows(encoding: Blocks) -> Iterator[tuple[str, NDArray[Any]]]:
     for block in encoding:
         yield from zip(block.unit_ids, block.arrays(), strict=True)
-
-
-def _of_other_units(folder: Path) -> InputError:
-    return InputError(
-        f"the shard at '{folder}' is of other units than the corpus has",
-        do="remove that folder and encode the shard again",
-    )

@@ -32,6 +32,8 @@ from soundingline.pipelines.index_folder import is_index, write_manifest
 from soundingline.pipelines.lexical.analyzers import Analyzer, is_ngram, make_analyzer
 from soundingline.pipelines.lexical.invert import (
     Batch,
+    DocumentPostings,
+    Vocabulary,
     invert,
     merge_vocabularies,
     postings_path,
@@ -61,7 +63,7 @@ from soundingline.toolkit.jit import compiled
 LEAST_MEMORY_MB = 16
 BYTES_A_UNIT = 35  # in memory until a build ends, most of it while repeated ids are looked for
 LARGEST_INDEX = 2**31 - 1  # units: rankings number them in 32 bits with a sign
-_MB = 1 << 20
+MB = 1 << 20
 _WORD_BYTES = 300  # of a word form in the dictionaries of a build, measured on English web text
 _BATCH_CHARACTERS = 1 << 20
 DROPPED = -1
@@ -80,21 +82,28 @@ def build_index(
     total: int | None = None,
     description: str = "indexing",
     keep_texts: bool = False,
+    analysed: Callable[[Path], Analysed] | None = None,
 ) -> None:
-    """Write the index of `units` (their `contents`) to `path`; see `LexicalIndex.build`."""
+    """Write the index of `units` (their `contents`) to `path`; see `LexicalIndex.build`.
+    `analysed` gives, for a work folder, what was analysed before; None: the texts are analysed."""
     check_int("memory_mb", memory_mb, ge=LEAST_MEMORY_MB)
     _check_target(path)
     if (known := total or length_hint(units)) > LARGEST_INDEX:
         raise too_many(known)
     analysis = make_analyzer(analyzer)
-    with _clear_errors(path), atomic_folder(path) as folder:
+    with clear_errors(path), atomic_folder(path) as folder:
         work = folder / "work"
         work.mkdir()
-        memory = memory_mb * _MB
-        texts = _read(track(units, description, total), folder, memory, keep_texts)
-        limit = memory // (2 * _WORD_BYTES)
-        batches = list(write_segments(texts, work, analysis.name, limit))
-        kind, counts = _finish(batches, work, folder, memory // 2)
+        memory = memory_mb * MB
+        texts = read_texts(track(units, description, total), folder, memory, keep_texts)
+        if analysed is None:
+            batches = write_segments(texts, work, analysis.name, words_in(memory))
+            first_half = Analysed.of(list(batches), work)
+        else:
+            for _ in texts:
+                pass
+            first_half = analysed(work)
+        kind, counts = _finish(first_half, work, folder, memory // 2)
         shutil.rmtree(work)
         (folder / ARTIFACT).write_text(dump_json(ARTIFACT_METADATA), "utf-8")
         write_manifest(
@@ -110,6 +119,11 @@ def build_index(
                 "versions": {"python": platform.python_version(), "numpy": np.__version__},
             },
         )
+
+
+def words_in(memory: int) -> int:
+    """How many strings a build may keep in so many bytes, of which it needs as many for others."""
+    return memory // (2 * _WORD_BYTES)
 
 
 def too_many(units: int) -> InputError:
@@ -131,7 +145,8 @@ def _check_target(path: Path) -> None:
 
 
 @contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
+def clear_errors(path: Path) -> Iterator[None]:
+    """A full disk as an `InputError`."""
     try:
         yield
     except OSError as error:
@@ -143,11 +158,11 @@ def _clear_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _read(
-    units: Iterable[Unit], folder: Path, memory: int, keep_texts: bool
+def read_texts(
+    units: Iterable[Unit], folder: Path, memory: int, keep_texts: bool, *, least: int = 1
 ) -> Iterator[list[str]]:
     """The texts of units, in batches. Writes the ids of the units, and their titles and texts if
-    `keep_texts`. `InputError` for no unit, too many, and a repeated id."""
+    `keep_texts`. `InputError` for fewer than `least` units, too many, and a repeated id."""
     ids = StringWriter(folder / UNITS)
     fields = {"title": TITLES, "text": TEXTS} if keep_texts else {}
     writers = {field: StringWriter(folder / name) for field, name in fields.items()}
@@ -167,7 +182,7 @@ def _read(
             _check_ids(hashes, ids)
             next_check = 2 * len(hashes)
         yield texts
-    if not hashes:
+    if len(hashes) < least:
         raise InputError("the corpus is empty: no unit to index", do="check its path and split")
     _check_ids(hashes, ids)
     for writer in (ids, *writers.values()):
@@ -200,14 +215,30 @@ def _check_ids(hashes: array[int], ids: StringWriter) -> None:
         )
 
 
+class Analysed(NamedTuple):
+    """The first half of a build: the names of its segments, what reads the postings of all
+    documents in their order, and the length of each document."""
+
+    segments: set[str]
+    read: Callable[[Vocabulary], Iterable[DocumentPostings]]
+    lengths: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch], work: Path) -> Analysed:
+        """That of the batches in a folder."""
+        lengths = np.concatenate([batch.lengths for batch in batches])
+        segments = {batch.segment for batch in batches}
+        return cls(segments, partial(read_segments, work, batches), lengths)
+
+
 def _finish(
-    batches: Sequence[Batch], work: Path, folder: Path, memory: int
+    analysed: Analysed, work: Path, folder: Path, memory: int
 ) -> tuple[str, dict[str, int]]:
     """Write vocabulary, postings and lengths; the type of the frequencies, and the counts."""
-    vocabulary = merge_vocabularies(work, {batch.segment for batch in batches}, folder)
-    read = partial(read_segments, work, batches, vocabulary)
+    vocabulary = merge_vocabularies(work, analysed.segments, folder)
+    read = partial(analysed.read, vocabulary)
     postings, kind = invert(read, vocabulary.size, folder, memory)
-    lengths = np.concatenate([batch.lengths for batch in batches])
+    lengths = analysed.lengths
     array_path(folder, "lengths").write_bytes(lengths.astype("<i4").tobytes())
     array_path(folder, "length_codes").write_bytes(encode_lengths(lengths).tobytes())
     counts = {

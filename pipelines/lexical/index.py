@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
+from operator import length_hint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, overload
 
@@ -49,11 +50,12 @@ from soundingline.pipelines.lexical.storage import (
 )
 from soundingline.pipelines.stage import ByArguments
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_int, check_weights
+from soundingline.toolkit.errors import InputError, check_call, check_int, check_weights
 from soundingline.toolkit.files import fingerprint
 
 if TYPE_CHECKING:
     from soundingline.pipelines.retrieve import BM25, QueryLikelihood
+    from soundingline.pipelines.shards import Shard
 
 
 _FIELDS = ("text", "title")
@@ -163,6 +165,7 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         self._collection_frequency = cache(partial(collection_frequency, self._arrays.postings))
 
     @classmethod
+    @check_call
     def build(
         cls,
         units: pd.DataFrame | Iterable[Unit | Mapping[str, Any]],
@@ -429,12 +432,14 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
                 do="choose a retriever by BM25, or set enrichment.corpus=null",
             )
 
+    @check_call
     def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> BM25:
         """A PyTerrier transformer over this index; see `BM25`."""
         from soundingline.pipelines.retrieve import BM25
 
         return BM25(k1=k1, b=b, depth=depth, index=self)
 
+    @check_call
     def ql(self, mu: float = 1000.0, depth: int = 1000) -> QueryLikelihood:
         """A PyTerrier transformer over this index; see `QueryLikelihood`."""
         from soundingline.pipelines.retrieve import QueryLikelihood
@@ -614,15 +619,43 @@ class LexicalEngine:
     def fingerprint(self) -> str:
         return fingerprint(self.name, make_analyzer(self.analyzer).fingerprint)
 
-    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
-        LexicalIndex.build(
+    def build(
+        self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str, shards: int = 1
+    ) -> None:
+        """See `LexicalIndex.build`. If `shards` is above 1, nothing is analysed: the index is made
+        of what `build_shard` has made; `InputError` for missing shards."""
+        settings: dict[str, Any] = {"memory_mb": self.memory_mb, "analyzer": self.analyzer}
+        settings |= {"corpus_fingerprint": corpus_fingerprint, "total": length_hint(units) or None}
+        if shards == 1:
+            build_index(units, Path(path), **settings)
+            return
+        from soundingline.pipelines.lexical.shards import MergedShards
+
+        merged = MergedShards(Path(path), shards, self.analyzer, corpus_fingerprint)
+        build_index(merged.checked(units), Path(path), analysed=merged.analysed, **settings)
+        merged.remove()
+
+    def build_shard(
+        self, units: Iterable[Unit], path: Path, shard: Shard, *, corpus_fingerprint: str
+    ) -> None:
+        """Analyse those of all `units` that belong to a shard, for an index at `path` that `build`
+        makes of all shards. Several processes may analyse different shards at once."""
+        from soundingline.pipelines.lexical.shards import analyse_shard
+
+        analyse_shard(
             units,
-            path,
+            Path(path),
+            shard,
             analyzer=self.analyzer,
             memory_mb=self.memory_mb,
-            keep_texts=False,  # the document store of the run has them
             corpus_fingerprint=corpus_fingerprint,
         )
+
+    def missing_shards(self, path: Path, count: int, corpus_fingerprint: str) -> list[int]:
+        """The numbers of the shards that `build` would lack."""
+        from soundingline.pipelines.lexical.shards import missing_shards
+
+        return missing_shards(Path(path), count, self.analyzer, corpus_fingerprint)
 
     def open(self, path: Path, *, corpus_fingerprint: str) -> LexicalIndex:
         return LexicalIndex.open(path, corpus_fingerprint=corpus_fingerprint)

@@ -203,7 +203,7 @@ def read_segments(
     with ExitStack() as stack:
         streams = {
             segment: stack.enter_context(postings_path(work, segment).open("rb"))
-            for segment in vocabulary.numbers
+            for segment in {batch.segment for batch in batches}
         }
         for batch in batches:
             stream = streams[batch.segment]

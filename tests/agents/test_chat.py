@@ -549,10 +549,12 @@ def test_no_cached_counts_no_warning():
 # Prompts, settings, repetition.
 
 
-@pytest.mark.parametrize("name", ["pi_serini", "browsecomp_plus"])
-def test_each_policy_has_all_sections_and_asks_for_the_answer_format(name):
+@pytest.mark.parametrize(
+    ("name", "more"), [("pi_serini", []), ("browsecomp_plus", ["question_with_reader"])]
+)
+def test_each_policy_has_all_sections_and_asks_for_the_answer_format(name, more):
     prompt = load_prompt(name)
-    assert set(prompt.sections) == {*SECTIONS, "empty_closed", "truncated_closed"}
+    assert set(prompt.sections) == {*SECTIONS, "empty_closed", "truncated_closed", *more}
     opening = prompt.opening("Who? {question} {why}")
     assert opening[-1]["role"] == "user" and "Who? {question} {why}" in opening[-1]["content"]
     told = " ".join(message["content"] for message in opening)

@@ -10,7 +10,8 @@ from pathlib import Path
 # A spawned process imports the modules of the benchmarks by name too.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 MODULES = {
-    "lexical": ("lexical", "building", "tuning", "scale"),
+    "lexical": ("lexical", "building", "tuning"),
+    "scale": ("scale",),
     "learned": ("encode", "splade", "vectors"),
     "late": ("late",),
     "reranking": ("rerank",),

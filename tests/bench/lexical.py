@@ -1,8 +1,7 @@
-"""The lexical engine: search, building, the (k1, b) grid, and ten million documents."""
+"""The lexical engine: search, building and the (k1, b) grid."""
 
 from __future__ import annotations
 
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,7 +13,6 @@ import pandas as pd
 import rivals
 from data import Units, build_ours, corpus_file, our_index, term_queries
 from harness import (
-    DATA,
     Table,
     bandwidth,
     benchmark,
@@ -28,9 +26,7 @@ from harness import (
 
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
-from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.console import notify
-from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.grid import Grid, RankTable, measure_table
 from soundingline.toolkit.evaluation.retrieval import measure_rankings
@@ -318,69 +314,3 @@ def _anserini(corpus, questions):
             index.rank(texts, index.bm25(k1, b, DEPTH), DEPTH)
 
     return rank
-
-
-DOCID, THREADS, BUILD_MB = "msmarco_doc_{:010d}", 32, 64
-
-
-class Drawn:
-    """Units of three words: two in all documents, and one in a thousandth of them."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def __len__(self):
-        return self.number
-
-    def __iter__(self):
-        for number in range(self.number):
-            yield Unit(DOCID.format(number), "", f"tide harbour {number % 1000}")
-
-
-@benchmark("Many documents", packages=("numba", "numpy"), documents=(10_000_000, 100_000))
-def scale(options):
-    """Memory and time of steps that grow with the number of documents and not with their length."""
-    folder = DATA / f"scale-{options.documents}"
-    corpus, index = folder / "corpus", folder / "index"
-    (corpus / "qrels").mkdir(parents=True, exist_ok=True)
-    with (corpus / "corpus.jsonl").open("w") as stream:
-        for unit in Drawn(options.documents):
-            stream.write(json.dumps({"_id": unit.unit_id, "text": unit.text}) + "\n")
-    (corpus / "queries.jsonl").write_text('{"_id": "q1", "text": "tide"}\n')
-    (corpus / "qrels" / "test.tsv").write_text(f"q1\t{DOCID.format(0)}\t1\n")
-    steps = {
-        "reading a BEIR corpus": (_read, corpus),
-        f"building, memory_mb={BUILD_MB}": (_build, index, options.documents),
-        f"{4 * THREADS} searches, one thread": (_search, index, 1),
-        f"{4 * THREADS} searches, {THREADS} threads": (_search, index, THREADS),
-        "looking up a unit id": (_look_up, index, options.documents),
-    }
-    rows = []
-    for name, (function, *arguments) in steps.items():
-        cost = in_own_process(function, *arguments)
-        rows.append([name, f"{cost.seconds:.1f}", f"{cost.peak_mb:,.0f}"])
-    yield (
-        f"{options.documents:,} documents of three words; peaks of a whole process, mapped files "
-        "included. All documents tie in the searches for frequent terms; depth 1,000."
-    )
-    yield Table(["step", "s", "peak MiB"], rows)
-
-
-def _read(corpus):
-    for _ in BeirBenchmark(corpus).documents():
-        pass
-
-
-def _build(index, documents):
-    LexicalIndex.build(Drawn(documents), index, memory_mb=BUILD_MB, keep_texts=False)
-
-
-def _search(index, threads):
-    opened = LexicalIndex.open(index)
-    terms = [["tide"], ["tide", "harbour"], ["tide", "7"]]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda number: opened.search(terms[number % 3]), range(4 * THREADS)))
-
-
-def _look_up(index, documents):
-    LexicalIndex.open(index).docnos.numbers([DOCID.format(documents // 2)])

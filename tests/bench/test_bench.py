@@ -64,7 +64,7 @@ def test_results_are_recorded_as_json_and_in_the_page(tmp_path, capsys, monkeypa
     ("module", "name", "arguments"),
     [
         ("tools", "evidence", ["--documents", "200", "--runs", "1"]),
-        ("lexical", "scale", ["--documents", "1000"]),
+        ("scale", "scale", ["--documents", "1000", "--anserini", "0"]),
         ("learned", "vectors", ["--documents", "1000", "--dimensions", "8", "--rounds", "1"]),
         ("late", "late", ["--passages", "200", "--dimensions", "16", "--rivals", "0"]),
         ("agents", "agent", ["--questions", "10", "--turns", "2", "--flight", "2"]),

@@ -14,7 +14,7 @@ from typing import TypeVar
 import pytest
 from experiment_samples import TINY
 
-from soundingline.experiments import Experiment
+from soundingline.experiments import Experiment, compare
 from soundingline.toolkit.runs import RunFolder
 
 Entry = Callable[..., int]
@@ -57,6 +57,24 @@ def test_every_method_of_an_experiment_works_in_a_cell():
         assert len(composed().pipeline().search("mill")) > 0
 
     in_a_cell(cell)
+
+
+@pytest.mark.usefixtures("entry")
+def test_an_experiment_prints_what_it_is_asked_to_print_alone(capfd):
+    tuned = Experiment.compose(*TINY, "retriever=bm25_tuned", "name=tuned").rank()
+    ranked = [tuned, Experiment.compose(*TINY, "name=default").rank()]
+    answering = Experiment.compose(*TINY, "name=answered")
+    assert answering.run().counts["failed"] == 0 and answering.evaluate().counts["failed"] == 0
+    compared = compare(ranked)
+    assert [(row.measure, row.a, row.b, row.n) for row in compared] == [
+        (name, "default", "tuned", 6) for name in ("nDCG@10", "AP")
+    ]
+    assert capfd.readouterr() == ("", "")
+    assert "AP" in ranked[0]._repr_html_() and "<td>default</td>" in compared._repr_html_()
+    Experiment.compose(*TINY, "name=default", verbose=True).rank()
+    assert "nDCG@10" in capfd.readouterr().out
+    with pytest.raises(TypeError, match=r"no argument 'conf_dir'.*did you mean config_dir"):
+        Experiment.compose(*TINY, conf_dir="x")
 
 
 @pytest.mark.usefixtures("beir")

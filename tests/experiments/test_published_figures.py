@@ -24,7 +24,7 @@ PUBLISHED = {
         ["vllm/one", "monot5", 10, 0.99, None],
         ["vllm/two", "none", None, 0.7, None],
     ],
-    "beside": [{"system": "another", "accuracy": 0.4}],
+    "other_systems": [{"system": "another", "accuracy": 0.4}],
 }
 
 

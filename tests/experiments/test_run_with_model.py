@@ -15,6 +15,7 @@ from experiment_samples import TINY
 from support.commands import CommandProcess, run_command
 from support.runs import starts
 
+from soundingline.experiments.planning import measured_runs
 from soundingline.toolkit.runs import RunFolder, read_trajectory
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY
 
@@ -46,6 +47,12 @@ def test_a_run_with_a_model_is_answered_measured_and_accounted_for(entry, capsys
     assert start["dollars"] == pytest.approx((3600 + 180) / 1e6)
     told = capsys.readouterr().err
     assert "50.0% of the input tokens came from the prefix cache" in told
+    # What the estimates of experiments are based on: 10 tokens of output a reply.
+    (measured,) = measured_runs(Path("runs"))
+    assert measured.key[:3] == ("fictional", "pi_serini", "ranked_browsing")
+    assert (measured.run, measured.questions, measured.calls, measured.requests) == ("m", 6, 2, 3)
+    assert (measured.input, measured.cached, measured.output) == (600, 300, 30)
+    assert measured.seconds == pytest.approx(metrics["seconds"])
 
 
 def test_a_finished_run_is_priced_by_the_list_of_another_month(entry, capsys):

@@ -405,7 +405,7 @@ def test_a_sweep_over_one_question_has_a_table_and_no_comparisons(entry, capsys)
 def test_the_baseline_of_a_sweep_is_the_cell_with_its_factors_and_the_fewest_others(entry):
     # The folder of the changed cell comes first by name.
     change = "hydra.sweeper.changes=['agent.max_searches=1']"
-    sweep = ("-m", *TINY, "name=s", "+baseline.retriever=bm25_default", change)
+    sweep = ("-m", *TINY, "name=s", "baseline.retriever=bm25_default", change)
     assert entry("run", *sweep) == 0
     page = Path("runs/s/report.md").read_text()
     assert page.index("## Differences from the baseline") < page.index("## Results")

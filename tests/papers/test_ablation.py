@@ -68,7 +68,9 @@ def test_the_laptop_form_runs(experiment):
         assert manifest["config"]["llm"] is None
         assert manifest["config"]["agent"].get("reader", "simulated") == "simulated"
     if len(results) > 1:
-        assert (sweep / "report.html").exists()
+        page = (sweep / "report.html").read_text()
+        figures = page.count("share of the unjudged documents</text>")
+        assert figures == (2 if experiment == "ablation/corpus_size" else 0)
 
 
 @pytest.mark.parametrize("experiment", ["pi_serini/figure3", "text_ranking/figure1"])

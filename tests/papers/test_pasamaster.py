@@ -62,7 +62,7 @@ def test_the_main_table_has_the_system_and_its_contestants():
     assert [list(row) for row in published.rows] == [
         ["pasamaster", 0.3952, 0.3324, 0.2346, 0.2300, 0.05]
     ]
-    f1 = {row.system: row.F1 for row in published.beside}
+    f1 = {row.system: row.F1 for row in published.other_systems}
     assert f1 == {
         "Google Scholar Labs": 0.1887,
         "GPT-5.2 with search": 0.1669,

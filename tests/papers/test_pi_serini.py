@@ -6,7 +6,7 @@ import pytest
 from sheet import cells, check_constants, check_published_rows, experiments, overrides_of_cells
 
 from soundingline.agents.prompt import load_prompt
-from soundingline.experiments.planning import OptionFiles, Plan, block
+from soundingline.experiments.planning import Measured, OptionFiles, Plan, block
 
 # The paper's constants.
 AGENT = {
@@ -168,7 +168,21 @@ def test_the_formula_gives_what_the_paper_paid_for_gpt_5_5():
     assert (first.input, first.cached, first.output) == (read, read - fresh, written)
     by_hand = (fresh * 5 + (read - fresh) * 0.5 + written * 30) / 1e6 * 830
     assert first.dollars == pytest.approx(by_hand) and by_hand == pytest.approx(291.6, rel=0.001)
-    assert first.hours == pytest.approx(830 * 210 / 3600) and not first.published
+    assert first.hours == pytest.approx(830 * 210 / 3600) and first.source == "by formula"
+
+
+def test_what_a_run_on_disk_has_taken_precedes_what_the_paper_paid():
+    key = ("browsecomp_plus", "pi_serini", "ranked_browsing", "gpt-5.5")
+    ours = Measured(key, "pilot", 20, 3.0, 4.0, 40_000.0, 30_000.0, 2_000.0, 90.0)
+    other = ours._replace(key=(*key[:3], "gpt-4"), questions=99)
+    small = ours._replace(questions=2, input=1.0)
+    plan, _ = Plan.of("pi_serini/main", OptionFiles(), [small, ours, other])
+    first, *others = plan.estimates()
+    by_hand = (10_000 * 5 + 30_000 * 0.5 + 2_000 * 30) / 1e6 * 830
+    assert first.dollars == pytest.approx(by_hand)
+    assert (first.calls, first.hours) == (3.0, pytest.approx(830 * 90 / 3600))
+    assert [each.source for each in others] == ["the paper's figure"] * 2
+    assert "(measured on 20 questions of pilot; the paper's figure)" in plan.estimate_text()
 
 
 def test_the_largest_cell_tells_how_much_gpu_memory_is_needed():

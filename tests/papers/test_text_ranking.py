@@ -1,7 +1,17 @@
 """Revisiting Text Ranking in Deep Research (arXiv 2602.21456): its constants and tables."""
 
+import asyncio
+
 import pytest
 from sheet import cells, check_constants, check_published_rows, experiments
+from support.llm_model import ANSWER, ScriptedModel, saying
+from support.search import WordBackend
+
+from soundingline.agents.chat import ChatAgent
+from soundingline.agents.prompt import load_prompt
+from soundingline.toolkit.corpus import SqliteStore
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.search import TopK
 
 COMMON = {
     "benchmark": "browsecomp_plus",
@@ -118,6 +128,33 @@ def test_units_and_readers():
     for settings in cells("text_ranking/table7"):
         if settings.choices["unit"] == "document_head":
             check_constants(settings, {"unit.max_tokens": 512, "unit.tokenizer": "Qwen/Qwen3-0.6B"})
+
+
+def opening(settings):
+    """What the agent of a cell is shown before it replies."""
+    option = settings.config.tool
+    tool = TopK(k=option.k, max_tokens=option.max_tokens, get_document=option.get_document)
+    model = ScriptedModel(saying(ANSWER))
+    agent = ChatAgent(model=model, prompt=settings.config.agent.prompt)
+    session = tool.open(WordBackend({"d1": "A mill."}), SqliteStore.in_memory({"d1": "A mill."}))
+    trajectory = asyncio.run(agent.run(Topic("1", "Who built it?"), session))
+    shown = [spec["name"] for spec in session.specs()]
+    return shown, "\n".join(message["content"] for message in trajectory.messages[:-1])
+
+
+def test_the_prompt_names_the_tools_that_there_are():
+    """As the authors' two templates: with the reader, both tools by name; without, search alone."""
+    found = {}
+    for settings in cells("text_ranking/table3"):
+        shown, text = opening(settings)
+        assert "Who built it?" in text and "Confidence:" in text
+        found.setdefault(tuple(shown), set()).add(text)
+    assert set(found) == {("search",), ("search", "get_document")}
+    (alone,), (both,) = found["search",], found["search", "get_document"]
+    assert "search and get_document" in both
+    assert "get_document" not in alone and "both tools" not in alone
+    without = load_prompt("browsecomp_plus").sections
+    assert not any("get_document" in text for name, text in without.items() if "reader" not in name)
 
 
 def test_rewriting():

@@ -7,13 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
+from soundingline.toolkit.errors import InputError, check_call, did_you_mean
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, html_table, simulation
 from soundingline.toolkit.evaluation.statistics import holm, paired_test
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 FAMILIES = ("measure", "all")
+TESTED = ("accuracy", "F1@20", "nDCG@20", "recall_opened", "nDCG@10", "AP")
 _BENCHMARK = "benchmark"
 
 
@@ -55,9 +59,26 @@ class PairedComparison(NamedTuple):
         )
 
 
+class Comparisons(list[PairedComparison]):
+    """Paired comparisons in their order. A notebook shows them as a table."""
+
+    note = ""
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each comparison, with the fields of `PairedComparison` as columns."""
+        import pandas as pd
+
+        return pd.DataFrame(self, columns=PairedComparison._fields)
+
+    def _repr_html_(self) -> str:
+        title = "difference = mean_a - mean_b, with its 95 % interval from low to high"
+        return html_table(self.to_frame(), title, self.note, index=False)
+
+
+@check_call
 def compare(
     runs: Sequence[EvaluatedRun],
-    measures: Sequence[str],
+    measures: Sequence[str] | None = None,
     baseline: str | None = None,
     *,
     test: str = "randomisation",
@@ -65,15 +86,15 @@ def compare(
     family: str = "measure",
     resamples: int = 9999,
     seed: int = 0,
-) -> list[PairedComparison]:
-    """Compare runs over the same questions.
+) -> Comparisons:
+    """Compare runs over the same questions: paired differences, intervals, Holm's correction.
 
     A measure of effort is compared over the questions that both runs recorded and whose effort is
     known for both (money and tokens may be unknown): `n` is their number.
 
     Args:
         runs: runs over one benchmark content, with different names.
-        measures: the measures to compare.
+        measures: the measures to compare; None for those of `TESTED` that all runs have.
         baseline: the name of the run that every other run is compared with; None for all pairs, the
             later run against the earlier one.
         family: what Holm's correction runs over: the comparisons on one `measure` (as in
@@ -99,6 +120,8 @@ def compare(
                 valid="runs over one benchmark with one content",
                 do="run both again over the same benchmark",
             )
+    if measures is None:
+        measures = [name for name in TESTED if all(name in run.per_question for run in runs)]
     options = {"test": test, "interval": interval, "resamples": resamples, "seed": seed}
     rows = [
         (measure, a.name, b.name, paired_test(*_shared_values(a, b, measure), **options))  # type: ignore[arg-type]
@@ -111,10 +134,12 @@ def compare(
         for first in range(0, len(rows), size or 1)
         for p in holm([row.p for *_, row in rows[first : first + size]])
     ]
-    return [
+    compared = Comparisons(
         PairedComparison(measure=measure, a=a, b=b, p_holm=p, **row._asdict())
         for (measure, a, b, row), p in zip(rows, adjusted, strict=True)
-    ]
+    )
+    compared.note = simulation(runs)
+    return compared
 
 
 def _pairs(
@@ -126,7 +151,11 @@ def _pairs(
     if baseline is None:
         return [(later, earlier) for earlier, later in combinations(runs, 2)]
     if baseline not in by_name:
-        raise InputError(f"the baseline is {baseline!r}", valid=", ".join(by_name))
+        raise InputError(
+            f"the baseline is {baseline!r}",
+            valid=", ".join(by_name),
+            do=did_you_mean(baseline, by_name),
+        )
     return [(run, by_name[baseline]) for run in runs if run.name != baseline]
 
 
@@ -139,7 +168,8 @@ def _shared_values(
             raise InputError(
                 f"the run {run.name} has no measure {measure!r} by question",
                 valid=", ".join(run.per_question) or "none",
-                do="evaluate it again with that measure; money and tokens are left out where they "
+                do=did_you_mean(measure, run.per_question)
+                or "evaluate it again with that measure; money and tokens are left out where they "
                 "are known of no question",
             )
     first, second = a.per_question[measure], b.per_question[measure]

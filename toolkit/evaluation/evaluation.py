@@ -23,9 +23,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import NotRequired, TypedDict
@@ -52,6 +53,9 @@ from soundingline.toolkit.files import (
 )
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT = 2
 VERDICTS = Path("evaluation", "verdicts.json")
@@ -148,9 +152,10 @@ class Evaluation:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EvaluatedRun(Evaluation):
-    """An evaluation that was read from a run folder, without its rankings and verdicts.
+    """An evaluation that was read from a run folder, without its rankings and verdicts. A notebook
+    shows it as a table.
 
     `factors` are what was varied, option names by group, such as `{"unit": "passage"}`.
     """
@@ -158,6 +163,48 @@ class EvaluatedRun(Evaluation):
     name: str
     factors: Mapping[str, str] = field(default_factory=dict)
     manifest: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_frame(self, *, per_question: bool = False) -> pd.DataFrame:
+        """The measures as a data frame.
+
+        A row for each measure has its `value` and `n`, the number of questions (or answers) that it
+        is a mean over. With `per_question`, a row for each question has a column for each measure,
+        which is not a number where the question has no value.
+        """
+        import pandas as pd
+
+        if per_question:
+            return pd.DataFrame(dict(self.per_question)).rename_axis("qid")
+        columns = {"value": dict(self.metrics), "n": dict(self.denominators)}
+        return pd.DataFrame(columns, index=list(self.metrics)).rename_axis("measure")
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        return f"<EvaluatedRun {self.name}: {shown or 'no measures'}>"
+
+    def _repr_html_(self) -> str:
+        shown = ("questions", "answered", "failed")
+        counts = ", ".join(f"{self.counts[name]:,} {name}" for name in shown if name in self.counts)
+        return html_table(self.to_frame(), f"{self.name}: {counts}", simulation([self]))
+
+
+def html_table(frame: pd.DataFrame, title: str, note: str, *, index: bool = True) -> str:
+    """A frame as HTML for a notebook, with a title and a note (each may be empty)."""
+    lines = [f"<p>{escape(line)}</p>" for line in (title, note) if line]
+    return "".join([*lines, frame.to_html(index=index, border=0, float_format="{:.4g}".format)])
+
+
+def simulation(runs: Sequence[EvaluatedRun]) -> str:
+    """A sentence that names the simulated reader, if one has given answers of the runs."""
+    agents = [(run.manifest.get("config") or {}).get("agent") for run in runs]
+    simulated = sum(isinstance(a, Mapping) and a.get("reader") == "simulated" for a in agents)
+    if not simulated:
+        return ""
+    part = "" if simulated == len(runs) else f" in {simulated} of {len(runs)} runs"
+    return (
+        f"Simulated reader{part}: an answer is right exactly when all facts that it needs were "
+        "shown to the agent. No language model reads."
+    )
 
 
 def evaluate_ranking(

@@ -380,6 +380,55 @@ def _known_cost(
     return amount
 
 
+def corpus_size_section(data: ReportData) -> Section | None:
+    """Accuracy and recall against the share of the unjudged documents that a corpus kept. None if
+    all runs have one share, or if they are over several collections."""
+    benchmarks = {
+        run.name: mapping(mapping(run.manifest.get("config")).get("benchmark")) for run in data.runs
+    }
+    shares = {name: float(one.get("corpus_share") or 1.0) for name, one in benchmarks.items()}
+    names = {str(one.get("name")) for one in benchmarks.values()}
+    if data.systems is None or len(set(shares.values())) < 2 or len(names) > 1:
+        return None
+    recalls = [name for name in data.measures if name.startswith(("recall_", "R@"))]
+    known = {name for run in data.runs for name in run.metrics}
+    wanted = dict.fromkeys(("accuracy", *recalls[:1], data.main))
+    measures = [name for name in wanted if name in known][:2]
+    by_share = sorted(data.styles, key=lambda style: shares[style.run.name])
+    figures = []
+    for measure in measures:
+        styles = [style for style in by_share if measure in style.run.metrics]
+        runs = [style.run for style in styles]
+        points = [
+            (style, shares[run.name], run.metrics[measure], run_interval(run, measure))
+            for style, run in zip(styles, runs, strict=True)
+        ]
+        lines = {
+            system.label: [n for n, run in enumerate(runs) if run in system.runs.values()]
+            for system in data.systems.systems
+        }
+        drawn = {label: places for label, places in lines.items() if places}
+        axis = "share of the unjudged documents"
+        svg = against_cost(points, axis=axis, measure=measure, lines=drawn)
+        figures.append(Figure(svg, heading=f"{measure} against the size of the corpus"))
+
+    def entries(run: EvaluatedRun) -> Iterator[TableEntry | str]:
+        yield number(shares[run.name], 2)
+        for measure in measures:
+            value = value_text(run.metrics.get(measure), measure)
+            yield TableEntry(value, sub=interval_of(run, measure))
+
+    return Section(
+        "corpus-size",
+        "Effect of the size of the corpus",
+        lead="Each corpus keeps all judged documents and a share of the others; a smaller one is "
+        "part of a larger one.",
+        figures=figures,
+        key="A line joins the runs of one system. Vertical: 95% confidence interval of the mean.",
+        tables=[Table.of_runs(by_share, [Column("share"), *map(Column, measures)], entries)],
+    )
+
+
 def roles_section(data: ReportData) -> Section | None:
     """Usage of language models by role; None if no run has more than one role."""
     quantities = ("calls", "input_tokens", "cached_tokens", "output_tokens", "seconds", "dollars")

@@ -14,7 +14,7 @@ from soundingline.toolkit.evaluation.comparison import (
     by_benchmark,
     varied_factors,
 )
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, simulation
 from soundingline.toolkit.report import agents, results
 from soundingline.toolkit.report.effects import effects_section, one_factor_contrasts
 from soundingline.toolkit.report.measures import (
@@ -48,7 +48,6 @@ from soundingline.toolkit.report.results import (
     interval_of,
     question_count,
     recorded_count,
-    simulation,
 )
 
 
@@ -107,6 +106,7 @@ def render(
         effects_section(data),
         agents.accuracy_cost_section(data),
         agents.costs_section(data),
+        agents.corpus_size_section(data),
         agents.roles_section(data),
         results.repeats_section(data),
         agents.funnel_section(data),

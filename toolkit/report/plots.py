@@ -191,6 +191,7 @@ def against_cost(
     axis: str,
     measure: str,
     front: Sequence[int] = (),
+    lines: Mapping[str, Sequence[int]] | None = None,
 ) -> str:
     """Draw each run at its cost and its value.
 
@@ -201,13 +202,18 @@ def against_cost(
         front: the places in `points` of a Pareto front, cheapest first, which a line joins in
             steps. The points of the front, and the runs with a colour of their own, then have their
             labels next to them.
+        lines: the places in `points` that a line joins, from left to right, by its label, which is
+            next to its last point.
     """
-    width, height = (560, 320) if front else (380, 260)
+    width, height = (560, 320) if front or lines else (380, 260)
     plot = _axes(width, height, left=46, right=14, top=12, bottom=46)
     plot.grid(color=GRID, linewidth=1)
     if front:
         x, y = zip(*(points[place][1:3] for place in front), strict=True)
         plot.plot(x, y, color=MUTED, linewidth=1.5, linestyle="--", drawstyle="steps-post")
+    for places in (lines or {}).values():
+        x, y = zip(*(points[place][1:3] for place in places), strict=True)
+        plot.plot(x, y, color=colour(points[places[0]][0]), linewidth=1.5)
     for style, cost, value, interval in sorted(points, key=lambda row: row[0].colour is not None):
         if interval is not None:
             plot.plot([cost] * 2, interval, color=colour(style), linewidth=1.5)
@@ -220,6 +226,8 @@ def against_cost(
     named = [p for i, p in enumerate(points) if i in front or p[0].colour is not None]
     if front:
         _label(plot, [(style.label, cost, value) for style, cost, value, _ in named])
+    if lines:
+        _label(plot, [(name, *points[places[-1]][1:3]) for name, places in lines.items()])
     label = f"{measure} against {axis}"
     if front:
         label += "; the Pareto front is " + ", then ".join(points[i][0].label for i in front)

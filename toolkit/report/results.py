@@ -325,19 +325,6 @@ def interval_of(run: EvaluatedRun, measure: str) -> str:
     return interval_text(*interval, measure) if interval else ""
 
 
-def simulation(runs: Sequence[EvaluatedRun]) -> str:
-    """A sentence that names the simulated reader, if one has given answers of the runs."""
-    agents = [(run.manifest.get("config") or {}).get("agent") for run in runs]
-    simulated = sum(isinstance(a, Mapping) and a.get("reader") == "simulated" for a in agents)
-    if not simulated:
-        return ""
-    part = "" if simulated == len(runs) else f" in {simulated} of {len(runs)} runs"
-    return (
-        f"Simulated reader{part}: an answer is right exactly when all facts that it needs were "
-        "shown to the agent. No language model reads."
-    )
-
-
 # The table of results.
 
 _COLUMNS = 7  # of measures with intervals that a page of 1,400 pixels has room for

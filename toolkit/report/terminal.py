@@ -12,7 +12,7 @@ from rich.text import Text
 
 from soundingline.toolkit.console import escape_control
 from soundingline.toolkit.evaluation.comparison import PairedComparison, varied_factors
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, simulation
 from soundingline.toolkit.report.comparison import averaged, benchmarks_table
 from soundingline.toolkit.report.page import TableEntry
 from soundingline.toolkit.report.results import (
@@ -21,7 +21,6 @@ from soundingline.toolkit.report.results import (
     factor_value,
     measured,
     report_data,
-    simulation,
 )
 
 WIDTH = 80

@@ -350,7 +350,7 @@ def test_the_probe_takes_lucenes_formula_and_its_older_factor(proxy, index, ours
                 reply["hits"]["hits"][0]["_explanation"]["value"] = float(score) * factor
         return value
 
-    plain = index._searched  # the server's own scores
+    plain = index.cluster.searched  # the server's own scores
     proxy.changes.append(explained)
     if refused:
         with pytest.raises(InputError, match="use another server, or engine=lexical"):

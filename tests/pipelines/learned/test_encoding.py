@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.needs import SOAK
 
 from soundingline.pipelines.learned.encoding import SPARSE, Blocks, encode_corpus, encoded
-from soundingline.pipelines.learned.shards import Shard, encode_shard, merged, missing_shards
+from soundingline.pipelines.learned.shards import encode_shard, merged, missing_shards
 from soundingline.pipelines.models import readable
+from soundingline.pipelines.shards import Shard
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
@@ -366,7 +366,7 @@ def merge(units, encoder, path, count):
 
 
 @pytest.mark.parametrize("encoder", [Counting(), Pooled(), Sparse()])
-@pytest.mark.parametrize("count", [1, 4, 16] if SOAK else [4])
+@pytest.mark.parametrize("count", [1, 4, 16])
 def test_shards_make_the_encoding_of_one_process(tmp_path, count, encoder):
     units = corpus(600)
     whole = encode(units, encoder, tmp_path / "whole")

@@ -327,6 +327,11 @@ def test_the_settings_are_in_the_representation(index):
     assert repr(index.ql(mu=7, depth=3)) == f"QueryLikelihood(depth=3, index={index!r}, mu=7)"
 
 
+def test_a_mistyped_argument_is_answered_with_the_nearest(index):
+    with pytest.raises(TypeError, match=r"bm25 has no argument 'k'.*did you mean k1\?"):
+        index.bm25(k=1)
+
+
 @pytest.mark.parametrize("setting", [{"k1": -1}, {"b": 1.5}, {"depth": 0}])
 def test_a_transformer_of_settings_without_meaning_is_refused(index, setting):
     with pytest.raises(InputError, match="valid: "):

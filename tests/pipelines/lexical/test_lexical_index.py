@@ -28,6 +28,7 @@ from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.storage import StringLookup, encode_lengths
 from soundingline.pipelines.lexical.word_break import scan, segment
 from soundingline.pipelines.lexical.word_table import WordTable
+from soundingline.pipelines.shards import Shard
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import VERIFIED
@@ -131,6 +132,64 @@ def test_a_real_collections_index_has_the_bytes_of_a_slow_build(data_root, tmp_p
             units, tmp_path / f"{memory_mb}", memory_mb=memory_mb, keep_texts=False
         )
         assert_built_as(expected, index)
+
+
+def shard_of(units, path, number, count, **settings):
+    engine = LexicalEngine(**settings)
+    engine.build_shard(units, path, Shard(number, count), corpus_fingerprint="")
+
+
+@pytest.mark.parametrize("shards", [1, 4, 16])
+def test_shards_have_the_bytes_of_one_build(many, tmp_path, shards):
+    # In a small memory, each shard has several vocabularies.
+    path, engine = tmp_path / "index", LexicalEngine(memory_mb=16)
+    for number in reversed(range(shards)):
+        if shards > 1:
+            shard_of(many, path, number, shards, memory_mb=16)
+    assert engine.missing_shards(path, shards, "") == ([0] if shards == 1 else [])
+    engine.build(many, path, corpus_fingerprint="", shards=shards)
+    expected = contents(LexicalIndex.build(many, tmp_path / "whole", keep_texts=False).path)
+    assert contents(path) == expected
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["index", "whole"]
+
+
+def test_shards_may_be_empty_and_units_may_have_no_terms(tmp_path):
+    units = [*UNITS, Unit("x", "", "..."), Unit("\ud800", "", "cats\ud800 cat's")]
+    for number in range(64):
+        shard_of(units, tmp_path / "index", number, 64)
+    LexicalEngine().build(units, tmp_path / "index", corpus_fingerprint="", shards=64)
+    expected = contents(LexicalIndex.build(units, tmp_path / "whole", keep_texts=False).path)
+    assert contents(tmp_path / "index") == expected
+
+
+def test_shards_that_are_missing_damaged_or_of_other_units_are_told(tmp_path, capsys):
+    units, path = [Unit(f"d{n}", "", f"line {n}") for n in range(50)], tmp_path / "i"
+    engine = LexicalEngine()
+
+    def merge(units, corpus=""):
+        engine.build(units, path, corpus_fingerprint=corpus, shards=4)
+
+    for number in (0, 1, 3):
+        shard_of(units, path, number, 4)
+    with pytest.raises(InputError, match=r"1 of 4 shards of the index .* are missing: 2"):
+        merge(units)
+    shard_of(units, path, 2, 4)
+    with pytest.raises(InputError, match="are missing: 0, 1, 2, 3"):
+        merge(units, "another")
+    for others in (units[:-1], [*units, Unit("more", "", "line")], units[::-1]):
+        with pytest.raises(InputError, match="is of other units than the corpus has"):
+            merge(others)
+    assert not path.exists()
+    damaged = Shard(1, 4).folder(path) / "lengths.bin"
+    damaged.write_bytes(damaged.read_bytes()[:-4] + b"\1\0\0\1")
+    assert engine.missing_shards(path, 4, "") == [1]
+    assert "is damaged" in " ".join(capsys.readouterr().err.split())
+    shard_of(units, path, 1, 4)
+    merge(units)
+    assert len(LexicalIndex.open(path)) == 50
+    with pytest.raises(InputError, match="have the same id 'd7'"):
+        for number in range(4):
+            shard_of([*units, Unit("d7", "", "again")], path, number, 4)
 
 
 MARKS = "aAbs'’.,:;019_ -\"#*\n\x00éא\u0301\u20e3\u202f漢カ\U0001f600\ud800"

@@ -115,3 +115,46 @@ def test_unknown_names_are_refused_with_valid_ones(arguments, message):
 def test_two_runs_of_one_name_are_refused():
     with pytest.raises(InputError, match="one name"):
         compare([RUNS[0], RUNS[0]], ["AP"])
+
+
+def test_without_measures_those_of_the_command_are_compared_that_all_runs_have():
+    assert {row.measure for row in compare(RUNS)} == {"AP"}
+    assert list(compare(RUNS)) == list(compare(RUNS, ["AP"]))
+    assert compare([run_of("a", RR=values(0)), run_of("b", RR=values(1))]) == []
+
+
+def test_comparisons_and_runs_are_frames_and_tables():
+    compared = compare(RUNS, ["AP", "RR"], "base")
+    frame = compared.to_frame()
+    assert list(frame["a"]) == ["good", "same", "good", "same"]
+    assert frame.loc[0, "p_holm"] == compared[0].p_holm and len(frame) == 4
+    assert "<td>good</td>" in compared._repr_html_()
+    assert list(compare([], []).to_frame().columns) == list(frame.columns)
+    run = EvaluatedRun(
+        name="<b>",
+        metrics={"AP": 0.51234, "ECE": 0.25},
+        denominators={"AP": 2, "ECE": 1},
+        per_question={"AP": {"q1": 0.5, "q2": 0.52468}, "dollars": {"q2": 0.1}},
+        counts={"questions": 2, "failed": 1},
+        manifest={"config": {"agent": {"reader": "simulated"}}},
+    )
+    assert run.to_frame().to_dict("index") == {
+        "AP": {"value": 0.51234, "n": 2},
+        "ECE": {"value": 0.25, "n": 1},
+    }
+    by_question = run.to_frame(per_question=True)
+    assert by_question["AP"].to_dict() == {"q1": 0.5, "q2": 0.52468}
+    assert np.isnan(by_question.loc["q1", "dollars"])
+    html = run._repr_html_()
+    assert "&lt;b&gt;: 2 questions, 1 failed" in html and "<td>0.5123</td>" in html
+    assert "Simulated reader" in html and "Simulated reader" in compare([run], [])._repr_html_()
+    assert repr(run) == "<EvaluatedRun <b>: AP 0.5123, ECE 0.25>"
+
+
+def test_a_mistyped_measure_baseline_or_argument_is_answered_with_the_nearest():
+    with pytest.raises(InputError, match=r"did you mean AP\?"):
+        compare(RUNS, ["ap"])
+    with pytest.raises(InputError, match=r"did you mean base\?"):
+        compare(RUNS, ["AP"], "bass")
+    with pytest.raises(TypeError, match=r"compare has no argument 'measure'.*did you mean m"):
+        compare(RUNS, measure=["AP"])

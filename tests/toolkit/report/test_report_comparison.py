@@ -571,3 +571,45 @@ def test_accuracy_is_shown_against_dollars_else_tokens_with_the_front():
 
 def test_runs_without_a_model_have_no_accuracy_against_cost():
     assert agents.accuracy_cost_section(report_data(six_runs())) is None
+
+
+def shared(run, share, accuracy):
+    benchmark = {"name": "mill", "corpus_share": share}
+    config = {**run.manifest["config"], "benchmark": benchmark}
+    prints = {**run.manifest["fingerprints"], "benchmark": f"{share:.2f}0f1e2d3c4b"}
+    manifest = {**run.manifest, "config": config, "fingerprints": prints}
+    factors = {**run.factors, "benchmark.corpus_share": str(share)}
+    metrics = {**run.metrics, "accuracy": accuracy}
+    right = {f"q{n}": float(n < round(100 * accuracy)) for n in range(100)}
+    per = {**run.per_question, "accuracy": right}
+    changed = replace(run, factors=factors, manifest=manifest, metrics=metrics, per_question=per)
+    return replace(changed, name=f"{run.name}-{share}")
+
+
+def test_accuracy_and_recall_are_shown_against_the_size_of_the_corpus():
+    figures = {0.1: (0.7, 0.8), 0.3: (0.6, 0.7), 1.0: (0.4, 0.55)}
+    default, tuned = six_runs()[:2]
+    runs = [
+        shared(run, share, values[place])
+        for share, values in figures.items()
+        for place, run in enumerate((default, tuned))
+    ]
+    section = agents.corpus_size_section(report_data(runs))
+    rows = section.tables[0].rows
+    assert [(row[1].text, row[2].text) for row in rows] == [
+        ("0.10", "0.700"),
+        ("0.10", "0.800"),
+        ("0.30", "0.600"),
+        ("0.30", "0.700"),
+        ("1.00", "0.400"),
+        ("1.00", "0.550"),
+    ]
+    accuracy, recall = section.figures
+    assert "accuracy against the size" in accuracy.heading and "recall_" in recall.heading
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", accuracy.svg)
+    assert {"bm25_default", "bm25_tuned"} <= set(texts)  # the two lines
+    assert "share of the unjudged documents" in accuracy.svg
+    assert all("[" in row[2].sub for row in rows)  # intervals
+    assert agents.corpus_size_section(report_data(six_runs())) is None
+    other = replace(runs[0], manifest={**runs[0].manifest, "config": {"benchmark": {"name": "x"}}})
+    assert agents.corpus_size_section(report_data([other, *runs[1:]])) is None
