@@ -48,9 +48,9 @@ class AnthropicMessages(LanguageModel):
     See `LanguageModel` for the other arguments.
     """
 
-    sdk: ClassVar = "anthropic"
-    gives_logprobs: ClassVar = False
-    default_url: ClassVar = "https://api.anthropic.com"
+    sdk: ClassVar[str] = "anthropic"
+    gives_logprobs: ClassVar[bool] = False
+    default_url: ClassVar[str] = "https://api.anthropic.com"
 
     max_tokens: int = 32_000
     thinking: Mapping[str, Any] | None = None

@@ -41,8 +41,8 @@ _FINISH = {"content_filter": "refusal", "function_call": "tool_calls", None: "st
 class OpenAIModel(LanguageModel):
     """A model behind one of the APIs of OpenAI's SDK. See `LanguageModel` for the arguments."""
 
-    sdk: ClassVar = "openai"
-    default_url: ClassVar = "https://api.openai.com/v1"
+    sdk: ClassVar[str] = "openai"
+    default_url: ClassVar[str] = "https://api.openai.com/v1"
 
     @abstractmethod
     def _create(self, client: Any, **arguments: Any) -> Any:
@@ -286,8 +286,8 @@ class OpenAICompletions(OpenAIModel):
     See `LanguageModel` for the other arguments.
     """
 
-    default_url: ClassVar = "http://127.0.0.1:8000/v1"
-    continues_text: ClassVar = True
+    default_url: ClassVar[str] = "http://127.0.0.1:8000/v1"
+    continues_text: ClassVar[bool] = True
 
     kept_tokens: int | None = None
 

@@ -32,7 +32,7 @@ class OpenAIResponses(OpenAIModel):
     See `LanguageModel` for the other arguments.
     """
 
-    gives_logprobs: ClassVar = False
+    gives_logprobs: ClassVar[bool] = False
 
     summary: str | None = "auto"
     encrypted_reasoning: bool = True
