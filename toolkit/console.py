@@ -59,6 +59,11 @@ def notify(line: str) -> None:
     sys.stderr.write(f"soundingline: {escape_control(line)}\n")
 
 
+def tell_next(line: str) -> None:
+    """Print on standard error what the user can open or do after a command."""
+    sys.stderr.write(f"Next: {escape_control(line)}\n")
+
+
 def print_traceback(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
@@ -213,7 +218,9 @@ _ROOT = Path(__file__).resolve().parents[1]
 _OURS = tuple(
     f"{_ROOT / name}{os.sep}" for name in ("agents", "experiments", "pipelines", "toolkit")
 )
-_STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
+_STANDARD = tuple(
+    f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "scripts")
+)
 _MODULE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
 _LONGEST = 300
 
