@@ -30,6 +30,13 @@ class SimulatedReader:
     Args:
         needed_facts: the facts that each question needs, by qid.
         answers: the accepted answers by qid, the fullest first.
+
+    Example:
+        >>> from soundingline.toolkit.data import StatedFact
+        >>> fact = StatedFact("Mill", named=("the old mill",), titled=("It was built in 1820",))
+        >>> reader = SimulatedReader({"q1": [fact]}, {"q1": ["1820"]})
+        >>> reader.answer("q1", [ShownText("d1", "Mill", "It was built in 1820.")]).exact
+        '1820'
     """
 
     def __init__(

@@ -50,6 +50,11 @@ class Verdict(NamedTuple):
     """A judge's verdict on one answer.
 
     Accuracies are comparable only if the judge's name and the hash of its `settings` are equal.
+
+    Example:
+        >>> verdict = ExactAnswerJudge().verdict("q1", Answer(exact="In 1820."), ["1820"])
+        >>> (verdict.correct, verdict.exact, verdict.contained)
+        (True, False, True)
     """
 
     qid: str
@@ -66,7 +71,12 @@ class Verdict(NamedTuple):
 
 class Judge(ABC):
     """Decides whether an answer is correct. `fingerprint` is a hash of the judge's settings, and
-    `label` what a report calls the judge."""
+    `label` what a report calls the judge.
+
+    Example:
+        >>> ExactAnswerJudge().label  # a judge by rule
+        'the exact rule'
+    """
 
     name: str
     label: str = ""

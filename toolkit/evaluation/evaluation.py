@@ -112,6 +112,11 @@ class Evaluation:
         judge: what judged the answers: a model's name, or the exact rule; empty without answers.
         prices: role -> the date of the price list by which its dollars were computed anew; empty if
             they are those that were billed.
+
+    Example:
+        >>> evaluation = evaluate_ranking({"q1": ["d2", "d1"]}, {"q1": {"d1": 1}}, ["RR"])
+        >>> (evaluation.metrics, evaluation.per_question)
+        ({'RR': 0.5}, {'RR': {'q1': 0.5}})
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -158,6 +163,11 @@ class EvaluatedRun(Evaluation):
     shows it as a table.
 
     `factors` are what was varied, option names by group, such as `{"unit": "passage"}`.
+
+    Example:
+        >>> EvaluatedRun(name="bm25", metrics={"AP": 0.25}, denominators={"AP": 40})
+        <EvaluatedRun bm25: AP 0.25>
+        >>> load_run("runs/first").to_frame()  # doctest: +SKIP
     """
 
     name: str

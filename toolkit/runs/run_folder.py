@@ -79,6 +79,10 @@ class RunFolder:
     Args:
         path: the folder. It need not exist.
         first: the run that this folder is a repeat of; None for a run.
+
+    Example:
+        >>> folder = RunFolder("runs/first")
+        >>> folder.statuses()  # doctest: +SKIP
     """
 
     def __init__(self, path: Path | str, *, first: RunFolder | None = None) -> None:
