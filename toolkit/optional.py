@@ -45,8 +45,6 @@ _EXTRAS = {
     "submitit": "launchers",
     "ray": "ray",
     "opensearchpy": "opensearch",
-    "mlflow": "mlflow",
-    "wandb": "wandb",
 }
 
 
