@@ -336,8 +336,8 @@ def notes(benchmark: Benchmark, prepared: IndexedCollection) -> list[str]:
     unjudged = sum(not evidence.get(topic.qid) for topic in benchmark.topics)
     questions = len(benchmark.topics)
     notes = {
-        f"{unknown} judgements of {benchmark.name} name documents that its corpus lacks; they "
-        "stay, and count as not found": unknown,
+        f"{unknown} judged documents of {benchmark.name} are not in its corpus; they count as "
+        "not found": unknown,
         f"{unjudged} of {questions} questions of {benchmark.name} have no judgements": unjudged,
     }
     return [note for note, count in notes.items() if count]

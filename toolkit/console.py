@@ -234,7 +234,9 @@ _ROOT = Path(__file__).resolve().parents[1]
 _OURS = tuple(
     f"{_ROOT / name}{os.sep}" for name in ("agents", "experiments", "pipelines", "toolkit")
 )
-_STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
+_STANDARD = tuple(
+    f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "scripts")
+)
 _MODULE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
 _LONGEST = 300
 

@@ -68,7 +68,6 @@ from soundingline.toolkit.search.answers import invented_citations
 from soundingline.toolkit.trajectory import (
     FORCED_STATUSES,
     NO_FORMAT,
-    SEARCHES,
     STATUSES,
     TIERS,
     ToolCall,
@@ -80,7 +79,6 @@ from soundingline.toolkit.trajectory import (
 PHRASES_WITH_ANSWER = "phrases_with_answer"
 REWRITES_WITH_ANSWER = "rewrites_with_answer"
 _TOOLS = {
-    "search_calls": SEARCHES,
     "browse_calls": ("read_search_results",),
     "read_calls": ("read_document", "get_document", "read"),
 }
@@ -302,7 +300,10 @@ def without_texts(trajectory: Trajectory) -> Trajectory:
     return replace(
         trajectory,
         messages=(*demands, final) if final else demands,
-        calls=tuple(replace(call, output="", ranking=(), shown=()) for call in trajectory.calls),
+        calls=tuple(
+            replace(call, output="", ranking=call.ranking[:1], shown=())  # see `ToolCall.searched`
+            for call in trajectory.calls
+        ),
         tiers={tier: tuple(map(sys.intern, ids)) for tier, ids in trajectory.tiers.items()},
         rounds=tuple(
             {key: row[key] for key in ("probability", "unscored") if key in row}
@@ -409,6 +410,7 @@ def _effort(recorded: Sequence[Trajectory]) -> PerQuestion:
         succeeded = Counter(call.name for call in calls if not call.error)
         exposed = {docid for tier in SHOWN for docid in trajectory.tiers.get(tier, ())}
         values = {
+            "search_calls": sum(call.searched for call in calls),
             **{name: sum(succeeded[tool] for tool in tools) for name, tools in _TOOLS.items()},
             "tool_calls": len(calls),
             "tool_errors": sum(bool(call.error) for call in calls),

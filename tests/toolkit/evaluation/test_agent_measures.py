@@ -61,7 +61,8 @@ WRONG = Trajectory(
     "steered",
     answer=Answer("", "Ada's mother or Byron", 60.0),
     messages=({"role": "assistant", "content": "Ada's mother or Byron"},),
-    calls=(ToolCall("search", {}, "...", tokens=40, ranking=("n",)),),
+    # A tool of one's own: its ranking says that it searched.
+    calls=(ToolCall("find", {}, "...", tokens=40, ranking=("n",)),),
     tiers={"surfaced": ("n",), "previewed": ("n",), "opened": (), "cited": ()},
     exposures=(Exposure(1, "previewed", "n", 1, 40),),
     usage={"dollars": 0.25},
