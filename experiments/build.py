@@ -165,15 +165,16 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 
 def _located(option: DictConfig) -> Any:
-    """What an option names as `_target_`; `InputError` if there is nothing of that name. What a
-    module lacks itself is its defect, and keeps its traceback."""
+    """What an option names as `_target_`; `InputError` if there is nothing of that name. An error
+    of the module itself is raised with its own traceback."""
     target = option.get("_target_")
     if target is None:
         do = "choose one of the options of its group"
         raise InputError(f"{_group(option)} has no _target_", do=do)
     unknown = InputError(
         f"{_group(option)}._target_={target} names nothing that can be imported",
-        do="check its spelling, and that Python finds its package (PYTHONPATH)",
+        do="check its spelling; a package outside the environment needs its folder in PYTHONPATH: "
+        "export PYTHONPATH=<folder>",
     )
     if not all(str(target).split(".")):
         raise unknown
@@ -184,7 +185,7 @@ def _located(option: DictConfig) -> Any:
         missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
         if isinstance(cause, AttributeError) or f"{target}.".startswith(f"{missing}."):
             raise unknown from None
-        raise
+        raise cause or error from None
 
 
 def _group(option: DictConfig) -> str:

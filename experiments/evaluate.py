@@ -251,6 +251,8 @@ def compare_folders(
     runs = load_runs(paths)
     if factors and baseline is None:
         baseline = _run_with(runs, factors)
+    traces = _trace_links(runs, paths, folder)
+    runs = sorted(runs, key=lambda run: run.name != baseline)  # the baseline first
     systems = systems_of(runs, by)
     comparisons: list[PairedComparison] = []
     chosen = baselines_of(runs, baseline or runs[0].name, systems)
@@ -274,7 +276,7 @@ def compare_folders(
         title=title,
         baseline=baseline,
         unfinished=unfinished,
-        traces=_trace_links(runs, paths, folder),
+        traces=traces,
         by=by,
     )
     report_path = write_report(folder, report)

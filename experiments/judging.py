@@ -140,11 +140,11 @@ def without_verdict(verdicts: Sequence[ModelVerdict]) -> str:
 
 
 def _stopped(error: ModelError, folder: RunFolder, judged: str, ledger: Ledger) -> InputError:
-    do = "mend it"
+    do = "correct it"
     if isinstance(error, OutOfMoney):
         do = "raise budget.run_dollars"
         if ledger.unpriced:
-            do = "choose a server that tells the usage of every reply"
+            do = "choose a server that reports the usage of every reply"
     return InputError(
         f"judging {folder.path} stopped: {error}. {judged} answers have a verdict, which is kept",
         do=f"{do} and run the same command, which asks for the others",

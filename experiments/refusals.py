@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, QuotedString
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
@@ -80,7 +80,7 @@ def one_line(error: BaseException) -> str:
     """The innermost `InputError`'s words; what a language model's server, Hydra and OmegaConf say,
     with the valid set."""
     if isinstance(error, ModelError):
-        do = "mend it"
+        do = "correct it"
         if isinstance(error, Unreachable):
             do = "start the server, or set base_url to one that runs"
         return str(InputError(str(error), do=f"{do}, and run the same command"))
@@ -92,7 +92,12 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError):
         do = "free or change the disk, or name another folder, then run the same command"
         return str(InputError(f"{error.strerror or error}: {error.filename or 'no file'}", do=do))
-    text = " ".join(str(error).split())
+    if isinstance(error, InstantiationException) and (cause := error.__cause__):
+        # `Error in call to target ...`, around what the constructor of a class raised.
+        group = re.search(r"full_key: (\S+)", str(error))
+        text = f"{group[1] if group else 'an option'}: {type(cause).__name__}: {cause}"
+    else:
+        text = " ".join(str(error).split())
     override = text.removeprefix("Error merging override ")
     if override != text and (kind := _type_of(key_of(override))):
         return str(InputError(override, valid=f"a value of type {kind}"))

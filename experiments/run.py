@@ -216,14 +216,14 @@ def report(cell: EvaluatedRun, folder: RunFolder, repeats: int) -> None:
         raise InputError(
             f"all {questions} questions of the run {folder.path} failed ({listed(failures)}), for "
             f"example {a_failure(parts)}",
-            do="mend what the `traceback` in that file tells; the same command tries them again",
+            do="correct the error; its traceback is in that file. Then repeat the command",
         )
 
 
 def stopped(last: Trajectory, context: RunContext, this: AgentRun) -> InputError:
     """Why the run went no further."""
     folder, ledger = context.folder, context.ledger
-    do = "mend it and run the same command, which goes on where this stopped"
+    do = "correct it and repeat the command, which continues where this stopped"
     if last.reason != RUN_OUT_OF_MONEY:
         error = last.traceback.strip().rpartition("\n")[2]
         fault = f"stopped, because other questions would fail as well: {error}"
@@ -232,11 +232,11 @@ def stopped(last: Trajectory, context: RunContext, this: AgentRun) -> InputError
             f"stopped: the server reported no usage for {ledger.unpriced} replies, so that "
             "budget.run_dollars cannot be kept"
         )
-        do = "choose a server that tells the usage of every reply, or set no cap"
+        do = "choose a server that reports the usage of every reply, or set no cap"
     else:
         repeats = range(1, len(this.agents) + 1)
         asked = sum(len(folder.repeat(number).statuses()) for number in repeats)
         missing = len(this.built.benchmark.topics) * len(this.agents) - asked
         fault = f"has used up budget.run_dollars; {missing} questions were not asked"
-        do = "raise it and run the same command, which goes on where this stopped"
+        do = "raise it and repeat the command, which continues where this stopped"
     return InputError(f"the run {folder.path} {fault}", do=do)

@@ -56,6 +56,8 @@ class Q2Q(Rewriter):
         prompt_without_reasoning: With `reasoning`, path of the prompt for searches before any
             reasoning, with `{query}`.
         reasoning_effort: Of the model's reply; None leaves it to the model's settings.
+        max_output_tokens: Of the model's reply, reasoning included; None leaves it to the model's
+            settings. A model that reasons at length needs more than the paper's 512.
         max_words: Most words of a question. A longer reply is prose.
         max_reasoning_words: The prompt includes this many last words of the reasoning.
         cache: Folder of the cached replies. The default is that of the collection.
@@ -78,6 +80,7 @@ class Q2Q(Rewriter):
     prompt: str | None = None
     prompt_without_reasoning: str | None = None
     reasoning_effort: str | None = "low"
+    max_output_tokens: int | None = 512
     max_words: int = 64
     max_reasoning_words: int = 512
     cache: Path | None = None
@@ -85,6 +88,8 @@ class Q2Q(Rewriter):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_int("max_words", self.max_words)
+        if self.max_output_tokens is not None:
+            check_int("max_output_tokens", self.max_output_tokens)
         check_int("max_reasoning_words", self.max_reasoning_words)
         if self.prompt_without_reasoning and not self.reasoning:
             raise InputError(
@@ -99,11 +104,15 @@ class Q2Q(Rewriter):
             else None
         )
         texts = [self._alone.text, self._reasoned and self._reasoned.text]
-        effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
+        own = {
+            "reasoning_effort": self.reasoning_effort,
+            "max_output_tokens": self.max_output_tokens,
+        }
+        settings = {name: value for name, value in own.items() if value is not None}
         # Shared by bound copies.
         self._counts = Counts("queries", "asked", "retried", "shared", *_COUNTED)
         self._llm = CachedLLM(
-            name="rewrite", parts=[texts], is_empty=is_empty, counts=self._counts, settings=effort
+            name="rewrite", parts=[texts], is_empty=is_empty, counts=self._counts, settings=settings
         )
 
     @property

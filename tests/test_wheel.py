@@ -4,6 +4,7 @@
 peers' suite installs the real one.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -38,7 +39,11 @@ assert Agent.__module__ == "agents" and MaxP() == MaxP()
 assert (settings.CONF / "config.yaml").is_file(), settings.CONF
 for module in (sys.modules[Episode.__module__], settings):
     assert module.__file__.startswith(sys.argv[1]), module.__file__
+from soundingline.toolkit.optional import install_command
+advice = install_command("rerank")
+assert advice == f"pip install '{sys.argv[2]}[rerank]'", advice
 """
+BUILD_SDIST = "import sys; from setuptools.build_meta import build_sdist as b; b(sys.argv[1])"
 
 pytestmark = pytest.mark.slow
 
@@ -57,24 +62,63 @@ def wheels(tmp_path_factory):
     ours = tmp_path_factory.mktemp("project")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, ours / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
+    for file in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / file, ours)
     other = tmp_path_factory.mktemp("other")
     (other / "pyproject.toml").write_text(STAND_IN)
     (other / "agents").mkdir()
     (other / "agents" / "__init__.py").write_text("class Agent: ...\n")
+    sdist = tmp_path_factory.mktemp("sdist")
+    command = [sys.executable, "-c", BUILD_SDIST, str(sdist)]
+    subprocess.run(command, check=True, capture_output=True, cwd=ours)
     return {
+        "sdist": next(sdist.glob("*.tar.gz")),
         "ours": build(ours, tmp_path_factory.mktemp("ours")),
         "openai-agents": build(other, tmp_path_factory.mktemp("theirs")),
     }
 
 
+def contents(wheel):
+    with zipfile.ZipFile(wheel) as files:
+        return {name: files.read(name) for name in files.namelist()}
+
+
 def test_the_wheel_holds_one_top_level_package(wheels):
-    names = zipfile.ZipFile(wheels["ours"]).namelist()
+    names = contents(wheels["ours"])
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"soundingline"}
     assert "soundingline/conf/config.yaml" in names
     assert "soundingline/__init__.py" not in names
+    tracked = ["git", "ls-files", "-z", *FOLDERS]
+    files = subprocess.run(tracked, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    assert {f"soundingline/{file}" for file in files.split("\0") if file} <= set(names)
+
+
+def test_the_sdist_builds_the_same_wheel(wheels, tmp_path):
+    assert contents(build(wheels["sdist"], tmp_path)) == contents(wheels["ours"])
+
+
+def test_an_installed_wheel_runs_an_experiment(wheels, tmp_path):
+    site, home = tmp_path / "site", tmp_path / "home"
+    home.mkdir()
+    target = ["install", "--no-deps", "--target", str(site), str(wheels["ours"])]
+    subprocess.run([*PIP, *target], check=True, capture_output=True)
+    demo = ["experiment=ablation/tuned_bm25_agent", "scale=laptop", "name=demo"]
+    sizes = {"documents": 64, "questions": 2, "hops": 1, "median_words": 60, "p90_words": 200}
+    few = [
+        *(f"benchmark.{key}={size}" for key, size in sizes.items()),
+        "hydra.sweeper.laptop.changes=['tool=top_k']",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "soundingline.experiments", "run", *demo, *few],
+        capture_output=True,
+        text=True,
+        cwd=home,
+        env={**os.environ, "PYTHONPATH": str(site), "NUMBA_DISABLE_JIT": "1"},  # no compiling
+    )
+    assert done.returncode == 0, done.stderr
+    assert (home / "runs/demo/report.html").exists()
+    assert len(list(home.glob("runs/demo/*/metrics.json"))) == 2
 
 
 @pytest.mark.parametrize("order", [("ours", "openai-agents"), ("openai-agents", "ours")])
@@ -83,6 +127,9 @@ def test_the_wheel_works_next_to_a_package_named_agents(wheels, order, tmp_path)
         target = ["install", "--no-deps", "--target", str(tmp_path), str(wheels[name])]
         subprocess.run([*PIP, *target], check=True, capture_output=True)
     done = subprocess.run(
-        [sys.executable, "-c", USE_BOTH, str(tmp_path)], capture_output=True, text=True, cwd="/"
+        [sys.executable, "-c", USE_BOTH, str(tmp_path), str(wheels["ours"])],
+        capture_output=True,
+        text=True,
+        cwd="/",
     )
     assert done.returncode == 0, done.stderr

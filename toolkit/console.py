@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import rich.console
+from rich.cells import cell_len
 from rich.console import ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
@@ -127,6 +128,25 @@ class _PlainColumn(TextColumn):
         return Text(escape_control(self.text_format.format(task=task)))
 
 
+_NOTE = 16  # columns for it
+
+
+class _NameColumn(_PlainColumn):
+    """A description, cut in its middle where the line has no room for it: counts, times and a
+    note come first."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__("{task.description}")
+        self._columns = columns  # of the line, without the other parts
+
+    def render(self, task: Task) -> Text:
+        text = super().render(task).plain
+        room = max(self._columns - (_NOTE if task.fields["note"] else 0), 20)
+        if cell_len(text) > room:
+            text = f"{text[: room // 3]}…{text[len(text) - room + room // 3 + 1 :]}"
+        return Text(text)
+
+
 class LiveNote:
     """A note of a progress bar that calls `read` whenever the bar is drawn."""
 
@@ -173,10 +193,11 @@ def progress_bar(*, transient: bool = False) -> Progress:
     console = Console(stderr=True)
     if not console.is_terminal or multiprocessing.current_process().name != "MainProcess":
         return _ProgressLines(console=console, disable=True)
+    bar = 28 if console.width >= 120 else 10
     return Progress(
         SpinnerColumn(),
-        _PlainColumn("{task.description}"),
-        BarColumn(bar_width=28),
+        _NameColumn(console.width - bar - 34),
+        BarColumn(bar_width=bar),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
@@ -213,7 +234,9 @@ _ROOT = Path(__file__).resolve().parents[1]
 _OURS = tuple(
     f"{_ROOT / name}{os.sep}" for name in ("agents", "experiments", "pipelines", "toolkit")
 )
-_STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
+_STANDARD = tuple(
+    f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "scripts")
+)
 _MODULE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
 _LONGEST = 300
 

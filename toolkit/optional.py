@@ -3,6 +3,7 @@ the Hugging Face hub."""
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import time
@@ -10,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies
+from urllib.request import getproxies, url2pathname
 
 from soundingline.toolkit.errors import InputError, did_you_mean
 
@@ -78,8 +80,25 @@ def check_optional(package: str) -> None:
     if find_spec(package) is None:
         raise InputError(
             f"the package {package} is not installed",
-            do=f"pip install 'soundingline[{_EXTRAS[package]}]'",
+            do=install_command(_EXTRAS[package]),
         )
+
+
+def install_command(extra: str) -> str:
+    """The command that installs an extra: from this checkout, or from the file that pip installed;
+    by the distribution's name only if pip had it from an index."""
+    checkout = Path(__file__).resolve().parents[1]
+    if (checkout / "pyproject.toml").is_file():
+        source = "." if checkout == Path.cwd().resolve() else str(checkout)
+        return f"pip install -e '{source}[{extra}]'"
+    try:
+        # https://packaging.python.org/en/latest/specifications/direct-url/
+        origin = json.loads(distribution("soundingline").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {}
+    address = urlsplit(origin.get("url", ""))
+    source = url2pathname(address.path) if address.scheme == "file" else "soundingline"
+    return f"pip install '{source}[{extra}]'"
 
 
 def import_optional(module: str) -> Any:

@@ -96,6 +96,13 @@ class ToolCall:
     shown: Sequence[str] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def searched(self) -> bool:
+        """Whether the call is a successful search: of one of our tools by its name, of any other
+        tool by its ranking. Following links ranks documents too, and is no search."""
+        ranked = bool(self.ranking) and self.name != "expand"
+        return not self.error and (self.name in SEARCHES or ranked)
+
 
 @dataclass(frozen=True)
 class Answer:

@@ -34,6 +34,7 @@ from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import atomic_folder, building_lock, fingerprint
+from soundingline.toolkit.optional import install_command
 
 NAME = "pisa"
 _INDEX = "pisa"
@@ -48,7 +49,7 @@ def _pisa() -> Any:
         raise InputError(
             "pyterrier-pisa is not installed",
             valid="Linux with pyterrier-pisa 0.4.9 or newer",
-            do="pip install 'soundingline[bench]'",
+            do=install_command("pisa"),
         ) from error
     return pyterrier_pisa
 

@@ -350,8 +350,9 @@ class Reranker(HeadReranker):
     def _checked(self, pairs: Sequence[Pair]) -> list[float]:
         scores = list(map(float, self.score(pairs)))
         if len(scores) != len(pairs):
-            raise ValueError(
-                f"{type(self).__name__}.score gave {len(scores)} scores for {len(pairs)} pairs"
+            raise InputError(
+                f"{type(self).__name__}.score returned {len(scores)} scores for {len(pairs)} pairs",
+                valid="one number for each pair, in the order of the pairs",
             )
         return scores
 

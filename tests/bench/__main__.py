@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 MODULES = {
     "lexical": ("lexical", "building", "tuning"),
     "scale": ("scale",),
-    "learned": ("encode", "splade", "vectors"),
+    "learned": ("encode", "shards", "splade", "vectors"),
     "late": ("late",),
     "reranking": ("rerank",),
     "agents": ("agent", "enrich", "librarians"),

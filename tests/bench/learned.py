@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import tempfile
 import time
 from functools import partial
@@ -32,6 +33,7 @@ from soundingline.pipelines.learned.impacts import ImpactIndex, scaled
 from soundingline.pipelines.learned.splade import Splade
 from soundingline.pipelines.learned.vectors import DocumentVectors, NumpySearch, TorchSearch
 from soundingline.pipelines.models import choose_device
+from soundingline.pipelines.shards import Shard
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.optional import import_optional
@@ -135,6 +137,59 @@ def _encoders(kind, folder, dtype, device):
 
 def _unit(vectors):
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+@benchmark(
+    "Encoding in shards",
+    packages=("torch", "transformers", "sentence-transformers"),
+    limits="GPUs, larger encoders, or other machines",
+    documents=(5000, 64),
+    options={"collection": {"default": "vaswani"}},
+)
+def shards(options):
+    """An index of all-MiniLM-L6-v2 by one process, and by shards that one or two processes encode;
+    each has one thread."""
+    texts = real_texts(options.collection, options.documents)
+    units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
+    rows, rankings = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, count, processes in (
+            ("one process, not divided", 1, 1),
+            ("two shards, one after the other", 2, 1),
+            ("two shards, two processes", 2, 2),
+        ):
+            path = Path(folder) / name
+            cost = in_own_process(_index_of_shards, units, path, count, processes)
+            row = [name, f"{cost.seconds:.1f}", f"{cost.processor:.1f}", f"{cost.peak_mb:,.0f}"]
+            rows.append([*row, f"{size_mb(path):.1f}"])
+            found = _one_thread().open(path).rank(texts[:50], None, 1000)
+            rankings.append([dict(zip(each.docnos, each.scores, strict=True)) for each in found])
+    shared = [
+        [len(own.keys() & one.keys()) / len(one) for own, one in zip(of, rankings[0], strict=True)]
+        for of in rankings
+    ]
+    for row, shares in zip(rows, shared, strict=True):
+        row.append(f"{min(shares):.3f}")
+    yield f"{len(units):,} documents of {options.collection}, at most {LENGTH} tokens. {load()}"
+    head = ["encoded by", "s", "processor s", "peak MiB", "index MiB"]
+    yield Table([*head, "least share of the top 1,000 of one process"], rows)
+
+
+def _index_of_shards(units, path, count, processes):
+    if count > 1:
+        jobs = [(units, path, number, count) for number in range(count)]
+        with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
+            pool.starmap(_shard, jobs, chunksize=1)
+    _one_thread().build(units, path, corpus_fingerprint="bench", shards=count)
+
+
+def _shard(units, path, number, count):
+    _one_thread().build_shard(units, path, Shard(number, count), corpus_fingerprint="bench")
+
+
+def _one_thread():
+    import_optional("torch").set_num_threads(1)
+    return Dense(str(_minilm()), dtype="float32", max_length=LENGTH, device="cpu")
 
 
 VOCABULARY, BLOCK, QUERIES, SIZES, DEPTH, COMPARED = 30_522, 2048, 100, (20, 40, 100), 1000, 100

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from traceback import format_exception
 
 import pytest
 from experiment_samples import CORPUS, QRELS, QUERIES, TINY, folder
@@ -15,6 +16,7 @@ from soundingline.experiments.config import Settings
 from soundingline.experiments.experiment import Experiment
 from soundingline.experiments.refusals import one_line
 from soundingline.pipelines.index_folder import signed
+from soundingline.toolkit.console import in_one_line
 from soundingline.toolkit.errors import InputError
 
 SIDE = "enrichment.sides=corpus"
@@ -143,8 +145,20 @@ def test_an_agent_of_ones_own_is_told_its_types_and_a_defect_keeps_its_traceback
     own = ("agent=one_shot", "agent._target_=own_agent.Agent", "~agent.listed", "+agent.n=many")
     assert entry("run", *TINY, *own, "name=x") == 2
     assert "agent.n='many'. valid: a value of type int." in told(capsys)
-    with pytest.raises(ImportError, match="a_library_that_is_not_there"):
+    with pytest.raises(ModuleNotFoundError, match="a_library_that_is_not_there") as raised:
         entry("run", *TINY, "agent._target_=lacking.Agent", "name=x")
+    assert "lacking.py:1 raised" in in_one_line("".join(format_exception(raised.value)))
+
+
+def test_what_a_constructor_of_ones_own_raises_is_one_line_with_its_place(
+    entry, monkeypatch, capsys
+):
+    Path("my_reader.py").write_text("class Agent:\n    def __init__(self): open('absent.tsv')\n")
+    monkeypatch.syspath_prepend(Path.cwd())
+    own = ("agent=one_shot", "agent._target_=my_reader.Agent", "~agent.listed")
+    assert entry("run", *TINY, *own, "name=x") == 2
+    line = told(capsys)
+    assert "agent: FileNotFoundError:" in line and "'absent.tsv' (my_reader.py:2)" in line
 
 
 def test_a_ranking_needs_no_agent(entry):

@@ -554,7 +554,7 @@ def test_a_replay_of_several_questions_at_once_writes_the_same_files(working):
 
 
 def test_a_replay_takes_the_texts_of_the_recorded_tool_too(working, capsys):
-    pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
+    pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
     grep = ("tool=grep", "tool.syntax=words", "tool.order=corpus")
     assert run_entry("run", "name=words", *BENCHMARK, *grep) == 0
     assert run_entry("replay", "runs/words", "name=words-again") == 0
@@ -579,7 +579,7 @@ def test_replays_with_different_scorers_are_different_cells(working):
 
 
 def test_no_value_of_a_manifest_reaches_the_environment(working, monkeypatch):
-    pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
+    pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
     monkeypatch.setenv("SECRET", "words")
     config = {"tool": {"syntax": "${oc.env:SECRET}", "order": "corpus"}}
     manifest = {"factors": {"tool": "grep"}, "config": config}

@@ -76,7 +76,7 @@ def test_a_reranker_changes_heads_only_and_its_scores_are_kept(entry, models):
     ("agent", "indexes"), [("one_shot", []), ("keyword", ["document-lexical"])]
 )
 def test_no_index_is_built_that_nothing_searches(entry, models, agent, indexes):
-    pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
+    pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
     splade = ("retriever=splade", f"retriever.model={models / 'splade'}", "retriever.max_length=64")
     grep = ("tool=grep", "tool.syntax=words", f"agent={agent}", "name=x")
     assert entry("run", *TINY, *splade, *grep) == 0
@@ -88,7 +88,7 @@ def test_no_index_is_built_that_nothing_searches(entry, models, agent, indexes):
 
 @pytest.mark.parametrize("agent", ["keyword", "one_shot"])
 def test_an_agent_that_writes_queries_is_refused_a_tool_that_takes_patterns(entry, agent, capsys):
-    pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
+    pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
     assert entry("run", *TINY, "tool=grep", f"agent={agent}", "name=x") == 2
     assert "set tool.syntax=words" in " ".join(capsys.readouterr().err.split())
     assert not Path("runs").exists()

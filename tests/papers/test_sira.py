@@ -217,7 +217,7 @@ def test_the_laptop_form_runs(experiment, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     agents = experiment == "sira/table2_agents"
     if agents:
-        pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
+        pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
     assert run_entry("run" if agents else "rank", f"experiment={experiment}", *SMALL) == 0
     (sweep,) = Path("runs").iterdir()
     assert len(list(sweep.rglob("metrics.json"))) == len(overrides_of_cells(experiment, *SMALL))

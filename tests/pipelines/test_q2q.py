@@ -7,6 +7,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -119,16 +120,19 @@ def test_what_a_query_holds_never_becomes_a_place_of_the_prompt():
     assert thoughts_of(model.requests[0].messages) == "{query} \\1"
 
 
-def test_effort_is_low_and_the_other_settings_are_the_models_own():
-    model, own = (
-        QuestionModel(),
-        SamplingParams(temperature=0.5, reasoning_effort="high", timeout=9),
+def test_effort_and_length_are_the_papers_and_the_other_settings_are_the_models_own():
+    model = QuestionModel()
+    own = SamplingParams(
+        temperature=0.5, reasoning_effort="high", timeout=9, max_output_tokens=9000
     )
+    changes: list[dict[str, Any]] = [{}, {"reasoning_effort": "medium", "max_output_tokens": 64}]
+    changes += [{"reasoning_effort": None, "max_output_tokens": None}]
     with asking(model, own) as llm:
-        for effort in ({}, {"reasoning_effort": "medium"}, {"reasoning_effort": None}):
-            rewritten(Q2Q(model=llm, **effort), "king")  # type: ignore[arg-type]
-    efforts = [request.settings.reasoning_effort for request in model.requests]
-    assert efforts == ["low", "medium", "high"]
+        for change in changes:
+            rewritten(Q2Q(model=llm, **change), "king")
+    used = [request.settings for request in model.requests]
+    assert [settings.reasoning_effort for settings in used] == ["low", "medium", "high"]
+    assert [settings.max_output_tokens for settings in used] == [512, 64, 9000]
     assert {request.settings.temperature for request in model.requests} == {0.5}
     assert {request.settings.timeout for request in model.requests} == {9}
 

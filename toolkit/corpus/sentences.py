@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.optional import install_command
 
 Spans = list[tuple[int, int]]
 
@@ -213,5 +214,5 @@ def _spacy_missing() -> InputError:
     return InputError(
         f"splitter 'spacy' needs spaCy and its model {MODEL}, which are not both installed",
         valid="splitter 'rules' needs neither",
-        do=f"pip install soundingline[spacy] && python -m spacy download {MODEL}",
+        do=f"{install_command('spacy')} && python -m spacy download {MODEL}",
     )

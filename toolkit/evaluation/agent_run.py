@@ -23,7 +23,12 @@ from typing_extensions import NotRequired, TypedDict
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import Qrels, parent
 from soundingline.toolkit.errors import InputError, parse
-from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Judge, holds_answer
+from soundingline.toolkit.evaluation.answers import (
+    ExactAnswerJudge,
+    Judge,
+    holds_answer,
+    polar_answer,
+)
 from soundingline.toolkit.evaluation.branches import branch_measures
 from soundingline.toolkit.evaluation.evaluation import (
     RANKINGS,
@@ -63,7 +68,6 @@ from soundingline.toolkit.search.answers import invented_citations
 from soundingline.toolkit.trajectory import (
     FORCED_STATUSES,
     NO_FORMAT,
-    SEARCHES,
     STATUSES,
     TIERS,
     ToolCall,
@@ -75,7 +79,6 @@ from soundingline.toolkit.trajectory import (
 PHRASES_WITH_ANSWER = "phrases_with_answer"
 REWRITES_WITH_ANSWER = "rewrites_with_answer"
 _TOOLS = {
-    "search_calls": SEARCHES,
     "browse_calls": ("read_search_results",),
     "read_calls": ("read_document", "get_document", "read"),
 }
@@ -150,8 +153,10 @@ def evaluate_run(
 
         `counts` has, among others, `no_call`: answers without any call of a tool; `reminded`:
         questions whose model was reminded of the answer's format; `no_format`: those of them whose
-        answer still lacks it, which do not count as `answered`; `calls`, of which `repeated` have
-        the arguments of an earlier call but for the reason, and `refused_<code>` were refused;
+        answer still lacks it, which do not count as `answered`; `yes_no`: questions that ask for
+        yes or no, of which `yes_no_by_chance` have the more frequent of these answers; `calls`, of
+        which `repeated` have the arguments of an earlier call but for the reason, and
+        `refused_<code>` were refused;
         `ended_<reason>`: questions by the reason why they ended.
 
     Raises:
@@ -295,7 +300,10 @@ def without_texts(trajectory: Trajectory) -> Trajectory:
     return replace(
         trajectory,
         messages=(*demands, final) if final else demands,
-        calls=tuple(replace(call, output="", ranking=(), shown=()) for call in trajectory.calls),
+        calls=tuple(
+            replace(call, output="", ranking=call.ranking[:1], shown=())  # see `ToolCall.searched`
+            for call in trajectory.calls
+        ),
         tiers={tier: tuple(map(sys.intern, ids)) for tier, ids in trajectory.tiers.items()},
         rounds=tuple(
             {key: row[key] for key in ("probability", "unscored") if key in row}
@@ -402,6 +410,7 @@ def _effort(recorded: Sequence[Trajectory]) -> PerQuestion:
         succeeded = Counter(call.name for call in calls if not call.error)
         exposed = {docid for tier in SHOWN for docid in trajectory.tiers.get(tier, ())}
         values = {
+            "search_calls": sum(call.searched for call in calls),
             **{name: sum(succeeded[tool] for tool in tools) for name, tools in _TOOLS.items()},
             "tool_calls": len(calls),
             "tool_errors": sum(bool(call.error) for call in calls),
@@ -430,6 +439,13 @@ def _calibration(
         return {}
     error = calibration_error([stated for stated, _ in claims], [right for _, right in claims])
     return {"calibration_error": (error, len(claims))}
+
+
+def _polar_counts(accepted: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """The number of questions that ask for yes or no, and how many of them the more frequent of
+    the two answers; none without such a question."""
+    polar = Counter(filter(None, map(polar_answer, accepted.values())))
+    return {"yes_no": polar.total(), "yes_no_by_chance": max(polar.values())} if polar else {}
 
 
 def _counts(
@@ -469,6 +485,7 @@ def _counts(
         "no_format": formless,
         "unjudged": len(qids) - len(evidence),
         "without_accepted_answer": len(qids) - len(accepted),
+        **_polar_counts(accepted),
         **{status: statuses[status] for status in STATUSES},
         **{f"ended_{reason}": count for reason, count in sorted(reasons.items())},
         "calls": len(calls),

@@ -23,6 +23,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from html import escape
 from itertools import chain
 from pathlib import Path
@@ -72,6 +73,8 @@ OF_QUESTIONS = (
     "questions",
     "unjudged",
     "without_accepted_answer",
+    "yes_no",
+    "yes_no_by_chance",
     "asking_for_documents",
     "without_targets",
 )
@@ -522,5 +525,6 @@ def trec_run(rankings: Mapping[str, Sequence[str]], tag: str) -> str:
     return "".join(lines)
 
 
+@lru_cache(maxsize=1 << 16)  # a document stands in many rankings
 def _field(text: str) -> str:
     return re.sub(r"\s", lambda match: f"%{ord(match[0]):02X}", text) or "%"

@@ -40,7 +40,7 @@ from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn, Usa
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.llm.server import Servers, serving
 from soundingline.toolkit.obfuscation import is_obfuscated
-from soundingline.toolkit.optional import import_optional
+from soundingline.toolkit.optional import import_optional, install_command
 from soundingline.toolkit.redaction import REDACTED, VARIABLE, find_secrets
 
 Arrived = Callable[..., None]
@@ -327,7 +327,7 @@ class LanguageModel(ABC):
             log=log,
             start_seconds=server.start_seconds,
             environment=environment,
-            advice=server.advice,
+            advice=install_command(server.installed_by),
             name=server.name,
         )
         with servers.using(started_with, start) as address:

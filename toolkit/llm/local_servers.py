@@ -62,7 +62,7 @@ class LocalServer(ABC):
     Attributes:
         name: What messages call the server.
         key_variable: The environment variable from which the server reads the key that it requires.
-        advice: How the server is installed.
+        installed_by: The extra that installs the server.
         environment: Variables that are added to the environment of the server.
         start_seconds: How long loading may take.
         host: The address at which the server listens.
@@ -70,7 +70,7 @@ class LocalServer(ABC):
 
     name: ClassVar[str]
     key_variable: ClassVar[str]
-    advice: ClassVar[str]
+    installed_by: ClassVar[str]
     environment: Mapping[str, str]
     start_seconds: float
     host: str
@@ -119,7 +119,7 @@ class VllmServer(LocalServer):
 
     name = "vLLM"
     key_variable = SERVER_KEY
-    advice = "pip install 'soundingline[vllm]'"
+    installed_by = "vllm"
 
     def check(self, model: str) -> None:
         self.command(model, 0)
@@ -209,7 +209,7 @@ class LlamaCppServer(LocalServer):
 
     name = "llama.cpp"
     key_variable = "LLAMA_API_KEY"
-    advice = "pip install 'soundingline[llamacpp]'"
+    installed_by = "llamacpp"
 
     def check(self, model: str) -> None:
         numbers = {name: getattr(self, name) for name in ("context_length", "parallel", "threads")}

@@ -33,7 +33,7 @@ from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
-pytest.importorskip("opensearchpy", reason="pip install 'soundingline[opensearch]'")
+pytest.importorskip("opensearchpy", reason="pip install -e '.[opensearch]'")
 osmem_server = pytest.importorskip(
     "osmem_server", reason="osmem-server has wheels for Linux on x86_64 only"
 )

@@ -18,7 +18,7 @@ from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
-pytest.importorskip("pyterrier_pisa", reason="PISA is optional: pip install 'soundingline[bench]'")
+pytest.importorskip("pyterrier_pisa", reason="PISA is optional: pip install -e '.[bench]'")
 
 WORDS = ["alpha", "beta", "gamma", "delta", "naïve", "3.14", "omega"]
 

@@ -23,8 +23,8 @@ from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
-torch = pytest.importorskip("torch", reason="pip install 'soundingline[learned]'")
-transformers = pytest.importorskip("transformers", reason="pip install 'soundingline[learned]'")
+torch = pytest.importorskip("torch", reason="pip install -e '.[learned]'")
+transformers = pytest.importorskip("transformers", reason="pip install -e '.[learned]'")
 
 torch.set_num_threads(1)
 

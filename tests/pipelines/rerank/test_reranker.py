@@ -950,12 +950,12 @@ def test_time_in_the_model_is_counted_once_however_many_wait():
     assert 0.002 * slow.counts["batches"] <= slow.counts["seconds"] + 0.001 <= passed + 0.001
 
 
-def test_a_scorer_that_gives_another_number_of_scores_is_a_defect():
+def test_a_scorer_that_gives_another_number_of_scores_is_refused():
     class Wrong(Recorder):
         def score(self, pairs):
             return [0.0]
 
-    with pytest.raises(ValueError, match=r"1 scores for 2 pairs"):
+    with pytest.raises(InputError, match=r"1 scores for 2 pairs"):
         Wrong().score_pairs(pairs("a", "b"))
 
 

@@ -1,14 +1,14 @@
 """Sentences by rules and by spaCy, and lines."""
 
 from importlib import metadata
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soundingline.toolkit.benchmarks.fictional import FictionalWorld
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.corpus import sentences
 from soundingline.toolkit.corpus.segmentation import Passages
 from soundingline.toolkit.corpus.sentences import (
@@ -214,9 +214,9 @@ def published_passages(text, size=250):
 
 @pytest.mark.skipif(not _installed(), reason="spaCy's en_core_web_sm is an optional install")
 @pytest.mark.parametrize("size", [40, 250])
-def test_passages_by_the_real_model_are_those_of_the_published_rule(size):
-    world = FictionalWorld(documents=200, questions=1, median_words=700, p90_words=1500)
-    texts = [document.text for document in world.documents(0, 6)]
+def test_passages_by_the_real_model_are_those_of_the_published_rule(size, data_root):
+    articles = islice(BeirBenchmark(data_root / "wikimix").documents(), 0, 1000, 250)
+    texts = [document.text for document in articles]
     texts += ["The ship sank. Nobody\ndrowned.\n\nIt was old.", "word " * 300 + "end. Two. Three."]
     segmenter = Passages(size, splitter="spacy")
     for text in texts:

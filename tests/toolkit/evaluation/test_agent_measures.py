@@ -61,7 +61,8 @@ WRONG = Trajectory(
     "steered",
     answer=Answer("", "Ada's mother or Byron", 60.0),
     messages=({"role": "assistant", "content": "Ada's mother or Byron"},),
-    calls=(ToolCall("search", {}, "...", tokens=40, ranking=("n",)),),
+    # A tool of one's own: its ranking says that it searched.
+    calls=(ToolCall("find", {}, "...", tokens=40, ranking=("n",)),),
     tiers={"surfaced": ("n",), "previewed": ("n",), "opened": (), "cited": ()},
     exposures=(Exposure(1, "previewed", "n", 1, 40),),
     usage={"dollars": 0.25},
@@ -649,3 +650,11 @@ def test_refused_searches_are_in_no_branch_and_no_search_has_no_measure():
     assert branch_measures(only) == {}
     counted = branch_measures(replace(followed("a"), calls=[refused, *followed("brel").calls]))
     assert counted["candidate_searches"] == 0  # what a refused call shows is no name
+
+
+def test_yes_no_questions_are_counted_with_the_more_frequent_answer():
+    answers = {**ANSWERS, "right": ["Yes", "yes."], "wrong": ["No"], "broken": ["yes"]}
+    benchmark = SmallBenchmark(TOPICS, {"evidence": EVIDENCE}, answers)
+    counts = evaluate_run([], benchmark).counts
+    assert (counts["yes_no"], counts["yes_no_by_chance"]) == (3, 2)
+    assert "yes_no" not in evaluate_run([], BENCHMARK).counts

@@ -118,7 +118,7 @@ def test_calls_to_another_tool_are_made_by_its_own_names(foreign):
 
 
 def test_words_and_queries_are_translated_between_tools():
-    pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
+    pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
     grep = Grep(syntax="words")
     session = grep.open(WordBackend(TEXTS), STORE)
     session.call("grep", {"reason": "r", "words": "brel"})
@@ -131,7 +131,7 @@ def test_words_and_queries_are_translated_between_tools():
 
 
 def test_a_pattern_is_no_query_of_another_tool():
-    pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
+    pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
     session = Grep().open(WordBackend(TEXTS), STORE)
     session.call("grep", {"reason": "r", "pattern": "b.*l"})
     before = replace(recorded(), calls=session.calls)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("re2", reason="optional: pip install 'soundingline[grep]'")
+pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
 
 from support.linear_time import assert_linear
 from support.llm_model import ScriptedModel, call, calling, saying
