@@ -44,6 +44,7 @@ from soundingline.toolkit.report.page import (
 from soundingline.toolkit.trajectory import STATUSES
 
 T = TypeVar("T")
+BASELINE = "baseline"  # the label of the run that others are compared with
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,19 @@ class ReportData:
         return next(group for group in groups if any(run.name == name for run in group))
 
     def within(self, name: str) -> str:
-        """The label of a run among those over the same benchmark."""
+        """The varied factors of a run among those over the same benchmark; its name if none
+        varies."""
         group = self.on_benchmark_of(name)
         factors = varied_factors(group)
-        if self.systems is None or not factors:
-            return self.label(name)
+        if not factors:
+            return name
         labels = zip(group, factor_labels(group, factors), strict=True)
         return next(label for run, label in labels if run.name == name)
 
     def change(self, name: str) -> str:
-        """What a run changes against the chosen baseline of its benchmark, such as `retriever:
-        bm25_default`; the label of the run where its factors are the baseline's, or another run
-        changes the same."""
+        """What a run changes against the chosen baseline of its benchmark, such as
+        `retriever=bm25_default`; the varied factors of the run where its factors are the
+        baseline's, or another run changes the same."""
         group = self.on_benchmark_of(name)
         baseline = next((run for run in group if run.name in self.baselines), None)
         if not self.against_baseline or baseline is None:
@@ -171,7 +173,10 @@ class ReportData:
 def _changes(run: EvaluatedRun, baseline: EvaluatedRun) -> str:
     names = dict.fromkeys([*run.factors, *baseline.factors])
     values = {name: (factor_value(run, name), factor_value(baseline, name)) for name in names}
-    return ", ".join(f"{n}: {one}" for n, (one, other) in values.items() if one != other)
+    changes = [f"{name}={one}" for name, (one, other) in values.items() if one != other]
+    # A setting of a stage that the run lacks says no more than the stage.
+    told = [change for change in changes if not change.endswith("=—")]
+    return ", ".join(told or changes)
 
 
 def best_first(items: Sequence[T], values: Sequence[float], measure: str) -> list[T]:
@@ -223,7 +228,7 @@ def report_data(
     main = main or next((name for name in known if name in tested), next(iter(known), ""))
     compared = any(baseline in (row.a, row.b) for row in comparisons)
     baseline = baseline or names[0]
-    return ReportData(
+    data = ReportData(
         styles=_styles(runs, main, baseline),
         comparisons=[row for row in comparisons if row.a in names and row.b in names],
         main=main,
@@ -235,6 +240,27 @@ def report_data(
         traces=traces or {},
         systems=systems,
     )
+    return replace(data, styles=_by_change(data)) if compared else data
+
+
+def _by_change(data: ReportData) -> list[RunStyle]:
+    """The runs labelled by what each changes against the baseline, with the benchmark in front if
+    there are several; by their other labels where the factors do not distinguish them."""
+    labels = [
+        " · ".join(
+            filter(
+                None,
+                [
+                    data.benchmark(run.name),
+                    BASELINE if run.name in data.baselines else data.change(run.name),
+                ],
+            )
+        )
+        for run in data.runs
+    ]
+    if not _labelled(data) or len(set(labels)) < len(labels):
+        return list(data.styles)
+    return [replace(s, label=label) for s, label in zip(data.styles, labels, strict=True)]
 
 
 def _styles(runs: Sequence[EvaluatedRun], main: str, baseline: str) -> list[RunStyle]:
@@ -393,7 +419,8 @@ def results_table(
         ]
         rows.append([name, *numbers[:1], *counted, *numbers[1:]])
     titles = [*measures[:1], *counts, *measures[1:]]
-    varied = " · ".join(varied_factors(data.runs)) if _labelled(data) else "run"
+    labelled = _labelled(data) and not data.against_baseline
+    varied = " · ".join(varied_factors(data.runs)) if labelled else "run"
     return Table([*texts(varied), *map(Column, titles)], rows, folded=folded)
 
 
