@@ -76,7 +76,7 @@ def test_ids_titles_and_names_of_a_benchmark_are_shown(entry, tmp_path, capsys):
     assert entry("evaluate", "runs/a") == 0
     assert entry("compare", "runs/a", "runs/b", "name=c") == 0
     text = output(capsys)
-    assert f"1 judgements of {path.name}".translate({0x1B: "␛", 0x07: "␇"}) in text
+    assert f"1 judged documents of {path.name}".translate({0x1B: "␛", 0x07: "␇"}) in text
     report = Path("runs/c/report.md").read_text()
     assert "\x1b" not in report
 
