@@ -146,15 +146,23 @@ class ReportData:
         return _ranked(self.runs, measure)
 
     def marks(self, measure: str) -> dict[str, str]:
-        """Mark the best runs of each benchmark.
+        """Mark the best runs of each benchmark; with a baseline, the runs that differ from it.
 
         Returns:
-            Name of a run -> `best` for a run that is significantly better than every other one of
-            its benchmark; where there is none, `tie` for the run with the best mean and for those
-            that do not differ significantly from it.
+            Name of a run -> `higher` or `lower` for a run that differs significantly from the
+            baseline, if runs were compared with it alone. Else `best` for a run that is
+            significantly better than every other one of its benchmark; where there is none, `tie`
+            for the run with the best mean and for those that do not differ significantly from it.
         """
         marks: dict[str, str] = {}
         for group in by_benchmark(self.runs):
+            baseline = next((run.name for run in group if run.name in self.baselines), None)
+            if self.against_baseline and baseline is not None:
+                for run in group:
+                    row = self.comparison(measure, run.name, baseline)
+                    if row is not None and self.significant(row):
+                        marks[run.name] = "higher" if row.difference > 0 else "lower"
+                continue
             ranked = _ranked(group, measure)
             values = equal_ties([run.metrics[measure] for run in ranked])
             if describe(measure).better == NEITHER or len(set(values)) < 2:
@@ -377,7 +385,10 @@ def results_section(data: ReportData) -> Section:
             " no_call: answers without any tool call. reminded: questions whose first answer did "
             "not have the requested format, so that the model was reminded of it once."
         )
-    if any(data.marks(measure) for measure in data.measures):
+    marks = {mark for measure in data.measures for mark in data.marks(measure).values()}
+    if marks & {"higher", "lower"}:
+        note += " ▲, ▼: significantly higher or lower than the baseline in a paired test."
+    elif marks:
         note += (
             " Bold: the best run, significantly different from every other one in a paired test. "
             "≈: the run with the best mean, or a run that does not differ significantly from it "

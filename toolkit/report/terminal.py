@@ -24,6 +24,7 @@ from soundingline.toolkit.report.results import (
 )
 
 WIDTH = 80
+SIGNS = {"tie": "≈", "higher": "▲", "lower": "▼"}
 _NAME = 16  # longer factors and names fold
 _FEW = (
     "accuracy",
@@ -80,6 +81,8 @@ def comparison_table(
     notes = []
     if data.against_baseline:
         notes.append(f"Baseline: {data.within(data.baseline)}.")
+        if any(data.marks(measure) for measure in data.measures):
+            notes.append("▲, ▼: significantly higher or lower than the baseline.")
     elif all(style.label != style.run.name for style in data.styles):
         factors = {
             factor: [TableEntry(factor_value(run, factor)) for run in data.runs]
@@ -182,4 +185,4 @@ def _words(head: str) -> str:
 
 
 def _text(entry: TableEntry) -> str:
-    return escape_control(f"≈{entry.text}" if entry.mark == "tie" else entry.text)
+    return escape_control(f"{SIGNS.get(entry.mark, '')}{entry.text}")

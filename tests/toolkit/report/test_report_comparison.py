@@ -170,6 +170,14 @@ def test_a_run_is_best_if_it_differs_significantly_from_every_other_one(runs, pa
     assert data_of(*pairs, runs=runs).marks("accuracy") == marks
 
 
+def test_with_a_baseline_the_runs_that_differ_from_it_are_marked():
+    pairs = (CLEAR, UNCLEAR._replace(a="C"))
+    for baseline, marks in (("A", {"B": "higher"}), ("B", {"A": "lower"})):
+        data = data_of(*pairs, runs=(LOW, HIGH, OTHER), baseline=baseline)
+        assert data.against_baseline
+        assert data.marks("accuracy") == marks
+
+
 def test_means_that_differ_by_rounding_alone_are_equal():
     one = replace(HIGH, name="A", metrics={"accuracy": 0.3})
     other = replace(HIGH, name="B", metrics={"accuracy": 0.1 + 0.2})
