@@ -35,15 +35,10 @@ help:  ## list the targets
 setup: $(CORE)  ## create .venv and install the core (no torch, no Java, no GPU)
 
 demo: $(CORE)  ## an ablation of seven cells on a generated world: one table and a report (under 3 minutes)
-	$(BIN)/soundingline run experiment=ablation/tuned_bm25_agent scale=laptop name=demo
+	$(BIN)/soundingline run experiment=ablation/tuned_bm25_agent scale=laptop name=demo hydra/launcher=processes
 
-# A file of its own needs what a page gives to the plots in it: the name space and the letters.
-demo-figure: demo  ## the forest plot of the demo's report as docs/demo.svg, for the README
-	$(BIN)/python -c 'import pathlib, re; \
-	page = pathlib.Path("runs/demo/report.html").read_text("utf-8"); \
-	plot = re.search("<svg[^>]*Forest plot.*?</svg>", page, re.S)[0]; \
-	plot = plot.replace("<svg", "<svg xmlns=\"http://www.w3.org/2000/svg\" font-family=\"sans-serif\"", 1); \
-	pathlib.Path("docs/demo.svg").write_text(plot + "\n", "utf-8")'
+demo-figure: demo  ## the demo's table, headline and plot in the README, from a run
+	$(BIN)/python tests/support/demo_figure.py runs/demo
 
 demo-agent: $(LLAMACPP)  ## an agent with a language model, without GPU and key; GGUF=path of its weights
 	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/models.md says how to download one)"; exit 2; }

@@ -59,6 +59,10 @@ class Budget:
 
     Raises:
         InputError: for impossible values.
+
+    Example:
+        >>> Budget(turns=20, tool_calls=30, seconds=600).is_late(500)
+        True
     """
 
     seconds: float | None = None
@@ -123,6 +127,19 @@ class Agent(ABC):
     """Base class of agents. An agent turns one question into one trajectory.
 
     The constructor takes plain values, is cheap, and is what a configuration names.
+
+    Example:
+        >>> class FirstHit(Agent):
+        ...     name = "first_hit"
+        ...
+        ...     async def run(self, topic, tool):
+        ...         return await run_episode(topic, tool, self.work)
+        ...
+        ...     async def work(self, episode):
+        ...         page = episode.search(episode.topic.text, "The question as it is.").page
+        ...         episode.finish(f"Explanation: [{page.shown[0]}]\\nExact Answer: unknown")
+        >>> asyncio.run(FirstHit().run(topic, tool)).answer.citations
+        ('d1',)
     """
 
     name: str
@@ -165,6 +182,14 @@ class Episode:
         tool: the session of the question.
         opening: the messages at the start. None: the question as a message of the user.
         clock: returns seconds.
+
+    Example:
+        >>> episode = Episode(topic, tool)
+        >>> episode.search("old mill", "It may be in the text.").page.shown
+        ('d1',)
+        >>> episode.finish("Explanation: [d1]\\nExact Answer: 1820\\nConfidence: 90%")
+        >>> [message["role"] for message in episode.messages]
+        ['user', 'assistant', 'tool', 'assistant']
     """
 
     def __init__(

@@ -39,6 +39,10 @@ class OneShotAgent(Agent):
     Args:
         listed: the number of documents in the list.
         clock: returns seconds.
+
+    Example:
+        >>> asyncio.run(OneShotAgent(listed=10).run(topic, tool)).answer.documents
+        ('d1',)
     """
 
     name = "one_shot"
@@ -77,6 +81,10 @@ class ClosedBookAgent(ChatAgent):
     With a prompt that asks for a list of documents (`closed_book_list`), the lines of the list are
     titles, urls or identifiers in the model's own words, which the run's resolver maps to documents
     (`RunResources.resolver`; without one, nothing is listed). See `resolve_listed_titles`.
+
+    Example:
+        >>> agent = ClosedBookAgent(budget=Budget(turns=1))
+        >>> asyncio.run(agent.run(topic, tool))  # doctest: +SKIP
     """
 
     name = "closed_book"

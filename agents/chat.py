@@ -75,6 +75,10 @@ class ChatAgent(Agent):
     Raises:
         InputError: for impossible values, for a window that one reply would fill, and for a cap on
             money without a price.
+
+    Example:
+        >>> agent = ChatAgent(prompt="browsecomp_plus", budget=Budget(turns=20))
+        >>> asyncio.run(agent.run(topic, tool))  # doctest: +SKIP
     """
 
     name = "chat"

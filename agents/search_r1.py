@@ -45,6 +45,10 @@ class SearchR1Agent(ChatAgent):
 
     Raises:
         InputError: for a tool whose search needs other arguments than a query.
+
+    Example:
+        >>> agent = SearchR1Agent(budget=Budget(turns=4))
+        >>> asyncio.run(agent.run(topic, tool))  # doctest: +SKIP
     """
 
     name = "search_r1"

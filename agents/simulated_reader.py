@@ -30,6 +30,13 @@ class SimulatedReader:
     Args:
         needed_facts: the facts that each question needs, by qid.
         answers: the accepted answers by qid, the fullest first.
+
+    Example:
+        >>> from soundingline.toolkit.data import StatedFact
+        >>> fact = StatedFact("Mill", named=("the old mill",), titled=("It was built in 1820",))
+        >>> reader = SimulatedReader({"q1": [fact]}, {"q1": ["1820"]})
+        >>> reader.answer("q1", [ShownText("d1", "Mill", "It was built in 1820.")]).exact
+        '1820'
     """
 
     def __init__(
@@ -42,13 +49,17 @@ class SimulatedReader:
     def answer(self, qid: str, shown: Iterable[ShownText]) -> Answer:
         """The answer to a question after these texts, with confidence 100 or 0."""
         texts = [(each, _plain(each.title), _plain(each.text)) for each in shown]
+        everything = "\n".join(text for _, _, text in texts)
         facts, sources = self._needed[qid], dict[str, None]()
         stated = 0
         for fact in facts:
-            named, titled = _pattern(fact.named), _pattern((*fact.named, *fact.titled))
+            # Most facts have not been shown, which a search for plain strings tells quickly.
+            named = [wording for wording in map(_plain, fact.named) if wording in everything]
+            titled = [wording for wording in map(_plain, fact.titled) if wording in everything]
             subject = _plain(fact.subject)
             for each, title, text in texts:
-                if (titled if title == subject else named).search(text):
+                wordings = named + titled if title == subject else named
+                if any(_states(text, wording) for wording in wordings):
                     sources[each.docid] = None
                     stated += 1
                     break
@@ -63,7 +74,7 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def _pattern(wordings: Iterable[str]) -> re.Pattern[str]:
-    """Any of the wordings, not inside a longer word or number."""
-    either = "|".join(re.escape(_plain(wording)) for wording in wordings)
-    return re.compile(rf"(?<!\w)(?:{either})(?!\w|[.,]\d)")
+def _states(text: str, wording: str) -> bool:
+    """Whether a text has the wording, not inside a longer word or number."""
+    whole = rf"(?<!\w){re.escape(wording)}(?!\w|[.,]\d)"
+    return wording in text and re.search(whole, text) is not None

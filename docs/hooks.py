@@ -13,6 +13,10 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 CONF = ROOT / "conf"
+EXAMPLES = (
+    "Public classes and functions, from their docstrings. In the examples `index` is a small "
+    "`LexicalIndex`, and `tool` a `RankedBrowsing` that is opened over `backend` and `store`."
+)
 # The classes of a user's script, by package.
 REFERENCE = {
     "soundingline.pipelines": None,  # its `__all__`
@@ -81,7 +85,7 @@ def described(text):
 
 
 def reference():
-    parts = ["# API reference", "Public classes and functions, from their docstrings."]
+    parts = ["# API reference", EXAMPLES]
     for module, names in REFERENCE.items():
         parts.append(f"## {module}")
         names = names or sorted(import_module(module).__all__, key=str.lower)

@@ -91,10 +91,7 @@ class IndexedCollection:
         """Another engine's index of the same units, opened; built if it is missing."""
         path, digest = _place(self.folder, self.segmenter, engine, self.corpus)
         self.others[path.name] = digest
-        # A lock of its own: encoding a corpus takes hours, and others need the folder.
-        lock = self.folder / f".{path.name}.lock"
-        settings = self._shards_of(engine)
-        return _opened(engine, self.store, path, self.corpus, lock, **settings)
+        return _opened(engine, self.store, path, self.corpus, **self._shards_of(engine))
 
     def _shards_of(self, engine: Any) -> dict[str, int]:
         return {"shards": self.shards} if self.shards > 1 and divisible(engine) else {}
@@ -167,9 +164,9 @@ def prepare(
     *,
     indexed: bool = True,
 ) -> IndexedCollection:
-    """Open what stands under `root`; build what is missing, one process at a time. The index waits
-    until it is asked for where `indexed` is false. What is complete is opened without a lock, so
-    that `root` may be read-only; `InputError` where it is, and something is missing."""
+    """Open what stands under `root`; build what is missing, each part by one process. The index
+    waits until it is asked for where `indexed` is false. What is complete is opened without a lock,
+    so that `root` may be read-only; `InputError` where it is, and something is missing."""
     if segmenter.first and not benchmark.in_passages:
         raise InputError(
             f"the corpus of {benchmark.name} was not released in passages",
@@ -183,7 +180,7 @@ def prepare(
     store = _store(benchmark, segmenter, folder, corpus)
 
     def open_index(**settings: Any) -> Any:
-        return _opened(engine, store, path, corpus, folder / ".lock", **settings)
+        return _opened(engine, store, path, corpus, **settings)
 
     prepared = IndexedCollection(
         store,
@@ -222,11 +219,15 @@ def _texts(folder: Path, corpus: str) -> Path:
     return folder / f"documents-{corpus}"
 
 
-def _opened(
-    engine: Engine, store: SqliteStore, path: Path, corpus: str, lock: Path, **settings: Any
-) -> Any:
+def _lock_of(path: Path) -> Path:
+    """The lock to build `path`. Each part has its own, because encoding a corpus takes hours, and
+    other cells build theirs meanwhile."""
+    return path.parent / f".{path.name}.lock"
+
+
+def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str, **settings: Any) -> Any:
     if not path.exists():
-        with building_lock(lock, f"the index '{path}'"):
+        with building_lock(_lock_of(path), f"the index '{path}'"):
             if not path.exists():
                 if notice := getattr(engine, "notice", lambda units: "")(store.unit_count):
                     notify(notice)
@@ -237,11 +238,13 @@ def _opened(
 def _store(benchmark: Benchmark, segmenter: Segmenter, folder: Path, corpus: str) -> SqliteStore:
     texts = _texts(folder, corpus)
     spans = folder / f"{segmenter.name}-spans-{fingerprint(corpus, segmenter.fingerprint)}"
-    if not (texts.exists() and spans.exists()):
-        with building_lock(folder / ".lock", f"the document store '{spans}'"):
+    if not texts.exists():
+        with building_lock(_lock_of(texts), f"the document store '{texts}'"):
             if not texts.exists():
                 reading = track(benchmark.documents(), f"Storing {benchmark.name}")
                 SqliteStore.build(texts, reading, corpus_fingerprint=corpus).close()
+    if not spans.exists():
+        with building_lock(_lock_of(spans), f"the document store '{spans}'"):
             if not spans.exists():
                 with SqliteStore(texts, corpus_fingerprint=corpus) as store:
                     store.add_units(spans, segmenter)

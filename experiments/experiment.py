@@ -33,6 +33,12 @@ class Experiment:
     Args:
         settings: the composed configuration.
         verbose: whether to print tables and progress as the commands do. Warnings always are.
+
+    Example:
+        >>> experiment = Experiment.compose("unit=maxp", "retriever=bm25_tuned")
+        >>> experiment
+        Experiment.compose('unit=maxp', 'retriever=bm25_tuned')
+        >>> experiment.rank().to_frame()  # doctest: +SKIP
     """
 
     def __init__(self, settings: Settings, *, verbose: bool = False) -> None:

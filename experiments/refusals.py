@@ -92,10 +92,11 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError):
         do = "free or change the disk, or name another folder, then run the same command"
         return str(InputError(f"{error.strerror or error}: {error.filename or 'no file'}", do=do))
-    if isinstance(error, InstantiationException) and (cause := error.__cause__):
+    raised = error.__cause__
+    if isinstance(error, InstantiationException) and raised:
         # `Error in call to target ...`, around what the constructor of a class raised.
         group = re.search(r"full_key: (\S+)", str(error))
-        text = f"{group[1] if group else 'an option'}: {type(cause).__name__}: {cause}"
+        text = f"{group[1] if group else 'an option'}: {type(raised).__name__}: {raised}"
     else:
         text = " ".join(str(error).split())
     override = text.removeprefix("Error merging override ")

@@ -39,6 +39,12 @@ class PipelineBackend:
     Raises:
         InputError: If the pipeline does not accept queries or does not return ranked documents.
             Other errors of the pipeline are raised unchanged.
+
+    Example:
+        >>> from soundingline.toolkit.data import SearchRequest
+        >>> backend = PipelineBackend(index.bm25() >> MaxP())
+        >>> [hit.docid for hit in backend.search(SearchRequest("old river")).hits]
+        ['d1', 'd2']
     """
 
     def __init__(

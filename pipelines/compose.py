@@ -110,6 +110,11 @@ class MaxP(ByArguments, pt.Transformer):
 
     Raises:
         InputError: For another depth.
+
+    Example:
+        >>> ranking = (index.bm25() >> MaxP()).search("river mill built")
+        >>> ranking[["docno", "passage"]].values.tolist()
+        [['d1', 'd1%p1'], ['d2', 'd2%p0']]
     """
 
     def __init__(self, depth: int | None = None) -> None:

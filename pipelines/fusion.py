@@ -69,6 +69,11 @@ class ReciprocalRankFusion(Fusion):
 
     Raises:
         InputError: For arguments out of range.
+
+    Example:
+        >>> both = ReciprocalRankFusion(index.bm25(), index.ql())
+        >>> both.search("old river")["docno"].tolist()
+        ['d1%p0', 'd2%p0']
     """
 
     def __init__(
@@ -102,6 +107,11 @@ class Interpolation(Fusion):
 
     Raises:
         InputError: For arguments out of range.
+
+    Example:
+        >>> both = Interpolation(index.bm25(), index.ql(), weight=0.3)
+        >>> both.search("old river")["docno"].tolist()
+        ['d1%p0', 'd2%p0']
     """
 
     def __init__(

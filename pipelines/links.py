@@ -50,6 +50,14 @@ class LinkExpansion(Stage):
 
     Raises:
         InputError: For arguments out of range, and for a collection without links.
+
+    Example:
+        >>> from soundingline.toolkit.benchmarks.links import LinkGraph
+        >>> from soundingline.toolkit.data import Link
+        >>> links = LinkGraph.build([Link("d1", "d2")])
+        >>> expanded = index.bm25() >> MaxP() >> LinkExpansion(links, head=1)
+        >>> expanded.search("mill")["docno"].tolist()
+        ['d1', 'd2']
     """
 
     def __init__(

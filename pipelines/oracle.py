@@ -35,6 +35,13 @@ class OracleRetriever(Stage):
 
     Raises:
         InputError: For another depth, and for a collection without judgements of the tier.
+
+    Example:
+        >>> judged = {"evidence": {"1": {"d2": 1}}}
+        >>> collection = Collection("mine", index=index, qrels=judged, texts=index.texts)
+        >>> oracle = OracleRetriever(BM25()).bind(collection)
+        >>> oracle.search("old mill")["docno"].tolist()
+        ['d2%p0', 'd1%p0', 'd1%p1']
     """
 
     def __init__(

@@ -68,7 +68,8 @@ class Q2Q(Rewriter):
             placeholders.
 
     Example:
-        >>> question = Q2Q(model) >> index.bm25(k1=25, b=1.0)  # doctest: +SKIP
+        >>> pipe = Q2Q(reasoning=True) >> index.bm25(k1=25, b=1.0)
+        >>> pipe.search("mill built")  # doctest: +SKIP
 
     Source: "Revisiting Text Ranking in Deep Research" (2026), section 3.2.5.
     """

@@ -54,6 +54,13 @@ class Retriever(Stage):
     Raises:
         InputError: without an index, for parameters out of range, for a query of the wrong kind,
             for a unit to score that the index does not have.
+
+    Example:
+        >>> (index.bm25(depth=1) >> MaxP())(queries)["docno"].tolist()
+        ['d1']
+        >>> candidates = queries.assign(docno="d1%p1")  # a unit to score
+        >>> index.bm25()(candidates)["score"].round(3).tolist()
+        [0.263]
     """
 
     depth: int = 1000
@@ -187,6 +194,10 @@ class BM25(Retriever):
         source: the tuning that chose `k1` and `b`, for the record of a run; it changes nothing.
         operators: `phrases` honours quoted phrases and `-word` in `query` (see
             `soundingline.pipelines.lexical.operators`), with our index alone. None ignores them.
+
+    Example:
+        >>> index.bm25(k1=25, b=1.0).search("old river")["docno"].tolist()
+        ['d1%p0', 'd2%p0']
     """
 
     k1: float = 0.9
@@ -227,6 +238,10 @@ class QueryLikelihood(Retriever):
 
     Args:
         mu: the smoothing parameter, above 0. The default is Anserini's.
+
+    Example:
+        >>> index.ql(mu=500).search("old river")["docno"].tolist()
+        ['d1%p0', 'd2%p0']
     """
 
     mu: float = 1000.0
@@ -261,6 +276,10 @@ class RM3(Retriever):
         fb_terms: the number of feedback terms.
         fb_docs: the number of feedback units.
         original_weight: the weight of the original query, 0 to 1.
+
+    Example:
+        >>> index.bm25().rm3(fb_docs=1, fb_terms=5).search("mill")["docno"].tolist()
+        ['d1%p0', 'd1%p1']
     """
 
     k1: float = 0.9

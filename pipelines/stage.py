@@ -54,6 +54,11 @@ class Collection:
         questions: the texts of the benchmark's questions by qid; None: unknown.
         qrels: the benchmark's judgements by tier, qid and docid, for `OracleRetriever` alone.
         engine: the run's engine, which also indexes documents with phrases; None: unknown.
+
+    Example:
+        >>> collection = Collection("mine", index=index, texts=index.texts)
+        >>> BM25(k1=25, b=1.0).bind(collection).search("mill")["docno"].tolist()
+        ['d1%p0', 'd1%p1']
     """
 
     fingerprint: str
@@ -143,6 +148,13 @@ class Stage(ByArguments, pt.Transformer):
     A subclass is a dataclass, or has a constructor that stores its arguments as attributes; it
     overrides what it needs of the methods below. Stages among its arguments are bound and checked
     with it. Two stages are equal if their arguments and their collections are.
+
+    Example:
+        >>> class Lowercase(Stage):
+        ...     def transform(self, inp):
+        ...         return inp.assign(query=inp["query"].str.lower())
+        >>> (Lowercase() >> index.bm25()).search("MILL")["docno"].tolist()
+        ['d1%p0', 'd1%p1']
     """
 
     needs_llm: ClassVar[bool] = False

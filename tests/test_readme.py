@@ -9,8 +9,10 @@ import subprocess
 import sys
 
 import pytest
+from support import demo_figure
 from support.benchmarks import HARBOUR, prepare_beir, prepare_vaswani
 from support.documents import CONF, ROOT, documents, mentions
+from support.needs import SOAK
 
 from soundingline.toolkit.runs import RunFolder
 
@@ -95,3 +97,29 @@ def test_no_documented_command_reads_a_folder_that_a_clone_lacks(mention):
     chosen = [item.partition("=")[2] for item in mention.arguments if item.startswith("benchmark=")]
     options = {option for value in chosen for option in value.split(",")}
     assert not options & FOLDERS, mention.source
+
+
+def test_the_readme_shows_the_record_of_the_demo():
+    """Table, headline and plot; `make demo-figure` makes the record of a run, and writes all."""
+    part, plot = demo_figure.shown(json.loads(demo_figure.RECORD.read_text(encoding="utf-8")))
+    assert demo_figure.PART.findall(demo_figure.README.read_text(encoding="utf-8")) == [part]
+    assert demo_figure.PLOT.read_text(encoding="utf-8") == plot
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not SOAK, reason="the demo takes more than a minute: make test-soak")
+def test_the_record_is_what_the_demo_measures(tmp_path):
+    (command,) = (
+        line.split("soundingline ", 1)[1]
+        for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
+        if "soundingline run" in line and line.endswith("name=demo hydra/launcher=processes")
+    )
+    subprocess.run(
+        [sys.executable, "-m", "soundingline.experiments", *command.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+    )
+    record = json.loads(demo_figure.RECORD.read_text(encoding="utf-8"))
+    assert demo_figure.recorded(tmp_path / "runs/demo") == record

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import rich.console
+from rich.cells import cell_len
 from rich.console import ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
@@ -57,11 +58,6 @@ def escape_control(text: str) -> str:
 def notify(line: str) -> None:
     """Print a line for the user on standard error."""
     sys.stderr.write(f"soundingline: {escape_control(line)}\n")
-
-
-def tell_next(line: str) -> None:
-    """Print on standard error what the user can open or do after a command."""
-    sys.stderr.write(f"Next: {escape_control(line)}\n")
 
 
 def print_traceback(
@@ -132,6 +128,25 @@ class _PlainColumn(TextColumn):
         return Text(escape_control(self.text_format.format(task=task)))
 
 
+_NOTE = 16  # columns for it
+
+
+class _NameColumn(_PlainColumn):
+    """A description, cut in its middle where the line has no room for it: counts, times and a
+    note come first."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__("{task.description}")
+        self._columns = columns  # of the line, without the other parts
+
+    def render(self, task: Task) -> Text:
+        text = super().render(task).plain
+        room = max(self._columns - (_NOTE if task.fields["note"] else 0), 20)
+        if cell_len(text) > room:
+            text = f"{text[: room // 3]}…{text[len(text) - room + room // 3 + 1 :]}"
+        return Text(text)
+
+
 class LiveNote:
     """A note of a progress bar that calls `read` whenever the bar is drawn."""
 
@@ -178,10 +193,11 @@ def progress_bar(*, transient: bool = False) -> Progress:
     console = Console(stderr=True)
     if not console.is_terminal or multiprocessing.current_process().name != "MainProcess":
         return _ProgressLines(console=console, disable=True)
+    bar = 28 if console.width >= 120 else 10
     return Progress(
         SpinnerColumn(),
-        _PlainColumn("{task.description}"),
-        BarColumn(bar_width=28),
+        _NameColumn(console.width - bar - 34),
+        BarColumn(bar_width=bar),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),

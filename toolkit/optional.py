@@ -47,8 +47,6 @@ _EXTRAS = {
     "submitit": "launchers",
     "ray": "ray",
     "opensearchpy": "opensearch",
-    "mlflow": "mlflow",
-    "wandb": "wandb",
 }
 
 

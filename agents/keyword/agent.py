@@ -51,6 +51,10 @@ class KeywordAgent(Agent):
 
     Raises:
         InputError: for impossible values.
+
+    Example:
+        >>> asyncio.run(KeywordAgent(max_searches=2).run(topic, tool)).answer.exact
+        '1820'
     """
 
     name = "keyword"

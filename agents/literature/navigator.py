@@ -98,6 +98,10 @@ class Navigator(Agent):
 
     Raises:
         InputError: for impossible values, and for an interface that does not score.
+
+    Example:
+        >>> navigator = Navigator(rounds=2, listed=10)
+        >>> asyncio.run(navigator.run(topic, literature)).answer.documents  # doctest: +SKIP
     """
 
     name = "navigator"

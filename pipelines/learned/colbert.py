@@ -78,6 +78,11 @@ class ColBERT(VectorRetriever):
 
     ColBERTv2's own lengths are 180 for documents and 32 for queries. A query that is expanded has
     `query_max_length` tokens.
+
+    Example:
+        >>> colbert = ColBERT("colbert-ir/colbertv2.0", storage="float16")
+        >>> colbert.build(units, path, corpus_fingerprint="mine")  # doctest: +SKIP
+        >>> pipe = colbert.open(path).retriever() >> MaxP()  # doctest: +SKIP
     """
 
     storage: str = "float16"
@@ -237,6 +242,10 @@ class ColBERTReranker(NeuralReranker):
     `ColBERT` says which checkpoints can be read. The `counts` add `pairs`; the different texts that
     were `encoded`, and those that were `truncated`. A text is encoded once for all queries of a
     batch.
+
+    Example:
+        >>> pipe = index.bm25() >> ColBERTReranker(depth=50) >> MaxP()
+        >>> pipe.search("old river")  # doctest: +SKIP
     """
 
     model: str = field(default="colbert-ir/colbertv2.0", kw_only=False)

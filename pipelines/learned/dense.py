@@ -63,6 +63,12 @@ class Dense(VectorRetriever):
             For a tokenizer that does not do so (Llama's does not, Qwen3-Embedding's does).
         normalise: Whether vectors have length 1, so that their dot product is the cosine.
         document_max_length: Replaces `max_length` where a unit is a whole document.
+
+    Example:
+        >>> prefixes = {"query_prefix": "query: ", "document_prefix": "passage: "}
+        >>> dense = Dense("intfloat/e5-base-v2", **prefixes)
+        >>> dense.build(units, path, corpus_fingerprint="mine")  # doctest: +SKIP
+        >>> pipe = dense.open(path).retriever() >> MaxP()  # doctest: +SKIP
     """
 
     base: str | None = None

@@ -40,6 +40,11 @@ class Sparta(SparseRetriever):
 
     Args:
         terms: The largest number of terms that a document keeps, 2000 as published.
+
+    Example:
+        >>> sparta = Sparta(terms=1000)
+        >>> sparta.build(units, path, corpus_fingerprint="mine")  # doctest: +SKIP
+        >>> pipe = sparta.open(path).retriever(sparta) >> MaxP()  # doctest: +SKIP
     """
 
     model: str = field(default="BeIR/sparta-msmarco-distilbert-base-v1", kw_only=False)

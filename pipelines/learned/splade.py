@@ -153,6 +153,11 @@ class Splade(SparseRetriever):
         query_model: A checkpoint for the queries alone, of the same vocabulary. The default is
             `model`. `revision` is that of `model`.
         scale: Impacts are round(weight x scale), 100 as published; None keeps exact float32.
+
+    Example:
+        >>> splade = Splade("naver/splade-v3", scale=100)
+        >>> splade.build(units, path, corpus_fingerprint="mine")  # doctest: +SKIP
+        >>> pipe = splade.open(path).retriever(splade) >> MaxP()  # doctest: +SKIP
     """
 
     model: str = field(default="naver/splade-v3", kw_only=False)

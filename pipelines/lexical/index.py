@@ -131,6 +131,13 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
     Raises:
         InputError: if there is no index, if it is damaged, of another format version, made by
             another version of its analyzer, or of another corpus.
+
+    Example:
+        >>> documents = [{"docno": "d1", "text": "old mills"}, {"docno": "d2", "text": "a harbour"}]
+        >>> LexicalIndex.build(documents, "my-index").bm25().search("mill")["docno"].tolist()
+        ['d1']
+        >>> LexicalIndex("my-index").document_frequency("mill")
+        1
     """
 
     ARTIFACT_TYPE = ARTIFACT_METADATA["type"]
@@ -564,7 +571,13 @@ class TextLoader(ByArguments, pt.Transformer):
 
 class LexicalIndexer(ByArguments, pt.Indexer):
     """Writes a `LexicalIndex` of rows with `docno`, `text` and perhaps `title`, so that it can end
-    an indexing pipeline. Arguments as of `LexicalIndex.build`."""
+    an indexing pipeline. Arguments as of `LexicalIndex.build`.
+
+    Example:
+        >>> upper = pt.apply.generic(lambda rows: rows.assign(text=rows["text"].str.upper()))
+        >>> len((upper >> LexicalIndexer("my-index")).index([{"docno": "d1", "text": "old mills"}]))
+        1
+    """
 
     def __init__(
         self,

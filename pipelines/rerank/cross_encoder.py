@@ -138,6 +138,10 @@ class CrossEncoder(NeuralReranker):
 
     Columns, `InputError`s and arguments are those of `NeuralReranker` and `Reranker`; `max_length`
     is at least 8. The `counts` add `truncated` pairs.
+
+    Example:
+        >>> pipe = index.bm25() >> CrossEncoder(depth=50) >> MaxP()
+        >>> pipe.search("old river")  # doctest: +SKIP
     """
 
     model: str = field(default=MODEL, kw_only=False)

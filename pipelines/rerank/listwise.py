@@ -137,6 +137,10 @@ class Listwise(HeadReranker):
             package's own prompt.
         max_words: The first words of a passage that a request has.
         cache: Folder of the cached replies. The default is that of the collection.
+
+    Example:
+        >>> pipe = index.bm25() >> Listwise(depth=20, window=10, step=5) >> MaxP()
+        >>> pipe.search("old river")  # doctest: +SKIP
     """
 
     model: BlockingModel | None = field(default=None, kw_only=False)

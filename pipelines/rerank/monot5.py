@@ -170,6 +170,10 @@ class MonoT5(NeuralReranker):
     Columns, `InputError`s and other arguments are those of `NeuralReranker` and `Reranker`. The
     `counts` add `pairs`; pairs with the document `truncated`, with a query that left it no room
     (`queries_too_long`), and with an empty document (`empty_texts`).
+
+    Example:
+        >>> pipe = index.bm25() >> MonoT5(depth=50) >> MaxP()
+        >>> pipe.search("old river")  # doctest: +SKIP
     """
 
     model: str = field(default=MODEL, kw_only=False)

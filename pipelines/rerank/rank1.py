@@ -77,6 +77,10 @@ class Rank1(Reranker):
     Raises:
         InputError: If the server returns no log-probabilities, and without a model.
         ModelError: If a request fails; the scores of its batch are lost.
+
+    Example:
+        >>> pipe = index.bm25() >> Rank1(depth=20, max_tokens=500) >> MaxP()
+        >>> pipe.search("old river")  # doctest: +SKIP
     """
 
     model: BlockingModel | None = field(default=None, kw_only=False)

@@ -156,6 +156,10 @@ class RankLLaMA(NeuralReranker):
 
     Columns, `InputError`s and other arguments are those of `NeuralReranker` and `Reranker`. The
     `counts` add pairs with the document `truncated`, or the query (`queries_truncated`).
+
+    Example:
+        >>> pipe = index.bm25() >> RankLLaMA(depth=50) >> MaxP()
+        >>> pipe.search("old river")  # doctest: +SKIP
     """
 
     model: str = field(default=PASSAGE, kw_only=False)

@@ -46,7 +46,12 @@ _COUNTS = (
 
 
 class Pair(NamedTuple):
-    """A query and the text of a candidate (title in front, as it was indexed)."""
+    """A query and the text of a candidate (title in front, as it was indexed).
+
+    Example:
+        >>> Pair("old mill", "Mill. The old mill stands by the river.").query
+        'old mill'
+    """
 
     query: str
     text: str
@@ -462,6 +467,11 @@ class RerankHead(HeadReranker):
             `rank` and all others of the ranking. A row that it leaves out is put at the head's end.
         depth: Rows of each query to score; None for all.
         texts: See `HeadReranker`.
+
+    Example:
+        >>> shortest = pt.apply.doc_score(lambda row: -len(row["text"]))
+        >>> (index.bm25() >> RerankHead(shortest, depth=10)).search("river")["docno"].tolist()
+        ['d1%p0', 'd2%p0']
     """
 
     stage: pt.Transformer = field(kw_only=False)

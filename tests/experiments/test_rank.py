@@ -92,7 +92,7 @@ def test_unjudged_questions_and_unknown_documents_are_counted_and_shown(entry, d
     given = ("benchmark=cacm", f"paths.data={data_root}", "benchmark.split=null")
     assert entry("rank", *given, "name=all") == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "55 judgements" in said
+    assert "55 judged documents" in said
     assert "12 of 64 questions" in said
     summary = json.loads(Path("runs/all/evaluation/summary.json").read_text())
     assert summary["counts"]["unjudged"] == 12

@@ -144,7 +144,7 @@ def test_an_agent_that_returns_no_trajectory_is_told_so(stranger, capsys):
 def test_a_class_that_cannot_be_made_is_named_with_its_line(stranger, capsys):
     assert stranger("run", *TINY, "agent=unmade", "name=r") == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "'stranger.Unmade'" in line and "in a constructor" in line
+    assert "agent: ValueError: in a constructor (stranger.py:" in line
     assert place("in a constructor").split()[0] in line
 
 

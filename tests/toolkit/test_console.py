@@ -309,3 +309,17 @@ def test_only_an_error_in_the_users_code_has_a_line_behind_its_traceback(strange
         print_traceback(caught.type, caught.value.with_traceback(inwards), inwards)
         text = "".join(traceback.format_exception(caught.value))
         assert capsys.readouterr().err == text + last
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_long_name_is_cut_before_counts_and_times_are(width, monkeypatch):
+    stream = io.StringIO()
+    options = {"file": stream, "force_terminal": True, "width": width, "color_system": None}
+    monkeypatch.setattr(console, "Console", lambda **_: Console(**options))
+    with console.progress_bar() as bar:
+        name = f"Answering ({'long-' * 30}c89a770d)"
+        bar.add_task(name, total=1_000, completed=999, note="accuracy 0.06")
+        bar.refresh()
+    text = stream.getvalue()
+    assert "c89a770d) ━" in text
+    assert " 999/1000 0:00:00 " in text and " accuracy 0.06" in text

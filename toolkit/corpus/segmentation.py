@@ -70,7 +70,13 @@ class Segmenter(ABC):
 
 @dataclass
 class WholeDocument(Segmenter):
-    """One unit per document: its whole text."""
+    """One unit per document: its whole text.
+
+    Example:
+        >>> document = Document("d1", "", "The old mill stands by the river.")
+        >>> [unit.unit_id for unit in WholeDocument().units(document)]
+        ['d1']
+    """
 
     name: ClassVar[str] = "document"
     whole_documents: ClassVar[bool] = True
@@ -86,7 +92,13 @@ class WholeDocument(Segmenter):
 @dataclass
 class DocumentHead(Segmenter):
     """One unit per document: its first `max_tokens` tokens (default: 512, as in BrowseComp-Plus),
-    title not included, counted by a `tokenizer` (`soundingline.toolkit.tokens.load_tokenizer`)."""
+    title not included, counted by a `tokenizer` (`soundingline.toolkit.tokens.load_tokenizer`).
+
+    Example:
+        >>> document = Document("d1", "", "The old mill stands by the river.")
+        >>> [unit.text for unit in DocumentHead(max_tokens=4).units(document)]
+        ['The old mill stands']
+    """
 
     max_tokens: int = 512
     tokenizer: str | None = None
@@ -126,6 +138,11 @@ class Passages(Segmenter):
         splitter: `rules` (fast), `spacy` (`en_core_web_sm`, an optional package) or `released`.
         aggregate: rank documents by their best passage (Max-P). The passages are the same, so both
             settings have one fingerprint and share an index.
+
+    Example:
+        >>> document = Document("d1", "", "The mill is old. It was built in 1820. It stands still.")
+        >>> [unit.unit_id for unit in Passages(max_tokens=10).units(document)]
+        ['d1%p0', 'd1%p1']
     """
 
     max_tokens: int = 250

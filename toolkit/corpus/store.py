@@ -64,6 +64,11 @@ class SqliteStore:
     Raises:
         InputError: if a folder is absent, damaged, of another version, or was built from
             something else.
+
+    Example:
+        >>> store = SqliteStore.in_memory({"d1": "The old mill.", "d2": "A harbour."})
+        >>> (len(store), "d1" in store, store.document("d2").text)
+        (2, True, 'A harbour.')
     """
 
     def __init__(

@@ -23,7 +23,12 @@ from typing_extensions import NotRequired, TypedDict
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import Qrels, parent
 from soundingline.toolkit.errors import InputError, parse
-from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Judge, holds_answer
+from soundingline.toolkit.evaluation.answers import (
+    ExactAnswerJudge,
+    Judge,
+    holds_answer,
+    polar_answer,
+)
 from soundingline.toolkit.evaluation.branches import branch_measures
 from soundingline.toolkit.evaluation.evaluation import (
     RANKINGS,
@@ -148,8 +153,10 @@ def evaluate_run(
 
         `counts` has, among others, `no_call`: answers without any call of a tool; `reminded`:
         questions whose model was reminded of the answer's format; `no_format`: those of them whose
-        answer still lacks it, which do not count as `answered`; `calls`, of which `repeated` have
-        the arguments of an earlier call but for the reason, and `refused_<code>` were refused;
+        answer still lacks it, which do not count as `answered`; `yes_no`: questions that ask for
+        yes or no, of which `yes_no_by_chance` have the more frequent of these answers; `calls`, of
+        which `repeated` have the arguments of an earlier call but for the reason, and
+        `refused_<code>` were refused;
         `ended_<reason>`: questions by the reason why they ended.
 
     Raises:
@@ -434,6 +441,13 @@ def _calibration(
     return {"calibration_error": (error, len(claims))}
 
 
+def _polar_counts(accepted: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """The number of questions that ask for yes or no, and how many of them the more frequent of
+    the two answers; none without such a question."""
+    polar = Counter(filter(None, map(polar_answer, accepted.values())))
+    return {"yes_no": polar.total(), "yes_no_by_chance": max(polar.values())} if polar else {}
+
+
 def _counts(
     recorded: Sequence[Trajectory],
     qids: Sequence[str],
@@ -471,6 +485,7 @@ def _counts(
         "no_format": formless,
         "unjudged": len(qids) - len(evidence),
         "without_accepted_answer": len(qids) - len(accepted),
+        **_polar_counts(accepted),
         **{status: statuses[status] for status in STATUSES},
         **{f"ended_{reason}": count for reason, count in sorted(reasons.items())},
         "calls": len(calls),

@@ -21,7 +21,7 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -50,6 +50,11 @@ class Verdict(NamedTuple):
     """A judge's verdict on one answer.
 
     Accuracies are comparable only if the judge's name and the hash of its `settings` are equal.
+
+    Example:
+        >>> verdict = ExactAnswerJudge().verdict("q1", Answer(exact="In 1820."), ["1820"])
+        >>> (verdict.correct, verdict.exact, verdict.contained)
+        (True, False, True)
     """
 
     qid: str
@@ -66,7 +71,12 @@ class Verdict(NamedTuple):
 
 class Judge(ABC):
     """Decides whether an answer is correct. `fingerprint` is a hash of the judge's settings, and
-    `label` what a report calls the judge."""
+    `label` what a report calls the judge.
+
+    Example:
+        >>> ExactAnswerJudge().label  # a judge by rule
+        'the exact rule'
+    """
 
     name: str
     label: str = ""
@@ -122,32 +132,59 @@ def answer_tokens(text: str) -> list[str]:
         >>> answer_tokens("The 1,000.0 ships!")
         ['1000', 'ships']
     """
-    visible = _stream_safe(without_format_characters(text))
-    plain = unicodedata.normalize("NFKC", visible).lower()
-    tokens = list(_tokens(plain))
-    return [token for token in tokens if token not in _ARTICLES] or tokens or plain.split()
+    return _answer_tokens(_normal(text))
 
 
 def holds_answer(text: str, accepted: Sequence[str]) -> bool:
     """Whether a text contains an accepted answer, both normalised as for `contained`. `yes` and
     `no` are never found, because they say nothing in a longer text."""
-    phrases = findable(accepted)
-    if not phrases:
-        return False
-    tokens = phrase_of(text)
-    return any(phrase in tokens for phrase in phrases)
+    return bool(found_in(text, findable(accepted)))
 
 
 def findable(accepted: Sequence[str]) -> list[str]:
-    """The accepted answers that can be searched for in a text, as `phrase_of` writes them: those
-    that are neither empty nor `yes` or `no`."""
-    return [phrase_of(text) for text in accepted if (t := answer_tokens(text)) and not _is_polar(t)]
+    """The accepted answers that `found_in` can search for, as phrases: those that are neither empty
+    nor `yes` or `no`."""
+    every = map(answer_tokens, accepted)
+    return [_phrase(tokens) for tokens in every if tokens and not _is_polar(tokens)]
 
 
-def phrase_of(text: str) -> str:
-    """The tokens of a text with a space around each, so that one phrase contains another exactly if
-    its tokens do."""
-    return f" {' '.join(answer_tokens(text))} "
+def found_in(text: str, phrases: Iterable[str]) -> set[str]:
+    """Those of the phrases (see `findable`) whose tokens the text contains, in their order."""
+    normal = _normal(text)
+    # It contains each token of the text, of numbers the digits. Most texts lack most phrases, which
+    # this tells without splitting them.
+    flat = normal.translate(_PUNCTUATION)
+    possible = [
+        phrase
+        for phrase in phrases
+        if all(token.translate(_PUNCTUATION) in flat for token in phrase.split())
+    ]
+    if not possible:
+        return set()
+    content = _phrase(_answer_tokens(normal))
+    return {phrase for phrase in possible if phrase in content}
+
+
+def polar_answer(accepted: Sequence[str]) -> str:
+    """`yes` or `no` if that is what each accepted answer says; else an empty string."""
+    said = {" ".join(answer_tokens(text)) for text in accepted}
+    return said.pop() if said in ({"yes"}, {"no"}) else ""
+
+
+def _phrase(tokens: Sequence[str]) -> str:
+    """The tokens with a space around each, so that one phrase contains another exactly if its
+    tokens do."""
+    return f" {' '.join(tokens)} "
+
+
+def _normal(text: str) -> str:
+    visible = _stream_safe(without_format_characters(text))
+    return unicodedata.normalize("NFKC", visible).lower()
+
+
+def _answer_tokens(normal: str) -> list[str]:
+    tokens = _tokens(normal)
+    return [token for token in tokens if token not in _ARTICLES] or tokens or normal.split()
 
 
 def token_f1(tokens: Sequence[str], accepted: Sequence[str]) -> float:
@@ -193,13 +230,14 @@ def _contains(tokens: list[str], accepted: list[str]) -> bool:
     return any(tokens[at : at + width] == accepted for at in range(len(tokens) - width + 1))
 
 
-def _tokens(text: str) -> Iterator[str]:
+def _tokens(text: str) -> list[str]:
+    tokens: list[str] = []
     end = 0
     for match in _NUMBER.finditer(text):
-        yield from _words(text[end : match.start()])
-        yield _number(match[0])
+        tokens += _words(text[end : match.start()])
+        tokens.append(_number(match[0]))
         end = match.end()
-    yield from _words(text[end:])
+    return tokens + _words(text[end:])
 
 
 def _words(text: str) -> list[str]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from soundingline.toolkit.trajectory import SEARCHES, Trajectory
+from soundingline.toolkit.trajectory import SEARCHES, ToolCall, Trajectory
 
 _WORD = re.compile(r"[^\W_]+")
 _FUNCTION_WORDS = frozenset(
@@ -54,18 +54,18 @@ def branch_measures(trajectory: Trajectory) -> Mapping[str, float]:
     candidates: list[frozenset[str]] = []  # the candidate terms of each query
     capital: set[str] = set()
     small: set[str] = set()
-    for call in trajectory.calls:
-        query = call.arguments.get("query", call.arguments.get("pattern"))
-        if call.name in SEARCHES and not call.error and isinstance(query, str):
+    calls = [(call, _query(call)) for call in trajectory.calls if not call.error]
+    last = max((at for at, (_, query) in enumerate(calls) if query is not None), default=-1)
+    for call, query in calls[: last + 1]:  # no search follows later outputs
+        if query is not None:
             asked.append(query)
             queries.append(terms(query))
             candidates.append((queries[-1] & (capital - small)) - question)
-        if not call.error:
-            output = call.output
-            for text in filter(None, asked):
-                output = output.replace(text, " ")
-            for word in _WORD.findall(output):
-                (small if word[0].islower() else capital).add(word.casefold())
+        output = call.output
+        for text in filter(None, asked):
+            output = output.replace(text, " ")
+        for word in set(_WORD.findall(output)):
+            (small if word[0].islower() else capital).add(word.casefold())
     if not queries:
         return {}
     branches = _branches(candidates)
@@ -82,6 +82,12 @@ def branch_measures(trajectory: Trajectory) -> Mapping[str, float]:
         "branches_abandoned": float(abandoned),
         "returns_to_question": float(returns),
     }
+
+
+def _query(call: ToolCall) -> str | None:
+    """What a call searched for; None if it is no search."""
+    query = call.arguments.get("query", call.arguments.get("pattern"))
+    return query if call.name in SEARCHES and isinstance(query, str) else None
 
 
 def _branches(candidates: Sequence[frozenset[str]]) -> list[tuple[int, frozenset[str]]]:

@@ -23,6 +23,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from html import escape
 from itertools import chain
 from pathlib import Path
@@ -72,6 +73,8 @@ OF_QUESTIONS = (
     "questions",
     "unjudged",
     "without_accepted_answer",
+    "yes_no",
+    "yes_no_by_chance",
     "asking_for_documents",
     "without_targets",
 )
@@ -112,6 +115,11 @@ class Evaluation:
         judge: what judged the answers: a model's name, or the exact rule; empty without answers.
         prices: role -> the date of the price list by which its dollars were computed anew; empty if
             they are those that were billed.
+
+    Example:
+        >>> evaluation = evaluate_ranking({"q1": ["d2", "d1"]}, {"q1": {"d1": 1}}, ["RR"])
+        >>> (evaluation.metrics, evaluation.per_question)
+        ({'RR': 0.5}, {'RR': {'q1': 0.5}})
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -158,6 +166,11 @@ class EvaluatedRun(Evaluation):
     shows it as a table.
 
     `factors` are what was varied, option names by group, such as `{"unit": "passage"}`.
+
+    Example:
+        >>> EvaluatedRun(name="bm25", metrics={"AP": 0.25}, denominators={"AP": 40})
+        <EvaluatedRun bm25: AP 0.25>
+        >>> load_run("runs/first").to_frame()  # doctest: +SKIP
     """
 
     name: str
@@ -512,5 +525,6 @@ def trec_run(rankings: Mapping[str, Sequence[str]], tag: str) -> str:
     return "".join(lines)
 
 
+@lru_cache(maxsize=1 << 16)  # a document stands in many rankings
 def _field(text: str) -> str:
     return re.sub(r"\s", lambda match: f"%{ord(match[0]):02X}", text) or "%"

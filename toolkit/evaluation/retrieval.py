@@ -34,7 +34,7 @@ import ir_measures
 from soundingline.toolkit.corpus.resolve import AMBIGUOUS
 from soundingline.toolkit.data import Qrels, parents
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.evaluation.answers import findable, phrase_of
+from soundingline.toolkit.evaluation.answers import findable, found_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,9 +182,9 @@ def answer_coverage(
             positions.setdefault(docid, []).append((qid, rank))
     first: dict[str, int] = {}
     for docid, text in texts(positions.keys()):
-        content = phrase_of(text)
+        found = found_in(text, [phrase for qid, _ in positions[docid] for phrase in answers[qid]])
         for qid, rank in positions[docid]:
-            if any(phrase in content for phrase in answers[qid]):
+            if not found.isdisjoint(answers[qid]):
                 first[qid] = min(rank, first.get(qid, rank))
     return {
         f"AnswerCoverage@{depth}": {

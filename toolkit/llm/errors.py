@@ -25,6 +25,11 @@ class ModelError(Exception):
         retry_after: The seconds that the server asks to wait, or None.
         attempts: The number of requests that were sent.
         queue_seconds: How long the last of them waited for a place in flight.
+
+    Example:
+        >>> error = ModelError("the server closed the connection", retry_after=2.0)
+        >>> (error.code, error.retryable, error.retry_after)
+        ('model_error', False, 2.0)
     """
 
     code: ClassVar[str] = "model_error"

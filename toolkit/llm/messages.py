@@ -38,7 +38,12 @@ def tool_result(call_id: str, text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool call as the model wrote it. `arguments` is raw text and may be malformed."""
+    """A tool call as the model wrote it. `arguments` is raw text and may be malformed.
+
+    Example:
+        >>> ToolCall("call_1", "search", '{"query": "old mill"}').name
+        'search'
+    """
 
     id: str
     name: str
@@ -83,6 +88,10 @@ class Usage:
     `input` includes `cached` (read from a prefix cache) and `cache_write` (written to one, where
     that is billed apart), which includes `cache_write_long` (written for the longer of the API's
     two lifetimes); `output` includes `reasoning`.
+
+    Example:
+        >>> Usage(input=900, output=-1).input is None  # an impossible count
+        True
     """
 
     input: int | None = None
@@ -117,6 +126,10 @@ class Turn:
         tokens: The tokens of the text with their log-probabilities, if the settings request them
             and the server returns them.
         queue_seconds: How long the last request waited for a place among those in flight.
+
+    Example:
+        >>> Turn(text="1820", usage=Usage(input=900, output=20)).usage.output
+        20
     """
 
     text: str = ""
@@ -172,6 +185,10 @@ class SamplingParams:
 
     Raises:
         InputError: If a value is out of range.
+
+    Example:
+        >>> SamplingParams(temperature=0.0, max_output_tokens=500).max_output_tokens
+        500
     """
 
     temperature: float | None = None
@@ -230,7 +247,13 @@ def _within(name: str, value: float | None, low: float, high: float) -> None:
 
 
 class ChatModel(Protocol):
-    """One model behind one API; any number of requests at once, from one event loop or several."""
+    """One model behind one API; any number of requests at once, from one event loop or several.
+
+    Example:
+        >>> async def answer(model: ChatModel) -> str:
+        ...     turn = await model.respond([{"role": "user", "content": "When was it built?"}])
+        ...     return turn.text
+    """
 
     name: str
 

@@ -167,8 +167,7 @@ def contrasts(data: ReportData) -> list[Contrast]:
         if data.against_baseline:
             for name in (name for name in names if baseline and name != baseline):
                 change = data.change(name)
-                subject = change.replace(": ", " ")
-                found.append(Contrast(name, baseline, benchmark, subject, "", change))
+                found.append(Contrast(name, baseline, benchmark, change, "", change))
         elif data.too_many_colours or not (pairs := one_factor_contrasts(group)):
             for row in data.comparisons_on(data.main):
                 if row.a in names:
@@ -225,7 +224,7 @@ def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list
         clear = [(one, row) for one, row in rows if data.significant(row)]
         tested += [row for _, row in rows]
         if clear:
-            resolved += _resolved(data, measure, clear, rows)
+            resolved += _resolved(data, measure, clear, rows, names_baseline=not resolved)
         elif rows:
             unresolved[measure] = rows
     if not tested:
@@ -260,8 +259,11 @@ def _resolved(
     measure: str,
     clear: Sequence[tuple[Contrast, PairedComparison]],
     rows: Sequence[tuple[Contrast, PairedComparison]],
+    *,
+    names_baseline: bool,
 ) -> list[TextSpan]:
-    """A sentence with the largest resolved differences of a measure, and the number of others."""
+    """A sentence with the largest resolved differences of a measure, and how many others are
+    resolved and are not."""
     largest = sorted(clear, key=lambda pair: -abs(pair[1].difference))[:_NAMED]
     spans: list[TextSpan] = []
     before: tuple[str, str] | None = None
@@ -283,11 +285,16 @@ def _resolved(
         before = (one.subject, verb)
     end = ""
     if data.against_baseline:
+        baseline = f" {data.within(largest[0][0].b)}" if names_baseline else ""
         mean = f" ({_short(largest[0][1].mean_b, measure)})" if data.systems is None else ""
-        end += f", against the baseline {data.within(largest[0][0].b)}{mean}"
-    if more := len(clear) - len(largest):
-        end += f"; {more} more of the {len(rows)} differences in {measure} "
-        end += "is resolved" if more == 1 else "are resolved"
+        end += f", against the baseline{baseline}{mean}"
+    more, left = len(clear) - len(largest), len(rows) - len(clear)
+    of = f"of the {len(rows)} differences in {measure}"
+    if more:
+        end += f"; {more} more {of} {'is' if more == 1 else 'are'} resolved"
+        end += f", {left} {'is' if left == 1 else 'are'} not" if left else ""
+    elif left:
+        end += f"; {left} {of} {'is' if left == 1 else 'are'} not resolved"
     return [*spans, TextSpan(f"{end}. ")]
 
 
@@ -379,6 +386,7 @@ def warnings(data: ReportData) -> list[str]:
         if total and (answers or count != "without_accepted_answer"):
             over = sum(denominator(run, count) for run in runs)
             lines.append(f"{text}: {total:,} of {over:,} questions{together}.")
+    lines += dict.fromkeys(filter(None, map(_chance, runs)))
     if unscored := sum(run.counts.get("unscored_documents", 0) for run in runs):
         lines.append(f"Documents that could not be scored: {unscored:,}.")
     if warning := simulation(runs):
@@ -400,6 +408,20 @@ def warnings(data: ReportData) -> list[str]:
             "comparable."
         )
     return lines
+
+
+def _chance(run: EvaluatedRun) -> str:
+    """What an agent that knows nothing gets for questions that ask for yes or no; empty if a run
+    has none."""
+    polar, right = run.counts.get("yes_no", 0), run.counts.get("yes_no_by_chance", 0)
+    if not polar or "accuracy" not in run.metrics:
+        return ""
+    questions = question_count(run) - run.counts.get("without_accepted_answer", 0)
+    return (
+        f"Yes/no questions: {polar:,} of {questions:,}. The more frequent of the two answers, "
+        f"given to all of them, is right on {right:,}, which is accuracy "
+        f"{value_text(right / questions, 'accuracy')} without any reading."
+    )
 
 
 def _span(counts: Iterable[int]) -> str:
@@ -456,7 +478,7 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
     one_other = len({row.b for row in rows}) == 1
     if one_other:
         mean = value_text(rows[0].mean_b, measure)
-        notes.append(f"Differences from {data.label(rows[0].b)}, with {measure} {mean}.")
+        notes.append(f"Differences from {data.within(rows[0].b)}, with {measure} {mean}.")
     counts = {run.name: recorded_count(run) for run in data.runs}
     most = max(min(counts[row.a], counts[row.b]) for row in rows)
     if is_usage(measure) and min(row.n for row in rows) < most:

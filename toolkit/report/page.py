@@ -136,7 +136,13 @@ class TextSpan:
 
 @dataclass(frozen=True)
 class Report:
-    """One report as HTML (a file that loads nothing) and as Markdown."""
+    """One report as HTML (a file that loads nothing) and as Markdown.
+
+    Example:
+        >>> Report(html="<p>1</p>", markdown="1").markdown
+        '1'
+        >>> write_report(folder, render(runs, compare(runs), title="mine"))  # doctest: +SKIP
+    """
 
     html: str
     markdown: str

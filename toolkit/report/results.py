@@ -44,6 +44,7 @@ from soundingline.toolkit.report.page import (
 from soundingline.toolkit.trajectory import STATUSES
 
 T = TypeVar("T")
+BASELINE = "baseline"  # the label of the run that others are compared with
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,19 @@ class ReportData:
         return next(group for group in groups if any(run.name == name for run in group))
 
     def within(self, name: str) -> str:
-        """The label of a run among those over the same benchmark."""
+        """The varied factors of a run among those over the same benchmark; its name if none
+        varies."""
         group = self.on_benchmark_of(name)
         factors = varied_factors(group)
-        if self.systems is None or not factors:
-            return self.label(name)
+        if not factors:
+            return name
         labels = zip(group, factor_labels(group, factors), strict=True)
         return next(label for run, label in labels if run.name == name)
 
     def change(self, name: str) -> str:
-        """What a run changes against the chosen baseline of its benchmark, such as `retriever:
-        bm25_default`; the label of the run where its factors are the baseline's, or another run
-        changes the same."""
+        """What a run changes against the chosen baseline of its benchmark, such as
+        `retriever=bm25_default`; the varied factors of the run where its factors are the
+        baseline's, or another run changes the same."""
         group = self.on_benchmark_of(name)
         baseline = next((run for run in group if run.name in self.baselines), None)
         if not self.against_baseline or baseline is None:
@@ -144,15 +146,23 @@ class ReportData:
         return _ranked(self.runs, measure)
 
     def marks(self, measure: str) -> dict[str, str]:
-        """Mark the best runs of each benchmark.
+        """Mark the best runs of each benchmark; with a baseline, the runs that differ from it.
 
         Returns:
-            Name of a run -> `best` for a run that is significantly better than every other one of
-            its benchmark; where there is none, `tie` for the run with the best mean and for those
-            that do not differ significantly from it.
+            Name of a run -> `higher` or `lower` for a run that differs significantly from the
+            baseline, if runs were compared with it alone. Else `best` for a run that is
+            significantly better than every other one of its benchmark; where there is none, `tie`
+            for the run with the best mean and for those that do not differ significantly from it.
         """
         marks: dict[str, str] = {}
         for group in by_benchmark(self.runs):
+            baseline = next((run.name for run in group if run.name in self.baselines), None)
+            if self.against_baseline and baseline is not None:
+                for run in group:
+                    row = self.comparison(measure, run.name, baseline)
+                    if row is not None and self.significant(row):
+                        marks[run.name] = "higher" if row.difference > 0 else "lower"
+                continue
             ranked = _ranked(group, measure)
             values = equal_ties([run.metrics[measure] for run in ranked])
             if describe(measure).better == NEITHER or len(set(values)) < 2:
@@ -171,7 +181,10 @@ class ReportData:
 def _changes(run: EvaluatedRun, baseline: EvaluatedRun) -> str:
     names = dict.fromkeys([*run.factors, *baseline.factors])
     values = {name: (factor_value(run, name), factor_value(baseline, name)) for name in names}
-    return ", ".join(f"{n}: {one}" for n, (one, other) in values.items() if one != other)
+    changes = [f"{name}={one}" for name, (one, other) in values.items() if one != other]
+    # A setting of a stage that the run lacks says no more than the stage.
+    told = [change for change in changes if not change.endswith("=—")]
+    return ", ".join(told or changes)
 
 
 def best_first(items: Sequence[T], values: Sequence[float], measure: str) -> list[T]:
@@ -223,7 +236,7 @@ def report_data(
     main = main or next((name for name in known if name in tested), next(iter(known), ""))
     compared = any(baseline in (row.a, row.b) for row in comparisons)
     baseline = baseline or names[0]
-    return ReportData(
+    data = ReportData(
         styles=_styles(runs, main, baseline),
         comparisons=[row for row in comparisons if row.a in names and row.b in names],
         main=main,
@@ -235,6 +248,27 @@ def report_data(
         traces=traces or {},
         systems=systems,
     )
+    return replace(data, styles=_by_change(data)) if compared else data
+
+
+def _by_change(data: ReportData) -> list[RunStyle]:
+    """The runs labelled by what each changes against the baseline, with the benchmark in front if
+    there are several; by their other labels where the factors do not distinguish them."""
+    labels = [
+        " · ".join(
+            filter(
+                None,
+                [
+                    data.benchmark(run.name),
+                    BASELINE if run.name in data.baselines else data.change(run.name),
+                ],
+            )
+        )
+        for run in data.runs
+    ]
+    if not _labelled(data) or len(set(labels)) < len(labels):
+        return list(data.styles)
+    return [replace(s, label=label) for s, label in zip(data.styles, labels, strict=True)]
 
 
 def _styles(runs: Sequence[EvaluatedRun], main: str, baseline: str) -> list[RunStyle]:
@@ -351,7 +385,10 @@ def results_section(data: ReportData) -> Section:
             " no_call: answers without any tool call. reminded: questions whose first answer did "
             "not have the requested format, so that the model was reminded of it once."
         )
-    if any(data.marks(measure) for measure in data.measures):
+    marks = {mark for measure in data.measures for mark in data.marks(measure).values()}
+    if marks & {"higher", "lower"}:
+        note += " ▲, ▼: significantly higher or lower than the baseline in a paired test."
+    elif marks:
         note += (
             " Bold: the best run, significantly different from every other one in a paired test. "
             "≈: the run with the best mean, or a run that does not differ significantly from it "
@@ -393,7 +430,8 @@ def results_table(
         ]
         rows.append([name, *numbers[:1], *counted, *numbers[1:]])
     titles = [*measures[:1], *counts, *measures[1:]]
-    varied = " · ".join(varied_factors(data.runs)) if _labelled(data) else "run"
+    labelled = _labelled(data) and not data.against_baseline
+    varied = " · ".join(varied_factors(data.runs)) if labelled else "run"
     return Table([*texts(varied), *map(Column, titles)], rows, folded=folded)
 
 

@@ -24,6 +24,7 @@ from soundingline.toolkit.report.results import (
 )
 
 WIDTH = 80
+SIGNS = {"tie": "≈", "higher": "▲", "lower": "▼"}
 _NAME = 16  # longer factors and names fold
 _FEW = (
     "accuracy",
@@ -77,7 +78,12 @@ def comparison_table(
         marks = data.marks(name)
         numbers[name] = [measured(run, name, marks.get(run.name, "")) for run in data.runs]
     names: Columns = {"run": [style.entry for style in data.styles]}
-    if all(style.label != style.run.name for style in data.styles):
+    notes = []
+    if data.against_baseline:
+        notes.append(f"Baseline: {data.within(data.baseline)}.")
+        if any(data.marks(measure) for measure in data.measures):
+            notes.append("▲, ▼: significantly higher or lower than the baseline.")
+    elif all(style.label != style.run.name for style in data.styles):
         factors = {
             factor: [TableEntry(factor_value(run, factor)) for run in data.runs]
             for factor in varied_factors(data.runs)
@@ -87,9 +93,10 @@ def comparison_table(
     left_out: list[str] = []
     while len(numbers) > 1 and _width(names, {**numbers, **counts}) > WIDTH:
         left_out.insert(0, numbers.popitem()[0])
-    note = f"No room for {', '.join(left_out)}: see the report." if measures and left_out else ""
-    note = " ".join(filter(None, [simulation(runs), note]))
-    return _table(names, {**numbers, **counts}, title, note)
+    notes.append(simulation(runs))
+    if measures and left_out:
+        notes.append(f"No room for {', '.join(left_out)}: see the report.")
+    return _table(names, {**numbers, **counts}, title, " ".join(filter(None, notes)))
 
 
 def benchmark_tables(
@@ -178,4 +185,4 @@ def _words(head: str) -> str:
 
 
 def _text(entry: TableEntry) -> str:
-    return escape_control(f"≈{entry.text}" if entry.mark == "tie" else entry.text)
+    return escape_control(f"{SIGNS.get(entry.mark, '')}{entry.text}")

@@ -57,6 +57,11 @@ class Grep(Browsing):
 
     Raises:
         InputError: for settings out of range, and if google-re2 is not installed.
+
+    Example:
+        >>> grep = Grep().open(backend, store)
+        >>> grep.call("grep", {"reason": "A year.", "pattern": "18[0-9]+"}).page.shown
+        ('d1',)
     """
 
     uses_pipeline: ClassVar[bool] = False

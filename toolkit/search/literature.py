@@ -58,7 +58,12 @@ ListReranker = Callable[[str, str, Sequence[tuple[str, str]]], list[str]]
 
 
 class Located(NamedTuple):
-    """A passage that concerns a requirement, and how much of the requirement it matches."""
+    """A passage that concerns a requirement, and how much of the requirement it matches.
+
+    Example:
+        >>> Located("d1%p0", 0.5).unit_id
+        'd1%p0'
+    """
 
     unit_id: str
     score: float
@@ -93,6 +98,11 @@ class Operators:
         resolver: finds the documents of `resolve`.
         order: the re-ranker of `order`.
         fields: further metadata by docid; a field `abstract` is the abstract.
+
+    Example:
+        >>> tool = Literature(operators=Operators(passages=store)).open(backend, store)
+        >>> [spec["name"] for spec in tool.specs()]
+        ['search', 'read']
     """
 
     links: LinkGraph | None = None
@@ -120,6 +130,11 @@ class Literature(SearchTool):
         largest_hub: documents with more links than this are not expanded.
         max_lines, max_bytes: size of one page of a whole text.
         operators: see `bind`.
+
+    Example:
+        >>> literature = Literature().open(backend, store)
+        >>> literature.call("search", {"query": "old mill"}).page.shown
+        ('d1',)
     """
 
     depth: int = 1000

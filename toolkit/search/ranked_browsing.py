@@ -45,6 +45,11 @@ class Browsing(SearchTool):
         max_lines, max_bytes: size of one output, in lines and in bytes of UTF-8.
         reason_words: words of the argument `reason`, at most. A call with a longer one is refused.
             None for any number.
+
+    Example:
+        >>> read = tool.call("read_document", {"reason": "It is the first hit.", "docid": "d1"})
+        >>> read.page.lines
+        ('The old mill stands by the river.', 'It was built in 1820.')
     """
 
     depth: int = 1000
@@ -232,6 +237,15 @@ class RankedBrowsing(Browsing):
             `none`.
 
     For the other settings see `Browsing` and `SearchTool`. Source: Pi-Serini (arXiv:2605.10848).
+
+    Example:
+        >>> tool = RankedBrowsing(page=3).open(backend, store)
+        >>> result = tool.call("search", {"reason": "Where is it?", "query": "old mill"})
+        >>> print(result.text)
+        [search_id=s1 ranks 1-1 of 1 query="old mill"]
+        1. docid=d1 score=0.8197 title=Mill
+           The old mill stands by the river. It was built in 1820.
+        End of the ranking.
     """
 
     excerpt: str = "window"

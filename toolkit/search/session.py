@@ -42,7 +42,13 @@ from soundingline.toolkit.trajectory import TIERS, Answer, Exposure, ToolCall
 
 class CachedSearch(NamedTuple):
     """A search whose ranking can be paged through: its hits, at most as many as were requested,
-    their unit ids, and the notes of the backend."""
+    their unit ids, and the notes of the backend.
+
+    Example:
+        >>> _, search = tool.rank("old mill", depth=5)
+        >>> (search.request.query, list(search.unit_ids))
+        ('old mill', ['d1'])
+    """
 
     request: SearchRequest
     hits: Sequence[Hit]
@@ -52,7 +58,12 @@ class CachedSearch(NamedTuple):
 
 class ToolOutput(NamedTuple):
     """The text of a tool for the model, what it shows as values, and the search of a call that
-    searched."""
+    searched.
+
+    Example:
+        >>> ToolOutput("Nothing matched.").page is None
+        True
+    """
 
     text: str
     page: Page | Refusal | None = None
@@ -62,7 +73,12 @@ class ToolOutput(NamedTuple):
 class Tool(NamedTuple):
     """A tool of an interface. `serve` takes the checked arguments by name; `searches_by` names the
     argument for the query of a tool that searches, and `reads_by` that for the id of a document or
-    unit of a tool that reads."""
+    unit of a tool that reads.
+
+    Example:
+        >>> [made.spec.name for made in tool.tools()]
+        ['search', 'read_search_results', 'read_document']
+    """
 
     spec: ToolSpec
     serve: Callable[..., ToolOutput]
@@ -97,6 +113,10 @@ class SearchTool(ABC):
 
     Raises:
         InputError: for settings out of range.
+
+    Example:
+        >>> [spec["name"] for spec in RankedBrowsing().open(backend, store).specs()]
+        ['search', 'read_search_results', 'read_document']
     """
 
     max_rankings: int = 32
@@ -348,6 +368,12 @@ class ExposureLog:
     docids; passages count as their documents. `rows` has one row for the first showing of each
     document, and of each layer of it, in the last three tiers. A row counts all tokens of tool
     output, error messages included, up to the end of its call.
+
+    Example:
+        >>> _ = tool.call("search", {"reason": "Where is it?", "query": "old mill"})
+        >>> _ = tool.call("read_document", {"reason": "It is the first hit.", "docid": "d1"})
+        >>> tool.exposures.tiers
+        {'surfaced': ('d1',), 'previewed': ('d1',), 'opened': ('d1',), 'cited': ()}
     """
 
     def __init__(self) -> None:

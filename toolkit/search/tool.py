@@ -39,6 +39,10 @@ class Parameter:
         choices: the words that are accepted; null stands for `default`.
         default: the choice of a call that makes none.
         words: the most words of a string, separated by white space; None for any number.
+
+    Example:
+        >>> Parameter("limit", "How many hits.", bounds=(1, 50), default="5").bounds
+        (1, 50)
     """
 
     name: str
@@ -130,7 +134,12 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """The name, description and parameters of a tool, as a model sees them."""
+    """The name, description and parameters of a tool, as a model sees them.
+
+    Example:
+        >>> ToolSpec("find", "Search the collection.", (Parameter("query", "What to find."),)).name
+        'find'
+    """
 
     name: str
     description: str
@@ -181,6 +190,10 @@ class ToolError(Exception):
         code: one of the codes that `docs/agents.md` lists.
         message: the text for the model, which follows the code.
         tool, field: the tool that was called and the argument that was wrong, if there is one.
+
+    Example:
+        >>> str(ToolError("empty_query", "The query is empty.", tool="search", field="query"))
+        '[error code=empty_query tool=search field=query] The query is empty.'
     """
 
     def __init__(self, code: str, message: str, *, tool: str = "", field: str = "") -> None:
@@ -196,6 +209,11 @@ class Page(ABC):
     Attributes:
         tier: the evidence tier of the documents on the page.
         layer: the layer of reading that the page shows (one of `LAYERS`), or an empty string.
+
+    Example:
+        >>> page = tool.call("search", {"reason": "Where is it?", "query": "old mill"}).page
+        >>> (page.tier, page.shown)
+        ('previewed', ('d1',))
     """
 
     tier: ClassVar[str]
@@ -215,7 +233,12 @@ class Page(ABC):
 @dataclass(frozen=True)
 class Continuation:
     """The call that shows what follows a page, without arguments that keep their defaults and
-    without `reason`, which the caller adds."""
+    without `reason`, which the caller adds.
+
+    Example:
+        >>> Continuation("read_search_results", {"search_id": "s1", "offset": 6}).tool
+        'read_search_results'
+    """
 
     tool: str
     arguments: Mapping[str, Any]
@@ -234,6 +257,11 @@ class ResultsPage(Page):
         continuation: the call for the next page; None on the last one.
         layer: see `Page`.
         excerpts: whether hits without a snippet are only listed: they do not count as previewed.
+
+    Example:
+        >>> page = tool.call("search", {"reason": "Where is it?", "query": "old mill"}).page
+        >>> (page.total, [hit.docid for hit in page.hits])
+        (1, ['d1'])
     """
 
     query: str
@@ -269,6 +297,10 @@ class DocumentPage(Page):
         first: the number of the first line, from 1.
         continuation: the call for the next page; None on the last one.
         layer: see `Page`.
+
+    Example:
+        >>> DocumentPage("d1", "Mill", ["The old mill stands by the river."], total=1).shown
+        ('d1',)
     """
 
     docid: str

@@ -35,6 +35,11 @@ class TopK(SearchTool):
             in pages of lines; each page names the call for the next one.
 
     `tokenizer` (see `SearchTool`) counts the tokens of hits too.
+
+    Example:
+        >>> tool = TopK(k=1).open(backend, store)
+        >>> tool.call("search", {"query": "old mill"}).page.shown
+        ('d1',)
     """
 
     k: int = 5

@@ -629,5 +629,5 @@ def test_what_compression_cannot_do_is_told_in_one_line(model, tmp_path, compres
     with pytest.raises(InputError, match=r"valid: \[tokens, 16\]"):
         index.rank([np.ones((3, 8), np.float32)], None, 5)
     monkeypatch.setattr("soundingline.toolkit.optional.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install 'soundingline\[faiss\]'"):
+    with pytest.raises(InputError, match=r"pip install -e '\.\[faiss\]'"):
         _ = encoder(model, compression="ivf_pq").fingerprint

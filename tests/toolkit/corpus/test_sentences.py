@@ -184,7 +184,7 @@ def test_passages_by_spacy_are_packed_by_its_tokens_and_trimmed(monkeypatch, lon
 @pytest.mark.skipif(_installed(), reason="the model is installed here")
 def test_an_absent_model_is_told_with_the_command_that_installs_it():
     sentences._spacy_model.cache_clear()
-    with pytest.raises(InputError, match=r"pip install -e '.*\[spacy\]'"):
+    with pytest.raises(InputError, match=r"pip install -e '\.\[spacy\]'"):
         sentences.spacy_sentences("One. Two.")
     with pytest.raises(InputError, match=r"spacy download en_core_web_sm"):
         _ = Passages(splitter="spacy").fingerprint

@@ -650,3 +650,11 @@ def test_refused_searches_are_in_no_branch_and_no_search_has_no_measure():
     assert branch_measures(only) == {}
     counted = branch_measures(replace(followed("a"), calls=[refused, *followed("brel").calls]))
     assert counted["candidate_searches"] == 0  # what a refused call shows is no name
+
+
+def test_yes_no_questions_are_counted_with_the_more_frequent_answer():
+    answers = {**ANSWERS, "right": ["Yes", "yes."], "wrong": ["No"], "broken": ["yes"]}
+    benchmark = SmallBenchmark(TOPICS, {"evidence": EVIDENCE}, answers)
+    counts = evaluate_run([], benchmark).counts
+    assert (counts["yes_no"], counts["yes_no_by_chance"]) == (3, 2)
+    assert "yes_no" not in evaluate_run([], BENCHMARK).counts

@@ -12,6 +12,8 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.answers import (
     ExactAnswerJudge,
     answer_tokens,
+    findable,
+    found_in,
     holds_answer,
     token_f1,
 )
@@ -173,3 +175,14 @@ def test_a_question_without_accepted_answers_cannot_be_judged():
 )
 def test_a_text_holds_an_answer_as_whole_tokens_in_order(text, accepted, held):
     assert holds_answer(text, accepted) is held
+
+
+def test_phrases_are_found_in_a_text_as_by_splitting_it():
+    text = "The ship (O'Neil) sank in 1,871.50 m; 3.14 of it, 01990–1995 and co-op. ﬁn ! ½"
+    held = ["O’Neil", "1871.5", "3.140", "1990", "1,995", "co op", "coop", "fin", "sank in", "½"]
+    for answer in [*held, "oneils", "187150", "314", "in sank", "995", "he"]:
+        (phrase,) = findable([answer])
+        split = f" {' '.join(answer_tokens(text))} "
+        assert (found_in(text, [phrase]) == {phrase}) is (phrase in split), answer
+    assert found_in(text, findable(held)) >= set(findable(["1871.5", "3.14", "1995", "fin"]))
+    assert found_in("!!!", [" !!! "]) == {" !!! "}

@@ -665,7 +665,7 @@ def test_addresses_and_keys_of_other_variables_change_nothing(peer, make, monkey
 def test_a_missing_sdk_is_told_with_the_way_to_install_it(make, monkeypatch):
     model = make()
     monkeypatch.setitem(sys.modules, model.sdk, None)
-    with pytest.raises(InputError, match=r"soundingline\[llm\]"):
+    with pytest.raises(InputError, match=r"\.\[llm\]"):
         model.ready()
 
 

@@ -527,7 +527,7 @@ def test_the_program_on_the_path_is_preferred_to_the_one_in_the_package(
 def test_without_program_and_package_both_are_named(weights, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("soundingline.toolkit.optional.find_spec", lambda package: None)
-    with pytest.raises(InputError, match=r"xllamacpp.*soundingline\[llamacpp\]"):
+    with pytest.raises(InputError, match=r"xllamacpp.*\.\[llamacpp\]"):
         LlamaCppServer(gguf=str(weights)).command("m", 1)
 
 

@@ -13,7 +13,7 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import PairedComparison, compare
 from soundingline.toolkit.evaluation.comparison import by_benchmark, systems_of
 from soundingline.toolkit.report import agents, benchmark_tables, comparison_table, render
-from soundingline.toolkit.report.comparison import contrasts, leaders, summary
+from soundingline.toolkit.report.comparison import contrasts, leaders, summary, warnings
 from soundingline.toolkit.report.results import report_data
 
 LOW, HIGH = (replace(c, factors={}, name=n) for c, n in zip(six_runs()[:2], "AB", strict=True))
@@ -99,10 +99,24 @@ def test_the_two_largest_resolved_differences_come_first_and_the_others_are_coun
     assert said.startswith("C lowers accuracy by 0.300 ")
     assert "and D raises it by 0.200" in said
     assert "; 2 more of the 4 differences in accuracy are resolved. No difference in nDCG" in said
+    # What is not resolved is counted too, and the baseline is named once.
+    some = [row._replace(p_holm=0.5 if row.a == "D" else 0.01) for row in rows]
+    said = words_of(*some, runs=runs, baseline="A")
+    assert "; 1 more of the 4 differences in accuracy is resolved, 1 is not. " in said
+    assert "against the baseline (0.400); 1 more of the 4 differences in nDCG@10" in said
+    assert said.count("baseline A") == 1
     # What is resolved comes first, whichever measure it is of.
     rows = [row._replace(p_holm=0.5 if row.measure == "accuracy" else 0.01) for row in rows]
     said = words_of(*rows, runs=runs, baseline="A")
     assert said.startswith("C lowers nDCG@10") and "No difference in accuracy is resolved" in said
+
+
+def test_the_chance_level_of_yes_no_questions_is_told_where_there_are_some():
+    counts = {"questions": 100, "without_accepted_answer": 20, "yes_no": 32, "yes_no_by_chance": 20}
+    runs = [replace(run, counts=counts) for run in (LOW, HIGH)]
+    (line,) = [one for one in warnings(data_of(runs=runs)) if one.startswith("Yes/no")]
+    assert line.startswith("Yes/no questions: 32 of 80.") and "accuracy 0.250" in line
+    assert not [one for one in warnings(data_of()) if "Yes/no" in one]
 
 
 def test_a_factorial_design_without_a_baseline_has_contrasts_of_one_factor_and_all_pairs_folded():
@@ -154,6 +168,14 @@ TWIN = replace(HIGH, name="C")
 )
 def test_a_run_is_best_if_it_differs_significantly_from_every_other_one(runs, pairs, marks):
     assert data_of(*pairs, runs=runs).marks("accuracy") == marks
+
+
+def test_with_a_baseline_the_runs_that_differ_from_it_are_marked():
+    pairs = (CLEAR, UNCLEAR._replace(a="C"))
+    for baseline, marks in (("A", {"B": "higher"}), ("B", {"A": "lower"})):
+        data = data_of(*pairs, runs=(LOW, HIGH, OTHER), baseline=baseline)
+        assert data.against_baseline
+        assert data.marks("accuracy") == marks
 
 
 def test_means_that_differ_by_rounding_alone_are_equal():
@@ -312,7 +334,7 @@ def test_differences_are_those_of_the_paired_comparison_on_each_benchmark():
     assert "Difference in nDCG@10 from tuned" in text
     # The differences of every benchmark are in the section of the baseline, and in its figures.
     section = text.partition("## Differences from the baseline")[2].partition("\n## ")[0]
-    assert section.count("| retriever: sira") == 3 and section.count("| retriever: bm25") == 3
+    assert section.count("| retriever=sira") == 3 and section.count("| retriever=bm25") == 3
     figures = report(runs, baseline="fever-tuned").html.partition('id="results"')[0]
     headings = re.findall(r"<figcaption>([^<]*)</figcaption>", figures)
     assert list(dict.fromkeys(headings)) == ["nq", "fever", "quora"]
@@ -503,9 +525,9 @@ def test_a_report_with_a_baseline_opens_with_what_each_change_does():
     assert headings[:2] == ["Differences from the baseline", "Results"]
     (figure,) = re.findall(r"<svg.*?</svg>", page.html, re.S)[:1]
     shown = re.findall(r"<text[^>]*>([^<]*)</text>", figure)
-    assert [text for text in shown if ":" in text] == [
-        "retriever: bm25_tuned",
-        "unit: passage",
+    assert [text for text in shown if "=" in text] == [
+        "retriever=bm25_tuned",
+        "unit=passage",
     ]
     assert {"difference in accuracy", "difference in recall_surfaced", "dollars"} <= set(shown)
     # Narrow screens have a figure for each measure instead.
