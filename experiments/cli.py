@@ -15,7 +15,7 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
@@ -105,6 +105,7 @@ COMMANDS = {
     ),
     "describe": ("maintenance:describe", "Show which options and values a command line chooses."),
 }
+COMPLETION = "completion"  # prints a script, and has no configuration
 # These take no paths and may be swept with -m.
 SWEPT = ("run", "rank", "tune", "enrich", "index")
 SHARDED = ("index", "enrich")
@@ -156,10 +157,13 @@ def _command(words: Sequence[str]) -> Callable[[], int]:
     """What runs the command that `words` name first, and returns its exit code."""
     if not words or words[0] in HELP:
         lines = [f"  {name:10} {about}" for name, (_, about) in COMMANDS.items()]
+        lines.append(f"  {COMPLETION:10} Print a script by which bash completes what you type.")
         end = "soundingline COMMAND --help describes a command."
         overview = ["usage: soundingline COMMAND [KEY=VALUE ...]", "", *lines, "", end]
         return partial(_print, "\n".join(overview))
     name, *arguments = words
+    if name == COMPLETION:
+        return partial(_print_completion, arguments)
     task = _task(name)
     if name == "serve":  # its options are not part of the configuration
         return partial(task, arguments)
@@ -173,6 +177,64 @@ def _command(words: Sequence[str]) -> Callable[[], int]:
 def _print(page: str) -> int:
     print(page)
     return 0
+
+
+def _print_completion(arguments: Sequence[str]) -> int:
+    """Print the script for bash: commands, their flags, and the options of each group."""
+    if arguments != ["bash"]:
+        raise InputError(
+            f"completion {' '.join(arguments) or 'without a shell'}",
+            valid="bash",
+            do='add to ~/.bashrc: eval "$(soundingline completion bash)"',
+        )
+    # The parser of serve is its own.
+    parsers = {name: CommandParser(name, _task(name)) for name in COMMANDS if name != "serve"}
+    groups = _by_group(options_of(()))
+    parts = {
+        "COMMANDS": " ".join((*COMMANDS, COMPLETION)),
+        "PATHS": "|".join(name for name, parser in parsers.items() if parser.takes_paths),
+        "KEYS": " ".join(f"{key}=" for key in (*groups, *(key for key, *_ in _root_settings()))),
+        "FLAGS": _cases({name: parser.flags() for name, parser in parsers.items()}),
+        "GROUPS": _cases(groups),
+    }
+    print(re.sub("|".join(parts), lambda match: parts[match[0]], _COMPLETION), end="")
+    return 0
+
+
+def _cases(words: Mapping[str, Sequence[str]]) -> str:
+    """The words by the names that have them."""
+    names: dict[str, list[str]] = {}
+    for name, each in words.items():
+        names.setdefault(" ".join(each), []).append(name)
+    return "\n".join(f'      {"|".join(own)}) words="{each}" ;;' for each, own in names.items())
+
+
+# Bash takes `llm@judge_llm=value` for five words, and completes the last one.
+_COMPLETION = """\
+_soundingline() {
+  local at=$COMP_CWORD current=${COMP_WORDS[COMP_CWORD]} key="" words="" head=""
+  if [[ $current == "=" ]]; then current=""; else at=$((at - 1)); fi
+  if [[ $COMP_CWORD == 1 ]]; then
+    words="COMMANDS"
+  elif [[ ${COMP_WORDS[at]} == "=" ]]; then
+    key=${COMP_WORDS[at-1]}
+    [[ ${COMP_WORDS[at-2]} == "@" ]] && key=${COMP_WORDS[at-3]}
+    [[ $current == *,* ]] && head=${current%,*},
+    case $key in
+GROUPS
+    esac
+  elif [[ $current == -* ]]; then
+    case ${COMP_WORDS[1]} in
+FLAGS
+    esac
+  elif set -- "$current"*; [[ ! ${COMP_WORDS[1]} =~ ^(PATHS)$ || ! -e $1 ]]; then
+    words="KEYS"
+  fi
+  COMPREPLY=($(compgen -P "$head" -W "$words" -- "${current#"$head"}"))
+  [[ ${COMPREPLY[0]} == *= || $key ]] && compopt -o nospace 2>/dev/null
+}
+complete -o default -F _soundingline soundingline
+"""
 
 
 def _task(name: str) -> Callable[..., Any]:
@@ -249,6 +311,16 @@ class CommandParser(argparse.ArgumentParser):
         flags = self.parse_intermixed_args([self._spelled(item) for item in arguments])
         refuse_secrets([item for item in flags.overrides if not self._is_path(item)])
         return flags
+
+    def flags(self) -> list[str]:
+        """Every flag, in its long form."""
+        longest = (max(action.option_strings, key=len, default="") for action in self._actions)
+        return list(dict.fromkeys([*filter(None, longest), "--help"]))
+
+    @property
+    def takes_paths(self) -> bool:
+        """Whether the command takes paths besides overrides."""
+        return self._path is not None
 
     def own_flags(self, flags: argparse.Namespace) -> dict[str, Any]:
         """The flags of the command's function."""
@@ -328,18 +400,12 @@ def usage(task: Callable[..., Any], arguments: Sequence[str]) -> str:
     ]
     if words:
         return _group_page(words[0], [CONF, *_folders(arguments)], chosen.get(words[0], ""))
-    groups: dict[str, list[str]] = {}
-    for path, names in sorted(options.items()):
-        group, _, below = path.partition("/")
-        if group == "hydra":
-            group, below = path, ""
-        shown = [f"{below}/{name}".lstrip("/") for name in sorted(names)]
-        default = chosen.get(group)
-        groups.setdefault(group, []).extend(
-            f"*{name}" if name == default else name for name in shown
-        )
+    groups = _by_group(options)
     settings = [_entry(f"{key}={value}", about) for key, value, about in _root_settings()]
-    lines = [_entry(group, ", ".join(names)) for group, names in groups.items()]
+    lines = [
+        _entry(group, ", ".join(f"*{n}" if n == chosen.get(group) else n for n in names))
+        for group, names in groups.items()
+    ]
     return "\n".join(
         [
             inspect.getdoc(task) or "",
@@ -351,6 +417,17 @@ def usage(task: Callable[..., Any], arguments: Sequence[str]) -> str:
             _HELP_END,
         ]
     )
+
+
+def _by_group(options: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """The names of all options of a group, with the folder below it that has them."""
+    groups: dict[str, list[str]] = {}
+    for path, names in sorted(options.items()):
+        group, _, below = path.partition("/")
+        if group == "hydra":
+            group, below = path, ""
+        groups.setdefault(group, []).extend(f"{below}/{name}".lstrip("/") for name in sorted(names))
+    return groups
 
 
 def _entry(name: str, about: str) -> str:

@@ -103,6 +103,7 @@ class Root:
     judge: Any = MISSING
     judge_llm: Any = None
     grid: Any = MISSING
+    logger: Any = None
     paths: Paths = field(default_factory=Paths)
     name: str | None = None
     laptop: bool = False

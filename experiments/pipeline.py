@@ -27,7 +27,11 @@ from soundingline.toolkit.corpus import Passages
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.data import DocumentStore
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.llm.blocking import BlockingModel, weights_fingerprint
+from soundingline.toolkit.llm.blocking import (
+    BlockingModel,
+    version_of_server,
+    weights_fingerprint,
+)
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.server import Servers
@@ -192,23 +196,25 @@ class Stages:
     @contextmanager
     def asking(
         self, ledger: Ledger, folder: Path, servers: Servers | None = None
-    ) -> Iterator[None]:
+    ) -> Iterator[dict[str, str]]:
         """The stages' language models run as long as the block, and their requests are entered in
         `ledger`; stages are closed at its end. Servers of ours write their logs to `folder`, and
-        are shared with those of `servers`."""
+        are shared with those of `servers`. Yields the versions of the servers by stage."""
         with ExitStack() as stack:
             if servers is None:
                 servers = stack.enter_context(Servers())
+            versions = {}
             for group, (blocking, llm) in self.models.items():
                 log = folder / f"{group}-server.log"
                 model = stack.enter_context(llm.running(log, servers))
                 stack.enter_context(blocking.started(model, ledger))
+                versions[group] = version_of_server(model)
             for transformer in (*self.transformers.values(), self.list_reranker):
                 if isinstance(transformer, Stage):
                     stack.callback(transformer.close)
             if self.scorer is not None:
                 stack.callback(self.scorer.close)
-            yield
+            yield versions
 
     def bound_scorer(self, caches: Path | None, **statistics: Any) -> RequirementScorer | None:
         """The scorer with what it works with; `statistics` are those of `ScorerResources`."""

@@ -186,7 +186,8 @@ def causes(run: EvaluatedRun, published: Mapping[str, Any], judge: str) -> Itera
         yield f"{count:,} questions were run, the paper has {questions:,}"
     if published.get("judge") not in (None, judge):
         yield f"the judge is {judge}, the paper's is {published['judge']}"
-    vllm, paper = manifest.get("versions", {}).get("vllm"), published.get("vllm")
+    served = manifest.get("servers", {}).get("llm", "").removeprefix("vLLM ")
+    vllm, paper = served or manifest.get("versions", {}).get("vllm"), published.get("vllm")
     if paper and vllm and vllm.split(".")[:2] != str(paper).split("."):
         yield f"vLLM is {vllm}, the paper ran {paper}"
     elif paper and not vllm and not config.get("laptop"):

@@ -44,12 +44,17 @@ from soundingline.experiments.rollouts import (
 from soundingline.experiments.run_context import RunContext, open_run, running
 from soundingline.experiments.sweep import obfuscate_cells
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.toolkit.console import Console, LiveNote, progress_bar
+from soundingline.toolkit.console import Console, LiveNote, progress_bar, tell_next
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.retrieval import parse_measures
-from soundingline.toolkit.llm.blocking import run_coroutine, weights_fingerprint
+from soundingline.toolkit.llm.blocking import (
+    run_coroutine,
+    version_of_server,
+    weights_fingerprint,
+)
 from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.report.traces import PAGE
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import RoundsFile, question_of
 from soundingline.toolkit.search.session import SearchTool
@@ -132,6 +137,10 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
             passages_of(interface),
         )
     report(cell, folder, config.repeats)
+    if prepared is None and not settings.multirun:  # neither in Python nor in a sweep
+        page = folder.path / PAGE
+        opened = f"open {page}, or " if page.is_file() else ""
+        tell_next(f"{opened}soundingline compare {folder.path} ANOTHER_RUN")
     if last:
         raise stopped(last, context, prepared_run)
     return cell
@@ -162,6 +171,7 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
         running(this.llm, folder.path / "server.log", context.servers) as served,
         progress_bar() as progress,
     ):
+        folder.note_servers({"llm": version_of_server(served.get("model"))})
         index = statistics(this.built) if this.agents[0].reads_document_frequencies else {}
         shared = {**index, "resolver": this.built.prepared.resolver, **served, "ledger": ledger}
         shared["simulated_reader"] = this.simulated_reader

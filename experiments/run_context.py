@@ -11,6 +11,7 @@ from typing import Any
 
 from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings, plain_values
+from soundingline.experiments.loggers import log_folder
 from soundingline.experiments.naming import claim_cell
 from soundingline.experiments.pipeline import Stages, stage_counts
 from soundingline.experiments.recorded import recorded_option
@@ -45,7 +46,8 @@ class RunContext:
         parts = parts or {}
         before = stage_counts(parts)
         try:
-            with stages.asking(self.ledger, self.folder.path, self.servers):
+            with stages.asking(self.ledger, self.folder.path, self.servers) as versions:
+                self.folder.note_servers(versions)
                 yield counted
         finally:
             counted |= stage_counts(parts, before)
@@ -76,6 +78,8 @@ def open_run(
     """
     config = settings.config
     budget = make(config.budget)
+    if config.logger is not None:
+        make(config.logger)  # which refuses what is wrong before anything is written
     described = recorded_option(settings) if benchmark is None else benchmark
     manifest = make_manifest(plain_values(config), dict(prints), dict(factors), dict(described))
     folder = claim_cell(settings, folder)
@@ -86,6 +90,7 @@ def open_run(
         servers_of_run(settings.multirun) as servers,
     ):
         yield RunContext(folder, manifest, ledger, servers)
+    log_folder(config.logger, folder.path)
 
 
 @contextmanager

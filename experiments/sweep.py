@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from soundingline.experiments.config import Settings, key_of, value_of
 from soundingline.experiments.launchers import slurm_watcher, wait_for_slurm
+from soundingline.experiments.loggers import log_folder
 from soundingline.experiments.naming import CELLS, SWEEP_CELLS, check_kind
 from soundingline.experiments.sweeper import NAME, Cells
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
@@ -82,6 +83,7 @@ class SweepStart(Callback):
     cells: ClassVar[int] = 0  # different ones; 0 where the sweeper decides as it goes
     submits_jobs: ClassVar[bool] = False  # which go on without this process
     slurm: ClassVar[bool] = False  # which runs those jobs
+    logger: ClassVar[Any] = None  # the option of that group
     baseline: ClassVar[Mapping[str, str]] = {}  # factors of the cell to compare with
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -102,6 +104,7 @@ class SweepStart(Callback):
         SweepStart.slurm = launcher.endswith("SlurmLauncher")
         if SweepStart.slurm:
             slurm_watcher()
+        SweepStart.logger = config.logger
         SweepStart.baseline = {str(key): str(value) for key, value in config.baseline.items()}
         for path in (SweepStart.folder / RECORD, SweepStart.folder / CELLS):
             if path.is_symlink():  # What is written there would land elsewhere.
@@ -262,6 +265,7 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
                 *([f"{_cells(waiting)} not begun"] if waiting else []),
             ],
         )
+        log_folder(SweepStart.logger, sweep)
     console = Console(stderr=True, soft_wrap=True)
     for group in _by_reason(unfinished):
         console.print(_told(group, statuses))

@@ -60,6 +60,11 @@ def notify(line: str) -> None:
     sys.stderr.write(f"soundingline: {escape_control(line)}\n")
 
 
+def tell_next(line: str) -> None:
+    """Print on standard error what the user can open or do after a command."""
+    sys.stderr.write(f"Next: {escape_control(line)}\n")
+
+
 def print_traceback(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:

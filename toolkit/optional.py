@@ -47,6 +47,8 @@ _EXTRAS = {
     "submitit": "launchers",
     "ray": "ray",
     "opensearchpy": "opensearch",
+    "mlflow": "mlflow",
+    "wandb": "wandb",
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 import logging
 import secrets
@@ -407,25 +409,83 @@ def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
 
     @app.get("/", include_in_schema=False)
     async def index() -> HTMLResponse:
-        return HTMLResponse(_page(app.openapi()))
+        return HTMLResponse(
+            _page(app.openapi(), service), headers={"Content-Security-Policy": _POLICY}
+        )
 
     return AccessMiddleware(app, service.options, service.in_flight)
 
 
-def _page(description: Mapping[str, Any]) -> str:
-    """The description as HTML, without scripts."""
-    rows = [
-        f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(about['summary'])}</p>"
-        for path, operations in description["paths"].items()
-        for method, about in operations.items()
-    ]
-    schemas = json.dumps(description["components"]["schemas"], indent=1)
+def _page(description: Mapping[str, Any], service: Service) -> str:
+    """The description as HTML, with a form to try each endpoint. It loads nothing, so that it works
+    without a network; FastAPI's own pages load their scripts from elsewhere."""
+    schemas = description["components"]["schemas"]
+    spec = service.specs("tool")[0]
+    call = {"tool": spec["name"], "arguments": dict.fromkeys(spec["parameters"]["required"], "")}
+    forms = []
+    for path, operations in description["paths"].items():
+        for method, about in operations.items():
+            body = ""
+            if "requestBody" in about:
+                content = about["requestBody"]["content"]["application/json"]["schema"]
+                values = _example(schemas[content["$ref"].rpartition("/")[2]])
+                values |= call if path == "/call" else {}
+                body = f"<textarea rows=3>{escape(json.dumps(values))}</textarea>"
+            forms.append(
+                f"<h2><code>{method.upper()} {escape(path)}</code></h2>"
+                f"<p>{escape(about['summary'])}</p><form data-method={method.upper()}>"
+                f'<input value="{escape(path)}" aria-label=path>{body}<button>Try it</button>'
+                "<pre></pre></form>"
+            )
+    token = "<p>Token: <input id=token type=password></p>" if service.options.token else ""
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_TITLE}</title>'
+        f"<style>{_STYLE}</style>"
         f'<h1>{_TITLE}</h1><p>Described by <a href="openapi.json">openapi.json</a>. MCP: '
-        "streamable HTTP at <code>/mcp</code>, SSE at <code>/sse</code>.</p>"
-        f"{''.join(rows)}<h2>Bodies</h2><pre>{escape(schemas)}</pre></html>"
+        "streamable HTTP at <code>/mcp</code>, SSE at <code>/sse</code>. <code>/open</code> or "
+        "<code>/question</code> gives the session, which is put into the other forms.</p>"
+        f"{token}{''.join(forms)}<h2>Bodies</h2><pre>{escape(json.dumps(schemas, indent=1))}</pre>"
+        f"<script>{_SCRIPT}</script></html>"
     )
+
+
+def _example(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A body with each required value empty, and each other one that has a default."""
+    empty = {"integer": 1, "object": {}}
+    return {
+        name: about.get("default", empty.get(about.get("type"), ""))
+        for name, about in schema["properties"].items()
+        if name in schema.get("required", ()) or about.get("default") is not None
+    }
+
+
+_STYLE = """
+body { font-family: sans-serif; max-width: 50em; margin: 1em auto; padding: 0 1em }
+textarea, form input { font-family: monospace; width: 100%; box-sizing: border-box }
+pre { white-space: pre-wrap; overflow-wrap: anywhere }
+"""
+_SCRIPT = """
+for (const form of document.forms) form.onsubmit = async event => {
+  event.preventDefault();
+  const path = form.querySelector("input").value, area = form.querySelector("textarea");
+  const token = document.getElementById("token"), shown = form.querySelector("pre");
+  const headers = token ? {Authorization: "Bearer " + token.value} : {};
+  const body = area ? area.value : undefined;
+  try {
+    const reply = await fetch(location.origin + path, {method: form.dataset.method, headers, body});
+    const text = await reply.text();
+    shown.textContent = reply.status + "\\n" + text;
+    const session = JSON.parse(text).session;
+    if (session) for (const other of document.querySelectorAll("textarea"))
+      other.value = other.value.replace(/"session": "[^"]*"/, `"session": "${session}"`);
+  } catch (error) { shown.textContent ||= String(error); }
+};
+"""
+_HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+_POLICY = (
+    f"default-src 'none'; script-src 'sha256-{_HASH}'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
@@ -475,7 +535,7 @@ class AccessMiddleware:
         exchange = _Exchange(scope, receive, send, self._in_flight)
         try:
             headers = Headers(scope=scope)
-            self._check(headers)
+            self._check(headers, scope)
             size = _length(headers)
             if size > self._options.max_request_bytes:
                 message = f"a body has at most {self._options.max_request_bytes} bytes"
@@ -484,7 +544,7 @@ class AccessMiddleware:
             exchange.count(self._options.max_request_bytes if chunked else size)
             await self._app(scope, receive, exchange.send)
         except ApiError as refusal:
-            await exchange.refuse(refusal.body(), refusal.status_code)
+            await exchange.refuse(refusal.body(), refusal.status_code, refusal.headers)
         except ClientDisconnect:
             pass  # The client has gone while it sent its request, and reads no reply.
         except Exception:
@@ -493,14 +553,21 @@ class AccessMiddleware:
         finally:
             exchange.end()
 
-    def _check(self, headers: Headers) -> None:
+    def _check(self, headers: Headers, scope: Scope) -> None:
         token = self._options.token
         if token:
             authorization = headers.get("authorization", "").encode("latin-1", "replace")
-            if not secrets.compare_digest(authorization, f"Bearer {token}".encode()):
-                message = "send the header Authorization: Bearer <token>, with the server's token"
-                raise ApiError(401, "no_token", message)
-            return
+            if secrets.compare_digest(authorization, f"Bearer {token}".encode()):
+                return
+            # A browser asks for a password, and is shown the page alone: it would send the
+            # password with requests that pages of others make, too.
+            page = scope["path"] == "/" and scope["method"] == "GET"
+            if page and secrets.compare_digest(_password(authorization), token.encode()):
+                return
+            message = "send the header Authorization: Bearer <token>, with the server's token"
+            refusal = ApiError(401, "no_token", message)
+            refusal.headers = {"WWW-Authenticate": "Basic" if page else "Bearer"}
+            raise refusal
         addresses = {"host": f"//{headers.get('host', '')}", "origin": headers.get("origin")}
         for name, address in addresses.items():
             if address is not None and not is_loopback(_hostname(address)):
@@ -534,11 +601,15 @@ class _Exchange:
         """The request has been served."""
         self._in_flight.bytes -= self._counted
 
-    async def refuse(self, body: Mapping[str, Any], status: int) -> None:
+    async def refuse(
+        self, body: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None
+    ) -> None:
         """Send a refusal, unless a reply has begun."""
         if not self._began:
             self._began = True
-            await reply(body, status)(self._scope, self._receive, self._send)
+            refusal = reply(body, status)
+            refusal.headers.update(headers or {})
+            await refusal(self._scope, self._receive, self._send)
 
     async def send(self, message: Message) -> None:
         """ASGI's `send`. A reply for which there is no room becomes a refusal."""
@@ -565,6 +636,15 @@ def _length(headers: Headers) -> int:
     """The number in `Content-Length`; 0 if there is none."""
     text = headers.get("content-length", "")
     return int(text[:20]) if text.isdecimal() else 0
+
+
+def _password(authorization: bytes) -> bytes:
+    """The password of basic authentication; empty if there is none."""
+    scheme, _, credentials = authorization.partition(b" ")
+    try:
+        return base64.b64decode(credentials).partition(b":")[2] if scheme == b"Basic" else b""
+    except ValueError:
+        return b""
 
 
 def _hostname(address: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import uuid4
@@ -75,6 +75,7 @@ class McpTools:
         return Server(
             "search-server",
             version=version_of("soundingline"),
+            instructions=_instructions(self._tools, self._service),
             on_list_tools=self._list,
             on_call_tool=self._call,
             **lifespan,
@@ -138,6 +139,27 @@ class McpTools:
             if once:
                 service.sessions.leave(session)
         return result.text, result.failed
+
+
+def _instructions(tools: Sequence[types.Tool], service: Service) -> str:
+    """How questions and answers work, which a client shows to its model."""
+    names = [tool.name for tool in tools if tool.name not in SESSION_TOOLS]
+    searching = (
+        f"The tools {', '.join(names)} search and read one collection of documents. Their pages "
+        "name each document by its docid; cite it as [docid]."
+    )
+    if service.questions is None:
+        return f"{searching} Calls of one connection share a session, and with it search ids."
+    return (
+        f"{searching} You are asked the questions of a benchmark, and what you do is recorded.\n"
+        "1. Call question. It returns a question and its session as JSON. If question is null and "
+        "waiting is 0, there are no more questions.\n"
+        f"2. Find the answer with the tools; at most {service.options.max_calls} calls a question. "
+        "If your connection ends between calls, send the session with each call.\n"
+        "3. Call submit_answer once, with a short answer, an explanation that cites documents as "
+        "[docid], and your confidence from 0 to 100. Then call question again.\n"
+        "A question whose connection ends before its answer is asked again later."
+    )
 
 
 def mcp_routes(

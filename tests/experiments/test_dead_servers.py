@@ -93,6 +93,37 @@ def test_a_sweep_tells_of_a_server_that_is_not_there_once(entry, capfd, launcher
     assert "refused" in capfd.readouterr().err
 
 
+def test_the_version_of_a_local_vllm_is_recorded_and_must_stay(entry, capsys, peer):
+    answer = "Explanation: so\nExact Answer: x\nConfidence: 5%"
+    peer.default = lambda request: Fail(400) if failing else Say(text=answer)
+    local = ("llm=vllm/qwen3_8b", f"llm.base_url={peer.openai_url}", "agent=pi_serini")
+    run = ("run", *TINY, *local, "concurrency=1", "preflight=0")
+    failing, peer.version = True, "0.32.0"
+    assert entry(*run, "name=r") == 2
+    assert RunFolder("runs/r").manifest()["servers"] == {"llm": "vLLM 0.32.0"}
+    failing, peer.version = False, "0.33.0"
+    capsys.readouterr()
+    assert entry(*run, "name=r") == 2
+    line = told(capsys)
+    assert "was made with vLLM 0.32.0 for llm, and the server is vLLM 0.33.0 now" in line
+    peer.version = "0.32.0"
+    assert entry(*run, "name=r") == 0
+    # A server that reports none, and one that is not said to be vLLM.
+    peer.version = None
+    assert entry(*run, "name=unknown") == 0
+    peer.version = "0.32.0"
+    assert entry("run", *TINY, *served(peer.openai_url), "agent=pi_serini", "name=api") == 0
+    for name in ("unknown", "api"):
+        assert "servers" not in RunFolder(f"runs/{name}").manifest()
+
+
+def test_the_version_of_a_stages_server_is_recorded(entry, peer):
+    peer.default, peer.version = Say(text="Which mill stands by the river?"), "0.32.0"
+    stage = ("llm@rewriter_llm=vllm/qwen3_8b", f"rewriter_llm.base_url={peer.openai_url}")
+    assert entry("rank", *TINY, *stage, "rewriter=q2q", "name=r") == 0
+    assert RunFolder("runs/r").manifest()["servers"] == {"rewriter": "vLLM 0.32.0"}
+
+
 def test_the_first_question_that_fails_is_told_with_its_trace_while_others_are_asked(
     entry, capsys, peer
 ):

@@ -33,7 +33,8 @@ def lint(tmp_path, monkeypatch, capsys):
         benchmark = [] if plain else ["benchmark=beir", f"benchmark.path={world}"]
         code = run_entry("lint", str(place), *benchmark, *words)
         output = capsys.readouterr()
-        assert not output.err
+        (hint,) = output.err.splitlines()
+        assert hint.startswith("Next: soundingline lint" if plain else "Next: soundingline import")
         rows = [line.partition(": ") for line in output.out.splitlines()]
         return code, {code_: rest for code_, _, rest in rows if rest}
 

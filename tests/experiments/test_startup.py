@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -165,6 +167,43 @@ def test_the_help_of_a_group_describes_its_options_and_their_arguments(entry, tm
     assert "did you mean unit?" in said
     assert entry("run", "--mutlirun") == 2
     assert "did you mean --multirun?" in capsys.readouterr().err
+
+
+def completed(script, folder, *words):
+    """What bash would complete the last word to, which it divides at signs."""
+    words = " ".join(f"'{word}'" for word in words)
+    asked = f"source {script}; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
+    asked += "_soundingline; printf '%s\\n' \"${COMPREPLY[@]}\""
+    done = subprocess.run(["bash", "-c", asked], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_flags_groups_and_options(entry, capsys, tmp_path):
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed")
+    assert entry("completion", "bash") == 0
+    script = tmp_path / "completion.sh"
+    script.write_text(capsys.readouterr().out)
+    assert len(script.read_text().splitlines()) <= 60
+    (tmp_path / "files").mkdir()
+    (tmp_path / "runs").mkdir()
+    ask = partial(completed, script, tmp_path, "soundingline")
+    assert ask("r") == ["run", "rank", "replay"]
+    assert ask("run", "retr") == ["retriever="]
+    assert ask("run", "concu") == ["concurrency="]
+    assert ask("run", "unit", "=") == ["document", "document_head", "maxp", "passage"]
+    assert ask("run", "unit", "=", "document,pa") == ["document,passage"]
+    assert ask("run", "llm", "@", "judge_llm", "=", "vllm/g") == [
+        "vllm/glm_4_7_flash",
+        "vllm/gpt_oss_20b",
+    ]
+    assert ask("run", "--multi") == ["--multirun"]
+    assert ask("compare", "--pub") == ["--published"]
+    # Bash completes paths itself where nothing is returned.
+    assert ask("evaluate", "ru") == [] and ask("evaluate", "bench") == ["benchmark="]
+    assert entry("completion") == 2
+    assert 'eval "$(soundingline completion bash)"' in capsys.readouterr().err
 
 
 def test_every_option_has_a_comment_that_describes_it():

@@ -97,3 +97,33 @@ def test_the_questions_that_judges_differ_on_are_shown(capsys):
         agreement_table(ATTACK, {("exact", f"llm {ATTACK}"): agreement(one, other)})
     )
     assert output(capsys).count(SHOWN) == 3
+
+
+def test_each_command_ends_with_what_to_open_or_do_next(entry, capfd):
+    for command, next_step in {
+        "run": "open runs/run/traces/index.html, or soundingline compare runs/run ANOTHER_RUN",
+        "rank": "soundingline compare runs/rank ANOTHER_RUN",
+        "tune": "rank or run with retriever=bm25_from_tuning retriever.source=runs/tune",
+        "index": "soundingline rank, or run, with the same options",
+        "describe": f"soundingline run {' '.join(TINY)} name=describe",
+    }.items():
+        more = ("tuning.select=null", "tuning.report=test") if command == "tune" else ()
+        named = () if command == "index" else (f"name={command}",)
+        assert entry(command, *TINY, *more, *named) == 0, capfd.readouterr().err
+        assert capfd.readouterr().err.splitlines()[-1] == f"Next: {next_step}"
+    exported = ("runs/run", "format=browsecomp_plus", "out=exported")
+    for command, words, next_step in (
+        ("evaluate", ["runs/run"], "soundingline compare runs/run ANOTHER_RUN"),
+        ("export", exported, "open exported, or soundingline lint exported"),
+        ("lint", ["exported"], "soundingline lint exported benchmark=NAME also checks answers and"),
+        ("import", ["exported", *exported[1:2], *TINY, "name=i"], "soundingline compare runs/i"),
+        ("list", ["retriever"], "soundingline run --help retriever shows the arguments of each"),
+        ("caches", ["caches"], "soundingline caches caches keep_gb=5 keeps the 5 GB that were"),
+    ):
+        Path("caches").mkdir(exist_ok=True)
+        entry(command, *words)
+        assert capfd.readouterr().err.splitlines()[-1].startswith(f"Next: {next_step}"), command
+    # A sweep ends with the path of its report, once.
+    assert entry("rank", "-m", *TINY, "name=s", "unit=document,passage") == 0
+    captured = capfd.readouterr()
+    assert captured.out.endswith("Report: runs/s/report.html\n") and "Next" not in captured.err

@@ -91,6 +91,7 @@ class Peer:
         self.default = Say(text="done")
         self.requests = []
         self.most_in_flight = 0
+        self.version = None  # what /version replies, as vLLM does
         self.gathered = 0  # so many must have been in flight at once before any has a reply
         self._in_flight = 0
         self._lock = threading.Lock()
@@ -166,6 +167,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format, *args):
         pass
+
+    def do_GET(self):
+        version = self.server.peer.version
+        known = self.path == "/version" and version is not None
+        self._write(200 if known else 404, json.dumps({"version": version}), "application/json")
 
     def do_POST(self):
         length = int(self.headers.get("content-length") or 0)

@@ -102,6 +102,12 @@ def weights_fingerprint(model: Any) -> str:
     return str(getattr(model, "weights_fingerprint", ""))
 
 
+def version_of_server(model: Any) -> str:
+    """The version of a running model's server; empty if it is unknown, or the class has no such
+    method."""
+    return str(getattr(model, "server_version", str)())
+
+
 def identity(model: Any) -> str:
     """A model's name, with the fingerprint of its weights if the name does not identify them. It is
     part of the keys under which replies are cached."""

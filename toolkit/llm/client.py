@@ -35,7 +35,7 @@ from soundingline.toolkit.llm.errors import (
     Unreachable,
     fault,
 )
-from soundingline.toolkit.llm.local_servers import LocalServer
+from soundingline.toolkit.llm.local_servers import LocalServer, VllmServer
 from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn, Usage
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.llm.server import Servers, serving
@@ -375,6 +375,21 @@ class LanguageModel(ABC):
             raise unreachable from None
         except http.TransportError:
             return
+
+    def server_version(self) -> str:
+        """The program and the version that a local vLLM reports, such as `vLLM 0.32.0`; empty for
+        another server, and for one that reports none."""
+        if not isinstance(self.server, VllmServer):
+            return ""
+        http = import_optional("httpx2")
+        parts = urlsplit(self.address)
+        try:
+            with http.Client(timeout=_PATIENCE, **self._route()) as client:
+                reply = client.get(f"{parts.scheme}://{parts.netloc}/version")
+                version = reply.json()["version"]
+        except (http.HTTPError, ValueError, LookupError, TypeError):
+            return ""
+        return f"{self.server.name} {version}" if isinstance(version, str) else ""
 
     async def respond(
         self,

@@ -63,6 +63,7 @@ class Manifest(TypedDict, total=False):
     resumed: list[dict[str, Any]]
     stages: dict[str, dict[str, float]]
     costs: dict[str, dict[str, float]]
+    servers: dict[str, str]
     imported: dict[str, Any]
 
 

@@ -209,6 +209,21 @@ class RunFolder:
             for when, numbers in costs.items():
                 known[when] = {**numbers, **known.get(when, {})}
 
+    def note_servers(self, versions: Mapping[str, str]) -> None:
+        """Add the versions of the servers of language models, by the group of the model, to the
+        manifest's `servers`; those that are empty are left out. `InputError` if the run has been
+        made with another version, whose replies may differ."""
+        with self._changing_manifest() as manifest:
+            known = manifest.setdefault("servers", {}) if any(versions.values()) else {}
+            for group, version in versions.items():
+                if version and known.setdefault(group, version) != version:
+                    raise InputError(
+                        f"the run {self.path} was made with {known[group]} for {group}, and the "
+                        f"server is {version} now",
+                        valid="the version that it was started with",
+                        do="install that version, or choose another name=",
+                    )
+
     def read(self, qid: str) -> Trajectory | None:
         """The trajectory of a question; None if it has none yet."""
         path = self.trajectory_path(qid)

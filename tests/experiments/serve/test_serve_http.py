@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from html import escape
+from html.parser import HTMLParser
 
 import pytest
 from support.documents import ROOT, code_blocks
@@ -237,7 +241,7 @@ def test_the_description_names_every_path_and_the_page_is_served():
         status, description = server.get("/openapi.json")
         assert status == 200 and description["openapi"].startswith("3.1")
         page = server.request("GET", "/")[1].decode()
-        assert "<script" not in page and "src=" not in page
+        assert "src=" not in page and "http://" not in page and "https://" not in page
         for path in PATHS:
             ((method, operation),) = description["paths"][path].items()
             assert path in page and escape(operation["summary"]) in page
@@ -299,6 +303,69 @@ def test_another_address_needs_a_token_and_every_request_carries_it():
         for headers in ({"Authorization": "Bearer wrong"}, {"Authorization": ""}):
             assert server.request("GET", "/status", headers=headers)[0] == 401
             assert server.request("GET", "/mcp", headers=headers)[0] == 401
+
+
+class Forms(HTMLParser):
+    """The forms of a page as (method, path, body)."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.forms, self._area = [], False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        if tag == "form":
+            self.forms.append([values["data-method"], "", ""])
+        elif tag == "input" and self.forms and not self.forms[-1][1]:
+            self.forms[-1][1] = values["value"]
+        self._area = tag == "textarea"
+
+    def handle_data(self, text):
+        if self._area:
+            self.forms[-1][2] += text
+
+
+def test_the_page_has_a_form_for_each_endpoint_and_needs_no_other_site():
+    httpx = pytest.importorskip("httpx2")
+    with serving() as server, httpx.Client(base_url=server.url) as client:
+        reply = client.get("/")
+        policy = reply.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "connect-src 'self'" in policy
+        (script,) = re.findall(r"<script>(.*?)</script>", reply.text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"script-src 'sha256-{digest}'" in policy
+        forms = Forms(reply.text).forms
+        assert sorted(path for _, path, _ in forms) == sorted(PATHS)
+        bodies = {path: json.loads(body) if body else None for _, path, body in forms}
+        assert bodies["/open"] == {"interface": "tool"} and bodies["/status"] is None
+        # What the forms send is taken where a session and a query are put in.
+        session = client.post("/open", json=bodies["/open"]).json()["session"]
+        assert bodies["/call"]["session"] == "" and bodies["/call"]["tool"] == "search"
+        arguments = {**bodies["/call"]["arguments"], "query": "mill", "reason": "r"}
+        assert arguments.keys() == bodies["/call"]["arguments"].keys()
+        asked = {**bodies["/call"], "session": session, "arguments": arguments}
+        assert "Grenholm" in client.post("/call", json=asked).json()["text"]
+
+
+def test_the_page_is_guarded_by_the_token_which_a_browser_asks_for():
+    httpx = pytest.importorskip("httpx2")
+    with serving(token="s3cret") as server, httpx.Client(base_url=server.url) as client:
+        for wrong in (None, ("me", "wrong"), ("s3cret", "")):
+            reply = client.get("/", auth=wrong)
+            assert reply.status_code == 401 and reply.headers["www-authenticate"] == "Basic"
+        for damaged in ("Basic", "Basic !", "Basic czNjcmV0", "Basic \xff"):
+            headers = {"Authorization": damaged.encode("latin-1")}
+            assert client.get("/", headers=headers).status_code == 401
+        reply = client.get("/", auth=("me", "s3cret"))
+        assert reply.status_code == 200 and "id=token" in reply.text
+        assert "s3cret" not in reply.text
+        # A browser would send its password with the requests of other sites' pages as well.
+        for method, path in (("GET", "/status"), ("POST", "/open"), ("POST", "/")):
+            refused = client.request(method, path, auth=("me", "s3cret"))
+            assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
+        bearer = {"Authorization": "Bearer s3cret"}
+        assert client.post("/open", headers=bearer).status_code == 200
 
 
 def test_a_page_of_somebody_else_reaches_nothing():

@@ -72,6 +72,22 @@ def without_handle(page):
     return page.replace(search_id_of(page), search_id_of(page).partition("@")[0])
 
 
+@pytest.mark.parametrize("door", ["sse", "streamable", "sessionless"])
+def test_a_client_is_told_how_questions_and_answers_work(door, tmp_path):
+    async def conversation(client):
+        return client.instructions, [tool.name for tool in (await client.list_tools()).tools]
+
+    with serving() as server:
+        told, names = talk(server, door, conversation)
+        assert all(name in told for name in names) and "[docid]" in told
+        assert "submit_answer" not in told
+    with serving(folder=RunFolder(tmp_path / "run"), max_calls=7) as server:
+        told, names = talk(server, door, conversation)
+        assert all(name in told for name in names) and "at most 7 calls" in told
+        order = [told.index(f"Call {name}") for name in ("question", "submit_answer")]
+        assert order == sorted(order)
+
+
 @pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable"])
 def test_a_connection_has_a_session_of_its_own(door):
     async def conversation(client):
