@@ -47,7 +47,7 @@ from soundingline.pipelines.models import checkpoint_config
 from soundingline.pipelines.prompting import CachedLLM, PromptTemplate
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.console import notify, tell_next
+from soundingline.toolkit.console import notify, print_next
 from soundingline.toolkit.data import Document, Topic, Unit
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.files import (
@@ -158,7 +158,7 @@ def distill(
             last = losses[-10:]
             notify(f"{len(learnt)} examples; loss {losses[0]:.3f}, then {np.mean(last):.3f}")
         _calibrate(settings, benchmark, folder, rows, calibrating, checking, method)
-    tell_next(
+    print_next(
         "soundingline run with agent=navigator scorer=student "
         f"scorer.scorer.model={folder}/student agent.calibration={folder}/calibration.json"
     )

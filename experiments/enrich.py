@@ -33,7 +33,7 @@ from soundingline.pipelines.enrich.llm_phrases import ModelPhrases
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.console import Console, progress_bar, tell_next
+from soundingline.toolkit.console import Console, print_next, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, read_json
@@ -104,7 +104,7 @@ def enrich(settings: Settings) -> None:
         return
     print_enriched(stage.enriched(collection).index)
     if not settings.multirun:
-        tell_next("soundingline rank, or run, with the same options")
+        print_next("soundingline rank, or run, with the same options")
 
 
 def ask_missing(

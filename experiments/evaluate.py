@@ -26,7 +26,7 @@ from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.slices import pi_serini_slices, stratum
-from soundingline.toolkit.console import Console, notify, tell_next
+from soundingline.toolkit.console import Console, notify, print_next
 from soundingline.toolkit.data import DocumentStore
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import (
@@ -77,7 +77,7 @@ def evaluate(settings: Settings, runs: Sequence[Path]) -> None:
         evaluated_runs.append(evaluate_recorded(folder, benchmark, settings.config))
     Console().print(comparison_table(evaluated_runs))
     others = "" if len(runs) > 1 else " ANOTHER_RUN"
-    tell_next(f"soundingline compare {' '.join(map(str, runs))}{others}")
+    print_next(f"soundingline compare {' '.join(map(str, runs))}{others}")
 
 
 def evaluate_recorded(folder: RunFolder, benchmark: Benchmark, config: DictConfig) -> EvaluatedRun:
@@ -171,7 +171,7 @@ def slices(settings: Settings, run: Path) -> None:
         path = Path(f"pi_serini_{name}.txt")
         write_text(path, "".join(f"{qid}\n" for qid in qids))
         Console(soft_wrap=True).print(f"{path}: {len(qids)} questions", highlight=False)
-    tell_next("soundingline run with benchmark.qids=pi_serini_q100.txt")
+    print_next("soundingline run with benchmark.qids=pi_serini_q100.txt")
 
 
 def compare(
@@ -348,7 +348,7 @@ def judge(settings: Settings, runs: Sequence[Path]) -> None:
         Console().print(agreement_table(folder.name, pairs))
         page = folder.path / PAGE
         opened = f", and the answers in {page}" if page.is_file() else ""
-        tell_next(f"open {folder.path}/evaluation/agreement.json{opened}")
+        print_next(f"open {folder.path}/evaluation/agreement.json{opened}")
 
 
 def agreement_table(title: str, pairs: Mapping[tuple[str, str], Agreement]) -> Table:

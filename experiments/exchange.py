@@ -22,7 +22,7 @@ from soundingline.experiments.pipeline import evidence_passages
 from soundingline.experiments.recorded import names_benchmark, recorded_benchmark, recorded_option
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.formats import lines
-from soundingline.toolkit.console import Console, notify, tell_next
+from soundingline.toolkit.console import Console, notify, print_next
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun, final_ranking, load_run
@@ -112,7 +112,7 @@ def export(
         message = writer(folder, unfinished, settings)
     Console(stderr=True, soft_wrap=True).print(f"{out}: {message}")
     lint = f", or soundingline lint {out}" if format == "browsecomp_plus" else ""
-    tell_next(f"open {out}{lint}")
+    print_next(f"open {out}{lint}")
 
 
 def _check_content(folder: RunFolder, format: str) -> None:
@@ -399,7 +399,7 @@ def import_run(
                 write_json(run.manifest_path, _with_model(manifest, models), clear=True)
     Console(stderr=True, soft_wrap=True).print(f"{folder.path}: {message}")
     Console().print(comparison_table([evaluate_recorded(folder, benchmark, config)]))
-    tell_next(f"soundingline compare {folder.path} ANOTHER_RUN")
+    print_next(f"soundingline compare {folder.path} ANOTHER_RUN")
 
 
 def _with_model(manifest: dict[str, Any], models: Counter[str]) -> dict[str, Any]:
@@ -564,9 +564,9 @@ def lint(
         console.print(line(finding))
     console.print(f"{len(rows)} files, {len(present)} kinds of findings")
     if truth.answers or truth.qrels:
-        tell_next(f"soundingline import {path} computes the measures of these files")
+        print_next(f"soundingline import {path} computes the measures of these files")
     else:
-        tell_next(f"soundingline lint {path} benchmark=NAME also checks answers and documents")
+        print_next(f"soundingline lint {path} benchmark=NAME also checks answers and documents")
     changed = any(finding.changes or finding.at_most for finding in present)
     return _FIGURE_CHANGES if changed else 0
 

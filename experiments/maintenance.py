@@ -37,7 +37,7 @@ from soundingline.pipelines.cache import (
 )
 from soundingline.pipelines.stage import Collection, Stage
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.console import Console, tell_next, track
+from soundingline.toolkit.console import Console, print_next, track
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import write_text
@@ -84,7 +84,7 @@ def index(settings: Settings) -> None:
     for note in notes(benchmark, prepared):
         console.print(note, soft_wrap=True)
     if not settings.multirun:
-        tell_next("soundingline rank, or run, with the same options")
+        print_next("soundingline rank, or run, with the same options")
 
 
 def _built_shards(
@@ -166,7 +166,7 @@ def serve_model(settings: Settings) -> None:
         parts = urlsplit(model.address)
         write_text(path, f"http://{socket.gethostname()}:{parts.port}/v1\n")
         Console().print(f"{llm.name} is served; its address is in {path}", soft_wrap=True)
-        tell_next("soundingline run with the same options uses it until Ctrl-C here")
+        print_next("soundingline run with the same options uses it until Ctrl-C here")
         try:
             while is_healthy(f"http://{parts.netloc}/health"):
                 time.sleep(5)
@@ -204,7 +204,7 @@ def caches(
     if note := network_note(folder):
         console.print(note)
     if gb is None and days is None:
-        tell_next(f"soundingline caches {folder} keep_gb=5 keeps the 5 GB that were used last")
+        print_next(f"soundingline caches {folder} keep_gb=5 keeps the 5 GB that were used last")
 
 
 def _cache_table(summaries: list[CacheSummary]) -> Table:
@@ -251,12 +251,12 @@ def list_options(settings: Settings, group: str = "") -> None:
         if group == "experiment":
             text = _experiments(within, settings)
             Console(soft_wrap=True).print(text, highlight=False, markup=False)
-            tell_next("soundingline run experiment=NAME; scale=laptop needs no model and no GPU")
+            print_next("soundingline run experiment=NAME; scale=laptop needs no model and no GPU")
             return
         for name, about in sorted(within.items()):
             rows.add_row("*" if settings.choices.get(group) == name else "", name, about)
     Console().print(rows)
-    tell_next(f"soundingline run --help {group or 'GROUP'} shows the arguments of each option")
+    print_next(f"soundingline run --help {group or 'GROUP'} shows the arguments of each option")
 
 
 def _experiments(abouts: Mapping[str, str], settings: Settings) -> str:
@@ -308,7 +308,7 @@ def describe(
         _describe_benchmark(settings, tokenizer)
     elif tokenizer is not None:
         raise InputError("there is nothing to count", do="name a benchmark: benchmark=...")
-    tell_next(shlex.join(["soundingline", "run", *settings.overrides]))
+    print_next(shlex.join(["soundingline", "run", *settings.overrides]))
 
 
 def _chooses_benchmark(override: str) -> bool:

@@ -32,7 +32,7 @@ from soundingline.experiments.sweep import obfuscate_cells
 from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.stage import search_notes
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.console import Console, LiveNote, progress_bar, tell_next
+from soundingline.toolkit.console import Console, LiveNote, print_next, progress_bar
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import (
@@ -245,7 +245,7 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
         Console(stderr=True, soft_wrap=True).print(line, highlight=False)
     Console(stderr=True).print(f"{folder.path}/metrics.json", highlight=False, soft_wrap=True)
     if not settings.multirun:
-        tell_next(f"soundingline compare {folder.path} ANOTHER_RUN")
+        print_next(f"soundingline compare {folder.path} ANOTHER_RUN")
     return cell
 
 

@@ -44,7 +44,7 @@ from soundingline.experiments.rollouts import (
 from soundingline.experiments.run_context import RunContext, open_run, running
 from soundingline.experiments.sweep import obfuscate_cells
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.toolkit.console import Console, LiveNote, progress_bar, tell_next
+from soundingline.toolkit.console import Console, LiveNote, print_next, progress_bar
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.retrieval import parse_measures
@@ -140,7 +140,7 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     if prepared is None and not settings.multirun:  # neither in Python nor in a sweep
         page = folder.path / PAGE
         opened = f"open {page}, or " if page.is_file() else ""
-        tell_next(f"{opened}soundingline compare {folder.path} ANOTHER_RUN")
+        print_next(f"{opened}soundingline compare {folder.path} ANOTHER_RUN")
     if last:
         raise stopped(last, context, prepared_run)
     return cell

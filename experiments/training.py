@@ -35,7 +35,7 @@ from soundingline.pipelines.rerank.cross_encoder import (
 from soundingline.pipelines.rerank.monot5 import MonoT5Prompts
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.pipelines.stage import Texts
-from soundingline.toolkit.console import Console, notify, tell_next
+from soundingline.toolkit.console import Console, notify, print_next
 from soundingline.toolkit.data import Qrels, parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.files import atomic_folder, give_usual_rights, write_json
@@ -112,7 +112,7 @@ def train(
         f"{len(topics)} questions, {relevant} relevant of {len(learnt)} candidates; loss "
         f"{losses[0]:.2f} at first, {sum(last) / len(last):.2f} at last: '{folder}'"
     )
-    tell_next(f"soundingline rank with reranker={kind} reranker.model='{folder}'")
+    print_next(f"soundingline rank with reranker={kind} reranker.model='{folder}'")
 
 
 def check_steps(steps: int, batch: int) -> None:
@@ -301,7 +301,7 @@ def calibrate(
         highlight=False,
     )
     Console(soft_wrap=True).print(str(out), highlight=False)
-    tell_next(f"soundingline run with agent=navigator agent.calibration='{out}'")
+    print_next(f"soundingline run with agent=navigator agent.calibration='{out}'")
 
 
 def pairs_of(trajectories: Iterable[Trajectory], targets: Any) -> tuple[list[float], list[bool]]:

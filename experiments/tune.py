@@ -38,7 +38,7 @@ from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.console import Console, progress_bar, tell_next
+from soundingline.toolkit.console import Console, print_next, progress_bar
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError, is_number
@@ -440,7 +440,7 @@ def tune(settings: Settings) -> None:
     console = Console(stderr=True)
     console.print(f"Report: {folder.path}/report.html", highlight=False, soft_wrap=True)
     if not settings.multirun:
-        tell_next(f"rank or run with retriever=bm25_from_tuning retriever.source={folder.path}")
+        print_next(f"rank or run with retriever=bm25_from_tuning retriever.source={folder.path}")
 
 
 def named_groups(config: DictConfig) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ _REPLACED = ((0x80, 0xA0), (0x202A, 0x202F), (0x2066, 0x206A), (0xD800, 0xE000))
 _VISIBLE = {code: _REPLACEMENT for first, end in _REPLACED for code in range(first, end)}
 _VISIBLE |= {code: 0x2400 + code for code in range(0x20) if chr(code) not in _LINES}
 _VISIBLE[0x7F] = 0x2421
+_silent: ContextVar[bool] = ContextVar("whether consoles print nothing", default=False)
 
 
 def escape_control(text: str) -> str:
@@ -60,9 +61,10 @@ def notify(line: str) -> None:
     sys.stderr.write(f"soundingline: {escape_control(line)}\n")
 
 
-def tell_next(line: str) -> None:
-    """Print on standard error what the user can open or do after a command."""
-    sys.stderr.write(f"Next: {escape_control(line)}\n")
+def print_next(line: str) -> None:
+    """Print on standard error what the user can open or do after a command, unless `silent`."""
+    if not _silent.get():
+        sys.stderr.write(f"Next: {escape_control(line)}\n")
 
 
 def print_traceback(
@@ -84,13 +86,10 @@ class EscapingFormatter(logging.Formatter):
         return escape_control(super().format(record))
 
 
-_silent: ContextVar[bool] = ContextVar("whether consoles print nothing", default=False)
-
-
 @contextmanager
 def silent() -> Iterator[None]:
-    """No `Console` that is made in this block prints, and no progress bar is shown. Warnings by
-    `notify` are."""
+    """No `Console` that is made in this block prints, and no progress bar or next step is shown.
+    Warnings by `notify` are."""
     before = _silent.set(True)
     try:
         yield
