@@ -598,7 +598,7 @@ def _run_or_sweep(
                 end_servers()
                 unfinished = end_sweep(SweepStart.folder, interrupted=interrupted)
     except REFUSED as error:
-        if interrupted and SweepStart.folder:  # which has told how many cells are left
+        if interrupted and SweepStart.folder:  # The sweep has reported how many cells are left.
             return INTERRUPTED
         return ending(error, unfinished)
     except Exception:

@@ -378,14 +378,14 @@ def _place(
 
 def _visible(gpus: Sequence[int]) -> list[str]:
     """What CUDA calls the GPUs of these numbers among those that Slurm or the user left us."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         return list(map(str, gpus))
-    names = [name.strip() for name in given.split(",") if name.strip()]
+    names = [name.strip() for name in visible.split(",") if name.strip()]
     if max(gpus) >= len(names):
         raise InputError(
             f"placement= wants GPU {max(gpus)}, and this process sees {len(names)} "
-            f"(CUDA_VISIBLE_DEVICES={given})",
+            f"(CUDA_VISIBLE_DEVICES={visible})",
             do="ask the cluster for more, or change the numbers: placement.<group>.gpus=[0]",
         )
     return [names[number] for number in gpus]

@@ -132,7 +132,7 @@ class Measured(NamedTuple):
 
 def measured_runs(runs: Path) -> list[Measured]:
     """The evaluated runs of agents with a model below a folder of runs, whose tokens are known."""
-    found = []
+    measured = []
     for path in sorted({*runs.glob("*/metrics.json"), *runs.glob("*/*/metrics.json")}):
         with suppress(InputError):  # a run that is damaged or from another version tells nothing
             (run,) = load_runs([path.parent])
@@ -144,8 +144,8 @@ def measured_runs(runs: Path) -> list[Measured]:
             means = (sum(row.get(qid, 0.0) for qid in known) / len(known) for row in rows)
             groups = (factors.get(group, "") for group in ("benchmark", "agent", "tool"))
             key = (*groups, str(config["llm"].get("model")))
-            found.append(Measured(key, path.relative_to(runs).parts[0], len(known), *means))
-    return found
+            measured.append(Measured(key, path.relative_to(runs).parts[0], len(known), *means))
+    return measured
 
 
 class Option(NamedTuple):
@@ -265,7 +265,7 @@ def _over(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any
 
 def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
     """The models of a configuration by group: language models, and what a stage loads."""
-    found = {}
+    models = {}
     for group, option in config.items():
         if not isinstance(option, Mapping) or option.get("model", "???") == "???":
             continue
@@ -278,8 +278,8 @@ def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
             key, local = "", True
         else:
             continue
-        found[group] = Model(group, str(name), str(key), local)
-    return found
+        models[group] = Model(group, str(name), str(key), local)
+    return models
 
 
 def _here(address: Any) -> bool:

@@ -59,7 +59,7 @@ class CellStatus(NamedTuple):
 
 
 class CellFailed(InputError):
-    """A cell of a sweep had bad input, which has been told already. `fault`: see `CellStatus`."""
+    """A cell of a sweep had bad input, which has been reported. `fault`: see `CellStatus`."""
 
     fault = ""
 
@@ -170,12 +170,12 @@ def _replace(node: Any, raw: Any, safe: Any) -> None:
 
 
 def is_first(settings: Settings, fault: str) -> bool:
-    """Whether no other cell of this sweep has told of a fault, which would end each of them."""
+    """Whether no other cell of this sweep has reported a fault that ends each of them."""
     if not settings.multirun:
         return True
     folder = Path(settings.config.paths.runs) / str(settings.config.name) / CELLS
     try:
-        (folder / f"told-{fingerprint(fault)}").touch(exist_ok=False)
+        (folder / f"reported-{fingerprint(fault)}").touch(exist_ok=False)
     except FileExistsError:
         return False
     return True
@@ -268,7 +268,7 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
         log_folder(SweepStart.logger, sweep)
     console = Console(stderr=True, soft_wrap=True)
     for group in _by_reason(unfinished):
-        console.print(_told(group, statuses))
+        console.print(_summary(group, statuses))
         for status in filter(lambda each: each.defect, group):
             console.print(status.defect)
             if users_frame(status.defect):
@@ -294,9 +294,9 @@ def _by_reason(unfinished: Sequence[CellStatus]) -> list[list[CellStatus]]:
     return list(groups.values())
 
 
-def _told(group: Sequence[CellStatus], statuses: Sequence[CellStatus]) -> str:
+def _summary(group: Sequence[CellStatus], statuses: Sequence[CellStatus]) -> str:
     """A line on the cells that failed for one reason, named by the overrides in which the cells of
-    the sweep differ. A fault has been told in full when it came first."""
+    the sweep differ. The first cell has reported a shared fault in full."""
     first = group[0]
     if len(group) == 1 and not first.fault:
         return _line(first)

@@ -593,14 +593,14 @@ class OpenSearchIndex(OpenedIndex):
         rows = [{"query": {"bool": {"should": clauses[place]}}, **order} for place in asked]
         with self._scoring(float(model.k1), float(model.b)) as (name, factor):
             if depth > _WINDOW:
-                found = [self._deep(name, row, depth) for row in rows]
+                results = [self._deep(name, row, depth) for row in rows]
             else:
                 bodies = [{**row, "size": depth, "track_total_hits": False} for row in rows]
                 at_once = max(1, min(_QUERIES_AT_ONCE, 100_000 // depth))
-                found = self.cluster.searched(
+                results = self.cluster.searched(
                     name, bodies, [queries[place] for place in asked], at_once
                 )
-        for place, hits in zip(asked, found, strict=True):
+        for place, hits in zip(asked, results, strict=True):
             scores = [hit["_score"] / factor for hit in hits]
             rankings[place] = RankedList([hit["_id"] for hit in hits], scores)
         return rankings

@@ -140,7 +140,7 @@ class Cluster:
         """The hits of each search of an index, with the statistics of all shards; the number of all
         hits of a search for none. A search of which a part is missing is sent again, and is an
         `InputError`, which names its query, if it stays so."""
-        found: list[Any] = []
+        results: list[Any] = []
         head = {"index": name, **_WHOLE}
         for start in range(0, len(bodies), at_once):
             part = bodies[start : start + at_once]
@@ -159,8 +159,8 @@ class Cluster:
                 if not (missing := again):
                     break
                 time.sleep(pause or 0)
-            found += hits
-        return found
+            results += hits
+        return results
 
     def page(self, body: Any) -> Any:
         """The hits of a search at a point in time, as `searched`."""

@@ -497,7 +497,7 @@ class Excluding(Stage):
         excluded = dict(zip(inp["qid"].tolist(), inp[_EXCLUDED].tolist(), strict=True))
         ranking = self.retriever.transform(inp).drop(columns=_EXCLUDED)
         docnos, scores = ranking["docno"].to_numpy(), ranking["score"].to_numpy(copy=True)
-        kept = np.ones(len(ranking), np.bool_)
+        accepted = np.ones(len(ranking), np.bool_)
         index = self.retriever.index
         groups, qids = pd.factorize(ranking["qid"])
         for group, qid in enumerate(qids):
@@ -508,13 +508,13 @@ class Excluding(Stage):
             if self.rule == "filter":
                 parsed = ParsedQuery("", (), phrases)
                 passed = Filter(parsed, index, index.texts_for(self.retriever)).first(numbers)
-                kept[np.delete(rows, passed)] = False
+                accepted[np.delete(rows, passed)] = False
             else:
                 terms = Counter(term for each in phrases for term in index.analyzer.terms(each))
                 [parts] = index.score([terms], [numbers], self.retriever)
                 scores[rows] -= self.weight * parts
         order = np.lexsort((-scores, groups))  # stable: equal scores keep their order
-        order = order[kept[order]]
+        order = order[accepted[order]]
         left = groups[order]
         ranks = np.arange(len(order)) - np.searchsorted(left, left)
         out = ranking.iloc[order].assign(score=scores[order], rank=ranks)

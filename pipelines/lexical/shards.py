@@ -99,22 +99,28 @@ def _batches(folder: Path, analyzer: Analyzer, corpus_fingerprint: str) -> list[
 
 def missing_shards(path: Path, count: int, analyzer: str, corpus_fingerprint: str) -> list[int]:
     """The numbers of the shards that are not complete."""
+    shards = _shards(path, count, analyzer, corpus_fingerprint)
+    return [number for number, (_, batches) in enumerate(shards) if batches is None]
+
+
+def _shards(
+    path: Path, count: int, analyzer: str, corpus_fingerprint: str
+) -> list[tuple[Path, list[Batch] | None]]:
+    """The folder of each shard, and what `_batches` reads of it."""
     analysis = make_analyzer(analyzer)
     folders = [Shard(number, count).folder(path) for number in range(count)]
-    found = [_batches(folder, analysis, corpus_fingerprint) for folder in folders]
-    return [number for number, batches in enumerate(found) if batches is None]
+    return [(folder, _batches(folder, analysis, corpus_fingerprint)) for folder in folders]
 
 
 class MergedShards:
     """The analysed shards of an index at `path`, read as one. `InputError` if one is missing."""
 
     def __init__(self, path: Path, count: int, analyzer: str, corpus_fingerprint: str) -> None:
-        self._folders = [Shard(number, count).folder(path) for number in range(count)]
-        analysis = make_analyzer(analyzer)
-        found = [_batches(folder, analysis, corpus_fingerprint) for folder in self._folders]
-        if missing := [number for number, batches in enumerate(found) if batches is None]:
+        shards = _shards(path, count, analyzer, corpus_fingerprint)
+        if missing := [number for number, (_, batches) in enumerate(shards) if batches is None]:
             raise shards_missing(path, missing, count)
-        self._shards = [batches or [] for batches in found]
+        self._folders = [folder for folder, _ in shards]
+        self._shards = [batches or [] for _, batches in shards]
         self._owners = array("H")
 
     def checked(self, units: Iterable[Unit]) -> Iterator[Unit]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,6 +116,10 @@ def test_wandb_records_without_a_network(entry, tmp_path, monkeypatch):
     given = ("logger=wandb", "logger.mode=offline", "logger.project=mills")
     assert entry("rank", *TINY, *given, "name=r") == 0
     (file,) = Path("wandb").glob("offline-run-*/*.wandb")
-    content = file.read_bytes()
-    for part in (b"mills", b"nDCG@10", b"runs/r", b"metrics.json"):
-        assert part in content
+    # A process of wandb writes the file, and on a busy machine it is not done at once.
+    until = time.monotonic() + 30
+    parts, missing = (b"mills", b"nDCG@10", b"runs/r", b"metrics.json"), None
+    while missing != [] and time.monotonic() < until:
+        missing = [part for part in parts if part not in file.read_bytes()]
+        time.sleep(0.1)
+    assert missing == []

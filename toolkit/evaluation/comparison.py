@@ -311,9 +311,9 @@ def baselines_of(runs: Sequence[EvaluatedRun], baseline: str, systems: Systems |
     for group in by_benchmark(runs):
         alike = [run.name for run in group if _own_factors(run) == factors]
         names = [run.name for run in group]
-        found = [name for name in names if name == baseline]
-        found = found or [name for name in names if name in same] or alike
-        chosen += found[:1]
+        candidates = [name for name in names if name == baseline]
+        candidates = candidates or [name for name in names if name in same] or alike
+        chosen += candidates[:1]
     return chosen
 
 

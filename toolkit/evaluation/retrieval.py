@@ -182,9 +182,9 @@ def answer_coverage(
             positions.setdefault(docid, []).append((qid, rank))
     first: dict[str, int] = {}
     for docid, text in texts(positions.keys()):
-        found = found_in(text, [phrase for qid, _ in positions[docid] for phrase in answers[qid]])
+        present = found_in(text, [phrase for qid, _ in positions[docid] for phrase in answers[qid]])
         for qid, rank in positions[docid]:
-            if not found.isdisjoint(answers[qid]):
+            if not present.isdisjoint(answers[qid]):
                 first[qid] = min(rank, first.get(qid, rank))
     return {
         f"AnswerCoverage@{depth}": {

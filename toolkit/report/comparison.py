@@ -159,7 +159,7 @@ class Contrast(NamedTuple):
 def contrasts(data: ReportData) -> list[Contrast]:
     """The differences from the baseline of each benchmark; without a chosen baseline, those of one
     factor in a full factorial design, and of all compared pairs in another one."""
-    found: list[Contrast] = []
+    planned: list[Contrast] = []
     for group in by_benchmark(data.runs):
         names = [run.name for run in group]
         benchmark = data.benchmark(names[0])
@@ -167,31 +167,31 @@ def contrasts(data: ReportData) -> list[Contrast]:
         if data.against_baseline:
             for name in (name for name in names if baseline and name != baseline):
                 change = data.change(name)
-                found.append(Contrast(name, baseline, benchmark, change, "", change))
+                planned.append(Contrast(name, baseline, benchmark, change, "", change))
         elif data.too_many_colours or not (pairs := one_factor_contrasts(group)):
             for row in data.comparisons_on(data.main):
                 if row.a in names:
                     a, b = data.within(row.a), data.within(row.b)
                     label = f"{a}{' ' if len(a) + len(b) < 42 else chr(10)}− {b}"
-                    found.append(Contrast(row.a, row.b, benchmark, a, b, label))
+                    planned.append(Contrast(row.a, row.b, benchmark, a, b, label))
         else:
             by_name = {run.name: run for run in group}
             for factor, a, b in pairs:
                 one, other = (factor_value(by_name[name], factor) for name in (a, b))
                 rest = [name for name in varied_factors(group) if name != factor]
                 same = {name: factor_value(by_name[a], name) for name in rest}
-                given = ", ".join(f"{name} {value}" for name, value in same.items())
-                found.append(
+                shared = ", ".join(f"{name} {value}" for name, value in same.items())
+                planned.append(
                     Contrast(
                         a,
                         b,
                         benchmark,
                         f"{factor} {one}",
-                        f"{other} ({given})",
+                        f"{other} ({shared})",
                         f"{one} − {other}\n{', '.join(f'{n}: {v}' for n, v in same.items())}",
                     )
                 )
-    return found
+    return planned
 
 
 # The summary.
@@ -557,8 +557,8 @@ def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
         panels: dict[str, tuple[list[str], ForestPanel]] = {}
         inside = [one for one in planned if one.benchmark == benchmark]
         for measure in _shown_measures(data):
-            found = [(one, data.comparison(measure, one.a, one.b)) for one in inside]
-            rows = [(one, row) for one, row in found if row is not None]
+            compared = [(one, data.comparison(measure, one.a, one.b)) for one in inside]
+            rows = [(one, row) for one, row in compared if row is not None]
             if rows and (not panels or len(rows) == len(inside)):
                 inside = [one for one, _ in rows]
                 labels = [one.label for one in inside]

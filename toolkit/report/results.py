@@ -88,8 +88,8 @@ class ReportData:
     def benchmark(self, name: str) -> str:
         """The label of the benchmark of a run; empty if there is one benchmark."""
         systems = self.systems.systems if self.systems else ()
-        found = (label for one in systems for label, run in one.runs.items() if run.name == name)
-        return next(found, "")
+        labels = (label for one in systems for label, run in one.runs.items() if run.name == name)
+        return next(labels, "")
 
     def on_benchmark_of(self, name: str) -> list[EvaluatedRun]:
         """The runs over the same benchmark as a run, which is one of them."""
@@ -183,8 +183,8 @@ def _changes(run: EvaluatedRun, baseline: EvaluatedRun) -> str:
     values = {name: (factor_value(run, name), factor_value(baseline, name)) for name in names}
     changes = [f"{name}={one}" for name, (one, other) in values.items() if one != other]
     # A setting of a stage that the run lacks says no more than the stage.
-    told = [change for change in changes if not change.endswith("=—")]
-    return ", ".join(told or changes)
+    stages = [change for change in changes if not change.endswith("=—")]
+    return ", ".join(stages or changes)
 
 
 def best_first(items: Sequence[T], values: Sequence[float], measure: str) -> list[T]:
