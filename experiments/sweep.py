@@ -301,9 +301,9 @@ def _summary(group: Sequence[CellStatus], statuses: Sequence[CellStatus]) -> str
     if len(group) == 1 and not first.fault:
         return _line(first)
     common = set.intersection(*(set(each.overrides) for each in statuses))
-    words = ([word for word in each.overrides if word not in common] for each in group)
-    names = sorted(map(" ".join, words))
-    shown = f" ({'; '.join(names)})" if any(names) else ""
+    words = [[word for word in each.overrides if word not in common] for each in group]
+    names = sorted(" ".join(each) or "no change" for each in words)
+    shown = f" ({'; '.join(names)})" if any(words) else ""
     return f"{_cells(len(group))} failed{shown}: {first.fault or first.reason}"
 
 
