@@ -6,7 +6,6 @@ import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,9 +35,8 @@ class PipelineBackend:
         unit: What its docnos name, for displays: `document` or `passage`.
         exclusive: Whether only one search may run at a time, for stages that are not thread-safe.
 
-    Raises:
-        InputError: If the pipeline does not accept queries or does not return ranked documents.
-            Other errors of the pipeline are raised unchanged.
+    `InputError` if the pipeline does not accept queries or does not return ranked documents; other
+    errors of the pipeline are raised unchanged.
 
     Example:
         >>> from soundingline.toolkit.data import SearchRequest
@@ -81,7 +79,11 @@ class PipelineBackend:
         order = np.argsort(keys, kind="stable")[: request.depth]
         docnos = ranking["docno"].to_numpy(dtype=object)[order].tolist()
         hits = Ranking(docnos, scores[order].tolist())
-        return SearchResult(hits, {**_queries(ranking, request.query), **notes})
+        texts = {name: ranking[name].iloc[0] for name in query_columns(ranking) if len(ranking)}
+        texts = {name: query for name, query in texts.items() if isinstance(query, str)}
+        if not set(texts.values()) - {request.query}:
+            texts = {}
+        return SearchResult(hits, {**texts, **notes})
 
     def _ranking(self, queries: pd.DataFrame) -> pd.DataFrame:
         try:
@@ -131,10 +133,3 @@ class ListOrder:
         )
         ranked = self.stage.transform(frame).sort_values("rank", kind="stable")
         return list(map(str, ranked["docno"]))
-
-
-def _queries(ranking: pd.DataFrame, original: str) -> dict[str, Any]:
-    """The queries of a ranking by column; empty if all of them are the original one."""
-    queries = {name: ranking[name].iloc[0] for name in query_columns(ranking) if len(ranking)}
-    texts = {name: query for name, query in queries.items() if isinstance(query, str)}
-    return texts if set(texts.values()) - {original} else {}
