@@ -73,7 +73,21 @@ class PipelineBackend:
         with search_notes(self.qid) as notes:
             # Objects, because a model may write half a surrogate pair, which Arrow's strings do
             # not hold.
-            ranking = self._ranking(pd.DataFrame(row, dtype=object))
+            try:
+                with self._turn:
+                    ranking = self.pipeline.transform(pd.DataFrame(row, dtype=object))
+            except pt.validate.InputValidationError as error:
+                raise InputError(
+                    f"the pipeline {self.pipeline!r} does not work on queries alone: {error}",
+                    do="begin it with a retriever, and give each stage the columns it needs",
+                ) from error
+        missing = [column for column in ("docno", "score") if column not in ranking.columns]
+        if missing:
+            raise InputError(
+                f"the pipeline {self.pipeline!r} returns no {' and no '.join(missing)}",
+                valid="rows with docno and score",
+                do="end it with a retriever or a re-ranker",
+            )
         scores = ranking["score"].to_numpy(dtype=float)
         keys = ranking["rank"].to_numpy() if "rank" in ranking.columns else -scores
         order = np.argsort(keys, kind="stable")[: request.depth]
@@ -84,24 +98,6 @@ class PipelineBackend:
         if not set(texts.values()) - {request.query}:
             texts = {}
         return SearchResult(hits, {**texts, **notes})
-
-    def _ranking(self, queries: pd.DataFrame) -> pd.DataFrame:
-        try:
-            with self._turn:
-                ranking = self.pipeline.transform(queries)
-        except pt.validate.InputValidationError as error:
-            raise InputError(
-                f"the pipeline {self.pipeline!r} does not work on queries alone: {error}",
-                do="begin it with a retriever, and give each stage the columns it needs",
-            ) from error
-        missing = [column for column in ("docno", "score") if column not in ranking.columns]
-        if missing:
-            raise InputError(
-                f"the pipeline {self.pipeline!r} returns no {' and no '.join(missing)}",
-                valid="rows with docno and score",
-                do="end it with a retriever or a re-ranker",
-            )
-        return ranking
 
     def __repr__(self) -> str:
         return f"PipelineBackend({self.pipeline!r}, unit={self.unit!r})"

@@ -207,9 +207,8 @@ def stored_file(model: str, name: str, revision: str | None = None) -> Path | No
 
 
 def _file(model: str, name: str, revision: str | None) -> Path:
-    folder = Path(model)
-    if folder.is_dir():
-        return folder / name
+    if Path(model).is_dir():
+        return Path(model, name)
     hub = import_optional("huggingface_hub.file_download")
     return Path(hub.hf_hub_download(model, name, revision=revision))
 
@@ -223,17 +222,15 @@ def checkpoint_fingerprint(model: str, revision: str | None = None) -> str:
             path = _file(model, "config.json", revision)
         # <cache>/models--<name>/snapshots/<commit>/config.json
         return f"{model}@{path.parent.name}"
-    files = []
-    for path in sorted({path for pattern in _CONTENT for path in folder.rglob(pattern)}):
-        stat = path.stat()
-        # A copy may keep the size and the mtime of the content, but not the ctime.
-        files.append((path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
-    return _folder_hash(folder, tuple(files))
+    files = tuple(sorted({path for pattern in _CONTENT for path in folder.rglob(pattern)}))
+    stats = [path.stat() for path in files]
+    # A copy may keep the size and the mtime of the content, but not the ctime.
+    states = tuple((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats)
+    return _folder_hash(folder, files, states)
 
 
 @lru_cache(maxsize=64)
-def _folder_hash(folder: Path, states: tuple[tuple[Path, int, int, int], ...]) -> str:
-    files = [path for path, *_ in states]
+def _folder_hash(folder: Path, files: tuple[Path, ...], states: Any) -> str:
     names = [path.relative_to(folder).as_posix() for path in files]
     return fingerprint(names, file_hash(*files))
 

@@ -221,7 +221,8 @@ class ColBERT(VectorRetriever):
     def encode_queries(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
         """The vectors of each query: float32 [tokens, dimensions]."""
         # Queries are short and mostly expanded to one length: batches by number.
-        length = self._query_length(self._network[0]) or self.limit
+        body = self._network[0]
+        length = (body.query_expansion or {}).get("length", body.query_length) or self.limit
         size = max(1, self.placement.batch_tokens // length)
         parts = (texts[start : start + size] for start in range(0, len(texts), size))
         return [rows for part in parts for rows in self._run("encode_query", part)]
@@ -235,11 +236,6 @@ class ColBERT(VectorRetriever):
                 convert_to_numpy=True,
             )
         return [np.asarray(rows, dtype=np.float32) for rows in vectors]
-
-    @staticmethod
-    def _query_length(body: Any) -> int | None:
-        length: int | None = (body.query_expansion or {}).get("length", body.query_length)
-        return length
 
     @shared_property
     def _network(self) -> Any:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from soundingline.pipelines.counts import MadeOnce, shared_property
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import REBUILD, OpenedIndex, read_manifest, write_manifest
 from soundingline.pipelines.learned.encoding import Blocks, load_array
@@ -169,8 +170,7 @@ class VectorIndex(OpenedIndex):
         self.engine: VectorRetriever = engine
         self.docnos = Docnos(StringTable(path / _UNITS))
         self.documents = engine.read_vectors(path)
-        self._search: Search | None = None
-        self._lock = threading.Lock()
+        self._shared = MadeOnce()
 
     def __len__(self) -> int:
         return len(self.docnos)
@@ -184,7 +184,7 @@ class VectorIndex(OpenedIndex):
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
         """A query is a text or a vector (see `VectorRetriever.encode_queries`). `InputError` for a
         vector of another shape."""
-        return ranked_lists(self.docnos, self._searching()(self._vectors(queries), depth))
+        return ranked_lists(self.docnos, self._search(self._vectors(queries), depth))
 
     def score(
         self, queries: Sequence[Any], numbers: Sequence[NDArray[np.int32]], model: Any
@@ -209,12 +209,10 @@ class VectorIndex(OpenedIndex):
                 )
         return vectors
 
-    def _searching(self) -> Search:
+    @shared_property
+    def _search(self) -> Any:
         # Made by the first search: a torch search takes the device's memory.
-        with self._lock:
-            if self._search is None:
-                self._search = self.engine.searching(self.path, self.documents)
-            return self._search
+        return self.engine.searching(self.path, self.documents)
 
     @property
     def _identity(self) -> tuple[str, ...]:

@@ -54,17 +54,13 @@ class CrossEncoderInputs:
     """
 
     def __init__(self, tokenizer: Any, model: str, max_length: int) -> None:
+        name = f"the tokenizer of '{model}' ({type(tokenizer).__name__})"
         if not tokenizer.is_fast:
-            raise InputError(
-                f"the tokenizer of '{model}' ({type(tokenizer).__name__}) has no tokenizer.json",
-                do="choose a checkpoint with one",
-            )
+            do = "choose a checkpoint with one"
+            raise InputError(f"{name} has no tokenizer.json", do=do)
         if tokenizer.pad_token_id is None:
-            raise InputError(
-                f"the tokenizer of '{model}' has no token to pad with",
-                do="choose a checkpoint with one, or name it in its tokenizer_config.json "
-                "(pad_token)",
-            )
+            do = "choose another, or name it in its tokenizer_config.json (pad_token)"
+            raise InputError(f"{name} has no token to pad with", do=do)
         self.pad: int = tokenizer.pad_token_id
         self._tokenizer, self._max_length = tokenizer, max_length
         # The library's tokenizers are set up for each call, which threads must not share.

@@ -447,9 +447,9 @@ def test_more_documents_than_are_rescored_are_first_ordered_by_their_centroids(
     retriever = Drawn(str(model), **EXACT, compression="ivf_pq", probes=1000)
     index = retriever.open(compressed)
     queries = drawn(600)[1]
-    every = index._searching()(queries, 10)
+    every = index._search(queries, 10)
     monkeypatch.setattr(stages, "_LEAST", 40)
-    few = index._searching()(queries, 10)
+    few = index._search(queries, 10)
     assert [best.numbers[0] for best in few] == list(range(10))
     shared = [len({*a.numbers} & {*b.numbers}) for a, b in zip(every, few, strict=True)]
     assert np.mean(shared) >= 7

@@ -104,32 +104,25 @@ def test_a_single_candidate_needs_no_model():
     assert model.rounds == []
 
 
-def test_malformed_answers_are_repaired_and_counted():
-    it = Listwise(ScriptedPrompts(lambda prompt: "[3] > [3] > [17] > [1]"))
-    assert order(it(ranking([4, 5, 6, 7]))) == [6, 4, 5, 7]
-    counts = it.counts
-    assert (counts["windows"], counts["repaired"], counts["empty"]) == (1, 1, 0)
-
-
-def test_an_answer_without_an_order_is_asked_for_once_more():
-    answers = iter(["I cannot tell.", "[2] > [1]"])
-    it = Listwise(ScriptedPrompts(lambda prompt: next(answers)))
-    assert order(it(ranking([4, 5]))) == [5, 4]
-    assert (it.counts["retried"], it.counts["empty"]) == (1, 0)
-
-
-def test_the_window_keeps_its_order_where_no_order_comes():
-    model = ScriptedPrompts(lambda prompt: "I cannot tell.")
-    it = Listwise(model)
-    assert order(it(ranking([4, 6, 5]))) == [4, 6, 5]
-    assert (len(model.prompts), it.counts["empty"], it.counts["refused"]) == (2, 1, 0)
-
-
-@pytest.mark.parametrize("error", [Refused("no"), ContextOverflow("long"), Truncated("cut")])
-def test_the_window_keeps_its_order_where_the_model_declines(error):
-    it = Listwise(ScriptedPrompts(lambda prompt: error))
-    assert order(it(ranking([4, 6, 5]))) == [4, 6, 5]
-    assert (it.counts["refused"], it.counts["empty"]) == (1, 0)
+@pytest.mark.parametrize(
+    ("answers", "order_of", "counted"),
+    [
+        (["[3] > [3] > [17] > [1]"], [6, 4, 5, 7], {"repaired": 1}),
+        # An answer without an order is asked for once more; then the window keeps its order.
+        (["I cannot tell.", "[2] > [1]"], [5, 4, 6, 7], {"retried": 1, "repaired": 1}),
+        (["I cannot tell."] * 2, [4, 5, 6, 7], {"retried": 1, "empty": 1}),
+        ([Refused("no")], [4, 5, 6, 7], {"refused": 1}),
+        ([ContextOverflow("long")], [4, 5, 6, 7], {"refused": 1}),
+        ([Truncated("cut")] * 2, [4, 5, 6, 7], {"retried": 1, "refused": 1}),
+    ],
+)
+def test_malformed_answers_are_repaired_asked_for_again_and_counted(answers, order_of, counted):
+    left = iter(answers)
+    it = Listwise(ScriptedPrompts(lambda prompt: next(left)))
+    assert order(it(ranking([4, 5, 6, 7]))) == order_of
+    names = ("windows", "repaired", "retried", "empty", "refused")
+    assert {name: it.counts[name] for name in names if it.counts[name]} == {"windows": 1, **counted}
+    assert list(left) == []
 
 
 def test_a_lost_server_is_raised():
