@@ -14,11 +14,11 @@ from soundingline.agents.base import (
     Clock,
     End,
     Episode,
+    OutOfTime,
     RunResources,
     out_of_money,
     run_episode,
 )
-from soundingline.agents.conversation import OutOfTime
 from soundingline.agents.keyword.clues import Rarity
 from soundingline.agents.literature.planner import (
     MOST_REQUIREMENTS,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from soundingline.agents.base import Budget, Episode
-from soundingline.agents.conversation import within
+from soundingline.agents.base import Budget, Episode, within
 from soundingline.agents.literature.scores import CandidateScores
 from soundingline.agents.prompt import read_prompt
 from soundingline.toolkit.benchmarks.links import DIRECTIONS

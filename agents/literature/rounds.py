@@ -29,8 +29,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from soundingline.agents.base import End, Episode
-from soundingline.agents.conversation import OutOfTime, within
+from soundingline.agents.base import End, Episode, OutOfTime, within
 from soundingline.agents.literature.planner import (
     EXPAND,
     RESOLVE,
