@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from soundingline.agents.base import End, Episode, OutOfTime, within
+from soundingline.agents.base import Budget, End, Episode, OutOfTime, within
 from soundingline.agents.literature.planner import (
     EXPAND,
     RESOLVE,
@@ -146,9 +146,8 @@ def candidates_of(query: PlanQuery, served: Sequence[ToolResult]) -> list[str]:
 
 
 def _passes(title: str, query: PlanQuery) -> bool:
-    has = [word.casefold() for word in query.title_has]
-    lacks = [word.casefold() for word in query.title_lacks]
-    return (not has or any(word in title for word in has)) and not any(w in title for w in lacks)
+    has = [word.casefold() in title for word in query.title_has]
+    return (not has or any(has)) and not any(w.casefold() in title for w in query.title_lacks)
 
 
 def judging_task(
@@ -183,11 +182,11 @@ class Round:
         session: its session.
         scores: its candidates, to which the round adds.
         librarians: run the tasks.
+        budget: that of the question.
         pool: the number of new documents that are scored.
         rescored: the number of best documents in which new requirements are scored.
         most_calls: the largest number of tool calls of the question. A round that would exceed it
             is `cut`.
-        seconds: the time limit of the question. None: no limit.
     """
 
     def __init__(
@@ -196,16 +195,15 @@ class Round:
         session: SearchTool,
         scores: CandidateScores,
         librarians: Librarians,
+        budget: Budget,
         *,
         pool: int,
         rescored: int,
         most_calls: int,
-        seconds: float | None,
     ) -> None:
         self._episode, self._session, self._scores = episode, session, scores
-        self._librarians = librarians
+        self._librarians, self._budget = librarians, budget
         self._pool, self._rescored, self._most_calls = pool, rescored, most_calls
-        self._seconds = seconds
         self.cut = False
         self.reports: list[LibrarianReport] = []
         self.newly_scored: list[str] = []
@@ -253,7 +251,7 @@ class Round:
 
     async def _retrieve(self) -> None:
         tasks = [partial(run_query, self._session, report.query) for report in self.reports]
-        outcomes = await self._librarians.work(tasks, self._left)
+        outcomes = await self._work(tasks)
         for report, outcome in zip(self.reports, outcomes, strict=True):
             report.error = outcome.error
             for served in outcome.served:
@@ -290,11 +288,15 @@ class Round:
             judging_task(self._session, "score", docids, question, requirements="\n".join(needs))
             for docids, needs in allowed
         ]
-        outcomes = await self._librarians.work(tasks, self._left)
+        outcomes = await self._work(tasks)
         for (docids, _), outcome in zip(allowed, outcomes, strict=True):
             self._add_scores(docids, outcome)
         _raise_first(outcomes)
-        self._check_some_scored()
+        total = sum(self._errors.values())
+        if total and total == len(self._tried) and set(self._errors) <= set(_RETRYABLE):
+            # No document has a score: a resumed run asks the question again.
+            code = self._errors.most_common(1)[0][0]
+            raise _RETRYABLE[code](f"none of {total} documents could be scored: {code}")
 
     def _by_missing(self, docids: Sequence[str]) -> list[tuple[list[str], tuple[str, ...]]]:
         """Documents grouped into the calls that score them. Documents that lack the same
@@ -330,19 +332,12 @@ class Round:
             elif not before:
                 self.newly_scored.append(docid)
 
-    def _check_some_scored(self) -> None:
-        """Fail the question, which a resumed run asks again, if the server returned no score."""
-        total = sum(self._errors.values())
-        if total and total == len(self._tried) and set(self._errors) <= set(_RETRYABLE):
-            code = self._errors.most_common(1)[0][0]
-            raise _RETRYABLE[code](f"none of {total} documents could be scored: {code}")
-
     def _calls_left(self) -> int:
         return max(0, self._most_calls - len(self._session.calls))
 
-    @property
-    def _left(self) -> float | None:
-        return None if self._seconds is None else self._seconds - self._episode.seconds
+    async def _work(self, tasks: Sequence[Task]) -> list[Outcome]:
+        left = self._budget.seconds_left(self._episode.seconds)
+        return await self._librarians.work(tasks, left)
 
 
 def _raise_first(outcomes: Sequence[Outcome]) -> None:
@@ -358,12 +353,6 @@ class RoundMark(NamedTuple):
     calls: int = 0
     exposures: int = 0
     messages: int = 0
-
-    @classmethod
-    def of(cls, episode: Episode) -> RoundMark:
-        """The numbers now."""
-        tool = episode.tool
-        return cls(len(tool.calls), len(tool.exposures.rows), len(episode.messages))
 
 
 def round_checkpoint(

@@ -170,7 +170,7 @@ class RulePlanner:
         requirements = [normalize_requirement(clause.requirement) for clause in clauses]
         self._checklist = tuple(dict.fromkeys(requirements))
 
-    async def plan(self, scores: CandidateScores, number: int) -> Plan:
+    def plan(self, scores: CandidateScores, number: int) -> Plan:
         """The plan of round `number`, from 1."""
         queries = self._first() if number == 1 else self._later(scores)
         return Plan(tuple(queries), self._checklist)

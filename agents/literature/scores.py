@@ -132,7 +132,11 @@ class CandidateScores:
 
     def table(self, docids: Sequence[str]) -> str:
         """The scores of documents by requirement, in one line of text."""
-        rows = [f"{docid} ({', '.join(self._cells(docid))})" for docid in docids]
+        rows = []
+        for docid in docids:
+            known = [self.scores[docid].get(need) for need in self.checklist]
+            cells = ", ".join(f"{row.score:.2f}" if row else "?" for row in known)
+            rows.append(f"{docid} ({cells})")
         requirements = "; ".join(self.checklist)
         return f"Requirements: {requirements}. Met by the best: {'; '.join(rows) or 'none'}."
 
@@ -172,10 +176,6 @@ class CandidateScores:
                 self.unscored.pop(docid, None)
                 if "unscored" in row:
                     self.unscored[docid] = row["unscored"]
-
-    def _cells(self, docid: str) -> list[str]:
-        known = self.scores[docid]
-        return [f"{known[need].score:.2f}" if need in known else "?" for need in self.checklist]
 
 
 class Calibration:
