@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from soundingline.pipelines.counts import Counts
-from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, Reply, json_answer
+from soundingline.pipelines.prompting import (
+    CachedLLM,
+    PromptTemplate,
+    Reply,
+    json_answer,
+    json_object,
+)
 from soundingline.pipelines.requirement_scorers import CachedRequirementScorer
 from soundingline.pipelines.rerank.rank1 import closing_token, verdict
 from soundingline.toolkit.errors import InputError, is_number
@@ -37,17 +44,8 @@ _ROW = {
     "passage": {"type": "string"},
     "rationale": {"type": "string"},
 }
-_ROWS = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "properties": _ROW,
-        "required": list(_ROW),
-        "additionalProperties": False,
-    },
-}
 _ANSWER = {
-    "requirements": _ROWS,
+    "requirements": {"type": "array", "items": json_object(_ROW)},
     "relevant": {"type": "boolean"},
     "probability": {"type": "number"},
 }
@@ -156,8 +154,7 @@ class ChatScorer:
         """Nothing is open: the owner of the model closes it."""
 
     def _scores(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
-        prompts = [self._filled(candidate) for candidate in candidates]
-        pairs = list(zip(candidates, prompts, strict=True))
+        pairs = [(candidate, self._filled(candidate)) for candidate in candidates]
         replies: dict[str, Reply] = {}
         for llm, has_evidence in ((self._llm, True), (self._llm_of_overall, False)):
             qids = {
@@ -194,9 +191,7 @@ class ChatScorer:
         # The number depends on the texts, so that equal texts have equal prompts in the cache. No
         # text can contain its own hash.
         nonce = fingerprint(candidate.question, shown)
-        numbered = [
-            f"{number}. {row.requirement}" for number, row in enumerate(candidate.evidence, start=1)
-        ]
+        numbered = [f"{n}. {row.requirement}" for n, row in enumerate(candidate.evidence, start=1)]
         return self._prompt.filled(
             {
                 "question": candidate.question,
@@ -212,18 +207,16 @@ class ChatScorer:
             **(json_answer("judgement", _ANSWER) if self.structured else {}),
             **({"logprobs": _LIKELIEST} if log_probabilities else {}),
         }
-        self._llm, self._llm_of_overall = (
-            CachedLLM(
-                name="requirements-chat",
-                parts=["requirements", self._prompt.text],
-                is_empty=is_empty,
-                counts=self._counts,
-                settings=settings,
-                select_tokens=_verdict_token,
-                caches_empty=False,
-            )
-            for is_empty in (_without_scores, _unread)
+        self._llm_of_overall = CachedLLM(
+            name="requirements-chat",
+            parts=["requirements", self._prompt.text],
+            is_empty=lambda text: read_answer(text) is None,
+            counts=self._counts,
+            settings=settings,
+            select_tokens=_verdict_token,
+            caches_empty=False,
         )
+        self._llm = replace(self._llm_of_overall, is_empty=_without_scores)
 
 
 def read_answer(text: str) -> ReadAnswer | None:
@@ -237,10 +230,6 @@ def read_answer(text: str) -> ReadAnswer | None:
             readable = bool(scores) or not rows
             answer = ReadAnswer(scores, _unit(value.get("probability"))) if readable else None
     return answer
-
-
-def _unread(text: str) -> bool:
-    return read_answer(text) is None
 
 
 def _without_scores(text: str) -> bool:
@@ -273,17 +262,17 @@ def _document_score(candidate: CandidateDocument, reply: Reply) -> DocumentScore
     if answer is None:
         return DocumentScore(nothing, error=UNREADABLE)
     located = {passage.unit_id for passage in candidate.passages}
-    rows = []
-    for number in range(1, len(candidate.evidence) + 1):
-        row = answer.scores.get(number)
-        # An id that is not in the prompt names no evidence.
-        rows.append(row and row._replace(passage=row.passage if row.passage in located else ""))
-    error = UNREADABLE if None in rows else ""
+    rows = [answer.scores.get(number) for number in range(1, len(candidate.evidence) + 1)]
+    # An id that is not in the prompt names no evidence.
+    rows = [
+        row if row is None or row.passage in located else row._replace(passage="") for row in rows
+    ]
+    probability, origin = answer.probability, BY_STATEMENT
     relevance = verdict(reply.tokens[0].top) if reply.tokens else None
     if relevance is not None:
-        return DocumentScore(tuple(rows), relevance.score, BY_LOGPROBS, error)
-    stated = answer.probability
-    return DocumentScore(tuple(rows), stated, BY_STATEMENT if stated is not None else "", error)
+        probability, origin = relevance.score, BY_LOGPROBS
+    error = UNREADABLE if None in rows else ""
+    return DocumentScore(tuple(rows), probability, "" if probability is None else origin, error)
 
 
 def _unscored(candidate: CandidateDocument, score: DocumentScore) -> CandidateDocument:

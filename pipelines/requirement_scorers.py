@@ -320,7 +320,13 @@ class FileScorer:
         """The scores by requirement, and the overall probability with its origin, by question and
         document."""
         documents: dict[Any, Any] = {}
-        for number, line in enumerate(self._lines(), start=1):
+        try:
+            lines = read_text(Path(self.path)).split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"cannot read the scores {self.path}: {error}", do="check scorer.path"
+            ) from error
+        for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             where = f"line {number} of {self.path}"
@@ -337,14 +343,6 @@ class FileScorer:
                 overall = row.overall, row.origin or ""
             documents[document] = scores, overall
         return documents
-
-    def _lines(self) -> list[str]:
-        try:
-            return read_text(Path(self.path)).split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"cannot read the scores {self.path}: {error}", do="check scorer.path"
-            ) from error
 
 
 def _normalised(text: str) -> str:

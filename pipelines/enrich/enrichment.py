@@ -44,10 +44,14 @@ from soundingline.toolkit.files import atomic_folder, fingerprint, write_json
 DECISIONS = "decisions.jsonl"
 REASONS_FILE = "reasons.json"
 SECONDS = "seconds.json"
-FORMS = ("repaired", "published", "joined")
 APPLY_TO = ("query", "reasoning", "question")
-SIDES = ("both", "query", "corpus")
 EXCLUSIONS = ("none", "filter", "negative")
+_VALUES = {
+    "form": ("repaired", "published", "joined"),
+    "apply_to": APPLY_TO,
+    "sides": ("both", "query", "corpus"),
+    "exclusions": EXCLUSIONS,
+}
 _INDEX, _PHRASES = "index", "phrases"
 _REASONING_WORDS = 512
 _EXCLUDED = "query_excluded"
@@ -249,12 +253,6 @@ class Enrichment(Stage):
     def __post_init__(self) -> None:
         if not 0 <= self.weight < inf:
             raise InputError(f"weight is {self.weight!r}", valid="0 or more, finite")
-        if self.form not in FORMS:
-            raise InputError(f"form is {self.form!r}", valid=", ".join(FORMS))
-        if self.apply_to not in APPLY_TO:
-            raise InputError(f"apply_to is {self.apply_to!r}", valid=", ".join(APPLY_TO))
-        if self.sides not in SIDES:
-            raise InputError(f"sides is {self.sides!r}", valid=", ".join(SIDES))
         if self.sides == "query":
             self.corpus = self.corpus_filter = None
         elif self.sides == "corpus":
@@ -265,8 +263,9 @@ class Enrichment(Stage):
                 valid="query, corpus, or both",
                 do="set enrichment=none for no enrichment",
             )
-        if self.exclusions not in EXCLUSIONS:
-            raise InputError(f"exclusions is {self.exclusions!r}", valid=", ".join(EXCLUSIONS))
+        for name, values in _VALUES.items():
+            if (value := getattr(self, name)) not in values:
+                raise InputError(f"{name} is {value!r}", valid=", ".join(values))
         if self.form == "published" and getattr(self.query, "weights", False):
             raise InputError(
                 "form=published joins the phrases of a query, and these have weights",

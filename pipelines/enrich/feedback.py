@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, batches
 from soundingline.pipelines.lexical.analyzers import is_ngram
 from soundingline.pipelines.lexical.bm25 import idf
-from soundingline.pipelines.lexical.forward import Vector
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.rm3 import check_feedback
 from soundingline.pipelines.stage import Collection
@@ -121,7 +120,11 @@ class _Feedback:
 
     @cached_property
     def _idf(self) -> NDArray[np.float64]:
-        return _idf_of_terms(self._base.document_frequencies, len(self._base))
+        # 0 for a term of one document, which finds no other.
+        frequencies, positions = np.unique(self._base.document_frequencies, return_inverse=True)
+        documents = len(self._base)
+        values = [idf(documents, df) if df > 1 else 0.0 for df in frequencies.tolist()]
+        return np.array(values)[positions]
 
     def of_documents(self, unit_ids: Sequence[str]) -> list[list[str]]:
         """The phrases of each unit; none if the index lacks it."""
@@ -149,9 +152,12 @@ class _Feedback:
     def _phrases(self, searches: Sequence[_Search]) -> list[list[str]]:
         rankings = [self._neighbours(search) for search in searches]
         every = np.unique(np.concatenate([np.empty(0, np.int32), *(n for n, _ in rankings)]))
-        vectors = dict(
-            zip(every.tolist(), map(self._words, self._base.vectors(every)), strict=True)
-        )
+        vectors = {}
+        for number, (terms, frequencies) in zip(
+            every.tolist(), self._base.vectors(every), strict=True
+        ):
+            usable = self._is_word[terms]
+            vectors[number] = terms[usable], frequencies[usable]
         phrases = []
         for search, (numbers, scores) in zip(searches, rankings, strict=True):
             terms, weights = self._weighted(numbers, scores, vectors)
@@ -159,12 +165,6 @@ class _Feedback:
             heaviest = self._heaviest(terms[usable], weights[usable], self._source.phrases)
             phrases.append([self._spelled(term) for term in heaviest])
         return phrases
-
-    def _words(self, vector: Vector) -> Vector:
-        """The terms of a document that may be proposed."""
-        terms, frequencies = vector
-        usable = self._is_word[terms]
-        return terms[usable], frequencies[usable]
 
     def _neighbours(self, search: _Search) -> tuple[Numbers, NDArray[np.float32]]:
         """The best other documents and their scores."""
@@ -227,12 +227,3 @@ class _Feedback:
             if len(self._spellings) > _UNITS_KEPT:
                 self._spellings.popitem(last=False)
         return self._spellings[number]
-
-
-def _idf_of_terms(frequencies: NDArray[np.int64], documents: int) -> NDArray[np.float64]:
-    """idf of every term of a vocabulary; 0 for a term of one document, which finds no other."""
-    distinct, positions = np.unique(frequencies, return_inverse=True)
-    values = [
-        idf(documents, frequency) if frequency > 1 else 0.0 for frequency in distinct.tolist()
-    ]
-    return np.array(values)[positions]

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from soundingline.pipelines.counts import Counts, MadeOnce
+from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.enrich.phrases import (
     KEY,
     LEFT_OUT,
@@ -37,6 +37,8 @@ from soundingline.pipelines.prompting import (
     PromptTemplate,
     Reply,
     json_answer,
+    json_object,
+    read_prompt,
 )
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
@@ -60,15 +62,7 @@ _EXCLUDE = "exclude"
 _LARGEST_WEIGHT = 2.0
 _MOST_EXCLUDED = 3
 _TERM = {"term": {"type": "string"}, "weight": {"type": "number"}}
-_LIST_OF_TERMS = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "properties": _TERM,
-        "required": list(_TERM),
-        "additionalProperties": False,
-    },
-}
+_LIST_OF_TERMS = {"type": "array", "items": json_object(_TERM)}
 
 
 def model_of(collection: Collection) -> BlockingModel:
@@ -185,7 +179,16 @@ class ModelPhrases(LlmSource):
             raise InputError(f"task is {self.task!r}", valid=", ".join(TASKS))
         check_int("max_characters", self.max_characters)
         self.limits = Limits(self.phrases, self.words)
-        self._templates = MadeOnce()
+        places = _PLACES
+        if self.prompt is not None:  # a file is the prompt for one of the sides
+            text = read_prompt(Path(self.prompt))
+            places = {s: p for s, p in _PLACES.items() if f"{{{p}}}" in text} or {"query": "query"}
+        self._templates = {
+            side: PromptTemplate(
+                self.prompt, f"enrichment/{side}_{self.task}.txt", (place, "phrases", "words")
+            )
+            for side, place in places.items()
+        }
         super().__post_init__()
 
     def settings(self) -> Mapping[str, Any]:
@@ -199,7 +202,7 @@ class ModelPhrases(LlmSource):
     @property
     def fingerprint(self) -> str:
         """Hash of the prompts and the limits. The cache keys have the model and its sampling."""
-        texts = [self._template(side).text for side in _PLACES if self._has(side)]
+        texts = [template.text for template in self._templates.values()]
         return fingerprint("model", texts, self.phrases, self.words, self.max_characters)
 
     def content(self, collection: Collection) -> str:
@@ -216,7 +219,7 @@ class ModelPhrases(LlmSource):
     def provenance(self, collection: Collection) -> Mapping[str, Any]:
         """See `PhraseSource`; with the model, its settings and a hash of the prompt."""
         model = model_of(collection)
-        prompt = self._template("document").text if self._has("document") else ""
+        prompt = self._templates["document"].text if "document" in self._templates else ""
         return {
             **super().provenance(collection),
             "model": identity(model),
@@ -310,28 +313,12 @@ class ModelPhrases(LlmSource):
 
     def _filled(self, side: str, text: str) -> str:
         limits = {"phrases": str(self.phrases), "words": str(self.words)}
-        return self._template(side).filled({_PLACES[side]: text, **limits})
-
-    def _has(self, side: str) -> bool:
-        """Whether there is a prompt for the side; a prompt file is for one of them."""
-        if self.prompt is None:
-            return True
-        try:
-            text = Path(self.prompt).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        if side not in self._templates:
             raise InputError(
-                f"cannot read the prompt {self.prompt}: {error}",
-                valid="a text file, or null for one of ours",
-            ) from error
-        return f"{{{_PLACES[side]}}}" in text
-
-    def _template(self, side: str) -> PromptTemplate:
-        """The prompt for a `document` or a `query`."""
-        return self._templates.get(side, lambda: self._new_template(side))
-
-    def _new_template(self, side: str) -> PromptTemplate:
-        places = (_PLACES[side], "phrases", "words")
-        return PromptTemplate(self.prompt, f"enrichment/{side}_{self.task}.txt", places)
+                f"the prompt {self.prompt} has no place {{{_PLACES[side]}}} for a {side}",
+                do="name another prompt, or null for our own",
+            )
+        return self._templates[side].filled({_PLACES[side]: text, **limits})
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -358,6 +345,13 @@ class WeightedPhrases(ModelPhrases):
     weights: bool = True
     exclusions: str = "filter"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prompt is None:
+            answer = read_prompt(PROMPTS / "enrichment" / "weighted_answer.txt")
+            template = self._templates["query"]
+            template.text = template.text.rpartition("\n\n")[0] + "\n\n" + answer
+
     def settings(self) -> Mapping[str, Any]:
         """See `ModelPhrases`."""
         parts = {KEY: _LIST_OF_TERMS, _EXCLUDE: _LIST_OF_TEXTS}
@@ -366,9 +360,9 @@ class WeightedPhrases(ModelPhrases):
     @property
     def fingerprint(self) -> str:
         """Hash of the prompt, the limits and what is read from an answer."""
-        text = self._template("query").text
+        texts = [template.text for side, template in self._templates.items() if side == "query"]
         limits = (self.phrases, self.words)
-        return fingerprint("weighted", text, *limits, self.weights, self.exclusions)
+        return fingerprint("weighted", *texts, *limits, self.weights, self.exclusions)
 
     def document_prompt(self, unit: Unit) -> str:
         """`InputError`: these phrases are for queries."""
@@ -405,13 +399,6 @@ class WeightedPhrases(ModelPhrases):
             return term or ""
         usable = is_number(weight) and 0 < weight <= _LARGEST_WEIGHT
         return WeightedPhrase(term, float(weight) if self.weights else 1.0) if usable else None
-
-    def _new_template(self, side: str) -> PromptTemplate:
-        template = super()._new_template(side)
-        if self.prompt is None:
-            answer = (PROMPTS / "enrichment" / "weighted_answer.txt").read_text(encoding="utf-8")
-            template.text = template.text.rpartition("\n\n")[0] + "\n\n" + answer.strip()
-        return template
 
 
 def _excluded(answer: str) -> list[Any]:
