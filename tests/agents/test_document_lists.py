@@ -80,7 +80,11 @@ def test_one_search_lists_each_document_once_up_to_its_limit_or_nothing():
         (["It is Grenholm Mill.", "Documents: [m1]"], ("m1",), True),
         (["Exact Answer: Grenholm Mill\nConfidence: 9%", "Documents: [m1]"], ("m1",), True),
         (["Explanation: x\nDocuments:\nConfidence: 9%", "Documents: [m1]"], ("m1",), True),
-        (["Documents: [docid] [docid] and so on", "Documents: [m1]"], ("m1",), True),
+        (
+            ["Documents: [docid] [docid] and so on, the surest first", "Documents: [m1]"],
+            ("m1",),
+            True,
+        ),
     ],
     ids=["list", "none", "prose", "answer", "empty", "placeholder"],
 )

@@ -1,13 +1,10 @@
 """Indexes of documents with phrases: scores by brute force, and what still reads the plain
 texts."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle
 from collections import Counter
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -39,7 +36,7 @@ phrases = st.lists(
 class GivenPhrases(PhraseSource):
     """The phrases of a dictionary, as they are."""
 
-    def __init__(self, phrases: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, phrases):
         self.phrases = phrases
 
     @property
@@ -162,10 +159,8 @@ def test_feedback_and_texts_are_those_of_the_plain_documents(base, units):
 
 
 def test_documents_without_phrases_score_as_in_the_plain_index(base, units):
-    index = enriched(base, units, GivenPhrases({}))
-    for own, other in zip(
-        base.search(["brel", "tide"]), index.search(["brel", "tide"]), strict=True
-    ):
+    indexes = base, enriched(base, units, GivenPhrases({}))
+    for own, other in zip(*(index.search(["brel", "tide"]) for index in indexes), strict=True):
         np.testing.assert_array_equal(own, other)
 
 

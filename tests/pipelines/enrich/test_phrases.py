@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -44,9 +42,6 @@ def test_phrases_are_cleaned_and_what_is_left_out_is_counted():
     cleaned = clean(proposed, Limits(phrases=3, words=4))
     assert cleaned.phrases == ("tidal range", "quay", "pier")
     assert cleaned.left_out == {"repeated": 1, "too_long": 2, "beyond": 1, "empty": 5}
-
-
-def test_five_hundred_phrases_are_cut_to_the_limit():
     cleaned = clean([f"phrase {number}" for number in range(500)], Limits())
     assert len(cleaned.phrases) == 10 and cleaned.left_out["beyond"] == 490
 
