@@ -101,19 +101,14 @@ class RunResources:
     """What only a run can provide to its agent.
 
     Args:
-        budget: the limits of a question.
         ledger: where requests are recorded. None: a new ledger.
-        model: the language model. None before it runs, or if the run has none.
+        model: None before it runs, or if the run has none.
         settings: how the model samples.
-        price: the price of the model's tokens.
-        document_frequency: word -> number of documents of the collection that contain it. None if
-            that is not known.
-        documents: the number of documents of the collection. None if that is not known.
+        document_frequency: word -> number of documents of the collection that contain it, and
+        documents: the number of documents. None if that is not known.
         resolver: makes, at its first use, what maps titles, urls and identifiers to documents.
-        simulated_reader: a simulation that reads in place of a model. None if the benchmark does
-            not know the facts that its questions need.
-        rounds: question id -> the file of its finished rounds, for agents that work in rounds.
-            None: rounds are not saved.
+        simulated_reader: None if the benchmark does not know the facts that its questions need.
+        rounds: question id -> the file of its finished rounds. None: rounds are not saved.
     """
 
     budget: Budget
@@ -182,11 +177,7 @@ class Episode:
     """One question at work: its messages in the function-calling format (question, tool calls of
     the assistant, tool results, final answer), its answer and its status.
 
-    Args:
-        topic: the question.
-        tool: the session of the question.
-        opening: the messages at the start. None: the question as a message of the user.
-        clock: returns seconds.
+    `opening` are the messages at the start; None: the question as a message of the user.
 
     Example:
         >>> episode = Episode(topic, tool)

@@ -38,7 +38,6 @@ class OneShotAgent(Agent):
 
     Args:
         listed: the number of documents in the list.
-        clock: returns seconds.
 
     Example:
         >>> asyncio.run(OneShotAgent(listed=10).run(topic, tool)).answer.documents
@@ -95,7 +94,6 @@ class ClosedBookAgent(ChatAgent):
     prompt: str = "closed_book"
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
-        """See `ChatAgent`."""
         tool.block(self.texts.sections["blocked"])
         resolver = self.resources.resolver if self.texts.asks_for_list else None
         session = cast(SearchTool, WithoutTools(tool, resolver))

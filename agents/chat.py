@@ -77,9 +77,7 @@ class ChatAgent(Agent):
             answer.
         first_call: `search` if the first call must be a search; a model that answers instead is
             corrected once. Not part of the published agents either. None: no demand.
-        price: the price of the model's tokens.
         ledger: where every request is recorded. None: a new ledger with the budget's caps.
-        clock: returns seconds.
 
     How a question ends (the status, and the reason if the status does not imply it):
 
@@ -127,7 +125,6 @@ class ChatAgent(Agent):
         self._use(RunResources(budget, self.ledger, self.model, self.settings, self.price))
 
     def bind(self, resources: RunResources) -> Self:
-        """See `Agent`."""
         bound = copy.copy(self)
         bound._use(resources)
         return bound

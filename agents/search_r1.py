@@ -69,7 +69,6 @@ class SearchR1Agent(ChatAgent):
             )
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
-        """See `ChatAgent`."""
         question = topic.text.strip()
         question += "" if question.endswith("?") else "?"
         opening = self.texts.opening(question)

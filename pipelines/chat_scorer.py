@@ -15,7 +15,7 @@ from soundingline.pipelines.prompting import (
     json_answer,
     json_object,
 )
-from soundingline.pipelines.requirement_scorers import CachedRequirementScorer
+from soundingline.pipelines.requirement_scorers import CachedRequirementScorer, without_scored
 from soundingline.pipelines.rerank.rank1 import closing_token, verdict
 from soundingline.toolkit.errors import InputError, is_number
 from soundingline.toolkit.files import fingerprint
@@ -115,7 +115,6 @@ class ChatScorer:
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """See the class."""
         return self._counts()
 
     def bind(self, resources: ScorerResources) -> RequirementScorer:
@@ -132,10 +131,11 @@ class ChatScorer:
         return CachedRequirementScorer(bound, resources.caches)
 
     def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
-        """See `RequirementScorer`."""
         scores = self._scores(candidates)
         incomplete = {
-            number: _unscored(candidates[number], score)
+            number: without_scored(
+                candidates[number], [row is not None for row in score.requirements]
+            )
             for number, score in enumerate(scores)
             if score.error == UNREADABLE and any(score.requirements)
         }
@@ -273,16 +273,6 @@ def _document_score(candidate: CandidateDocument, reply: Reply) -> DocumentScore
         probability, origin = relevance.score, BY_LOGPROBS
     error = UNREADABLE if None in rows else ""
     return DocumentScore(tuple(rows), probability, "" if probability is None else origin, error)
-
-
-def _unscored(candidate: CandidateDocument, score: DocumentScore) -> CandidateDocument:
-    """The candidate with the requirements that an answer left out."""
-    rows = list(zip(candidate.evidence, score.requirements, strict=True))
-    scored = [passage for evidence, row in rows if row for passage in evidence.passages]
-    return candidate._replace(
-        evidence=tuple(evidence for evidence, row in rows if row is None),
-        context=tuple(dict.fromkeys([*scored, *candidate.context])),
-    )
 
 
 def _completed(score: DocumentScore, other: DocumentScore) -> DocumentScore:

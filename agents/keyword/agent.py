@@ -46,7 +46,6 @@ class KeywordAgent(Agent):
         document_frequency: word -> number of documents that contain it, from the index.
         documents: the number of documents of the corpus. Without these two, the rarity of a word
             is estimated from its form.
-        clock: returns seconds.
 
     The status is `completed`, or `steered` if time ran out or the tool closed and the answer is
     based on what was seen until then. Deterministic.

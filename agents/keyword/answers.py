@@ -235,13 +235,9 @@ def count_votes(
     """The best answers, best first. Words of the question are no answer, except the alternatives
     that it offers.
 
-    Args:
-        answer_type: the type of the answer.
-        sentences: the sentences that vote. The vote of a sentence is its squared coverage, times
-            the trust in its document, times the closeness of its clue words to the candidate.
-        weights: clue stem -> weight.
-        trust: docid -> trust, from 0 to 1, by rank.
-        limit: the largest number of answers. Shares are relative to the votes of these.
+    The vote of a sentence is its squared coverage, times the trust in its document (0 to 1, by
+    rank), times the closeness of its clue words, each with the weight of its stem, to the
+    candidate. Shares are relative to the votes of the first `limit` answers.
     """
     if answer_type.kind == "yes_no":
         return _polar_votes(sentences, trust)

@@ -90,7 +90,6 @@ class Navigator(Agent):
         prompt: `navigator`, or the path of a `.txt` file with the sections of
             `agents/literature/prompts/navigator.txt`.
         max_calls: the largest number of tool calls of a question.
-        clock: returns seconds.
 
     A budget ends the rounds, also within one. The answer is then based on what was scored, and the
     status says why: `steered` (`steer_at` of the time, or `max_calls`), `timed_out`, `out_of_turns`
@@ -331,9 +330,8 @@ class QuestionSearch:
         calibration, scorer = self._navigator.calibrated, self._session.operators.scorer
         if scores.kind_of_probability == "raw":
             self._episode.warnings.append("the scorer's probability is not calibrated")
-        elif scores.overall and calibration and scorer:
-            if calibration.scorer != scorer.fingerprint:
-                self._episode.warnings.append("the calibration was fitted for another scorer")
+        elif calibration and scores.overall and scorer and scorer.fingerprint != calibration.scorer:
+            self._episode.warnings.append("the calibration was fitted for another scorer")
         if scores.unscored:
             self._episode.warnings.append(f"{len(scores.unscored)} documents could not be scored")
         table = scores.table([docid for docid in documents[:5] if scores.is_scored(docid)])

@@ -126,14 +126,8 @@ def normalize_checklist(requirements: Sequence[str], most: int) -> tuple[str, ..
 def read_plan(text: str, known: Collection[str], *, queries: int, requirements: int) -> Plan | None:
     """The plan in the last JSON object of a reply that has `queries`, a `checklist` or `stop`.
 
-    Args:
-        text: the reply.
-        known: docids that a query may name.
-        queries: the largest number of queries.
-        requirements: the largest number of requirements.
-
-    Returns:
-        The plan, or None if the reply has none.
+    None if there is none. `known` are the docids that a query may name; `queries` and
+    `requirements` are the largest numbers of these.
     """
     stated: Mapping[str, Any] | None = None
     for value in json_values(text):

@@ -71,9 +71,7 @@ class Librarians:
     A thread cannot be stopped: a task that is late runs on, and its result is not used (a scorer's
     cache stores scores that a model returned).
 
-    Args:
-        most: the largest number of tasks at once.
-        seconds: the time limit of a task.
+    At most `most` tasks run at once, each for at most `seconds`.
     """
 
     def __init__(self, most: int, seconds: float) -> None:
@@ -178,11 +176,7 @@ class Round:
     """One round on one question.
 
     Args:
-        episode: the question.
-        session: its session.
-        scores: its candidates, to which the round adds.
-        librarians: run the tasks.
-        budget: that of the question.
+        scores: the candidates of the question, to which the round adds.
         pool: the number of new documents that are scored.
         rescored: the number of best documents in which new requirements are scored.
         most_calls: the largest number of tool calls of the question. A round that would exceed it
@@ -365,13 +359,8 @@ def round_checkpoint(
 ) -> dict[str, Any]:
     """What a question needs to continue behind its newest round, as JSON values.
 
-    Args:
-        mark: what was there when the round began.
-        episode: the question.
-        session: its session, whose memory of read passages is part of the checkpoint.
-        scores: its candidates.
-        usage: what the question has spent so far, by role.
-        ended: status and reason if the round was the last.
+    `mark` is what was there when the round began, `usage` what the question has spent so far, by
+    role, and `ended` the status and the reason if the round was the last.
     """
     tool, row = episode.tool, episode.rounds[-1]
     return {

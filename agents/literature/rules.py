@@ -227,12 +227,10 @@ class OverlapScorer:
 
     @property
     def fingerprint(self) -> str:
-        """See `RequirementScorer`."""
         return fingerprint("overlap", 1)
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """See `RequirementScorer`."""
         return {}
 
     def bind(self, resources: ScorerResources) -> OverlapScorer:
@@ -242,7 +240,6 @@ class OverlapScorer:
         return bound
 
     def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
-        """See `RequirementScorer`."""
         texts = {row.requirement for candidate in candidates for row in candidate.evidence}
         clauses = {text: read_clause(text, self._rarity) for text in texts}
         return [
@@ -253,7 +250,7 @@ class OverlapScorer:
         ]
 
     def close(self) -> None:
-        """See `RequirementScorer`."""
+        pass
 
 
 def _scored(clause: Clause, evidence: Evidence) -> RequirementScore:

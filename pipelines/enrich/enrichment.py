@@ -97,16 +97,9 @@ class EnrichedEngine:
         return of_content(self.fingerprint) if of_content else self.engine
 
     def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
-        """Collect and filter the phrases, then index the units with them.
-
-        Args:
-            units: the units of the collection; they are read twice.
-            path: the folder, which appears when it is complete.
-            corpus_fingerprint: the fingerprint of the units.
-
-        Raises:
-            InputError: if the source gives phrases for other units, or in another order.
-        """
+        """Collect and filter the phrases, then index the units with them. The units are read twice;
+        the folder `path` appears when it is complete. `InputError` if the source gives phrases for
+        other units, or in another order."""
         if path.exists() and not is_index(path / _PHRASES, _PHRASES):
             raise InputError(
                 f"'{path}' exists and is no index of enriched documents; it would be replaced",
@@ -304,10 +297,7 @@ class Enrichment(Stage):
 
     def before(self, retriever: pt.Transformer) -> pt.Transformer:
         """This stage, then a retriever, then what applies the exclusions, if there are any.
-
-        Raises:
-            InputError: For exclusions and another retriever than BM25.
-        """
+        `InputError` for exclusions and another retriever than BM25."""
         if self.exclusions == "none":
             return self >> retriever
         return self >> Excluding(retriever=retriever, rule=self.exclusions, weight=self.weight)

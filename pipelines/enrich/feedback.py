@@ -70,7 +70,6 @@ class FeedbackPhrases(PhraseSource):
     def for_documents(
         self, units: Iterable[Unit], collection: Collection
     ) -> Iterator[tuple[str, Sequence[str]]]:
-        """See `PhraseSource`."""
         feedback = _Feedback(self, collection)
         for batch in batches((unit.unit_id for unit in units), _BATCH):
             yield from zip(batch, feedback.of_documents(batch), strict=True)
@@ -78,7 +77,6 @@ class FeedbackPhrases(PhraseSource):
     def for_queries(
         self, queries: Sequence[QueryContext], collection: Collection
     ) -> list[Sequence[str]]:
-        """See `PhraseSource`."""
         return list(_Feedback(self, collection).of_queries([query.text for query in queries]))
 
 

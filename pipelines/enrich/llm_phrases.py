@@ -22,7 +22,6 @@ from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.enrich.phrases import (
     KEY,
     LEFT_OUT,
-    Limits,
     PhraseSource,
     QueryContext,
     WeightedPhrase,
@@ -144,7 +143,7 @@ class ModelPhrases(LlmSource):
     no phrase.
 
     The `counts` are `texts`; of these `unreadable`, `refused`, and those with `no_phrase`; phrases
-    that were left out (see `Cleaned`); and those of `LlmSource`.
+    that were left out (see `LEFT_OUT`); and those of `LlmSource`.
 
     Args:
         task: Selects the package's prompt, one of `TASKS`. The prompts of the paper are not
@@ -177,8 +176,8 @@ class ModelPhrases(LlmSource):
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise InputError(f"task is {self.task!r}", valid=", ".join(TASKS))
-        check_int("max_characters", self.max_characters)
-        self.limits = Limits(self.phrases, self.words)
+        for name in ("phrases", "words", "max_characters"):
+            check_int(name, getattr(self, name))
         places = _PLACES
         if self.prompt is not None:  # a file is the prompt for one of the sides
             text = read_prompt(Path(self.prompt))
@@ -268,17 +267,9 @@ class ModelPhrases(LlmSource):
     ) -> Iterator[tuple[Unit, Sequence[str], str]]:
         """Request the phrases of documents and write each answer to the cache before it is used.
 
-        Two batches are under way at once, so that the model is never idle.
-
-        Args:
-            units: The documents.
-            collection: A collection with a model and a folder of caches.
-            accounts: Whether each document has an account of its own in the ledger, which stays in
-                memory.
-
-        Yields:
-            The document, its phrases, and the code of the error instead of an answer (or an empty
-            string).
+        Two batches are under way at once, so that the model is never idle. With `accounts` each
+        document has an account of its own in the ledger, which stays in memory. Yields the
+        document, its phrases, and the code of the error instead of an answer (or an empty string).
         """
         llm = self._bound_llm(collection)
 
@@ -298,9 +289,9 @@ class ModelPhrases(LlmSource):
         if listed is None:
             self._counts.add(texts=1, **{"refused" if reply.error else "unreadable": 1})
             return ()
-        cleaned = clean(listed, self.limits)
-        self._counts.add(texts=1, no_phrase=not cleaned.phrases, **cleaned.left_out)
-        return cleaned.phrases
+        phrases, left_out = clean(listed, self.phrases, self.words)
+        self._counts.add(texts=1, no_phrase=not phrases, **left_out)
+        return phrases
 
     def _cached(
         self, units: Iterable[Unit], collection: Collection
@@ -353,7 +344,6 @@ class WeightedPhrases(ModelPhrases):
             template.text = template.text.rpartition("\n\n")[0] + "\n\n" + answer
 
     def settings(self) -> Mapping[str, Any]:
-        """See `ModelPhrases`."""
         parts = {KEY: _LIST_OF_TERMS, _EXCLUDE: _LIST_OF_TEXTS}
         return json_answer("phrases", parts) if self.structured else {}
 
@@ -377,18 +367,15 @@ class WeightedPhrases(ModelPhrases):
         if listed is None:
             return super().read(reply)
         weighted = [self._weighted(entry) for entry in listed]
-        cleaned = clean([entry for entry in weighted if entry is not None], self.limits)
-        self._counts.add(
-            texts=1,
-            no_phrase=not cleaned.phrases,
-            bad_weight=weighted.count(None),
-            **cleaned.left_out,
-        )
+        usable = [entry for entry in weighted if entry is not None]
+        phrases, left_out = clean(usable, self.phrases, self.words)
+        bad = weighted.count(None)
+        self._counts.add(texts=1, no_phrase=not phrases, bad_weight=bad, **left_out)
         if self.exclusions == "none":
-            return cleaned.phrases
-        excluded = clean(_excluded(reply.text), Limits(_MOST_EXCLUDED, self.words))
-        self._counts.add(exclusions=len(excluded.phrases), **excluded.left_out)
-        return (*cleaned.phrases, *(WeightedPhrase(text, -1.0) for text in excluded.phrases))
+            return phrases
+        excluded, left_out = clean(_excluded(reply.text), _MOST_EXCLUDED, self.words)
+        self._counts.add(exclusions=len(excluded), **left_out)
+        return (*phrases, *(WeightedPhrase(text, -1.0) for text in excluded))
 
     def _weighted(self, entry: Any) -> Any:
         """A `WeightedPhrase`, what is no phrase as it is, or None for an impossible weight."""

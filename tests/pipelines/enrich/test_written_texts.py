@@ -124,11 +124,9 @@ def test_what_cannot_write_a_text_is_refused(make, message):
 def test_phrases_are_proposed_for_the_query_the_reasoning_or_the_question(asked, apply_to, read):
     collection, model = asked("glass")
     stage = Enrichment(query=ModelText(), query_filter=DfFilter(1.0), apply_to=apply_to)
-    frame = pd.DataFrame(
-        {"qid": ["q1"], "query": ["tide"], "reasoning": ["I should look at lamps."]}
-    )
+    frame = pd.DataFrame({"qid": ["q1"], "query": ["tide"]})
     with search_notes("q1") as notes:
-        out = stage.bind(collection).transform(frame)
+        out = stage.bind(collection).transform(frame.assign(reasoning="I should look at lamps."))
     [prompt] = model.prompts
     assert read in prompt
     # The query stays the agent's, whatever the phrases were proposed for.
