@@ -275,9 +275,9 @@ class Conversation:
         self._turns = 0
         self._output_tokens = 0
         self._window = ContextWindow(
-            self._budget.context_window,
+            size=self._budget.context_window,
             answer=self._budget.answer_tokens,
-            longest_reply=agent.sampling.max_output_tokens,
+            longest=agent.sampling.max_output_tokens,
             tools=self._tools,
         )
         # Messages that the next request leaves out, and those that the last one left out.

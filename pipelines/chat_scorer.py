@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from soundingline.pipelines.counts import Counts
@@ -61,6 +61,7 @@ class ReadAnswer(NamedTuple):
     probability: float | None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ChatScorer:
     """Scores requirements by a language model: one request for each candidate document.
 
@@ -92,19 +93,15 @@ class ChatScorer:
 
     needs_llm = True
 
-    def __init__(
-        self,
-        *,
-        prompt: str | None = None,
-        structured: bool = True,
-        log_probabilities: bool = True,
-    ) -> None:
-        self.prompt, self.structured = prompt, structured
-        self.log_probabilities = log_probabilities
-        self._prompt = PromptTemplate(prompt, "scorer/requirements.txt", _PLACES)
+    prompt: str | None = None
+    structured: bool = True
+    log_probabilities: bool = True
+
+    def __post_init__(self) -> None:
+        self._prompt = PromptTemplate(self.prompt, "scorer/requirements.txt", _PLACES)
         self._resources = ScorerResources()
         self._counts = Counts(*_COUNTS)
-        self._make_llms(log_probabilities)
+        self._make_llms(self.log_probabilities)
 
     @property
     def fingerprint(self) -> str:

@@ -242,11 +242,11 @@ class QuestionSearch:
             self._mark_stopped("plan")
             return False
         work = Round(
-            episode,
-            self._session,
-            scores,
-            navigator.workers,
-            self._budget,
+            episode=episode,
+            session=self._session,
+            scores=scores,
+            librarians=navigator.workers,
+            budget=self._budget,
             pool=navigator.pool,
             rescored=navigator.listed,
             most_calls=min(navigator.max_calls, self._budget.tool_calls or navigator.max_calls),
@@ -351,17 +351,21 @@ class QuestionSearch:
         navigator = self._navigator
         if resources.model is None:
             return None
-        return ModelPlanner(
-            self._episode,
-            MeteredModel(
-                resources.model, self._ledger, role=ROLE, qid=self._qid, price=resources.price
-            ),
-            resources.settings or SamplingParams(),
-            navigator.texts,
+        price, limits = (
+            resources.price,
             PlanLimits(
                 navigator.rounds, navigator.queries, navigator.requirements, navigator.shown
             ),
-            self._budget,
+        )
+        return ModelPlanner(
+            episode=self._episode,
+            model=MeteredModel(
+                resources.model, self._ledger, role=ROLE, qid=self._qid, price=price
+            ),
+            sampling=resources.settings or SamplingParams(),
+            prompt=navigator.texts,
+            limits=limits,
+            budget=self._budget,
             tools=self._tools,
             passages=self._session.passage_texts,
         )

@@ -217,6 +217,7 @@ class OutOfContext(Exception):
     """No request fits the context window."""
 
 
+@dataclass(kw_only=True, eq=False)
 class ModelPlanner:
     """Asks a language model for the plan of each round.
 
@@ -228,62 +229,58 @@ class ModelPlanner:
     `plan` raises `OutOfTime` and `OutOfContext` if there is no reply, and what the model raises.
     """
 
-    def __init__(
-        self,
-        episode: Episode,
-        model: ChatModel,
-        sampling: SamplingParams,
-        prompt: Mapping[str, str],
-        limits: PlanLimits,
-        budget: Budget,
-        *,
-        tools: Collection[str],
-        passages: PassageTexts,
-    ) -> None:
-        self._episode, self._model, self._sampling = episode, model, sampling
-        self._prompt, self._limits, self._budget = prompt, limits, budget
-        self._passages = passages
-        longest = max(budget.answer_tokens, sampling.max_output_tokens or 0)
-        self._room = None if budget.context_window is None else budget.context_window - longest
-        operators = "\n  ".join(text for name, text in _OPERATORS.items() if name in tools)
+    episode: Episode
+    model: ChatModel
+    sampling: SamplingParams
+    prompt: Mapping[str, str]
+    limits: PlanLimits
+    budget: Budget
+    tools: Collection[str]
+    passages: PassageTexts
+
+    def __post_init__(self) -> None:
+        window = self.budget.context_window
+        longest = max(self.budget.answer_tokens, self.sampling.max_output_tokens or 0)
+        self._room = None if window is None else window - longest
+        operators = "\n  ".join(text for name, text in _OPERATORS.items() if name in self.tools)
         self._system = fill(
-            prompt["system"],
+            self.prompt["system"],
             {
-                "requirements": str(limits.requirements),
-                "queries": str(limits.queries),
+                "requirements": str(self.limits.requirements),
+                "queries": str(self.limits.queries),
                 "operators": operators or "(there is no other operator)",
             },
         )
 
     async def plan(self, scores: CandidateScores, number: int) -> Plan | None:
         """The plan of round `number`, from 1. None if two replies have none."""
-        transcript = self._episode.messages
+        transcript = self.episode.messages
         messages = [system(self._system), user(self._request(scores, number))]
         if not transcript or transcript[0]["role"] != "system":
             transcript[:] = [messages[0]]
         transcript.append(messages[1])
         for attempt in range(2):
             if attempt:
-                messages.append(user(self._prompt["again"]))
+                messages.append(user(self.prompt["again"]))
                 transcript.append(messages[-1])
             turn = await self._reply(messages)
             plan = read_plan(
                 turn.text,
                 set(scores.retrieval),
-                queries=self._limits.queries,
-                requirements=self._limits.requirements,
+                queries=self.limits.queries,
+                requirements=self.limits.requirements,
             )
             if plan is not None:
                 return plan
             # APIs refuse a message without content.
             messages.append({"role": "assistant", "content": turn.text.strip() or "(nothing)"})
-        self._episode.warnings.append(f"round {number}: the navigator gave no plan, twice")
+        self.episode.warnings.append(f"round {number}: the navigator gave no plan, twice")
         return None
 
     async def _reply(self, messages: Sequence[Mapping[str, object]]) -> Turn:
-        left = self._budget.seconds_left(self._episode.seconds)
+        left = self.budget.seconds_left(self.episode.seconds)
         try:
-            turn = await within(self._model.respond(messages, (), self._sampling), left)
+            turn = await within(self.model.respond(messages, (), self.sampling), left)
         except ContextOverflow as error:
             raise OutOfContext from error
         except (Truncated, Refused) as error:
@@ -291,14 +288,14 @@ class ModelPlanner:
         message = turn.message()
         counts = {"input": turn.usage.input, "output": turn.usage.output}
         message["usage"] = {name: value for name, value in counts.items() if value is not None}
-        self._episode.messages.append(message)
+        self.episode.messages.append(message)
         return turn
 
     def _request(self, scores: CandidateScores, number: int) -> str:
-        shown = self._limits.shown
+        shown = self.limits.shown
         while True:
             if number == 1:
-                text = fill(self._prompt["question"], {"question": self._episode.topic.text})
+                text = fill(self.prompt["question"], {"question": self.episode.topic.text})
             else:
                 text = self._revision(scores, number, shown)
             size = len((self._system + text).encode("utf-8", "replace")) // _BYTES_PER_TOKEN
@@ -309,7 +306,7 @@ class ModelPlanner:
             shown //= 2
 
     def _revision(self, scores: CandidateScores, number: int, shown: int) -> str:
-        rounds = self._episode.rounds
+        rounds = self.episode.rounds
         strategy = str(rounds[-1].get("strategy") or "") if rounds else ""
         checklist = [f"{n}. {need}" for n, need in enumerate(scores.checklist, start=1)]
         best = scores.best()[:shown]
@@ -318,17 +315,17 @@ class ModelPlanner:
             text = " ".join((row.get("text") or " ".join(row.get("docids", ()))).split())[:200]
             error = f", {row['error']}" if row.get("error") else ""
             queries.append(f"- {row['operator']}: {text} ({row['new']} new{error})")
-        table = "\n".join(_shown_document(scores, docid, self._passages) for docid in best)
+        table = "\n".join(_shown_document(scores, docid, self.passages) for docid in best)
         nonce = fingerprint(table, number)
         return fill(
-            self._prompt["revise"],
+            self.prompt["revise"],
             {
-                "question": self._episode.topic.text,
+                "question": self.episode.topic.text,
                 "round": str(number),
-                "rounds": str(self._limits.rounds),
+                "rounds": str(self.limits.rounds),
                 "strategy": strategy or "(none)",
                 "checklist": "\n".join(checklist) or "(empty)",
-                "queries": "\n".join(queries[-2 * self._limits.queries :]) or "(none)",
+                "queries": "\n".join(queries[-2 * self.limits.queries :]) or "(none)",
                 "shown": str(len(best)),
                 "coverage": "\n".join(_coverage(scores, best)) or "(nothing was scored)",
                 "table": spotlight("{table}", {"table": table or "(none)"}, nonce),

@@ -172,6 +172,7 @@ class LibrarianReport:
         return {**self.query.row(), **numbers}
 
 
+@dataclass(kw_only=True, eq=False)
 class Round:
     """One round on one question.
 
@@ -183,34 +184,27 @@ class Round:
             is `cut`.
     """
 
-    def __init__(
-        self,
-        episode: Episode,
-        session: SearchTool,
-        scores: CandidateScores,
-        librarians: Librarians,
-        budget: Budget,
-        *,
-        pool: int,
-        rescored: int,
-        most_calls: int,
-    ) -> None:
-        self._episode, self._session, self._scores = episode, session, scores
-        self._librarians, self._budget = librarians, budget
-        self._pool, self._rescored, self._most_calls = pool, rescored, most_calls
-        self.cut = False
-        self.reports: list[LibrarianReport] = []
-        self.newly_scored: list[str] = []
-        self._errors: Counter[str] = Counter()
-        self._tried: list[str] = []
+    episode: Episode
+    session: SearchTool
+    scores: CandidateScores
+    librarians: Librarians
+    budget: Budget
+    pool: int
+    rescored: int
+    most_calls: int
+    cut: bool = False
+    reports: list[LibrarianReport] = field(default_factory=list)
+    newly_scored: list[str] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    tried: list[str] = field(default_factory=list)
 
     async def run(self, plan: Plan) -> None:
         """Run every query, then score. Raises what ends the question, such as `OutOfMoney`, after
         all that was paid for is recorded."""
-        scores = self._scores
+        scores = self.scores
         # Without any requirement, documents are judged by the question itself.
         scores.checklist = (
-            plan.checklist or scores.checklist or normalize_checklist([self._episode.topic.text], 1)
+            plan.checklist or scores.checklist or normalize_checklist([self.episode.topic.text], 1)
         )
         left = self._calls_left()
         for query in plan.queries:
@@ -224,7 +218,7 @@ class Round:
 
     def row(self, number: int, plan: Plan) -> dict[str, Any]:
         """The row of the trajectory; see the module."""
-        scores = self._scores
+        scores = self.scores
         return {
             "round": number,
             "planned_by": plan.by,
@@ -237,59 +231,59 @@ class Round:
             "scored": {
                 str(n): one.to_score for n, one in enumerate(self.reports, start=1) if one.to_score
             },
-            "unscored": dict(self._errors),
-            "documents": {docid: scores.row(docid) for docid in self._tried},
+            "unscored": dict(self.errors),
+            "documents": {docid: scores.row(docid) for docid in self.tried},
             "probability": scores.kind_of_probability,
             "ranking": scores.ranked()[:_RANKING_DEPTH],
         }
 
     async def _retrieve(self) -> None:
-        tasks = [partial(run_query, self._session, report.query) for report in self.reports]
+        tasks = [partial(run_query, self.session, report.query) for report in self.reports]
         outcomes = await self._work(tasks)
         for report, outcome in zip(self.reports, outcomes, strict=True):
             report.error = outcome.error
             for served in outcome.served:
-                result = self._episode.record(served, report.query.reason)
+                result = self.episode.record(served, report.query.reason)
                 report.error = report.error or result.call.error
                 if isinstance(served.page, ResultsPage):
                     hits = served.page.hits
-                    self._scores.titles.update({hit.docid: hit.title for hit in hits if hit.title})
+                    self.scores.titles.update({hit.docid: hit.title for hit in hits if hit.title})
             if outcome.served:
                 report.ranking = candidates_of(report.query, outcome.served)
-                known = self._scores.retrieval
+                known = self.scores.retrieval
                 report.new = sum(docid not in known for docid in report.ranking)
-                self._scores.add_ranking(report.ranking)
+                self.scores.add_ranking(report.ranking)
         _raise_first(outcomes)
 
     async def _score(self) -> None:
         """Score the best new documents, each by the librarian whose query ranks it best, and the
         best known documents for what is new in the checklist."""
-        reports, scores = self.reports, self._scores
+        reports, scores = self.reports, self.scores
         if not reports or not scores.checklist:
             return
         ranks = [{docid: n for n, docid in enumerate(report.ranking)} for report in reports]
         far = len(scores.retrieval)
-        for docid in scores.unscored_candidates()[: self._pool]:
+        for docid in scores.unscored_candidates()[: self.pool]:
             best = min(range(len(reports)), key=lambda n: ranks[n].get(docid, far))
             reports[best].to_score.append(docid)
         work = [chunk for report in reports for chunk in self._by_missing(report.to_score)]
-        incomplete = [docid for docid in scores.best()[: self._rescored] if scores.missing(docid)]
+        incomplete = [docid for docid in scores.best()[: self.rescored] if scores.missing(docid)]
         work += self._by_missing(incomplete)
         allowed = work[: self._calls_left()]
         self.cut |= len(allowed) < len(work)
-        question = self._episode.topic.text
+        question = self.episode.topic.text
         tasks = [
-            judging_task(self._session, "score", docids, question, requirements="\n".join(needs))
+            judging_task(self.session, "score", docids, question, requirements="\n".join(needs))
             for docids, needs in allowed
         ]
         outcomes = await self._work(tasks)
         for (docids, _), outcome in zip(allowed, outcomes, strict=True):
             self._add_scores(docids, outcome)
         _raise_first(outcomes)
-        total = sum(self._errors.values())
-        if total and total == len(self._tried) and set(self._errors) <= set(_RETRYABLE):
+        total = sum(self.errors.values())
+        if total and total == len(self.tried) and set(self.errors) <= set(_RETRYABLE):
             # No document has a score: a resumed run asks the question again.
-            code = self._errors.most_common(1)[0][0]
+            code = self.errors.most_common(1)[0][0]
             raise _RETRYABLE[code](f"none of {total} documents could be scored: {code}")
 
     def _by_missing(self, docids: Sequence[str]) -> list[tuple[list[str], tuple[str, ...]]]:
@@ -297,7 +291,7 @@ class Round:
         requirements share a call, as far as a call takes them."""
         groups: dict[tuple[str, ...], list[str]] = {}
         for docid in docids:
-            needs = self._scores.missing(docid) or self._scores.checklist
+            needs = self.scores.missing(docid) or self.scores.checklist
             groups.setdefault(needs, []).append(docid)
         return [
             (members[start : start + MOST_DOCIDS], needs)
@@ -308,30 +302,30 @@ class Round:
     def _add_scores(self, docids: Sequence[str], outcome: Outcome) -> None:
         page = None
         for served in outcome.served:
-            recorded = self._episode.record(served, f"Scores of {len(docids)} documents.").page
+            recorded = self.episode.record(served, f"Scores of {len(docids)} documents.").page
             page = recorded if isinstance(recorded, ScoresPage) else None
-        self._tried += docids
+        self.tried += docids
         if page is None:
             error = outcome.error or "refused_call"
             for docid in docids:
-                if not self._scores.is_scored(docid):
-                    self._scores.unscored[docid] = error
-            self._errors[error] += len(docids)
+                if not self.scores.is_scored(docid):
+                    self.scores.unscored[docid] = error
+            self.errors[error] += len(docids)
             return
         for docid, judgement in zip(page.docids, page.scores, strict=True):
-            before = self._scores.is_scored(docid)
-            self._scores.add(docid, page.requirements, judgement)
+            before = self.scores.is_scored(docid)
+            self.scores.add(docid, page.requirements, judgement)
             if not judgement.complete:
-                self._errors[judgement.error or "unscored"] += 1
+                self.errors[judgement.error or "unscored"] += 1
             elif not before:
                 self.newly_scored.append(docid)
 
     def _calls_left(self) -> int:
-        return max(0, self._most_calls - len(self._session.calls))
+        return max(0, self.most_calls - len(self.session.calls))
 
     async def _work(self, tasks: Sequence[Task]) -> list[Outcome]:
-        left = self._budget.seconds_left(self._episode.seconds)
-        return await self._librarians.work(tasks, left)
+        left = self.budget.seconds_left(self.episode.seconds)
+        return await self.librarians.work(tasks, left)
 
 
 def _raise_first(outcomes: Sequence[Outcome]) -> None:

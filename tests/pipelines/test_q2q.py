@@ -321,30 +321,6 @@ def test_a_thread_that_waits_for_anothers_request_asks_itself_where_that_one_fai
     assert len(model.requests) == 2
 
 
-def test_ten_threads_never_see_each_others_reasoning():
-    """One field for all threads is the fault of the published code."""
-    model = QuestionModel(seconds=0.002)
-    barrier = threading.Barrier(10)
-    with asking(model) as llm:
-        stage = Q2Q(model=llm, reasoning=True)
-
-        def agent(number):
-            found = []
-            for turn in range(12):
-                barrier.wait()
-                thought = f"agent {number} thinks in turn {turn}"
-                found += rewritten(stage, f"query {turn}", reasoning=[thought])
-            return found
-
-        with ThreadPoolExecutor(10) as pool:
-            found = list(pool.map(agent, range(10)))
-    for number, questions in enumerate(found):
-        assert questions == [
-            f"What is query {turn} when agent {number} thinks in turn {turn}?" for turn in range(12)
-        ]
-    assert stage.counts["asked"] == 120
-
-
 def test_replies_are_read_from_the_cache_as_they_were_the_first_time(tmp_path):
     texts = {"king": ["It rules.\nAlways."], "queen": [f"Question: {KING}"], "rook": ["", ""]}
     model = QuestionModel(

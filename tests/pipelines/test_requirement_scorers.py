@@ -138,41 +138,6 @@ def test_another_question_document_or_text_has_its_own_score(other, tmp_path):
     assert len(model.pairs) > before
 
 
-def classifier(folder, words, size=32, **config):
-    """A tiny classifier of pairs with one label, whose every word is a token."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
-    tokenizer = transformers.BertTokenizer(str(folder / "vocab.txt"))
-    torch.manual_seed(0)
-    sizes = {"hidden_size": size, "intermediate_size": 2 * size, "num_attention_heads": 4}
-    settings = {"num_hidden_layers": 2, "num_labels": 1, "initializer_range": 0.1, **config}
-    made = transformers.BertConfig(vocab_size=len(tokenizer), **sizes, **settings)
-    network = transformers.BertForSequenceClassification(made).eval()
-    network.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return network, tokenizer, made
-
-
-def test_a_student_is_a_sequence_classifier_in_a_folder(tmp_path):
-    torch = pytest.importorskip("torch")
-    network, tokenizer, config = classifier(tmp_path, ["about", "barley", "the", "wey"])
-    scorer = RerankerScorer(
-        CrossEncoder(str(tmp_path), max_length=64, device="cpu", dtype="float32")
-    )
-    (judgement,) = scorer.score([CANDIDATE])
-    with torch.no_grad():
-        inputs = tokenizer("Wey", SECOND.text, return_tensors="pt")
-        expected = torch.sigmoid(network(**inputs).logits[0, 0]).item()
-    assert judgement.requirements[1].score == pytest.approx(expected, abs=1e-5)
-    assert 0 < judgement.probability < 1
-    config.num_labels = 3
-    config.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="3 labels"):
-        _ = RerankerScorer(CrossEncoder(str(tmp_path))).fingerprint
-
-
 def test_a_file_gives_back_what_was_written(tmp_path):
     met = RequirementScore("satisfied", 0.9, "It says so.", "d%p0")
     judgement = DocumentScore((met, RequirementScore("not", 0.0), met), 0.6, "stated")
@@ -318,6 +283,30 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+def classifier(folder):
+    """A tiny classifier of pairs with one label, whose every word is a token."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GRAINS, *OTHERS]
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    tokenizer = transformers.BertTokenizer(str(folder / "vocab.txt"))
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.1,
+        num_labels=1,
+    )
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
 def agreement(folder, texts):
     """Share of verdicts on unseen passages that are the teacher's."""
     model = CrossEncoder(str(folder), max_length=32, device="cpu", dtype="float32")
@@ -333,9 +322,7 @@ def agreement(folder, texts):
 
 def test_a_student_learns_its_teachers_verdicts_and_scores_by_its_path(tmp_path, one_thread):
     folder, unseen = tmp_path / "student", corpus(60, seed=1)
-    folder.mkdir()
-    without_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    classifier(folder, [*GRAINS, *OTHERS], **without_dropout)
+    classifier(folder)
     before = agreement(folder, unseen)
     # As `soundingline distill` trains, in place.
     network, tokenizer = load("cross_encoder", str(folder))

@@ -3,7 +3,6 @@
 import asyncio
 import doctest
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pyterrier as pt
@@ -123,20 +122,6 @@ def test_what_happened_to_a_reply_is_noted_in_words():
                 stage(frame(query))
             always = {"raw": query, "apply_to": "both", "without_reasoning": True}
             assert notes["rewrite"] == {**always, **events}
-
-
-def test_threads_note_their_own_queries():
-    with asking(QuestionModel(seconds=0.01)) as llm:
-        stage = Q2Q(model=llm)
-
-        def noted(number):
-            with search_notes() as notes:
-                stage(frame(f"king {number}"))
-            return notes["rewrite"]["raw"], notes["rewrite"]["rewritten"]
-
-        with ThreadPoolExecutor(8) as pool:
-            pairs = list(pool.map(noted, range(24)))
-    assert pairs == [(f"king {number}", f"What is king {number}?") for number in range(24)]
 
 
 RAW, NEW = "king spain", "Who is king of Spain?"

@@ -158,29 +158,6 @@ def test_feedback_and_texts_are_those_of_the_plain_documents(base, units):
         index.ql()
 
 
-def test_documents_without_phrases_score_as_in_the_plain_index(base, units):
-    indexes = base, enriched(base, units, GivenPhrases({}))
-    for own, other in zip(*(index.search(["brel", "tide"]) for index in indexes), strict=True):
-        np.testing.assert_array_equal(own, other)
-
-
-def test_a_weighted_call_equals_the_sum_of_two_searches(base, units):
-    source = GivenPhrases({unit.unit_id: ["tide keeper", "lighthouse"] for unit in units[::3]})
-    index = enriched(base, units, source)
-    query, expansion, weight = ["brel", "tide"], ["lighthous", "keeper", "tide"], 0.5
-    joined = Counter(dict.fromkeys(query, 1.0))
-    for term in expansion:
-        joined[term] += weight
-    one = dict(zip(*map(np.ndarray.tolist, index.search(joined)), strict=True))
-    parts = [
-        dict(zip(*map(np.ndarray.tolist, index.search(part)), strict=True))
-        for part in (query, expansion)
-    ]
-    for number in set(parts[0]) | set(parts[1]):
-        both = parts[0].get(number, 0) + weight * parts[1].get(number, 0)
-        assert one[number] == pytest.approx(both, rel=1e-5)
-
-
 class OutOfOrder(GivenPhrases):
     def for_documents(self, units, collection):
         return iter(reversed(list(super().for_documents(units, collection))))
