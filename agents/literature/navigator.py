@@ -27,7 +27,6 @@ from soundingline.agents.literature.planner import (
     ModelPlanner,
     OutOfContext,
     Plan,
-    PlanLimits,
     load_prompt,
 )
 from soundingline.agents.literature.rounds import (
@@ -217,7 +216,7 @@ class QuestionSearch:
         best = self._scores.best()[: min(self._navigator.ordered, self._navigator.listed)]
         if "order" not in self._tools or len(best) < 2:
             return
-        task = judging_task(self._session, "order", best, self._episode.topic.text)
+        task = judging_task(self._episode, "order", best)
         left = self._budget.seconds_left(self._episode.seconds)
         (outcome,) = await self._navigator.workers.work([task], left)
         if isinstance(outcome.raised, OutOfMoney):
@@ -243,7 +242,6 @@ class QuestionSearch:
             return False
         work = Round(
             episode=episode,
-            session=self._session,
             scores=scores,
             librarians=navigator.workers,
             budget=self._budget,
@@ -264,7 +262,7 @@ class QuestionSearch:
         if self._saved_rounds:
             usage = self._ledger.by_role(self._qid)
             ended = self._ended if work.cut else None
-            checkpoint = round_checkpoint(mark, episode, self._session, scores, usage, ended)
+            checkpoint = round_checkpoint(mark, episode, scores, usage, ended)
             self._saved_rounds.append(checkpoint)
         return not work.cut
 
@@ -307,7 +305,7 @@ class QuestionSearch:
         if not records:
             return 0
         try:
-            usage = restore(records, self._episode, self._session, self._scores)
+            usage = restore(records, self._episode, self._scores)
             ended = records[-1]["ended"]
             if ended is not None:
                 status, reason = map(str, ended)
@@ -351,20 +349,17 @@ class QuestionSearch:
         navigator = self._navigator
         if resources.model is None:
             return None
-        price, limits = (
-            resources.price,
-            PlanLimits(
-                navigator.rounds, navigator.queries, navigator.requirements, navigator.shown
-            ),
-        )
         return ModelPlanner(
             episode=self._episode,
             model=MeteredModel(
-                resources.model, self._ledger, role=ROLE, qid=self._qid, price=price
+                resources.model, self._ledger, role=ROLE, qid=self._qid, price=resources.price
             ),
             sampling=resources.settings or SamplingParams(),
             prompt=navigator.texts,
-            limits=limits,
+            rounds=navigator.rounds,
+            queries=navigator.queries,
+            requirements=navigator.requirements,
+            shown=navigator.shown,
             budget=self._budget,
             tools=self._tools,
             passages=self._session.passage_texts,

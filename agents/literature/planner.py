@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from soundingline.agents.base import Budget, Episode, within
 from soundingline.agents.literature.scores import CandidateScores
@@ -100,16 +100,6 @@ class Plan:
     reason: str = ""
     left_out: int = 0
     by: str = "rules"
-
-
-class PlanLimits(NamedTuple):
-    """The rounds of a question, the queries of a round, the requirements of a checklist, and the
-    rows of the table of documents that a model sees."""
-
-    rounds: int
-    queries: int
-    requirements: int
-    shown: int
 
 
 def normalize_requirement(requirement: str) -> str:
@@ -226,14 +216,19 @@ class ModelPlanner:
     has the transcript, so that it does not grow with the rounds. A reply without a plan is followed
     by one more request. The documents shown are halved until the request fits the context window.
 
-    `plan` raises `OutOfTime` and `OutOfContext` if there is no reply, and what the model raises.
+    `rounds`, `queries` and `requirements` are the largest numbers of a question, a round and a
+    checklist, and `shown` that of the documents in a request. `plan` raises `OutOfTime` and
+    `OutOfContext` if there is no reply, and what the model raises.
     """
 
     episode: Episode
     model: ChatModel
     sampling: SamplingParams
     prompt: Mapping[str, str]
-    limits: PlanLimits
+    rounds: int
+    queries: int
+    requirements: int
+    shown: int
     budget: Budget
     tools: Collection[str]
     passages: PassageTexts
@@ -246,8 +241,8 @@ class ModelPlanner:
         self._system = fill(
             self.prompt["system"],
             {
-                "requirements": str(self.limits.requirements),
-                "queries": str(self.limits.queries),
+                "requirements": str(self.requirements),
+                "queries": str(self.queries),
                 "operators": operators or "(there is no other operator)",
             },
         )
@@ -267,8 +262,8 @@ class ModelPlanner:
             plan = read_plan(
                 turn.text,
                 set(scores.retrieval),
-                queries=self.limits.queries,
-                requirements=self.limits.requirements,
+                queries=self.queries,
+                requirements=self.requirements,
             )
             if plan is not None:
                 return plan
@@ -292,7 +287,7 @@ class ModelPlanner:
         return turn
 
     def _request(self, scores: CandidateScores, number: int) -> str:
-        shown = self.limits.shown
+        shown = self.shown
         while True:
             if number == 1:
                 text = fill(self.prompt["question"], {"question": self.episode.topic.text})
@@ -322,10 +317,10 @@ class ModelPlanner:
             {
                 "question": self.episode.topic.text,
                 "round": str(number),
-                "rounds": str(self.limits.rounds),
+                "rounds": str(self.rounds),
                 "strategy": strategy or "(none)",
                 "checklist": "\n".join(checklist) or "(empty)",
-                "queries": "\n".join(queries[-2 * self.limits.queries :]) or "(none)",
+                "queries": "\n".join(queries[-2 * self.queries :]) or "(none)",
                 "shown": str(len(best)),
                 "coverage": "\n".join(_coverage(scores, best)) or "(nothing was scored)",
                 "table": spotlight("{table}", {"table": table or "(none)"}, nonce),

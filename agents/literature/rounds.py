@@ -148,12 +148,11 @@ def _passes(title: str, query: PlanQuery) -> bool:
     return (not has or any(has)) and not any(w.casefold() in title for w in query.title_lacks)
 
 
-def judging_task(
-    session: SearchTool, tool: str, docids: Sequence[str], question: str, **arguments: str
-) -> Task:
+def judging_task(episode: Episode, tool: str, docids: Sequence[str], **arguments: str) -> Task:
     """The task of judging documents of a question by the tool `score` or `order`."""
-    named = {"docids": _json(docids), **arguments, "question": question[:_LONGEST_ARGUMENT]}
-    return lambda: [session.serve(tool, named)]
+    question = episode.topic.text[:_LONGEST_ARGUMENT]
+    named = {"docids": _json(docids), **arguments, "question": question}
+    return lambda: [episode.tool.serve(tool, named)]
 
 
 @dataclass
@@ -185,7 +184,6 @@ class Round:
     """
 
     episode: Episode
-    session: SearchTool
     scores: CandidateScores
     librarians: Librarians
     budget: Budget
@@ -238,7 +236,7 @@ class Round:
         }
 
     async def _retrieve(self) -> None:
-        tasks = [partial(run_query, self.session, report.query) for report in self.reports]
+        tasks = [partial(run_query, self.episode.tool, report.query) for report in self.reports]
         outcomes = await self._work(tasks)
         for report, outcome in zip(self.reports, outcomes, strict=True):
             report.error = outcome.error
@@ -271,9 +269,8 @@ class Round:
         work += self._by_missing(incomplete)
         allowed = work[: self._calls_left()]
         self.cut |= len(allowed) < len(work)
-        question = self.episode.topic.text
         tasks = [
-            judging_task(self.session, "score", docids, question, requirements="\n".join(needs))
+            judging_task(self.episode, "score", docids, requirements="\n".join(needs))
             for docids, needs in allowed
         ]
         outcomes = await self._work(tasks)
@@ -321,7 +318,7 @@ class Round:
                 self.newly_scored.append(docid)
 
     def _calls_left(self) -> int:
-        return max(0, self.most_calls - len(self.session.calls))
+        return max(0, self.most_calls - len(self.episode.tool.calls))
 
     async def _work(self, tasks: Sequence[Task]) -> list[Outcome]:
         left = self.budget.seconds_left(self.episode.seconds)
@@ -346,7 +343,6 @@ class RoundMark(NamedTuple):
 def round_checkpoint(
     mark: RoundMark,
     episode: Episode,
-    session: SearchTool,
     scores: CandidateScores,
     usage: Mapping[str, UsageTotals],
     ended: End | None,
@@ -359,7 +355,7 @@ def round_checkpoint(
     tool, row = episode.tool, episode.rounds[-1]
     return {
         "row": dict(row),
-        "memory": session.memory(row["documents"]),
+        "memory": tool.memory(row["documents"]),
         "ended": ended,
         "retrieval": scores.retrieval,
         "titles": scores.titles,
@@ -373,10 +369,7 @@ def round_checkpoint(
 
 
 def restore(
-    checkpoints: Sequence[Mapping[str, Any]],
-    episode: Episode,
-    session: SearchTool,
-    scores: CandidateScores,
+    checkpoints: Sequence[Mapping[str, Any]], episode: Episode, scores: CandidateScores
 ) -> dict[str, UsageTotals]:
     """Continue behind these rounds. Returns what they have spent, by role.
 
@@ -393,7 +386,7 @@ def restore(
     usage = {role: usage_totals(totals) for role, totals in last["books"].items()}
     seconds, warnings = float(last["seconds"]), list(map(str, last["warnings"]))
     scores.restore(rows, last["retrieval"], last["titles"])
-    session.restore(calls, exposures, memories)
+    episode.tool.restore(calls, exposures, memories)
     episode.messages[:] = messages
     episode.warnings += [*warnings, f"went on behind round {len(checkpoints)}"]
     episode.rounds += rows

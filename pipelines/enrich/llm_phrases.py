@@ -304,12 +304,16 @@ class ModelPhrases(LlmSource):
 
     def _filled(self, side: str, text: str) -> str:
         limits = {"phrases": str(self.phrases), "words": str(self.words)}
+        return self._template(side).filled({_PLACES[side]: text, **limits})
+
+    def _template(self, side: str) -> PromptTemplate:
+        """The prompt for a `document` or a `query`."""
         if side not in self._templates:
             raise InputError(
                 f"the prompt {self.prompt} has no place {{{_PLACES[side]}}} for a {side}",
                 do="name another prompt, or null for our own",
             )
-        return self._templates[side].filled({_PLACES[side]: text, **limits})
+        return self._templates[side]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -350,9 +354,8 @@ class WeightedPhrases(ModelPhrases):
     @property
     def fingerprint(self) -> str:
         """Hash of the prompt, the limits and what is read from an answer."""
-        texts = [template.text for side, template in self._templates.items() if side == "query"]
-        limits = (self.phrases, self.words)
-        return fingerprint("weighted", *texts, *limits, self.weights, self.exclusions)
+        text, limits = self._template("query").text, (self.phrases, self.words)
+        return fingerprint("weighted", text, *limits, self.weights, self.exclusions)
 
     def document_prompt(self, unit: Unit) -> str:
         """`InputError`: these phrases are for queries."""
