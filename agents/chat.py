@@ -168,7 +168,7 @@ class ChatAgent(Agent):
         if model is None:
             raise RuntimeError("the agent has no model: bind it to one")
         metered = MeteredModel(model, self.accounts, role="agent", qid=qid, price=price)
-        talk = Conversation(episode, self._asked(metered), self)
+        talk = Conversation(episode, self._wrap(metered), self)
         try:
             await self._converse(talk)
         except (OutOfTime, OutOfMoney, NoAnswer, Truncated) as end:
@@ -182,8 +182,8 @@ class ChatAgent(Agent):
             episode.usage = self.accounts.usage(qid)
             episode.warnings += talk.warnings
 
-    def _asked(self, model: ChatModel) -> ChatModel:
-        """The model as the conversation asks it."""
+    def _wrap(self, model: ChatModel) -> ChatModel:
+        """The model as the conversation uses it."""
         return model
 
     async def _converse(self, talk: Conversation) -> None:

@@ -75,7 +75,7 @@ class SearchR1Agent(ChatAgent):
         session = cast(SearchTool, WithoutTools(tool))
         return await run_episode(topic, session, self._work, opening=opening, clock=self.clock)
 
-    def _asked(self, model: ChatModel) -> ChatModel:
+    def _wrap(self, model: ChatModel) -> ChatModel:
         return _OneReply(model) if self.continue_reply else model
 
     async def _converse(self, talk: Conversation) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,7 +104,7 @@ class _Feedback:
         # The words of the documents themselves, if phrases enrich them.
         self._base: LexicalIndex = collection.index.base
         self._collection = collection.fingerprint
-        self._spellings: OrderedDict[int, dict[str, str]] = OrderedDict()
+        self._spellings_of = lru_cache(_UNITS_KEPT)(self._read_spellings)
 
     @property
     def _is_word(self) -> NDArray[np.bool_]:
@@ -151,11 +151,9 @@ class _Feedback:
         rankings = [self._neighbours(search) for search in searches]
         every = np.unique(np.concatenate([np.empty(0, np.int32), *(n for n, _ in rankings)]))
         vectors = {}
-        for number, (terms, frequencies) in zip(
-            every.tolist(), self._base.vectors(every), strict=True
-        ):
-            usable = self._is_word[terms]
-            vectors[number] = terms[usable], frequencies[usable]
+        for number, vector in zip(every.tolist(), self._base.vectors(every), strict=True):
+            usable = self._is_word[vector[0]]
+            vectors[number] = vector[0][usable], vector[1][usable]
         phrases = []
         for search, (numbers, scores) in zip(searches, rankings, strict=True):
             terms, weights = self._weighted(numbers, scores, vectors)
@@ -208,20 +206,15 @@ class _Feedback:
             known[key] = self._spellings_of(first).get(term, term)
         return known[key]
 
-    def _spellings_of(self, number: int) -> dict[str, str]:
+    def _read_spellings(self, number: int) -> dict[str, str]:
         """The most frequent spelling of each term of a document."""
-        if number not in self._spellings:
-            analyzer = self._base.analyzer
-            counts: dict[str, Counter[str]] = {}
-            [unit] = self._texts([self._base.docnos[number]])
-            for word in analyzer.words(unit.contents):
-                term = analyzer.term(word)
-                if term is not None:
-                    counts.setdefault(term, Counter())[word.lower()] += 1
-            self._spellings[number] = {
-                term: min(words, key=lambda word: (-words[word], word))
-                for term, words in counts.items()
-            }
-            if len(self._spellings) > _UNITS_KEPT:
-                self._spellings.popitem(last=False)
-        return self._spellings[number]
+        analyzer = self._base.analyzer
+        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        [unit] = self._texts([self._base.docnos[number]])
+        for word in analyzer.words(unit.contents):
+            if (term := analyzer.term(word)) is not None:
+                counts[term][word.lower()] += 1
+        return {
+            term: min(words, key=lambda word: (-words[word], word))
+            for term, words in counts.items()
+        }

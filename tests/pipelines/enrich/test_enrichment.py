@@ -548,6 +548,18 @@ def test_impossible_settings_are_refused(make, message):
         make()
 
 
+def test_a_prompt_of_ones_own_is_for_one_side(tmp_path):
+    path = tmp_path / "own.txt"
+    path.write_text("{query} {phrases} {words}")
+    source = ModelPhrases(prompt=str(path))
+    assert source.query_prompt("quay") == "quay 10 4"
+    with pytest.raises(InputError, match=r"has no place \{text\} for a document"):
+        source.document_prompt(UNITS[0])
+    path.write_text("no place")
+    with pytest.raises(InputError, match="has the places none"):
+        ModelPhrases(prompt=str(path))
+
+
 def test_the_fingerprint_changes_with_phrases_and_filter(collection, file):
     first, second = file({"d0": ["quay"]}, "first"), file({"d0": ["pier"]}, "second")
     pairs = [(first, None), (second, None), (FeedbackPhrases(), None)]
