@@ -25,6 +25,7 @@ _EXTRAS = {
     "transformers": "rerank",
     "safetensors": "rerank",
     "peft": "rerank",
+    "pyterrier_pisa": "pisa",
     "pyterrier_t5": "rerank",
     "sentence_transformers": "learned",
     "faiss": "faiss",
