@@ -604,7 +604,7 @@ class LexicalEngine:
         shards = read_shards(Path(path), count, self.analyzer, corpus_fingerprint)
         return [number for number, (_, batches) in enumerate(shards) if batches is None]
 
-    def open(self, path: Path, *, corpus_fingerprint: str) -> LexicalIndex:
+    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
         return LexicalIndex.open(path, corpus_fingerprint=corpus_fingerprint)
 
     def notice(self, units: int) -> str:
