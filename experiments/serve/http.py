@@ -28,11 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from soundingline.experiments.serve import pi_serini
-from soundingline.experiments.serve.browsecomp_plus import (
-    MOST_HITS,
-    whole_document,
-    whole_hits,
-)
+from soundingline.experiments.serve.browsecomp_plus import MOST_HITS, whole_document, whole_hits
 from soundingline.experiments.serve.mcp import mcp_routes
 from soundingline.experiments.serve.options import BACKLOG, ServerOptions, is_loopback
 from soundingline.experiments.serve.sessions import (
@@ -44,7 +40,6 @@ from soundingline.experiments.serve.sessions import (
     Service,
     answer_text,
     dump_json,
-    submitted,
 )
 from soundingline.toolkit.search import TopK
 from soundingline.toolkit.search.tool import LARGEST_OFFSET, MAX_CHARACTERS
@@ -198,8 +193,7 @@ class Endpoints:
         counts = questions and {
             "total": questions.total,
             "answered": questions.answered,
-            "under_way": questions.under_way,
-            "waiting": questions.waiting,
+            **questions.counts,
         }
         return self._reply(
             {
@@ -224,8 +218,7 @@ class Endpoints:
     async def question(self, body: QuestionBody) -> Response:
         """The run's next question, and the session to work on it."""
         session = None if body.session is None else self._session(body.session)
-        question = await self._service.next_question(session, body.interface)
-        return self._reply(question.body())
+        return self._reply(await self._service.next_question(session, body.interface))
 
     async def call(self, body: CallBody) -> Response:
         """Call a tool; its text is for the agent."""
@@ -244,8 +237,7 @@ class Endpoints:
     async def submit_answer(self, body: AnswerBody) -> Response:
         """Answer the session's question, which ends it."""
         text = answer_text(body.answer, body.explanation, body.confidence)
-        answer = await self._service.submit(self._session(body.session), text)
-        return self._reply(submitted(answer))
+        return self._reply(await self._service.submit(self._session(body.session), text))
 
     async def close(self, body: CloseBody) -> Response:
         """Close a session; its question is handed out again."""

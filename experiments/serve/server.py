@@ -153,53 +153,43 @@ def serve(options: ServerOptions, settings: Settings) -> None:
         check_kind(folder.path, SINGLE_RUN)
     built = build_pipeline(config)
     interface, operator_prints = with_literature_tools(interface, built, config)
-    manifest = _manifest(settings, options, built, operator_prints) if folder else {}
-    with _open_ledger(settings, built, parts_of(interface, built), folder, manifest) as ledger:
+    budget = make(config.budget)
+    caps = {"cap": budget.run_dollars, "question_cap": budget.dollars}
+    with ExitStack() as stack:
+        if folder is None:
+            ledger, logs = Ledger(**caps), Path(config.paths.runs)
+            if built.obfuscated:
+                logs /= "served"
+                mark_obfuscated(logs)
+        else:
+            stack.enter_context(
+                folder.writing(_manifest(settings, options, built, operator_prints))
+            )
+            parts = parts_of(interface, built)
+            stack.callback(lambda: folder.add_counts(stage_counts(parts)))
+            ledger = stack.enter_context(open_ledger(folder.ledger_path, **caps))
+            logs = folder.path
+        stack.enter_context(built.stages.asking(ledger, logs))
         from soundingline.experiments.serve.sessions import QuestionQueue
 
         questions = QuestionQueue(folder, built.benchmark.topics) if folder else None
         backend = PipelineBackend(built.pipeline, built.segmenter.name)
         with prepared_process(), suppress(KeyboardInterrupt):
-            run_coroutine(
-                _serve(
-                    interface, backend.asked_by, built.prepared.store, options, questions, ledger
-                )
+            service = make_service(
+                interface,
+                backend.asked_by,
+                built.prepared.store,
+                options,
+                questions=questions,
+                ledger=ledger,
             )
+            run_coroutine(_serve(service))
     if folder:
         done, total = len(folder.done()), len(built.benchmark.topics)
         notify(
             f"{done} of {total} questions are answered; measure them by: "
             f"soundingline evaluate {folder.path}"
         )
-
-
-@contextmanager
-def _open_ledger(
-    settings: Settings,
-    built: BoundPipeline,
-    parts: Mapping[str, Any],
-    folder: RunFolder | None,
-    manifest: Mapping[str, Any],
-) -> Iterator[Ledger]:
-    """The ledger of the pipeline's stages, which run in this block. In a run, it is the run's, and
-    what `parts` count is added to the manifest."""
-    budget = make(settings.config.budget)
-    with ExitStack() as stack:
-        if folder is None:
-            ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars)
-            logs = Path(settings.config.paths.runs)
-            if built.obfuscated:
-                logs /= "served"
-                mark_obfuscated(logs)
-        else:
-            stack.enter_context(folder.writing(manifest))
-            stack.callback(lambda: folder.add_counts(stage_counts(parts)))
-            ledger = stack.enter_context(
-                open_ledger(folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars)
-            )
-            logs = folder.path
-        stack.enter_context(built.stages.asking(ledger, logs))
-        yield ledger
 
 
 def _manifest(
@@ -216,18 +206,11 @@ def _manifest(
     return make_manifest(plain_values(settings.config), prints, chosen, recorded_option(settings))
 
 
-async def _serve(
-    tool: SearchTool,
-    backend: Callable[[str], SearchBackend],
-    store: DocumentStore,
-    options: ServerOptions,
-    questions: QuestionQueue | None,
-    ledger: Ledger,
-) -> None:
+async def _serve(service: Service) -> None:
     from soundingline.experiments.serve.http import http_server
     from soundingline.experiments.serve.mcp import serve_stdio
 
-    service = make_service(tool, backend, store, options, questions=questions, ledger=ledger)
+    options = service.options
     if options.stdio:
         await serve_stdio(service)
         await service.close()
@@ -258,10 +241,7 @@ def make_service(
     ledger: Ledger | None = None,
 ) -> Service:
     """The service over a tool and its forms for the clients of BrowseComp-Plus and Pi-Serini.
-
-    Raises:
-        InputError: If the tool has a function of a name that the server uses.
-    """
+    `InputError` if the tool has a function of a name that the server uses."""
     from soundingline.experiments.serve.browsecomp_plus import BrowseCompPlusTools
     from soundingline.experiments.serve.mcp import SESSION_TOOLS
     from soundingline.experiments.serve.pi_serini import PiSeriniTools

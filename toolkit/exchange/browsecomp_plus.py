@@ -40,9 +40,8 @@ from soundingline.toolkit.evaluation.published import (
 )
 from soundingline.toolkit.exchange.transcript import (
     RECORD_KEY,
-    AssistantMessage,
     ForeignCall,
-    Reasoning,
+    Message,
     Step,
     Transcript,
     chat_messages,
@@ -97,15 +96,8 @@ class _RunFile(TypedDict, total=False):
 
 
 def write(trajectory: Trajectory, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The run file of a trajectory.
-
-    Args:
-        trajectory: the trajectory, whose messages are in the function-calling form.
-        metadata: facts about the run, such as `model`.
-
-    Raises:
-        InputError: for messages in another form.
-    """
+    """The run file of a trajectory, with facts about the run as `metadata`, such as `model`.
+    `InputError` for messages that are not in the function-calling form."""
     messages = chat_messages(trajectory)
     tool_outputs = {row.get("tool_call_id"): row.get("content") for row in messages}
     items: list[dict[str, Any]] = []
@@ -166,7 +158,19 @@ def read(
             continue
         if _is_obfuscated(row):
             row = _decrypted(location, row, canary)
-        yield _transcript(location, row)
+        usage, retrieved = row.get("usage") or {}, row.get("retrieved_docids") or []
+        yield Transcript(
+            qid=row["query_id"],
+            steps=_steps(row),
+            status=row.get("status") or "",
+            previewed=retrieved,
+            usage={
+                ours: usage[theirs]
+                for theirs, ours in _USAGE.items()
+                if usage.get(theirs) is not None
+            },
+            source=_source("browsecomp_plus", location, row, retrieved),
+        )
 
 
 def read_pi_serini(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Transcript]:
@@ -174,17 +178,16 @@ def read_pi_serini(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[T
     for location, content in files:
         row = _parsed(location, content)
         seconds = (row.get("stats") or {}).get("elapsed_seconds")
+        surfaced = row.get("surfaced_docids") or []
+        source = _source("pi_serini", location, row, surfaced)
         yield Transcript(
             qid=row["query_id"],
-            steps=_pi_serini_steps(location, row),
+            steps=_steps(row, pi_serini=True),
             status=row.get("status") or "",
-            surfaced=row.get("surfaced_docids") or [],
+            surfaced=surfaced,
             previewed=row.get("previewed_docids") or [],
             seconds=float(seconds) if is_number(seconds) else 0.0,
-            source={
-                **_source("pi_serini", location, row, row.get("surfaced_docids") or []),
-                "opened_docids": row.get("opened_docids") or [],
-            },
+            source={**source, "opened_docids": row.get("opened_docids") or []},
         )
 
 
@@ -209,9 +212,8 @@ def leaderboard_entry(
         correct: by qid, whether the answer is correct.
         answers: the accepted answers by qid. Questions without any are left out.
         qrels: grades by qid and docid.
-        llm: the name of the language model.
-        retriever: the name of the retriever.
-        date: the date of the evaluation in ISO 8601.
+        llm, retriever: their names.
+        date: of the evaluation, in ISO 8601.
     """
     rows = [row for row in trajectories if row.qid in answers]
     verdicts = [correct.get(row.qid, False) for row in rows]
@@ -266,46 +268,24 @@ def _source(form: str, location: str, row: _RunFile, retrieved: Sequence[str]) -
     }
 
 
-def _transcript(location: str, row: _RunFile) -> Transcript:
+def _steps(row: _RunFile, pi_serini: bool = False) -> list[Step]:
+    """The items of a file. The clients of BrowseComp-Plus write what went wrong into the output of
+    a call, Pi-Serini's into the message that follows it."""
     steps: list[Step] = []
     for item in row.get("result") or ():
         output = item.get("output")
         text = output_text(output)
-        if item["type"] == "reasoning":
-            steps.append(Reasoning(text))
-        elif item["type"] == "output_text":
-            steps.append(AssistantMessage(text))
-        else:
-            # Their clients write what went wrong into the output.
-            error = "tool_error" if text[:200].lstrip().startswith(_CLIENT_ERRORS) else ""
-            steps.append(ForeignCall(str(item["tool_name"]), item.get("arguments"), output, error))
-    usage, retrieved = row.get("usage") or {}, row.get("retrieved_docids") or []
-    return Transcript(
-        qid=row["query_id"],
-        steps=steps,
-        status=row.get("status") or "",
-        previewed=retrieved,
-        usage={
-            ours: usage[theirs] for theirs, ours in _USAGE.items() if usage.get(theirs) is not None
-        },
-        source=_source("browsecomp_plus", location, row, retrieved),
-    )
-
-
-def _pi_serini_steps(location: str, row: _RunFile) -> list[Step]:
-    steps: list[Step] = []
-    for item in row.get("result") or ():
-        text = output_text(item.get("output"))
         if item["type"] == "tool_call":
-            call = ForeignCall(str(item["tool_name"]), item.get("arguments"), item.get("output"))
-            steps.append(call)
-        elif item["type"] == "reasoning":
-            steps.append(Reasoning(text))
+            failed = not pi_serini and text[:200].lstrip().startswith(_CLIENT_ERRORS)
+            error = "tool_error" if failed else ""
+            steps.append(ForeignCall(str(item["tool_name"]), item.get("arguments"), output, error))
+        elif item["type"] == "reasoning" or not pi_serini:
+            steps.append(Message(text, reasoning=item["type"] == "reasoning"))
         elif text.startswith(_PI_FAILURE):
-            if steps and isinstance(failed := steps[-1], ForeignCall):
-                steps[-1] = replace(failed, error="tool_error")
+            if steps and isinstance(failed_call := steps[-1], ForeignCall):
+                steps[-1] = replace(failed_call, error="tool_error")
         elif not text.startswith(_PI_ERRORS):
-            steps.append(AssistantMessage(text))
+            steps.append(Message(text))
     return steps
 
 

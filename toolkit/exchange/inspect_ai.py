@@ -32,9 +32,8 @@ from soundingline.toolkit.benchmarks.formats import Id
 from soundingline.toolkit.errors import InputError, is_number, parse
 from soundingline.toolkit.exchange.transcript import (
     RECORD_KEY,
-    AssistantMessage,
     ForeignCall,
-    Reasoning,
+    Message,
     Step,
     Transcript,
     chat_messages,
@@ -93,15 +92,13 @@ def header(
     """The log of a run without its samples.
 
     Args:
-        name: the name of the task.
+        name, benchmark, model: the names of the task, the benchmark and the language model.
         created: when the run was created, in ISO 8601.
         identity: an id of the run and its content.
-        benchmark: the name of the benchmark.
-        model: the name of the language model; see `model_name`.
         factors: the options of the run.
         versions: the versions of the packages.
         means: the mean of each measure over all questions.
-        sample_ids: the ids of the samples. Inspect reads samples one at a time by these ids.
+        sample_ids: Inspect reads samples one at a time by these ids.
     """
     scores = [
         {
@@ -156,16 +153,9 @@ def log_name(head: Mapping[str, Any], form: str) -> str:
 
 
 def write(path: Path, head: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]) -> int:
-    """Write a log, whole or not at all, with one sample in memory at a time.
-
-    Args:
-        path: the file. The suffix `.json` selects that form, and any other one the `.eval` form.
-        head: the result of `header`.
-        samples: the results of `sample`.
-
-    Returns:
-        the number of samples.
-    """
+    """Write a log, whole or not at all, with one sample in memory at a time, and return the number
+    of samples. The suffix `.json` selects that form, and any other one the `.eval` form. `head` is
+    the result of `header`, and `samples` are those of `sample`."""
     write_samples = _write_json if path.suffix == ".json" else _write_eval
     with atomic_file(path) as stream:
         return write_samples(stream, head, samples)
@@ -211,13 +201,10 @@ def sample(
     """The sample of a trajectory.
 
     Args:
-        trajectory: the trajectory, whose messages are in the function-calling form.
-        model: the name of the language model; see `model_name`.
+        trajectory: whose messages are in the function-calling form; `InputError` for others.
+        model: the name of the language model.
         target: the accepted answers.
         scores: the value of each measure.
-
-    Raises:
-        InputError: for messages in another form.
     """
     model = model_name(model)
     messages = sample_messages(trajectory)
@@ -506,14 +493,14 @@ def _steps(messages: Sequence[_Message]) -> Iterator[Step]:
         for part in content if isinstance(content, list) else [content]:
             part = {"text": part} if isinstance(part, str) else part
             if isinstance(part, dict) and isinstance(part.get("reasoning"), str):
-                yield Reasoning(part["reasoning"])
+                yield Message(part["reasoning"], reasoning=True)
             elif isinstance(part, dict) and part.get("text") and isinstance(part["text"], str):
-                yield AssistantMessage(part["text"])
+                yield Message(part["text"])
         for call in message.get("tool_calls") or ():
             arguments, result = call.get("arguments"), results.get(call.get("id", ""))
             answer = arguments.get("answer") if isinstance(arguments, dict) else None
             if call["function"] == "submit" and isinstance(answer, str):
-                yield AssistantMessage(answer)  # Inspect's own agents end so.
+                yield Message(answer)  # Inspect's own agents end so.
                 continue
             output = result.get("content") if result else None
             if isinstance(output, list):
@@ -599,11 +586,7 @@ def _json_samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def list_items(path: Path, name: str) -> Iterator[Any]:
     """The items of the list `name` of the JSON object in a file, one at a time, so that the file
-    need not fit into memory.
-
-    Raises:
-        InputError: if the file is not JSON up to the end of the list.
-    """
+    need not fit into memory. `InputError` if it is not JSON up to the end of the list."""
     try:
         with path.open(encoding="utf-8-sig") as stream:
             yield from _JsonStream(stream).items(name)

@@ -181,7 +181,9 @@ class WholeDocuments:
 
 def scoring_tool(scorer=None):
     operators = Operators(locator=WholeDocuments(), scorer=scorer or OverlapScorer())
-    return session(operators, {docid: Document(docid, docid, text) for docid, text in MILLS.items()})
+    return session(
+        operators, {docid: Document(docid, docid, text) for docid, text in MILLS.items()}
+    )
 
 
 def scored(docids, requirements, tool=None):

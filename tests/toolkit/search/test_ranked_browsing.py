@@ -78,7 +78,9 @@ def test_pages_of_hits_and_lines_go_on_where_the_one_before_ends():
     ]
     assert page.hits[0].snippet == "king number 1 second line…"
     assert all(hit.snippet in first.text and not hit.text for hit in page.hits)
-    assert page.continuation == Continuation("read_search_results", {"search_id": "s1", "offset": 3})
+    assert page.continuation == Continuation(
+        "read_search_results", {"search_id": "s1", "offset": 3}
+    )
     rest = browse(tool, search_id="s1", offset=3, limit=50)
     assert rest.call.shown == tuple(TEXTS)[2:] and rest.page.continuation is None
     assert rest.text.endswith("End of the ranking.") and not rest.call.ranking

@@ -51,7 +51,10 @@ ROWS = {
         ("read_document", {**REASON, "docid": "d3"}),
     ),
     "top_k": Row(
-        TopK, {"get_document": True}, ("search", {"query": "king"}), ("get_document", {"docid": "d3"})
+        TopK,
+        {"get_document": True},
+        ("search", {"query": "king"}),
+        ("get_document", {"docid": "d3"}),
     ),
     "grep": Row(
         Grep,
