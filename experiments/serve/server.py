@@ -67,12 +67,8 @@ _SWITCH_SECONDS = 0.0005
 
 
 def start(arguments: Sequence[str] | None = None) -> int:
-    """The entry point.
-
-    Returns:
-        The exit code: 0 if the server ended well, by Ctrl-C too; 2 for bad input; 130 for Ctrl-C
-        before it had started.
-    """
+    """The entry point. Returns the exit code: 0 if the server ended well, by Ctrl-C too; 2 for bad
+    input; 130 for Ctrl-C before it had started."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     sys.excepthook = print_traceback
     flags = _parser().parse_args(words)

@@ -137,27 +137,33 @@ def _item(
 def read(
     files: Iterable[tuple[str, Mapping[str, Any]]], canary: Canary | None = None
 ) -> Iterator[Transcript | Trajectory]:
-    """The questions of BrowseComp-Plus run files, in the order of the files.
-
-    Args:
-        files: the location and the content of each file; see `transcript.run_files`.
-        canary: decrypts obfuscated files.
-
-    Yields:
-        the trajectory if we wrote the file, else a transcript.
-
-    Raises:
-        InputError: for content that is not a run file, and for an obfuscated file that `canary`
-            does not decrypt.
-    """
+    """The questions of BrowseComp-Plus run files, in the order of the files, each with its location
+    (`transcript.run_files`): the trajectory if we wrote the file, else a transcript. `InputError`
+    for other content, and for an obfuscated file that the `canary` does not decrypt."""
     for location, content in files:
         row = _parsed(location, content)
         metadata = row.get("metadata") or {}
         if RECORD_KEY in metadata:
             yield _our_trajectory(location, content, metadata[RECORD_KEY])
             continue
-        if _is_obfuscated(row):
-            row = _decrypted(location, row, canary)
+        items = row.get("result") or []
+        if any(map(_is_obfuscated, items)):
+            if canary is None:
+                raise ObfuscatedFile(
+                    f"{location} is obfuscated",
+                    valid="a file with its canary",
+                    do="export the canary that it was published with, and name the variable with "
+                    "canary_env=NAME",
+                )
+            try:
+                row["result"] = [_decrypted(item, canary) for item in items]
+            except NotObfuscated:
+                raise ObfuscatedFile(
+                    f"the canary does not decrypt {location}",
+                    valid="the canary that the run was published with, which need not be the "
+                    "benchmark's",
+                    do="name the variable that holds it with canary_env=NAME",
+                ) from None
         usage, retrieved = row.get("usage") or {}, row.get("retrieved_docids") or []
         yield Transcript(
             qid=row["query_id"],
@@ -301,36 +307,14 @@ def _our_trajectory(location: str, content: Mapping[str, Any], embedded: Any) ->
     return trajectory
 
 
-def _is_obfuscated(row: _RunFile) -> bool:
-    """Whether an output looks like base64 and nothing else."""
-    for item in row.get("result") or ():
-        output = item.get("output")
-        parts: list[Any] = output if isinstance(output, list) else [{"text": output}]
-        if any(is_text_part(part) and _OBFUSCATED.fullmatch(part["text"]) for part in parts):
-            return True
-    return False
+def _is_obfuscated(item: _Item) -> bool:
+    """Whether the output looks like base64 and nothing else."""
+    output = item.get("output")
+    parts: list[Any] = output if isinstance(output, list) else [{"text": output}]
+    return any(is_text_part(part) and _OBFUSCATED.fullmatch(part["text"]) for part in parts)
 
 
-def _decrypted(location: str, row: _RunFile, canary: Canary | None) -> _RunFile:
-    if canary is None:
-        raise ObfuscatedFile(
-            f"{location} is obfuscated",
-            valid="a file with its canary",
-            do="export the canary that it was published with, and name the variable with "
-            "canary_env=NAME",
-        )
-    try:
-        items = [_decrypted_item(item, canary) for item in row.get("result") or ()]
-    except NotObfuscated:
-        raise ObfuscatedFile(
-            f"the canary does not decrypt {location}",
-            valid="the canary that the run was published with, which need not be the benchmark's",
-            do="name the variable that holds it with canary_env=NAME",
-        ) from None
-    return {**row, "result": items}
-
-
-def _decrypted_item(item: _Item, canary: Canary) -> _Item:
+def _decrypted(item: _Item, canary: Canary) -> _Item:
     output, arguments = item.get("output"), item.get("arguments")
     if isinstance(output, str):
         output = canary.decrypt(output)

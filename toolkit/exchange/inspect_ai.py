@@ -21,6 +21,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TextIO
@@ -43,7 +44,7 @@ from soundingline.toolkit.exchange.transcript import (
 )
 from soundingline.toolkit.files import atomic_file, dump_json
 from soundingline.toolkit.optional import import_optional
-from soundingline.toolkit.trajectory import ToolCall, Trajectory
+from soundingline.toolkit.trajectory import Trajectory
 
 VERSION = 2
 LARGEST = 1 << 29  # bytes of one sample
@@ -53,6 +54,9 @@ _LONG = 100  # characters above which a text of the pool is an attachment, as in
 _ATTACHMENT = re.compile(r"attachment://([0-9a-f]{32})")
 _NOT_IN_NAMES = re.compile(r"[_/:+]")
 _NOT_SPACE = re.compile(r"[^ \t\r\n]")
+# Inspect reads names of models as `<provider>/<model>`, and loads the model to score a log. This
+# provider needs neither a package nor a key.
+_PROVIDER = "none/"
 _LIMITS = {
     "time": "timed_out",
     "working": "timed_out",
@@ -125,7 +129,7 @@ def header(
                 "samples": len(sample_ids),
                 "sample_ids": list(sample_ids),
             },
-            "model": model_name(model),
+            "model": f"{_PROVIDER}{model}",
             "config": {},
             "packages": dict(versions),
         },
@@ -137,12 +141,6 @@ def header(
         },
         "stats": {"started_at": created, "completed_at": created, "model_usage": {}},
     }
-
-
-def model_name(model: str) -> str:
-    """The name of a model in a log, `none/<model>`. Inspect reads names as `<provider>/<model>` and
-    loads the model to score a log; its provider `none` needs neither a package nor a key."""
-    return f"none/{model}"
 
 
 def log_name(head: Mapping[str, Any], form: str) -> str:
@@ -206,7 +204,7 @@ def sample(
         target: the accepted answers.
         scores: the value of each measure.
     """
-    model = model_name(model)
+    model = f"{_PROVIDER}{model}"
     messages = sample_messages(trajectory)
     attachments: dict[str, str] = {}
     pool = [_with_attachments(message, attachments) for message in messages]
@@ -257,7 +255,17 @@ def sample_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
                 thought = {"type": "reasoning", "reasoning": message["reasoning"]}
                 text = [{"type": "text", "text": content}] if content else []
                 row["content"] = [{**thought, "redacted": False}, *text]
-            calls = [_tool_call(call) for call in message.get("tool_calls") or ()]
+            calls = []
+            for call in message.get("tool_calls") or ():
+                function, arguments = call["function"], None
+                with suppress(ValueError, RecursionError):
+                    arguments = json.loads(function["arguments"] or "{}")
+                made = {"id": call["id"], "function": function["name"], "type": "function"}
+                if isinstance(arguments, dict):
+                    calls.append({**made, "arguments": arguments})
+                else:
+                    error = str(function["arguments"])
+                    calls.append({**made, "arguments": {}, "parse_error": error})
             functions |= {call["id"]: call["function"] for call in calls}
             row |= {"tool_calls": calls} if calls else {}
         elif role == "tool":
@@ -270,18 +278,6 @@ def sample_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
             row["role"] = role if role in ("system", "user") else "user"
         rows.append(row)
     return rows
-
-
-def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    row = {"id": call["id"], "function": function["name"], "type": "function"}
-    if isinstance(arguments, dict):
-        return {**row, "arguments": arguments}
-    return {**row, "arguments": {}, "parse_error": str(function["arguments"])}
 
 
 def _with_attachments(message: Mapping[str, Any], attachments: dict[str, str]) -> dict[str, Any]:
@@ -340,30 +336,24 @@ def _events(
             }
         elif message["role"] == "tool":
             record = next(records, None)
-            event |= _tool_event(message, calls.get(message["tool_call_id"], {}), record)
+            call = calls.get(message["tool_call_id"], {})
+            event |= {
+                "event": "tool",
+                "type": "function",
+                "id": message["tool_call_id"],
+                "function": call.get("function", message["function"]),
+                "arguments": call.get("arguments", {}),
+                "result": message["content"],  # Inspect does not resolve attachments here.
+                **({"error": message["error"]} if "error" in message else {}),
+                "events": [],
+                "working_time": record.seconds if record else 0.0,
+                "message_id": message["id"],
+            }
             seconds += event["working_time"]
         else:
             continue
         events.append(event)
     return events
-
-
-def _tool_event(
-    message: Mapping[str, Any], call: Mapping[str, Any], record: ToolCall | None
-) -> dict[str, Any]:
-    failure = {"error": message["error"]} if "error" in message else {}
-    return {
-        "event": "tool",
-        "type": "function",
-        "id": message["tool_call_id"],
-        "function": call.get("function", message["function"]),
-        "arguments": call.get("arguments", {}),
-        "result": message["content"],  # Inspect does not resolve attachments here.
-        **failure,
-        "events": [],
-        "working_time": record.seconds if record else 0.0,
-        "message_id": message["id"],
-    }
 
 
 def _output(model: str, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -413,14 +403,8 @@ class _Sample(TypedDict, total=False):
 
 
 def read(path: Path) -> Iterator[Transcript | Trajectory]:
-    """The samples of a log, one at a time.
-
-    Yields:
-        the trajectory if we wrote the sample, else a transcript.
-
-    Raises:
-        InputError: for a file that is not a log or is damaged, and for a log with several epochs.
-    """
+    """The samples of a log, one at a time: a trajectory of what we wrote, otherwise a transcript.
+    `InputError` for a file that is not a log or is damaged, and for a log with several epochs."""
     samples = _zipped_samples if zipfile.is_zipfile(path) else _json_samples
     for location, content in samples(path):
         if content.get("epoch", 1) != 1:
@@ -431,7 +415,14 @@ def read(path: Path) -> Iterator[Transcript | Trajectory]:
             )
         store = content.get("store")
         if isinstance(store, dict) and RECORD_KEY in store:
-            yield _our_trajectory(location, content, store[RECORD_KEY])
+            row = parse(_Sample, dict(content), where=location)
+            messages = row.get("messages") or []
+            outputs = [str(each.get("content")) for each in messages if each.get("role") == "tool"]
+            trajectory = extract_record(location, store[RECORD_KEY], outputs)
+            again = json.loads(dump_json(sample_messages(trajectory)))
+            if row["id"] != trajectory.qid or again != messages:
+                raise edited_file(location)
+            yield trajectory
         else:
             yield transcript(location, content)
 
@@ -460,17 +451,6 @@ def transcript(location: str, content: Mapping[str, Any]) -> Transcript:
             "scores": {k: v.get("value") for k, v in scores.items() if isinstance(v, dict)},
         },
     )
-
-
-def _our_trajectory(location: str, content: Mapping[str, Any], embedded: Any) -> Trajectory:
-    row = parse(_Sample, dict(content), where=location)
-    messages = row.get("messages") or []
-    outputs = [str(message.get("content")) for message in messages if message.get("role") == "tool"]
-    trajectory = extract_record(location, embedded, outputs)
-    again = json.loads(dump_json(sample_messages(trajectory)))
-    if row["id"] != trajectory.qid or again != messages:
-        raise edited_file(location)
-    return trajectory
 
 
 def _resolved(value: Any, attachments: Mapping[str, Any], levels: int = 8) -> Any:

@@ -58,15 +58,8 @@ _EXCERPT_DEPTH = 50  # Pi-Serini's hits beyond this rank have none
 
 def run_paths(path: Path, skip: Collection[str] = ()) -> list[Path]:
     """The files of a run: `path` itself, or the `.json`, `.jsonl` and `.eval` files in the folder
-    `path`, sorted by name.
-
-    Args:
-        path: a file or a folder.
-        skip: names of files to leave out. Hidden files are left out too.
-
-    Raises:
-        InputError: if there is no such file.
-    """
+    `path`, sorted by name, without hidden ones and those with a name in `skip`. `InputError` if
+    there is no such file."""
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -86,11 +79,7 @@ def run_paths(path: Path, skip: Collection[str] = ()) -> list[Path]:
 
 def run_files(paths: Iterable[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The JSON objects of `.json` files and of the lines of `.jsonl` files, one at a time, each
-    with its location for messages: the path, or the path and the line.
-
-    Raises:
-        InputError: for a file or a line that is not a JSON object.
-    """
+    with its location for messages. `InputError` for a file or a line that is not a JSON object."""
     for path in paths:
         if path.suffix == ".jsonl":
             yield from ((str(location), content) for location, content in records(path))
@@ -111,9 +100,8 @@ class ForeignCall:
     """A tool call of the agent.
 
     Args:
-        tool: the name of the tool in the foreign run.
-        arguments: the arguments as in the file: an object, or its JSON text.
-        output: the output as in the file; None if the file does not contain it.
+        tool, arguments, output: as in the file. Arguments are an object, or its JSON text; the
+            output is None if the file does not contain it.
         error: a code; empty if the call succeeded.
     """
 
