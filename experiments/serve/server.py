@@ -112,7 +112,14 @@ def read_command(arguments: Sequence[str]) -> tuple[ServerOptions, Settings]:
     others = []
     for item in flags.overrides:
         if key_of(item) not in _OWN:
-            _check_known(re.split("[./@]", key_of(item))[0])
+            known = _OWN | {field.name for field in dataclasses.fields(Root)}
+            root = re.split("[./@]", key_of(item))[0]
+            if root not in known | {"experiment", "hydra"}:
+                raise InputError(
+                    f"there is no group or key {root!r}",
+                    valid=", ".join(sorted(known)),
+                    do=did_you_mean(root, known),
+                )
             others.append(item)
             continue
         (override,) = override_parser().parse_overrides([item])
@@ -124,17 +131,6 @@ def read_command(arguments: Sequence[str]) -> tuple[ServerOptions, Settings]:
     options: Any = OmegaConf.to_object(OmegaConf.merge(schema, own))
     search = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
     return options, Settings.compose(others, search)
-
-
-def _check_known(root: str) -> None:
-    """`InputError` for a key that belongs neither to the server nor to the pipeline."""
-    known = _OWN | {field.name for field in dataclasses.fields(Root)}
-    if root not in known | {"experiment", "hydra"}:
-        raise InputError(
-            f"there is no group or key {root!r}",
-            valid=", ".join(sorted(known)),
-            do=did_you_mean(root, known),
-        )
 
 
 def serve(options: ServerOptions, settings: Settings) -> None:
@@ -212,7 +208,7 @@ async def _serve(service: Service) -> None:
         await service.close()
         return
     server = http_server(service)
-    with _listening(options.host, options.port) as listener, _ended_by_signals():
+    with _listener(options.host, options.port) as listener, _ended_by_signals():
         announcing = asyncio.create_task(_announce(server, options.host))
         # uvicorn ends at a signal, which it receives in the main thread only; elsewhere, as in a
         # notebook, this task is cancelled, and uvicorn must still close its connections.
@@ -258,18 +254,15 @@ def make_service(
     return service
 
 
-@contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
+def _listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise InputError(
             f"cannot listen on {host} port={port}: {error.strerror or error}",
             do="choose another port=, or stop the process that has it",
         ) from error
-    with listener:
-        yield listener
 
 
 async def _announce(server: uvicorn.Server, host: str) -> None:
