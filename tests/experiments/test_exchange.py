@@ -35,7 +35,7 @@ def working(tmp_path_factory):
 
 
 def read_json(path):
-    return read_json(path)
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def metrics(run):
