@@ -66,10 +66,8 @@ _Stems = tuple[_Codes, _Numbers, _Numbers]
 
 
 class QueryTerms:
-    """The stems of a query, prepared once for all texts of a page.
-
-    Only the 24 longest distinct stems of at most 200 letters are used.
-    """
+    """The stems of a query, prepared once for all texts of a page: the 24 longest distinct ones of
+    at most 200 letters."""
 
     def __init__(self, query: str) -> None:
         distinct = dict.fromkeys(_stem(word) for word in _WORD.findall(_lower(query)))
@@ -87,26 +85,18 @@ class QueryTerms:
             for position, row in enumerate(heads):
                 last_byte = ord(stem[position]) % 256 if position < len(stem) else slice(None)
                 row[last_byte] |= 1 << number
-        self._stems: _Stems = (_codes("".join(stems)), shapes, heads)
-
-    def best_window(self, text: str, characters: int) -> tuple[int, int]:
-        """Start of the first and end of the last match of the best window; both -1 without one.
-
-        A window is worth the sum of the weights of its distinct stems, `n ** -0.5` for a stem with
-        n matches in the text. Of equal windows the first one counts. Stems that occur more than 64
-        times count only if no others match.
-        """
-        codes, characters = _codes(_lower(text)), min(characters, len(text))
-        return _best_window(codes, word_characters(), self._stems, _WEIGHTS, characters)
-
-    def first_match(self, text: str) -> int:
-        """Where the first match begins; -1 without one."""
-        return _first_match(_codes(_lower(text)), word_characters(), self._stems)
+        self.stems: _Stems = (_codes("".join(stems)), shapes, heads)
 
 
 def best_window(terms: QueryTerms, text: str, characters: int) -> str:
-    """The stretch of `characters` around the window that is worth most."""
-    start, end = terms.best_window(text, characters)
+    """The stretch of `characters` around the window of matches that is worth most.
+
+    A window is worth the sum of the weights of its distinct stems, `n ** -0.5` for a stem with
+    n matches in the text. Of equal windows the first one counts. Stems that occur more than 64
+    times count only if no others match.
+    """
+    codes, room = _codes(_lower(text)), min(characters, len(text))
+    start, end = _best_window(codes, word_characters(), terms.stems, _WEIGHTS, room)
     if end < 0:
         return cut(text, 0, characters)
     return cut(text, start - max(0, characters - (end - start)) // 2, characters)
@@ -114,7 +104,7 @@ def best_window(terms: QueryTerms, text: str, characters: int) -> str:
 
 def first_match(terms: QueryTerms, text: str, characters: int) -> str:
     """The stretch that starts 55 characters before the first match of any query word."""
-    start = max(0, terms.first_match(text))
+    start = max(0, _first_match(_codes(_lower(text)), word_characters(), terms.stems))
     return cut(text, start - min(_LEAD, characters // 4), characters)
 
 
@@ -173,8 +163,9 @@ def _codes(text: str) -> _Codes:
 def _best_window(
     text: _Codes, letters: _Flags, query: _Stems, weights: NDArray[np.float64], characters: int
 ) -> tuple[int, int]:
-    """See `QueryTerms.best_window`. `letters` has the codes of word characters, and `weights[n]` is
-    the weight of a stem with n matches."""
+    """Start of the first and end of the last match of the best window; both -1 without one.
+    `letters` has the codes of word characters; `weights[n]` is the weight of a stem with n
+    matches."""
     shapes = query[1]
     frequent = len(weights) - 1
     counts = np.zeros((2, len(shapes)), np.int64)  # of places; of those that match
