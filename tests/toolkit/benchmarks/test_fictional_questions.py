@@ -272,22 +272,22 @@ def facts_of_sets():
 
 
 def test_targets_are_all_documents_whose_facts_meet_every_requirement(facts_of_sets):
-    assert len(WORLD.worded_sets) == 40
-    for worded in WORLD.worded_sets:
+    assert len(WORLD.worded_questions) == 40
+    for worded in WORLD.worded_questions:
         met = brute_force(facts_of_sets, worded.question)
         assert WORLD.targets[worded.qid] == {docid for docid, row in met.items() if all(row)}
         assert WORLD.targets[worded.qid]
 
 
 def test_every_requirement_has_a_document_that_misses_it_alone(facts_of_sets):
-    for worded in WORLD.worded_sets:
+    for worded in WORLD.worded_questions:
         rows = brute_force(facts_of_sets, worded.question).values()
         missing_one = {row.index(False) for row in rows if row.count(False) == 1}
         assert missing_one == set(range(len(worded.checklist)))
 
 
 def test_satisfaction_is_known_of_every_document(facts_of_sets):
-    for worded in WORLD.worded_sets[:8]:
+    for worded in WORLD.worded_questions[:8]:
         met = brute_force(facts_of_sets, worded.question)
         known = WORLD.satisfaction[worded.qid]
         assert len(known) == len(facts_of_sets)
@@ -297,7 +297,7 @@ def test_satisfaction_is_known_of_every_document(facts_of_sets):
 
 
 def test_the_world_asks_by_every_sort_of_requirement_two_to_six_of_them():
-    worded = DEFAULT.worded_sets
+    worded = DEFAULT.worded_questions
     sorts = Counter(
         requirement.sort(row.question.kind)
         for row in worded
@@ -311,7 +311,7 @@ def test_the_world_asks_by_every_sort_of_requirement_two_to_six_of_them():
 
 
 def test_the_checklist_states_the_values_and_the_question_names_related_entities():
-    for row in DEFAULT.worded_sets:
+    for row in DEFAULT.worded_questions:
         for text, (clue, excluded) in zip(row.checklist, row.question.requirements, strict=True):
             values = [clue.value] if clue.value else [f"{clue.low:,}", str(clue.low)]
             assert any(value in text for value in values)

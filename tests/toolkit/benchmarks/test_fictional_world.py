@@ -494,7 +494,7 @@ def test_pages_have_the_length_aimed_at(world, documents):
 
 def test_ranks_follow_the_zipf_mandelbrot_law():
     size, shift, exponent = 50_000, 12, 1.25
-    drawn = zipf(size, shift).draw(philox_bits(400_000, "test") >> np.uint64(32))
+    drawn = zipf(philox_bits(400_000, "test") >> np.uint64(32), size, shift)
     weights = (np.arange(size) + shift) ** -exponent
     expected = np.cumsum(weights) / weights.sum()
     assert drawn.min() == 0
