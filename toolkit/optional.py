@@ -33,6 +33,7 @@ _EXTRAS = {
     "llm": ("openai", "anthropic", "httpx2", "tenacity"),
     "launchers": ("submitit",),
     "opensearch": ("opensearchpy",),
+    "pisa": ("pyterrier_pisa",),
 }
 
 
