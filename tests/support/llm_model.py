@@ -20,7 +20,7 @@ from soundingline.toolkit.llm.prices import Price
 class ScriptedPrompts:
     """A `BlockingModel` that answers each prompt by `choose`."""
 
-    def __init__(self, choose: Callable[[str], str | Exception], **settings: Any) -> None:
+    def __init__(self, choose: Callable[[str], str | Turn | Exception], **settings: Any) -> None:
         self.name = "fake"
         self.settings = SamplingParams(**settings)
         self.rounds = []
@@ -39,7 +39,7 @@ class ScriptedPrompts:
             self.qids += qids or []
         answers = [self._choose(prompt) for prompt in prompts]
         turns = [
-            answer if isinstance(answer, ModelError) else Turn(text=str(answer))
+            answer if isinstance(answer, (ModelError, Turn)) else Turn(text=str(answer))
             for answer in answers
         ]
         for position, turn in enumerate(turns):

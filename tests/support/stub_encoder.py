@@ -4,7 +4,7 @@ import numpy as np
 
 
 class StubSparse:
-    """A `TextEncoder` of (term, weight) pairs; terms are 0 to 51."""
+    """An encoder of (term, weight) pairs; terms are 0 to 51."""
 
     model = fingerprint = "stub"
 
