@@ -54,8 +54,7 @@ _COUNTS = ("documents", UNREADABLE, "refused", "failed", "completed", "asked", "
 
 
 class ReadAnswer(NamedTuple):
-    """The scores of an answer by the number of the requirement (from 1), and the stated overall
-    probability."""
+    """The scores of an answer by the number of the requirement, and the stated probability."""
 
     scores: Mapping[int, RequirementScore]
     probability: float | None

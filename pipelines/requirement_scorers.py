@@ -42,11 +42,8 @@ class CachedRequirementScorer:
     The score of a requirement is cached under the fingerprint of the scorer, the question, the
     document, the requirement, and a hash of the passages that were located for it; the overall
     probability under the question and all passages. A candidate goes to the scorer with those
-    requirements only that have no score yet; the passages of the others are its context.
-
-    Args:
-        scorer: The scorer, bound to its resources.
-        caches: The folder of the cache; None caches nothing.
+    requirements only that have no score yet; the passages of the others are its context. Without
+    the folder `caches` nothing is cached.
     """
 
     def __init__(self, scorer: RequirementScorer, caches: Path | None) -> None:
