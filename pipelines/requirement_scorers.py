@@ -212,15 +212,12 @@ class RerankerScorer:
         best = max(numbers, key=lambda number: values[number])
         value = OUTPUTS[self.output](values[best])
         passage = evidence.passages[best]
-        quotation = _quotation(evidence.requirement, passage.text)
+        # Here, because it loads numba.
+        from soundingline.toolkit.search.snippets import QueryTerms, best_window
+
+        terms = QueryTerms(evidence.requirement)
+        quotation = best_window(terms, passage.text, _LONGEST_QUOTATION)
         return RequirementScore(verdict_of(value, evidence), value, quotation, passage.unit_id)
-
-
-def _quotation(requirement: str, text: str) -> str:
-    # Here, because it loads numba.
-    from soundingline.toolkit.search.snippets import QueryTerms, best_window
-
-    return best_window(QueryTerms(requirement), text, _LONGEST_QUOTATION)
 
 
 def _pairs(evidence: Evidence) -> list[Pair]:
