@@ -3,7 +3,6 @@ no code in common with the engine, the interface of a transformer, and published
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing
 import tempfile
@@ -13,15 +12,14 @@ import tracemalloc
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-import ir_measures
 import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ir_measures import AP, P, Qrel
-from support.lexical_corpora import build, corpora, cut_length, queries
+from ir_measures import AP, P
+from support.lexical_corpora import build, corpora, cut_length, measured, queries, real
 from support.needs import cases
 
 from soundingline.pipelines import LexicalIndex
@@ -29,7 +27,6 @@ from soundingline.pipelines.lexical import bm25
 from soundingline.pipelines.lexical.bm25 import ScoreBuffers, best, searches_at_once
 from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
 from soundingline.pipelines.lexical.storage import DECODED_LENGTHS, Postings, encode_lengths
-from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
 
@@ -164,34 +161,22 @@ def test_retrievers_work_with_pyterrier_and_without_java(tmp_path):
     assert not pt.java.started()
 
 
+@pytest.fixture(scope="module")
+def cacm(data_root, tmp_path_factory):
+    units, topics, judged = real(data_root / "cacm")
+    assert len(judged) == 52
+    return LexicalIndex.build(units, tmp_path_factory.mktemp("cacm") / "i"), topics, judged
+
+
 @pytest.mark.parametrize(
     ("name", "ap", "p30"),
     [("bm25", 0.3123, 0.1942), ("ql", 0.3265, 0.1942), ("rm3", 0.3648, 0.2224)],
 )
 def test_cacm_scores_as_anserini_publishes(cacm, name, ap, p30):
     """Anserini's regressions: BM25, query likelihood with mu=1000, BM25 with RM3."""
-    index, topics, qrels = cacm
+    index, topics, judged = cacm
     retriever = index.bm25().rm3() if name == "rm3" else getattr(index, name)()
-    run = retriever(topics).rename(columns={"qid": "query_id", "docno": "doc_id"})
-    values = ir_measures.calc_aggregate([AP, P @ 30], qrels, run)
-    assert values[AP] == pytest.approx(ap, abs=0.001)
-    assert values[P @ 30] == pytest.approx(p30, abs=0.001)
-
-
-@pytest.fixture(scope="module")
-def cacm(data_root, tmp_path_factory):
-    folder = data_root / "cacm"
-    corpus, queries = (
-        [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
-        for name in ("corpus.jsonl", "queries.jsonl")
-    )
-    judged = [line.split("\t") for line in (folder / "qrels/test.tsv").read_text().splitlines()]
-    qrels = [Qrel(qid, docid, int(grade)) for qid, docid, grade in judged[1:]]
-    assert len({qrel.query_id for qrel in qrels}) == 52
-    units = (Unit(row["_id"], row.get("title", ""), row["text"]) for row in corpus)
-    index = LexicalIndex.build(units, tmp_path_factory.mktemp("cacm") / "index")
-    topics = pd.DataFrame([(row["_id"], row["text"]) for row in queries], columns=["qid", "query"])
-    return index, topics, qrels
+    assert measured(retriever(topics), judged) == pytest.approx((ap, p30), abs=0.001)
 
 
 def byte4(length):

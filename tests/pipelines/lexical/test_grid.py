@@ -3,7 +3,6 @@ computation of its own."""
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.lexical_corpora import real
 from support.needs import cases
 
 from soundingline.pipelines.compose import MaxP
@@ -108,21 +108,12 @@ def test_frequencies_above_255_are_added_as_in_a_single_run(tmp_path):
 
 @pytest.mark.parametrize("depth", [10, 1000])
 def test_cells_agree_with_single_runs_on_cacm(data_root, tmp_path, depth):
-    folder = data_root / "cacm"
-    corpus, queries = (
-        [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
-        for name in ("corpus.jsonl", "queries.jsonl")
-    )
-    lines = (folder / "qrels/test.tsv").read_text().splitlines()[1:]
-    judged = {}
-    for qid, docid, _ in (line.split("\t") for line in lines):
-        judged.setdefault(qid, []).append(docid)
-    units = (Unit(row["_id"], row.get("title", ""), row["text"]) for row in corpus)
+    units, topics, judged = real(data_root / "cacm")
     index = LexicalIndex.build(units, tmp_path / "index")
     questions = [
-        JudgedQuery(row["_id"], index.analyzer.terms(row["text"]), judged[row["_id"]])
-        for row in queries
-        if row["_id"] in judged
+        JudgedQuery(qid, index.analyzer.terms(text), [*judged[qid]])
+        for qid, text in topics.itertuples(index=False)
+        if qid in judged
     ]
     found = dict(GridBM25(index, CELLS, depth=depth).ranks(questions))
     assert len(found) == 52

@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.lexical_corpora import real
 from support.needs import cases
 
 from soundingline.pipelines.index_folder import signed
@@ -116,14 +117,11 @@ def assert_built_as(expected, index):
 @pytest.mark.slow
 @pytest.mark.parametrize("collection", ["cacm", "vaswani", "wikimix"])
 def test_a_real_collections_index_has_the_bytes_of_a_slow_build(data_root, tmp_path, collection):
-    lines = (data_root / collection / "corpus.jsonl").read_text("utf-8").splitlines()
-    rows = map(json.loads, lines)
-    units = [Unit(row["_id"], row.get("title", ""), row["text"]) for row in rows]
+    units, _, _ = real(data_root / collection)
     expected = slowly_built(units, segment)
     for memory_mb in (1024, 16):
-        index = LexicalIndex.build(
-            units, tmp_path / f"{memory_mb}", memory_mb=memory_mb, keep_texts=False
-        )
+        path = tmp_path / f"{memory_mb}"
+        index = LexicalIndex.build(units, path, memory_mb=memory_mb, keep_texts=False)
         assert_built_as(expected, index)
 
 
