@@ -143,7 +143,7 @@ def compare(
         for p in holm([row.p for *_, row in rows[first : first + size]])
     ]
     compared = Comparisons(
-        PairedComparison(measure=measure, a=a, b=b, p_holm=p, **row._asdict())
+        PairedComparison(measure=measure, a=a, b=b, p_holm=p, **vars(row))
         for (measure, a, b, row), p in zip(rows, adjusted, strict=True)
     )
     compared.note = simulation(runs)
@@ -309,10 +309,9 @@ def baselines_of(runs: Sequence[EvaluatedRun], baseline: str, systems: Systems |
     factors = next(_own_factors(run) for run in runs if run.name == baseline)
     chosen = []
     for group in by_benchmark(runs):
-        alike = [run.name for run in group if _own_factors(run) == factors]
         names = [run.name for run in group]
-        candidates = [name for name in names if name == baseline]
-        candidates = candidates or [name for name in names if name in same] or alike
+        alike = [run.name for run in group if _own_factors(run) == factors]
+        candidates = [*({baseline} & {*names}), *(n for n in names if n in same), *alike]
         chosen += candidates[:1]
     return chosen
 
@@ -321,9 +320,9 @@ def _check_factors(groups: Sequence[Sequence[EvaluatedRun]], by: Sequence[str]) 
     """`InputError` if the factors do not distinguish the runs on one benchmark."""
     known = {name for group in groups for run in group for name in run.factors}
     varied = {name for group in groups for name in varied_factors(group)}
-    if unknown := sorted(set(by) - known):
+    if unknown := ", ".join(sorted(set(by) - known)):
         raise InputError(
-            f"no run has the factor {', '.join(unknown)}", valid=", ".join(sorted(varied or known))
+            f"no run has the factor {unknown}", valid=", ".join(sorted(varied or known))
         )
     for group in groups:
         first: dict[Any, EvaluatedRun] = {}

@@ -1,8 +1,7 @@
 """Statistics over questions: paired tests, bootstrap intervals, sample sizes, variance components,
 and the agreement of two judges.
 
-scipy and statsmodels are imported inside the functions that need them. Their import takes a second,
-and commands that only read or write evaluations do not need them.
+scipy and statsmodels are imported inside the functions that need them: their import takes a second.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -34,19 +34,14 @@ _LARGEST_EFFECT = 3.0  # in standard deviations; beyond, a handful of questions 
 _SMALL_EFFECT = 0.01
 
 
-class Paired(NamedTuple):
+@dataclass(frozen=True)
+class Paired:
     """A paired comparison of `a` with `b`. Values that differ only by rounding (`ROUNDING`) are
     ties.
 
     `low` and `high` are the bootstrap interval of the difference, and `p` is that of the two-sided
     test of no difference. `wins`, `losses` and `ties` count the questions on which `a` is higher,
     lower and equal.
-
-    Example:
-        >>> a, b = {"q1": 0.5, "q2": 0.9, "q3": 0.4}, {"q1": 0.3, "q2": 0.9, "q3": 0.1}
-        >>> paired = paired_test(a, b)
-        >>> (paired.n, paired.wins, paired.ties, round(paired.difference, 3))
-        (3, 2, 1, 0.167)
     """
 
     mean_a: float
@@ -94,18 +89,36 @@ def paired_test(
         >>> paired_test({"q1": 0.5, "q2": 0.9, "q3": 0.4}, {"q1": 0.3, "q2": 0.9, "q3": 0.1}).wins
         2
     """
-    _check(a, b, test, interval)
+    if test not in TESTS:
+        raise InputError(f"the test is {test!r}", valid=", ".join(TESTS))
+    if interval not in INTERVALS:
+        raise InputError(f"the interval is {interval!r}", valid=", ".join(INTERVALS))
+    shared = len(a.keys() & b.keys())
+    if a.keys() != b.keys():
+        raise InputError(
+            f"the two sides have {len(a)} and {len(b)} questions and share {shared}",
+            valid="the same questions on both sides",
+            do="run both over the same split",
+        )
+    if shared < 2:
+        raise InputError(f"a paired comparison over {shared} questions", valid="two or more")
     qids = sorted(a)
     first = np.array([a[qid] for qid in qids], dtype=float)
     second = np.array([b[qid] for qid in qids], dtype=float)
+    if (bad := np.flatnonzero(~np.isfinite(first + second))).size:
+        qid = qids[bad[0]]
+        raise InputError(
+            f"question {qid!r} has the values {a[qid]} and {b[qid]}",
+            valid="finite numbers",
+            do="evaluate both sides again",
+        )
     differences, errors = paired_differences(first, second)
     mean = float(differences.mean())
     mean = 0.0 if abs(mean) <= float(errors.mean()) else mean
-    if not differences.any():
-        p = 1.0
-    elif test == "t":
+    p = 1.0
+    if differences.any() and test == "t":
         p = float(t_test(differences[:, None], errors[:, None])[0])
-    else:
+    elif differences.any():
         p = _randomisation(differences, errors, resamples, seed)
     low = high = mean
     if not _is_constant(differences, errors):
@@ -117,35 +130,12 @@ def paired_test(
         low=low,
         high=high,
         p=p,
-        n=len(qids),
+        n=shared,
         questions_needed=questions_needed(differences, alpha=alpha, power=power) if mean else None,
         wins=int((differences > 0).sum()),
         losses=int((differences < 0).sum()),
         ties=int((differences == 0).sum()),
     )
-
-
-def _check(a: Mapping[str, float], b: Mapping[str, float], test: str, interval: str) -> None:
-    if test not in TESTS:
-        raise InputError(f"the test is {test!r}", valid=", ".join(TESTS))
-    if interval not in INTERVALS:
-        raise InputError(f"the interval is {interval!r}", valid=", ".join(INTERVALS))
-    if a.keys() != b.keys():
-        raise InputError(
-            f"the two sides have {len(a)} and {len(b)} questions and share "
-            f"{len(a.keys() & b.keys())}",
-            valid="the same questions on both sides",
-            do="run both over the same split",
-        )
-    if len(a) < 2:
-        raise InputError(f"a paired comparison over {len(a)} questions", valid="two or more")
-    for qid in a:
-        if not (math.isfinite(a[qid]) and math.isfinite(b[qid])):
-            raise InputError(
-                f"question {qid!r} has the values {a[qid]} and {b[qid]}",
-                valid="finite numbers",
-                do="evaluate both sides again",
-            )
 
 
 def paired_differences(a: Values, b: Values) -> tuple[Values, Values]:
@@ -406,9 +396,14 @@ def agreement(
             answers: dict[str, list[str]] = {}
             for name in shared:
                 answers.setdefault((questions or {}).get(name, name), []).append(name)
-            if len(answers) < n:
-                tables = [_verdict_counts(names, a, b) for names in answers.values()]
-                low, high = _jackknife(kappa, [table - part for part in tables])
+            if len(answers) < n:  # the jackknife leaves out one question at a time
+                parts = [table - _verdict_counts(names, a, b) for names in answers.values()]
+                low = high = None
+                if not any(part.sum() in (0, part[0, 0], part[1, 1]) for part in parts):
+                    values = [float(cohens_kappa(part, return_results=False)) for part in parts]
+                    error = math.sqrt((len(values) - 1) * float(np.var(values)))
+                    width = NormalDist().inv_cdf(0.975) * error
+                    low, high = kappa - width, kappa + width
     return Agreement(
         n=n,
         raw=(neither + both) / n,
@@ -425,16 +420,3 @@ def agreement(
 def _verdict_counts(names: Sequence[str], a: Mapping[str, bool], b: Mapping[str, bool]) -> Any:
     """How many answers `a` (row) and `b` (column) find wrong (0) and correct (1)."""
     return np.bincount([2 * a[name] + b[name] for name in names], minlength=4).reshape(2, 2)
-
-
-def _jackknife(kappa: float, tables: Sequence[Any]) -> tuple[float | None, float | None]:
-    """The 95 % interval of kappa. Each table leaves out one question; None if one of them has no
-    kappa."""
-    from statsmodels.stats.inter_rater import cohens_kappa
-
-    if any(table.sum() in (0, table[0, 0], table[1, 1]) for table in tables):
-        return None, None
-    values = [float(cohens_kappa(table, return_results=False)) for table in tables]
-    error = math.sqrt((len(values) - 1) * float(np.var(values)))
-    width = NormalDist().inv_cdf(0.975) * error
-    return kappa - width, kappa + width

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,8 @@ from soundingline.toolkit.evaluation.statistics import (
 Values = NDArray[np.float64]
 
 
-class HeldOut(NamedTuple):
+@dataclass(frozen=True)
+class HeldOut:
     """A choice on `selecting` questions that is reported on `reported` others."""
 
     chosen: int  # the number of the best point on the selecting questions
@@ -51,7 +52,8 @@ class HeldOut(NamedTuple):
         return max(0.0, self.best_value - self.chosen_value)
 
 
-class CrossValidated(NamedTuple):
+@dataclass(frozen=True)
+class CrossValidated:
     """A choice on one set of questions by cross-validation."""
 
     chosen: int  # the number of the best point on all questions
@@ -86,18 +88,18 @@ class Plateau:
 
 
 def best_point(values: Values, points: Sequence[GridPoint]) -> int:
-    """The number of the point with the highest mean over the questions.
+    """The number of the point with the highest mean over the questions; see `ordered_points`."""
+    return ordered_points(values, points)[0]
+
+
+def ordered_points(values: Values, points: Sequence[GridPoint]) -> list[int]:
+    """The numbers of the points by their means over the questions, best first.
 
     Args:
         values: float64 [questions, points].
         points: the settings of each column. Ties, including means that differ only by rounding, go
             to the point nearest to the default (`grid.distance`), then to the first.
     """
-    return ordered_points(values, points)[0]
-
-
-def ordered_points(values: Values, points: Sequence[GridPoint]) -> list[int]:
-    """The numbers of the points by their means over the questions, best first; see `best_point`."""
     means = equal_ties(values.mean(axis=0))
     return sorted(range(len(means)), key=lambda at: (-means[at], distance(points[at]), at))
 
@@ -223,7 +225,7 @@ class TuningResult:
 
     def _summary(self, measure: str) -> dict[str, Any]:
         choice, plateau = self.choices[measure], self.plateaus[measure]
-        plain = choice._asdict()
+        plain = dict(vars(choice))
         for name in {"chosen", "best"} & plain.keys():
             plain[name] = point_settings(self.points[plain[name]])
         if isinstance(choice, CrossValidated):
@@ -235,7 +237,7 @@ class TuningResult:
             "optimism": choice.optimism,
             "plateau": int(plateau.inside.sum()),
             "plateau_alpha": plateau.alpha,
-            "gains": {_label(point): row._asdict() for point, row in self.gains[measure].items()},
+            "gains": {_label(point): vars(row) for point, row in self.gains[measure].items()},
         }
 
 

@@ -46,11 +46,17 @@ class TableEntry:
 @dataclass(frozen=True)
 class RunStyle:
     """How one run is named and drawn in every table and figure. `colour` is an index into
-    `COLOURS`; a run without one is drawn in grey, because there are more runs than colours."""
+    `COLOURS`; a run without one is drawn in grey, because there are more runs than colours.
+    `benchmark` is the label of its benchmark where there are several. Among the runs over the same
+    benchmark, `within` has its varied factors, and `change` what it changes against the baseline.
+    """
 
     run: EvaluatedRun
     label: str
     colour: int | None
+    benchmark: str = ""
+    within: str = ""
+    change: str = ""
 
     @property
     def entry(self) -> TableEntry:

@@ -11,10 +11,11 @@ import re
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,8 @@ _MARKERS = "osD^vPX*"  # in the order of the swatches in templates/style.css
 _SMALL, _TEXT, _LINE = 12, 13, 16.0
 
 
-class ForestPanel(NamedTuple):
+@dataclass(frozen=True)
+class ForestPanel:
     """The differences of one measure in a forest plot: (difference, lower end, upper end) of each
     row, and whether its dot is filled. `digits` is the number of digits after the point of the
     printed differences."""
