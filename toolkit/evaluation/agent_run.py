@@ -105,40 +105,20 @@ def evaluate_run(
     forced_answers: bool = True,
     prices: PriceTables | None = None,
 ) -> Evaluation:
-    """Compute all measures of a run.
+    """Compute all measures of a run, those that `soundingline.toolkit.report.measures` defines.
 
     Args:
-        trajectories: the recorded trajectories, at most one for each question.
-        benchmark: the questions with their judgements and answers. Rankings and recall are measured
-            against the judgements of the tier `evidence`.
+        trajectories: at most one for each question.
+        benchmark: rankings and recall are measured against its judgements of the tier `evidence`.
         measures: names of ir_measures, for the final ranking.
         judge: `ExactAnswerJudge()` by default.
         texts: titles and texts of documents, for answer coverage; None to read the documents of the
             benchmark.
-        forced_answers: whether an answer counts that was demanded after a limit was reached
-            (status in `FORCED_STATUSES`). False for studies without such answers: the question then
-            counts 0 in `accuracy` and `answer_f1`.
+        forced_answers: whether an answer counts that was demanded after a limit was reached (status
+            in `FORCED_STATUSES`). False for studies without such answers: the question then counts
+            0 in `accuracy` and `answer_f1`, and `accuracy_with_forced` counts it.
         prices: the tables by which dollars are computed anew, see `prices.reprice`; None for the
             recorded dollars.
-
-    Returns:
-        An evaluation with the measures that `soundingline.toolkit.report.measures` defines.
-
-        - Over all questions that can be judged: `measures`, of `final_ranking`, with those of
-          `soundingline.toolkit.evaluation.retrieval`; `accuracy`, `answer_f1` and, if forced
-          answers do not count, `accuracy_with_forced`; `recall_<exposure tier>`;
-          `citation_precision` and `citation_recall`, 0 for an answer without citations.
-          `completion` is over all questions.
-        - Over questions that did not fail: `citations_invented`.
-        - Over questions with an accepted answer and such a search: `phrases_with_answer`, of the
-          different phrases that searches were enriched with, and `rewrites_with_answer` (see
-          `guessed_rewrites`). An agent may have read the answer before.
-        - Over answers with a stated confidence: `calibration_error`, 0 to 100.
-        - Over recorded trajectories: `search_calls`, `browse_calls`, `read_calls` (successful
-          ones), `tool_calls`, `tool_errors`, `documents_exposed` (distinct documents previewed or
-          opened), `tokens_exposed` (of all tool output), `seconds`, the measures of
-          `soundingline.toolkit.evaluation.branches`, and `usage_<name>` where it is known.
-        - The figures of `soundingline.toolkit.evaluation.published`.
 
     Raises:
         InputError: for a trajectory of an unknown question, and for two of one question.

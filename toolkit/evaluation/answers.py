@@ -36,14 +36,8 @@ _NUMBER = re.compile(
 
 
 class Verdict(NamedTuple):
-    """A judge's verdict on one answer.
-
-    Accuracies are comparable only if the judge's name and the hash of its `settings` are equal.
-
-    Example:
-        >>> verdict = ExactAnswerJudge().verdict("q1", Answer(exact="In 1820."), ["1820"])
-        >>> (verdict.correct, verdict.exact, verdict.contained)
-        (True, False, True)
+    """A judge's verdict on one answer. Accuracies are comparable only if the judge's name and the
+    hash of its `settings` are equal.
     """
 
     qid: str

@@ -24,15 +24,7 @@ _BENCHMARK = "benchmark"
 class PairedComparison(NamedTuple):
     """A paired comparison of the runs `a` and `b` on one measure. `p_holm` is the p value after
     Holm's correction over the comparison's family; the other fields are those of
-    `statistics.Paired`.
-
-    Example:
-        >>> values = {"a": {"q1": 1.0, "q2": 1.0}, "b": {"q1": 0.0, "q2": 0.5}}
-        >>> runs = [EvaluatedRun(name=n, per_question={"AP": row}) for n, row in values.items()]
-        >>> (row,) = compare(runs, ["AP"])
-        >>> (row.a, row.b, row.difference, row.seen_from("a").difference)
-        ('b', 'a', -0.75, 0.75)
-    """
+    `statistics.Paired`."""
 
     measure: str
     a: str
@@ -97,8 +89,7 @@ def compare(
 ) -> Comparisons:
     """Compare runs over the same questions: paired differences, intervals, Holm's correction.
 
-    A measure of effort is compared over the questions that both runs recorded and whose effort is
-    known for both (money and tokens may be unknown): `n` is their number.
+    A measure of effort is compared over the `n` questions for which both runs know it.
 
     Args:
         runs: runs over one benchmark content, with different names.
@@ -116,6 +107,13 @@ def compare(
     Raises:
         InputError: for runs over different benchmarks or questions, unknown or equal names, a
             measure that a run lacks, and one that two runs share on fewer than two questions.
+
+    Example:
+        >>> values = {"a": {"q1": 1.0, "q2": 1.0}, "b": {"q1": 0.0, "q2": 0.5}}
+        >>> runs = [EvaluatedRun(name=n, per_question={"AP": row}) for n, row in values.items()]
+        >>> (row,) = compare(runs, ["AP"])
+        >>> (row.a, row.b, row.difference, row.seen_from("a").difference)
+        ('b', 'a', -0.75, 0.75)
     """
     if family not in FAMILIES:
         raise InputError(f"the family is {family!r}", valid=", ".join(FAMILIES))
@@ -205,12 +203,8 @@ def _shared_values(
 
 @dataclass(frozen=True)
 class System:
-    """One configuration on several benchmarks.
-
-    Attributes:
-        label: its name in tables.
-        runs: benchmark label -> its run there.
-    """
+    """One configuration on several benchmarks: its name in tables, and benchmark label -> its
+    run."""
 
     label: str
     runs: Mapping[str, EvaluatedRun]
@@ -260,18 +254,12 @@ def by_benchmark(runs: Sequence[EvaluatedRun]) -> list[list[EvaluatedRun]]:
 
 
 def systems_of(runs: Sequence[EvaluatedRun], by: Sequence[str] = ()) -> Systems | None:
-    """Group runs over several benchmarks into systems.
+    """Group runs over several benchmarks into systems; None if all are over one benchmark content.
 
     Runs belong to one system if all their settings but the benchmark's are equal, by the
     fingerprints in the manifests. A configuration with two runs on one benchmark makes two systems.
-
-    Args:
-        runs: the runs.
-        by: factors that distinguish systems instead, for settings that differ with the benchmark on
-            purpose, such as the task of a prompt.
-
-    Returns:
-        The systems, or None if all runs are over one benchmark content.
+    `by` names factors that distinguish systems instead, for settings that differ with the benchmark
+    on purpose, such as the task of a prompt.
 
     Raises:
         InputError: for a factor that no run has, and if runs on one benchmark that differ otherwise

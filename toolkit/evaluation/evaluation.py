@@ -96,9 +96,8 @@ class Evaluation:
         denominators: measure -> number of questions (or answers) that its value is a mean over.
         counts: `questions`, `answered`, `failed`, `unjudged` and others, and one for each exit
             status. With repeats, counts of trajectories are over all repeats.
-        funnel: judged tier -> exposure tier -> `macro` and `micro` recall and `documents`, the mean
-            number of documents that a question exposed.
-        curves: `documents` and `tokens` -> points (exposed so far, mean recall), ascending.
+        funnel: see `funnel.evidence_funnel`.
+        curves: see `funnel.exposure_curves`.
         repeats: measure -> question -> its value in each repeat, whose mean is in `per_question`;
             empty without repeats.
         rankings: question -> docids, best first, as they were measured.
@@ -130,14 +129,9 @@ class Evaluation:
         per_question: Mapping[str, Mapping[str, float]],
         over_answers: Mapping[str, tuple[float, int]] | None = None,
     ) -> Evaluation:
-        """A copy with other measures.
-
-        Args:
-            per_question: measure -> question -> value. Measures without values are left out;
-                `metrics` are the means over the questions.
-            over_answers: measures that have no value for one question, such as the calibration
-                error: the value, and the number of answers.
-        """
+        """A copy with other measures: measure -> question -> value, whose means are the `metrics`,
+        and the value and number of answers of measures `over_answers`, which have no value for one
+        question, such as the calibration error. Measures without values are left out."""
         per_question = {name: values for name, values in per_question.items() if values}
         numbers = {
             **{name: (_mean(row.values()), len(row)) for name, row in per_question.items()},
@@ -217,18 +211,11 @@ def evaluate_ranking(
     measures: Sequence[str] = DEFAULT_MEASURES,
     topics: Sequence[Topic] | None = None,
 ) -> Evaluation:
-    """Evaluate rankings that no agent made. Means are over the judged questions.
+    """Evaluate rankings (question -> units, best first) that no agent made, by `qrels` of one tier.
 
-    Args:
-        rankings: question -> units, best first. A passage counts as its document, and a document
-            once, at its best rank.
-        qrels: question -> docid -> grade, of one tier.
-        measures: names of ir_measures.
-        topics: the questions to evaluate; None for all judged questions.
-
-    Returns:
-        An evaluation with `counts` of `questions`, `answered` (with a ranking), `failed` (0) and
-        `unjudged` ones.
+    A passage counts as its document, and a document once, at its best rank. Means are over the
+    judged ones of `topics`; None for all judged questions. The `counts` are `questions`, `answered`
+    (with a ranking), `failed` (0) and `unjudged`.
     """
     qids = [topic.qid for topic in topics] if topics is not None else list(qrels)
     judged = {qid: qrels[qid] for qid in qids if qid in qrels}
@@ -404,6 +391,7 @@ def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
     _check_hash(folder, _MANIFEST, _compared(manifest), summary)
     several, redacted = summary["counts"].get("repeats", 1) > 1, redact(manifest)
     files = {field: _read(folder, file, kind, summary) for file, (field, kind) in _FILES.items()}
+    files["curves"] = {unit: [(x, y) for x, y in curve] for unit, curve in files["curves"].items()}
     run = EvaluatedRun(
         name=name or folder.name,
         factors=redacted.get("factors", {}),

@@ -156,13 +156,8 @@ def distance(point: GridPoint, other: GridPoint = (*DEFAULT_POINT, *DEFAULT_ENRI
 
 @dataclass(frozen=True)
 class RankTable:
-    """The ranks of judged documents at each point.
-
-    Attributes:
-        points: the points.
-        docids: question -> its judged documents.
-        ranks: question -> int32 [judged documents, points]: ranks from 1, and 0 for a document that
-            the ranking does not contain.
+    """The ranks of judged documents: question -> int32 [its judged documents (`docids`), points],
+    from 1, and 0 for a document that the ranking does not contain.
     """
 
     points: Sequence[GridPoint]
@@ -215,12 +210,8 @@ class RankTable:
 
 @dataclass(frozen=True)
 class MeasureTable:
-    """The value of each measure for each question at each point.
-
-    Attributes:
-        measures, qids, points: what the axes of `values` are.
-        values: float64 [measures, questions, points].
-    """
+    """The value of each measure for each question at each point: float64 [measures, questions,
+    points]."""
 
     measures: Sequence[str]
     qids: Sequence[str]
@@ -296,17 +287,12 @@ def _damaged(path: Path, why: str) -> InputError:
 
 
 def measure_table(table: RankTable, qrels: Qrels, measures: Sequence[str]) -> MeasureTable:
-    """Compute measures at all points from the ranks of judged documents. The values are equal to
-    those of the full rankings.
+    """Compute measures at all points from the ranks of judged documents, with the values of the
+    full rankings.
 
-    Args:
-        table: the ranks.
-        qrels: question -> docid -> grade, for the questions to measure and all their documents
-            in the table.
-        measures: names of ir_measures.
-
-    Raises: InputError: for an unknown measure, and for one that depends on the number of retrieved
-        documents (such as `SetP` or `NumRet`), which ranks of judged documents do not determine.
+    `qrels` has the questions to measure with all their documents in the table. `InputError` for an
+    unknown measure, and for one that depends on the number of retrieved documents (such as `SetP`
+    or `NumRet`), which ranks of judged documents do not determine.
     """
     parsed = parse_measures(measures)
     # A measure of ranks alone does not change if unjudged documents are appended.

@@ -109,8 +109,7 @@ class LlmJudge:
     their texts cannot leave (`soundingline.toolkit.llm.prompts`).
 
     Args:
-        model: the model, whose name and settings are recorded. It need not run before `judge` is
-            called. None for the model of `bind`.
+        model: the model, whose name and settings are recorded; None for the model of `bind`.
         reference: whether the judge sees the accepted answers, or only question and response.
         prompt: the path of a prompt with the places `{question}`, `{response}` and, with a
             reference, `{accepted}`; None for the one in `prompts`.

@@ -148,19 +148,10 @@ def calibration_error(
     confidences: Sequence[float], correct: Sequence[bool], bin_size: int = 100
 ) -> float:
     """The RMS calibration error with adaptive bins (Hendrycks et al., 2019), in per cent (0 to
-    100).
+    100); `ValueError` without answers.
 
-    Answers are sorted by confidence and cut into bins of `bin_size`; the last bin takes the
-    remainder, and every answer counts.
-
-    Args:
-        confidences: stated confidences, 0 to 100. Answers of equal confidence, also those that
-            differ only by rounding, keep their order.
-        correct: whether each answer is correct.
-        bin_size: the number of answers in a bin.
-
-    Raises:
-        ValueError: without answers.
+    Answers are sorted by confidence (0 to 100) and cut into bins of `bin_size`; the last bin takes
+    the remainder. Those of equal confidence, also but for rounding, keep their order.
     """
     if not confidences:
         raise ValueError("calibration needs at least one answer")

@@ -91,12 +91,9 @@ def f1_at(cutoff: int) -> Any:
 def measure_rankings(
     rankings: Rankings, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES
 ) -> PerQuestion:
-    """Compute measures of rankings with ir_measures.
-
-    Returns measure -> question -> value, for every question of `qrels` (question -> docid ->
-    grade). A judged question without a ranking has the value of an empty ranking (0). A ranked
-    question without judgements is left out, as in trec_eval.
-    """
+    """Measure -> question -> value, by ir_measures, for every question of `qrels`. A judged
+    question without a ranking has the value of an empty ranking (0). A ranked question without
+    judgements is left out, as in trec_eval."""
     parsed = parse_measures(measures)
     numbers = _IdNumbers()
     # trec_eval sorts by score and breaks ties by docid, descending. Negated ranks as scores keep
@@ -137,20 +134,11 @@ def answer_coverage(
     rankings: Rankings, accepted: Mapping[str, Sequence[str]], texts: Texts
 ) -> PerQuestion:
     """Answer Coverage (SIRA, section 4.3): whether one of the first 5 or 10 documents contains an
-    accepted answer.
+    accepted answer, as whole tokens, normalised as by `ExactAnswerJudge`; 0 or 1 by question.
 
-    Texts and answers are normalised as by `ExactAnswerJudge`, and an answer must occur as whole
-    tokens in their order. Documents count whole, whatever the unit of the index is, so that units
-    can be compared. An answer that is a common word or a small number is often found by chance.
-
-    Args:
-        rankings: question -> docids, best first. A question without a ranking counts 0.
-        accepted: question -> accepted answers. Questions whose only answers are `yes` or `no` are
-            left out, because such an answer may occur in any text.
-        texts: titles and texts of documents.
-
-    Returns:
-        `AnswerCoverage@5` and `AnswerCoverage@10` of each question, 0 or 1.
+    Documents count whole, whatever the unit of the index is, so that units can be compared. A
+    question without a ranking counts 0. Questions whose only answers are `yes` or `no` are left
+    out: such an answer may occur in any text. `texts` has the titles and texts of documents.
     """
     answers = {qid: findable(listed) for qid, listed in accepted.items()}
     answers = {qid: phrases for qid, phrases in answers.items() if phrases}

@@ -86,8 +86,9 @@ def paired_test(
             that are not finite.
 
     Example:
-        >>> paired_test({"q1": 0.5, "q2": 0.9, "q3": 0.4}, {"q1": 0.3, "q2": 0.9, "q3": 0.1}).wins
-        2
+        >>> row = paired_test({"q1": 0.5, "q2": 0.9, "q3": 0.4}, {"q1": 0.3, "q2": 0.9, "q3": 0.1})
+        >>> (row.n, row.wins, row.ties, round(row.difference, 3))
+        (3, 2, 1, 0.167)
     """
     if test not in TESTS:
         raise InputError(f"the test is {test!r}", valid=", ".join(TESTS))
@@ -237,16 +238,11 @@ def _bootstrap(
 def questions_needed(
     differences: Sequence[float] | Values, *, alpha: float = 0.05, power: float = 0.8
 ) -> int | None:
-    """The number of questions that a two-sided paired t-test needs to detect a difference.
+    """The number of questions that a two-sided paired t-test at the level `alpha` needs to detect a
+    difference with the probability `power`; None if the mean difference is 0 but for rounding.
 
-    Args:
-        differences: observed differences, whose mean and standard deviation are taken for the true
-            ones. A mean above three standard deviations counts as three (4 questions by default).
-        alpha: the significance level.
-        power: the probability of detecting the difference.
-
-    Returns:
-        The number, or None if the mean difference is 0 but for rounding.
+    The mean and the standard deviation of the observed differences are taken for the true ones. A
+    mean above three standard deviations counts as three (4 questions by default).
 
     Example:
         >>> questions_needed([0.2, 0.0, 0.3, -0.1])  # an effect of 0.55 standard deviations
@@ -296,10 +292,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 class VarianceComponents(NamedTuple):
-    """The variance of a measure between questions and within them.
-
-    The model is the one-way random-effects analysis of variance: the value of repeat j of question
-    i is mu + a_i + e_ij (Searle, Casella and McCulloch, Variance Components, 1992, chapter 3).
+    """The variance of a measure between questions and within them, by the one-way random-effects
+    analysis of variance: the value of repeat j of question i is mu + a_i + e_ij (Searle, Casella
+    and McCulloch, Variance Components, 1992, chapter 3).
 
     `share` is the share of e in the total variance, 1 - ICC(1) (Shrout and Fleiss, 1979); None if
     nothing varies.
@@ -346,13 +341,10 @@ def variance_components(values: Mapping[str, Sequence[float]]) -> VarianceCompon
 class Agreement(NamedTuple):
     """The agreement of two judges over the `n` answers that both judged.
 
-    Attributes:
-        raw: the share of equal verdicts.
-        kappa: Cohen's kappa (1960); None if both judges gave every answer the same verdict, and 0
-            if one of them did.
-        low, high: the 95 % interval of kappa; None if it cannot be estimated.
-        correct_a, correct_b: the share of answers that each judge finds correct.
-        only_a, only_b: the answers that only one judge finds correct.
+    `raw` is the share of equal verdicts. `kappa` is Cohen's (1960): None if both judges gave every
+    answer the same verdict, and 0 if one of them did; `low` and `high` are its 95 % interval, None
+    if it cannot be estimated. `correct_a` is the share of answers that judge `a` finds correct, and
+    `only_a` are the answers that only `a` finds correct.
     """
 
     n: int
@@ -369,16 +361,11 @@ class Agreement(NamedTuple):
 def agreement(
     a: Mapping[str, bool], b: Mapping[str, bool], questions: Mapping[str, str] | None = None
 ) -> Agreement:
-    """The agreement of two judges.
+    """The agreement of two judges, by whether each finds an answer (by its name) correct.
 
-    Args:
-        a, b: whether each judge finds an answer correct, by the answer's name.
-        questions: the question of each answer. If a question has several answers, which are not
-            independent of each other, the interval is that of the jackknife over questions;
-            otherwise it is that of kappa's large-sample error.
-
-    Raises:
-        InputError: if the judges have no answer in common.
+    If a question (`questions`, by answer) has several answers, which are not independent of each
+    other, the interval of kappa is that of the jackknife over questions; otherwise it is that of
+    its large-sample error. `InputError` if the judges have no answer in common.
     """
     from statsmodels.stats.inter_rater import cohens_kappa
 

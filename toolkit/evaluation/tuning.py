@@ -146,14 +146,10 @@ def cross_validated(
 
 
 def plateau(values: Values, best: int, *, alpha: float = 0.05) -> Plateau:
-    """Compare every point with the point `best` by paired t-tests with Holm's correction.
+    """Compare every point of `values` [questions, points] with the point `best` by paired t-tests
+    with Holm's correction.
 
     A plateau does not prove that its points are equal: with few questions it is wide.
-
-    Args:
-        values: float64 [questions, points] of two questions or more.
-        best: the number of the point that all others are tested against.
-        alpha: the significance level.
     """
     if not 0 < alpha < 1:
         raise InputError(f"tuning.alpha={alpha}", valid="above 0 and below 1", do="try 0.05")
@@ -261,16 +257,15 @@ def tune(
     Args:
         grid: the points to choose from, which are the first points of both tables.
         objective: the measure whose choice is the tuning's.
-        selecting: the measures of the questions that choose.
-        reported: the measures of the questions that are reported.
+        selecting, reported: the measures of the questions that choose and of those reported.
         references: points of the tables that the chosen point is compared with.
         folds: None to choose on `selecting` and report on `reported`; the number of folds to
             cross-validate, with one table for both.
         seed: of the folds and of the tests.
         alpha: the significance level of the plateau.
 
-    Raises: InputError: for an objective that the tables lack, impossible folds or an impossible
-        `alpha`.
+    Raises:
+        InputError: for an objective that the tables lack, and impossible folds or `alpha`.
     """
     selecting.of(objective)
     choices: dict[str, HeldOut | CrossValidated] = {}

@@ -64,7 +64,7 @@ def render(
     traces: Mapping[str, str] | None = None,
     by: Sequence[str] = (),
 ) -> Report:
-    """Render the report on evaluated runs.
+    """Render the report on evaluated runs as HTML and as Markdown.
 
     Args:
         runs: the runs.
@@ -81,9 +81,6 @@ def render(
         traces: name of a run -> address of its traces, relative to the report.
         by: the factors that define a system in the tables of systems by benchmarks. Default: all
             settings but those of the benchmark.
-
-    Returns:
-        The report as HTML and as Markdown.
 
     Raises:
         InputError: for no runs, runs of one name, and an unknown measure or baseline.

@@ -114,14 +114,10 @@ class ReportData:
         return _ranked(self.runs, measure)
 
     def marks(self, measure: str) -> dict[str, str]:
-        """Mark the best runs of each benchmark; with a baseline, the runs that differ from it.
-
-        Returns:
-            Name of a run -> `higher` or `lower` for a run that differs significantly from the
-            baseline, if runs were compared with it alone. Else `best` for a run that is
-            significantly better than every other one of its benchmark; where there is none, `tie`
-            for the run with the best mean and for those that do not differ significantly from it.
-        """
+        """Mark runs by name: `higher` or `lower` for a run that differs significantly from the
+        baseline, if runs were compared with it alone. Else `best` for a run that is significantly
+        better than every other one of its benchmark; where there is none, `tie` for the run with
+        the best mean and for those that do not differ significantly from it."""
         marks: dict[str, str] = {}
         for group in by_benchmark(self.runs):
             baseline = next((run.name for run in group if run.name in self.baselines), None)
@@ -298,12 +294,9 @@ def denominator(run: EvaluatedRun, count: str) -> int:
 
 
 def mean_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float] | None:
-    """Confidence interval of a mean over questions.
-
-    Returns:
-        Wilson's score interval (Wilson, 1927) if every value is 0 or 1, else Student's t interval,
-        cut to 0 and 1 if all values are between them. None for fewer than two values and for
-        values that are not finite.
+    """Confidence interval of a mean over questions: Wilson's score interval (Wilson, 1927) if every
+    value is 0 or 1, else Student's t interval, cut to 0 and 1 if all values are between them. None
+    for fewer than two values and for values that are not finite.
 
     >>> low, high = mean_interval([1.0] * 81 + [0.0] * 182)
     >>> round(low, 4), round(high, 4)

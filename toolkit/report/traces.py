@@ -65,7 +65,7 @@ def write_traces(
     reasons: Sequence[Mapping[str, ModelVerdict]] = (),
     passages: DocumentStore | None = None,
 ) -> Path:
-    """Write the pages that are missing or out of date.
+    """Write the pages that are missing or out of date, and return the path of `traces/index.html`.
 
     The texts of the benchmark are in the pages in plain text, also in an obfuscated run.
 
@@ -76,9 +76,6 @@ def write_traces(
         reasons: for each repeat, the verdicts of a judging model by question.
         passages: the texts of the passages on which the requirement scores of a navigator are
             based. Without it, new pages do not have these texts.
-
-    Returns:
-        The path of `traces/index.html`.
 
     Raises:
         InputError: if the folder cannot be written.
@@ -249,14 +246,8 @@ def judged_documents(qrels: Mapping[str, Qrels], qid: str) -> dict[str, list[str
 def trace_values(
     trajectory: Trajectory, labels: Labels, price: Price, passages: DocumentStore | None = None
 ) -> dict[str, Any]:
-    """What the page of a trajectory shows, for the template `trace.html`.
-
-    Args:
-        trajectory: the trajectory.
-        labels: the result of `judged_documents`.
-        price: the price of the agent's model.
-        passages: see `write_traces`.
-    """
+    """What the page of a trajectory shows, for the template `trace.html`: by the `labels` of
+    `judged_documents` and the price of the agent's model."""
     ranks = [_ranks(call.ranking, labels) for call in trajectory.calls]
     answer = trajectory.answer
     return {
@@ -481,11 +472,9 @@ def matrix_values(
 ) -> dict[str, Any]:
     """Documents and the requirements of the last checklist.
 
-    Returns:
-        `checklist`: the requirements; `documents`: at most 200, first those of the answer in its
-        order, then the others by score, with a cell for each requirement (None without a score);
-        `passages`: each passage on which a score is based, with its text (empty if `passages` does
-        not have it) and the cells that are based on it.
+    `documents` are at most 200, first those of the answer in its order, then the others by score,
+    with a cell for each requirement (None without a score); `passages` has each passage on which a
+    score is based, with its text (empty if it is unknown) and the cells that are based on it.
     """
     checklist = last_checklist(trajectory.rounds)
     scored = scored_documents(trajectory.rounds)

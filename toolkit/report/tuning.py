@@ -36,18 +36,14 @@ def render_tuning(
     cutoffs: Sequence[int],
     manifest: Mapping[str, Any],
 ) -> Report:
-    """Render the report on a tuning.
+    """Render the report on a tuning as HTML and as Markdown.
 
     Args:
         result: the tuning.
         title: the heading.
-        splits: names of the questions on which the parameters are chosen, and of those on which
-            the results are reported.
+        splits: names of the questions that choose, and of those that are reported.
         cutoffs: depths whose recall `R@<cutoff>` is in the tables.
         manifest: the manifest of the command, for its settings and versions.
-
-    Returns:
-        The report as HTML and as Markdown.
     """
     held_out = result.method == "held_out"
     settings = {"config": manifest.get("config", {})}

@@ -14,16 +14,6 @@ from soundingline.toolkit.report import comparison_table
 from soundingline.toolkit.report.results import report_data
 
 
-def test_six_runs_fit_eighty_columns_one_line_each():
-    text = printed(comparison_table(six_runs(), title="demo"))
-    lines = [line for line in text.splitlines() if "bm25_" in line]
-    assert len(lines) == 6
-    for line, run in zip(lines, six_runs(), strict=True):
-        assert f"{run.metrics['accuracy']:.3f}" in line
-        assert f"{run.metrics['recall_surfaced']:.3f}" in line
-        assert f"{run.counts['failed']}/100" in line
-
-
 def test_the_best_is_bold_or_a_tie_as_in_the_report():
     runs = six_runs()
     verdicts = paired(runs, "accuracy")
@@ -32,16 +22,6 @@ def test_the_best_is_bold_or_a_tie_as_in_the_report():
         column = comparison_table(runs, changed).columns[2]
         entry = list(column.cells)[-1]
         assert (entry, entry.style) == (text, text.style)
-
-
-def test_names_replace_factors_that_do_not_distinguish_runs():
-    runs = [replace(run, factors={}) for run in six_runs()]
-    assert "demo-maxp-bm25_tuned" in printed(comparison_table(runs), width=120)
-
-
-def test_markup_in_names_is_printed_and_not_obeyed():
-    run = replace(six_runs()[0], name="[red]x[/red]", factors={})
-    assert "[red]x[/red]" in printed(comparison_table([run], title="[b]t"))
 
 
 @pytest.mark.parametrize("attack", ["\x1b]0;owned\x07", "\x1b[2J[/red]", "\x9b31m", ":smile:[/]"])
@@ -69,21 +49,23 @@ def test_the_requested_measures_are_the_columns():
     assert headers == ["unit", "retriever", "AP", "nDCG@10", "failed", "unjudged"]
 
 
-def test_many_factors_leave_room_for_fewer_measures_and_cut_no_digits():
+@pytest.mark.parametrize("more", [False, True])
+def test_runs_fit_eighty_columns_one_line_each_and_no_digit_is_cut(more):
+    """`more`: many factors leave room for fewer measures."""
     runs = [
-        replace(
-            run,
-            factors={**run.factors, "reranker": f"monot5_{place}", "reranker.depth": str(place)},
-        )
-        for place, run in enumerate(six_runs())
+        replace(run, factors={**run.factors, "reranker": f"monot5_{n}", "reranker.depth": str(n)})
+        if more
+        else run
+        for n, run in enumerate(six_runs())
     ]
-    text = printed(comparison_table(runs))
+    text = printed(comparison_table(runs, title="demo"))
     assert "…" not in text
     lines = [line for line in text.splitlines() if "bm25_" in line]
-    assert len(lines) == 6
     for line, run in zip(lines, runs, strict=True):
         assert f"{run.metrics['accuracy']:.3f}" in line
         assert f"{run.counts['failed']}/100" in line
+    unnamed = [replace(run, factors={}) for run in runs]
+    assert "demo-maxp-bm25_tuned" in printed(comparison_table(unnamed), width=120)
 
 
 def test_a_setting_that_a_run_does_not_change_has_the_value_of_its_configuration():
@@ -133,17 +115,13 @@ def test_given_measures_without_room_are_named_and_no_number_is_cut():
     assert len(counts) == 6 and set(counts) == {6}
 
 
-def test_a_factor_that_a_run_lacks_is_not_in_its_label():
-    settings = [{"reranker": "none"}, {"reranker": "monot5", "reranker.depth": "10"}]
-    runs = [replace(run, factors=row) for run, row in zip(six_runs(), settings, strict=False)]
-    labels = [style.label for style in report_data(runs).styles]
-    assert labels == ["none", "monot5 · 10"]
-
-
 def test_the_name_and_the_path_of_a_benchmark_are_shown_once():
     named = {"benchmark": "beir", "benchmark.name": "vaswani", "benchmark.path": "vaswani"}
     settings = [{"benchmark": "cacm"}, named]
     runs = [replace(run, factors=row) for run, row in zip(six_runs(), settings, strict=False)]
     assert [style.label for style in report_data(runs).styles] == ["cacm", "vaswani"]
+    stages = [{"reranker": "none"}, {"reranker": "monot5", "reranker.depth": "10"}]
+    lacking = [replace(run, factors=row) for run, row in zip(runs, stages, strict=True)]
+    assert [style.label for style in report_data(lacking).styles] == ["none", "monot5 · 10"]
     table = comparison_table(runs)
     assert [str(column.header) for column in table.columns][:2] == ["benchmark", "accuracy"]
