@@ -220,6 +220,10 @@ class TuningResult:
         }
 
     def _summary(self, measure: str) -> dict[str, Any]:
+        gains = {
+            " ".join(f"{name}={value:g}" for name, value in point_settings(point).items()): gain
+            for point, gain in self.gains[measure].items()
+        }
         choice, plateau = self.choices[measure], self.plateaus[measure]
         plain = dict(vars(choice))
         for name in {"chosen", "best"} & plain.keys():
@@ -233,12 +237,8 @@ class TuningResult:
             "optimism": choice.optimism,
             "plateau": int(plateau.inside.sum()),
             "plateau_alpha": plateau.alpha,
-            "gains": {_label(point): vars(row) for point, row in self.gains[measure].items()},
+            "gains": {name: vars(gain) for name, gain in gains.items()},
         }
-
-
-def _label(point: GridPoint) -> str:
-    return " ".join(f"{name}={value:g}" for name, value in point_settings(point).items())
 
 
 def tune(

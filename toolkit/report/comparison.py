@@ -207,7 +207,7 @@ def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list
     """What is resolved on the main measure and on nDCG@10, the largest differences first, then
     what is not, and by which correction over how many questions."""
     planned = contrasts(data) if planned is None else planned
-    ranked = data.ranked(data.main)
+    ranked = results.ranked(data.runs, data.main)
     if not ranked:
         return [TextSpan("The runs have no measure to compare.")]
     if len(data.styles) == 1:

@@ -109,10 +109,6 @@ class ReportData:
                 others.append(row.seen_from(row.a if row.difference >= 0 else row.b))
         return with_baseline if self.too_many_colours and with_baseline else with_baseline + others
 
-    def ranked(self, measure: str) -> list[EvaluatedRun]:
-        """The runs that have a measure, best first; runs with equal means keep their order."""
-        return _ranked(self.runs, measure)
-
     def marks(self, measure: str) -> dict[str, str]:
         """Mark runs by name: `higher` or `lower` for a run that differs significantly from the
         baseline, if runs were compared with it alone. Else `best` for a run that is significantly
@@ -127,16 +123,16 @@ class ReportData:
                     if row is not None and self.significant(row):
                         marks[run.name] = "higher" if row.difference > 0 else "lower"
                 continue
-            ranked = _ranked(group, measure)
-            values = equal_ties([run.metrics[measure] for run in ranked])
+            order = ranked(group, measure)
+            values = equal_ties([run.metrics[measure] for run in order])
             if describe(measure).better == NEITHER or len(set(values)) < 2:
                 continue
-            top = ranked[0].name
-            rows = [self.comparison(measure, top, run.name) for run in ranked[1:]]
+            top = order[0].name
+            rows = [self.comparison(measure, top, run.name) for run in order[1:]]
             if all(row is not None and self.significant(row) for row in rows):
                 marks[top] = "best"
                 continue
-            equal = [run.name for run, v in zip(ranked, values, strict=True) if v == values[0]]
+            equal = [run.name for run, v in zip(order, values, strict=True) if v == values[0]]
             tied = [row.b for row in rows if row is not None and not self.significant(row)]
             marks |= dict.fromkeys([*equal, *tied], "tie")
         return marks
@@ -149,7 +145,7 @@ def best_first(items: Sequence[T], values: Sequence[float], measure: str) -> lis
     return [items[place] for place in np.argsort(sign * equal_ties(values), kind="stable")]
 
 
-def _ranked(runs: Sequence[EvaluatedRun], measure: str) -> list[EvaluatedRun]:
+def ranked(runs: Sequence[EvaluatedRun], measure: str) -> list[EvaluatedRun]:
     having = [run for run in runs if measure in run.metrics]
     return best_first(having, [run.metrics[measure] for run in having], measure)
 
@@ -214,7 +210,7 @@ def _styles(
     """Colour the baseline and the best runs. Label the runs by what they change against the
     baselines that they were compared with, with the benchmark in front if there are several; else
     by the factors that vary, or by their names where these do not distinguish them."""
-    having = [run.name for run in _ranked(runs, main)]
+    having = [run.name for run in ranked(runs, main)]
     best = [*having, *(run.name for run in runs if run.name not in having)]
     coloured = {baseline, *[name for name in best if name != baseline][: len(COLOURS) - 1]}
     colours = {name: i for i, name in enumerate(r.name for r in runs if r.name in coloured)}

@@ -146,7 +146,22 @@ def write_traces(
                         }
                     )
             rows.sort(key=lambda row: places[row["topic"].qid])  # the repeats of each question
-            _write(page, _index_page(folder.name, benchmark.name, rows))
+            digest = hashlib.sha256(_FILTER.encode()).digest()
+            index = templates().get_template("traces.html")
+            text = index.render(
+                run=folder.name,
+                benchmark=benchmark.name,
+                rows=rows,
+                questions=len({row["topic"].qid for row in rows}),
+                repeats=len({row["repeat"] for row in rows}),
+                statuses=list(dict.fromkeys(row.get("status", "missing") for row in rows)),
+                verdicts=list(dict.fromkeys(row["verdict"] for row in rows if row["verdict"])),
+                tiers=TIERS,
+                script=_FILTER,
+                script_hash=base64.b64encode(digest).decode("ascii"),
+                number=number,
+            )
+            _write(page, text)
     except OSError as error:
         raise InputError(
             f"cannot write the traces of {folder.path}: {error.strerror or error}",
@@ -185,25 +200,6 @@ const refresh = () => {
 };
 fields.forEach((field) => field.addEventListener("input", refresh));
 """
-
-
-def _index_page(name: str, benchmark: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """The page with a row for each question and repeat."""
-    digest = base64.b64encode(hashlib.sha256(_FILTER.encode()).digest()).decode("ascii")
-    template = templates().get_template("traces.html")
-    return template.render(
-        run=name,
-        benchmark=benchmark,
-        rows=rows,
-        questions=len({row["topic"].qid for row in rows}),
-        repeats=len({row["repeat"] for row in rows}),
-        statuses=list(dict.fromkeys(row.get("status", "missing") for row in rows)),
-        verdicts=list(dict.fromkeys(row["verdict"] for row in rows if row["verdict"])),
-        tiers=TIERS,
-        script=_FILTER,
-        script_hash=digest,
-        number=number,
-    )
 
 
 def _verdict(verdict: Mapping[str, Any] | None) -> str:

@@ -1,7 +1,5 @@
 """The measures of agents' runs, by hand: quality and effort, funnel, coverage and calibration."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -20,6 +18,7 @@ from soundingline.toolkit.llm.messages import Turn, Usage
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.trajectory import (
     FORCED_STATUSES,
+    TIERS,
     Answer,
     Exposure,
     ToolCall,
@@ -32,6 +31,11 @@ EVIDENCE = {"right": {"a": 1, "b": 1}, "wrong": {"x": 1}, "broken": {"y": 1}, "m
 ANSWERS = {qid: ["Ada Lovelace", "Ada"] for qid in EVIDENCE}
 BENCHMARK = SmallBenchmark(TOPICS, {"evidence": EVIDENCE, "gold": {"right": {"b": 1}}}, ANSWERS)
 
+
+def tiers(*docids):
+    return dict(zip(TIERS, map(tuple, docids), strict=True))
+
+
 RIGHT = Trajectory(
     "right",
     "question right",
@@ -43,12 +47,7 @@ RIGHT = Trajectory(
         ToolCall("search", {}, "no such", error="empty query", tokens=5),
         ToolCall("read_document", {}, "...", tokens=50),
     ),
-    tiers={
-        "surfaced": ("a", "k", "b", "m"),
-        "previewed": ("a", "k"),
-        "opened": ("k",),
-        "cited": ("a",),
-    },
+    tiers=tiers("akbm", "ak", "k", "a"),
     exposures=(
         Exposure(1, "previewed", "a", 1, 100),
         Exposure(1, "previewed", "k", 2, 100),
@@ -65,7 +64,7 @@ WRONG = Trajectory(
     messages=({"role": "assistant", "content": "Ada's mother or Byron"},),
     # A tool of one's own: its ranking says that it searched.
     calls=(ToolCall("find", {}, "...", tokens=40, ranking=("n",)),),
-    tiers={"surfaced": ("n",), "previewed": ("n",), "opened": (), "cited": ()},
+    tiers=tiers("n", "n", "", ""),
     exposures=(Exposure(1, "previewed", "n", 1, 40),),
     usage={"dollars": 0.25},
     seconds=4.0,
@@ -76,7 +75,7 @@ BROKEN = Trajectory(
     "failed",
     answer=Answer("[y]", "Ada", 100.0, ("y",)),
     calls=(ToolCall("search", {}, "...", tokens=10, ranking=("y",)),),
-    tiers={"surfaced": ("y",), "previewed": ("y",), "opened": ("y",), "cited": ("y",)},
+    tiers=tiers("y", "y", "y", "y"),
     exposures=(Exposure(1, "opened", "y", 1, 10),),
     seconds=6.0,
     traceback="Traceback ...",
@@ -204,15 +203,6 @@ def test_a_call_is_repeated_where_only_its_reason_is_another():
     calls = [ToolCall("search", row, "...") for row in rows]
     other = replace(WRONG, calls=calls[:1])  # another question may ask the same
     assert evaluated(replace(RIGHT, calls=calls), other).counts["repeated"] == 1
-
-
-def test_the_funnel_has_each_judged_tier_and_ignores_failed_questions(evaluation):
-    assert evaluation.funnel["evidence"]["surfaced"] == pytest.approx(
-        {"macro": 1 / 4, "micro": 2 / 5, "documents": 5 / 4}
-    )
-    assert evaluation.funnel["gold"]["surfaced"] == {"macro": 1, "micro": 1, "documents": 4}
-    assert evaluation.funnel["gold"]["previewed"]["macro"] == 0
-    assert evaluation.curves["documents"][-1] == (2, pytest.approx(0.5 / 4))
 
 
 def test_verdicts_are_of_ended_questions_and_name_the_judge(evaluation):
@@ -376,12 +366,7 @@ ONE = Trajectory(
     "1",
     "?",
     "completed",
-    tiers={
-        "surfaced": ("a", "k", "b", "l", "m", "c"),
-        "previewed": ("a", "k", "b"),
-        "opened": ("a",),
-        "cited": (),
-    },
+    tiers=tiers("akblmc", "akb", "a", ""),
     exposures=(
         Exposure(1, "previewed", "a", 1, 100),
         Exposure(1, "previewed", "k", 2, 100),
@@ -394,7 +379,7 @@ TWO = Trajectory(
     "2",
     "?",
     "completed",
-    tiers={"surfaced": ("x",), "previewed": ("q", "x"), "opened": ("q", "x"), "cited": ("x",)},
+    tiers=tiers("x", "qx", "qx", "x"),
     exposures=(Exposure(1, "opened", "q", 1, 40), Exposure(2, "opened", "x", 10, 1000)),
 )
 

@@ -1,7 +1,5 @@
 """Comparisons of runs: pairs, families, and what must not be compared."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from statsmodels.stats.multitest import multipletests

@@ -1,7 +1,5 @@
 """Evaluations on disk: stale and half-written ones are refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """The judge with a language model: strict verdicts, files of them, and agreement of two judges."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -4,8 +4,6 @@ The scripted judges obey whatever stands outside of the sections, and differ in 
 a section ends: by the prompt's own rule, or as carelessly as a model may.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

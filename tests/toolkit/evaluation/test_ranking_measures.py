@@ -1,7 +1,5 @@
 """Measures of rankings and of lists of documents, by hand."""
 
-from __future__ import annotations
-
 import math
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Repeats of questions: the question is the unit of the statistics."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Recorded calls through another ranking: what changes, and from which page on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

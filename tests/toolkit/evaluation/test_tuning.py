@@ -1,7 +1,5 @@
 """Grid, measures of all points, choice, optimism and plateau."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

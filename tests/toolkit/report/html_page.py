@@ -1,7 +1,5 @@
 """Reads a HTML page into its elements, and fails on elements that are not closed."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The report as a reader gets it: what it says, in both formats, and what it must not load."""
 
-from __future__ import annotations
-
 import hashlib
 import html
 import json

@@ -1,7 +1,5 @@
 """Figures and heat maps, and the report on a tuning: what they show, and that they load nothing."""
 
-from __future__ import annotations
-
 import re
 import warnings
 import xml.etree.ElementTree as ElementTree

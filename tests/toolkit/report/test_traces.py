@@ -1,7 +1,5 @@
 """Traces: what their pages show, when they are written, and that foreign texts stay texts."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -26,10 +24,8 @@ from trace_samples import (
 )
 
 from soundingline.toolkit.data import Topic
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.judge import ModelVerdict
 from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.obfuscation import MARKER, VARIABLE, mark_obfuscated
 from soundingline.toolkit.report.traces import (
     judged_documents,
     marked,
@@ -61,23 +57,10 @@ def test_each_question_has_a_page_and_the_index_has_a_row_for_it(tmp_path):
     folder = traced(tmp_path / "run", two_calls(), FAILED)
     assert names(folder) == {"index.html", "1-7.html", "1-8.html"}
     index = Page(folder / "index.html")
-    _, *rows = index.rows()
-    assert rows == [
-        [
-            "7Who built the mill?",
-            "completed",
-            "correct",
-            "0.67",
-            "0.33",
-            "0.33",
-            "0.33",
-            "2",
-            "17",
-            "0.5000",
-            "1.5",
-        ],
-        ["8Who burned it?", "failed", "—", "0.00", "0.00", "0.00", "0.00", "0", "0", "—", "2.0"],
-        ["9Never asked?", "missing", *"—" * 9],
+    assert [" ".join(row) for row in index.rows()[1:]] == [
+        "7Who built the mill? completed correct 0.67 0.33 0.33 0.33 2 17 0.5000 1.5",
+        "8Who burned it? failed — 0.00 0.00 0.00 0.00 0 0 — 2.0",
+        "9Never asked? missing" + " —" * 9,
     ]
     links = index.attributes("href", tag="a")
     assert links == ["1-7.html", "1-8.html"]
@@ -309,23 +292,6 @@ def test_marks_are_of_judged_documents_alone_and_take_linear_time():
     start = time.perf_counter()
     marked("docid=" * 200_000 + "docid" + " " * 200_000, labels)
     assert time.perf_counter() - start < 5
-
-
-def test_an_obfuscated_run_has_traces_in_plain_text(tmp_path, monkeypatch):
-    """`write_traces` is called only if the user wants that: see test_run_traces."""
-    monkeypatch.setenv(VARIABLE, "a canary")
-    mark_obfuscated(tmp_path / "run")
-    folder = traced(tmp_path / "run", two_calls())
-    assert (tmp_path / "run" / MARKER).exists()
-    assert Page(folder / "1-7.html").texts("p", "asked") == ["Who built the mill?"]
-
-
-def test_traces_behind_a_link_are_refused(tmp_path):
-    folder = write_run(tmp_path / "run", two_calls())
-    (tmp_path / "elsewhere").mkdir()
-    (folder.path / "traces").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="traces is a symbolic link"):
-        evaluated(folder)
 
 
 def test_without_a_readable_price_in_the_manifest_dollars_are_left_out(tmp_path):
