@@ -282,8 +282,7 @@ def _or_zero(qids: Iterable[str], known: Mapping[str, float]) -> dict[str, float
 
 
 def _evidence_measures(ended: Sequence[Trajectory], evidence: Qrels) -> PerQuestion:
-    """Recall by exposure tier, and precision and recall of citations, of every question with a
-    relevant document."""
+    """Recall by exposure tier, and precision and recall of citations."""
     relevant = relevant_documents(evidence)
     precision, recall = {}, {}
     for trajectory in ended:
@@ -340,8 +339,7 @@ def rewrites(notes: Mapping[str, Any]) -> list[Mapping[str, str]]:
 def guessed_rewrites(
     rows: Iterable[Mapping[str, str]], question: str, answers: Sequence[str]
 ) -> set[str]:
-    """The rewritten queries that contain an accepted answer, where neither the question nor the raw
-    query contains one."""
+    """The rewritten queries with an accepted answer that question and raw query lack."""
     if holds_answer(question, answers):
         return set()
     return {
@@ -445,8 +443,7 @@ def _call_text(call: ToolCall) -> str:
 
 
 def _round_counts(recorded: Sequence[Trajectory]) -> dict[str, int]:
-    """Of agents that work in rounds: questions whose scorer's probability was not calibrated, and
-    documents that could not be scored."""
+    """Of agents that work in rounds: uncalibrated questions and documents without a score."""
     rounds = [trajectory.rounds for trajectory in recorded if trajectory.rounds]
     if not rounds:
         return {}

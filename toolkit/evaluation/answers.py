@@ -36,9 +36,7 @@ _NUMBER = re.compile(
 
 
 class Verdict(NamedTuple):
-    """A judge's verdict on one answer. Accuracies are comparable only if the judge's name and the
-    hash of its `settings` are equal.
-    """
+    """A judge's verdict on an answer, to compare with verdicts of the same judge and `settings`."""
 
     qid: str
     correct: bool
@@ -131,8 +129,7 @@ def holds_answer(text: str, accepted: Sequence[str]) -> bool:
 
 
 def findable(accepted: Sequence[str]) -> list[str]:
-    """The accepted answers that `found_in` can search for, as phrases: those that are neither empty
-    nor `yes` or `no`."""
+    """The accepted answers that `found_in` can search for: neither empty nor `yes` or `no`."""
     every = map(answer_tokens, accepted)
     return [_phrase(tokens) for tokens in every if tokens and not _is_polar(tokens)]
 
@@ -161,8 +158,7 @@ def polar_answer(accepted: Sequence[str]) -> str:
 
 
 def _phrase(tokens: Sequence[str]) -> str:
-    """The tokens with a space around each, so that one phrase contains another exactly if its
-    tokens do."""
+    """The tokens with spaces around each: one phrase contains another if its tokens do."""
     return f" {' '.join(tokens)} "
 
 

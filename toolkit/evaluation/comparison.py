@@ -203,8 +203,7 @@ def _shared_values(
 
 @dataclass(frozen=True)
 class System:
-    """One configuration on several benchmarks: its name in tables, and benchmark label -> its
-    run."""
+    """One configuration on several benchmarks, by their labels."""
 
     label: str
     runs: Mapping[str, EvaluatedRun]
@@ -379,8 +378,7 @@ def varied_factors(runs: Sequence[EvaluatedRun]) -> list[str]:
 
 
 def factor_labels(runs: Sequence[EvaluatedRun], factors: Sequence[str]) -> list[str]:
-    """The values of the factors of each run; the names of the runs if these values do not
-    distinguish them."""
+    """The values of the factors of each run; the runs' names if these are not distinct."""
     labels = [" · ".join(_values(run, factors)) or "—" for run in runs]
     return labels if len(set(labels)) == len(labels) else [run.name for run in runs]
 

@@ -426,8 +426,7 @@ def load_runs(paths: Sequence[Path | str]) -> list[EvaluatedRun]:
 
 
 def read_rankings(folder: RunFolder) -> str:
-    """The rankings that were evaluated, as a TREC run (`run.trec`). `InputError` if there are none,
-    or if the file is damaged."""
+    """The rankings that were evaluated, as a TREC run; `InputError` without a sound file."""
     _written(folder)
     path = folder.path / RANKINGS
     try:
@@ -465,8 +464,7 @@ def _read(folder: RunFolder, name: str, kind: Any, summary: _Summary) -> Any:
 
 
 def _compared(manifest: Mapping[str, Any]) -> str:
-    """The part of a manifest by which runs are compared: a damaged one could separate two runs of
-    one benchmark."""
+    """The part of a manifest by which runs are compared."""
     return dump_json(manifest.get("fingerprints"))
 
 

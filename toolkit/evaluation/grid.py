@@ -93,8 +93,8 @@ class Grid:
 
     @property
     def planes(self) -> list[GridPoint]:
-        """The (weight, tau) of each plane of (k1, b), in the order of `points`; one empty tuple
-        without an enrichment."""
+        """The (weight, tau) of each plane of (k1, b) in order; one empty tuple without an
+        enrichment."""
         return [(weight, tau) for tau, weight in product(self.tau, self.weight)] or [()]
 
     def __len__(self) -> int:
@@ -210,8 +210,7 @@ class RankTable:
 
 @dataclass(frozen=True)
 class MeasureTable:
-    """The value of each measure for each question at each point: float64 [measures, questions,
-    points]."""
+    """The value of each measure for each question at each point, float64."""
 
     measures: Sequence[str]
     qids: Sequence[str]
@@ -269,8 +268,7 @@ def _save(path: Path, **arrays: NDArray[Any]) -> None:
 
 
 def _load(path: Path, kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file by name. `kinds` has NumPy's letter for the type of each array and
-    its number of dimensions, such as `f2`."""
+    """The arrays of an .npz file, of these `kinds`: NumPy's letter and the dimensions, as `f2`."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in kinds}
@@ -330,8 +328,7 @@ def _numbered(
     measure: Any,
     rankings: dict[JudgedRanks, int],
 ) -> NDArray[np.int64]:
-    """The number of each point's ranking in `rankings`, which new rankings are added to. Rankings
-    that the measure cannot distinguish have one number."""
+    """The number of each point in `rankings`; one for rankings that are equal to the measure."""
     order = np.argsort(-grades, kind="stable")
     grades, ranks = grades[order], ranks[order]
     if (cutoff := measure.params.get("cutoff")) is not None:

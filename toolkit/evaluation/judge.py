@@ -182,8 +182,7 @@ class LlmJudge:
 
 
 class RecordedVerdicts(Judge):
-    """The verdicts of a model by question, as the judge of an evaluation. A question without one is
-    wrong."""
+    """The verdicts of a model by question, as a judge. A question without one is wrong."""
 
     name = LlmJudge.name
 

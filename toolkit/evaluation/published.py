@@ -26,8 +26,7 @@ _SEARCH_WORDS = ("retrieval", *SEARCHES)
 
 
 def published_status(trajectory: Trajectory) -> str:
-    """The status in the run file: the recorded one if it was imported, otherwise the exported
-    one."""
+    """The status in the run file: the recorded one of an import, else the exported one."""
     if "status" in trajectory.source:
         return str(trajectory.source["status"])
     return "completed" if trajectory.status in _COMPLETED else trajectory.status

@@ -46,8 +46,7 @@ def documents(unit_ids: Iterable[str], depth: int | None = None) -> list[str]:
 
 
 def parse_measures(names: Sequence[str]) -> list[Any]:
-    """The measures of ir_measures with these names, and `F1@K`, which it lacks; `InputError` that
-    lists valid names for any other."""
+    """The measures of ir_measures with these names, and `F1@K`; `InputError` for any other."""
     return [_parse(name) for name in names]
 
 
@@ -226,8 +225,7 @@ def list_measures(
 
 
 def list_counts(targets: Targets, qids: Collection[str]) -> dict[str, int]:
-    """`asking_for_documents` and `without_targets` among the questions; empty if no question asks
-    for documents."""
+    """`asking_for_documents` and `without_targets`; empty if no question asks for documents."""
     lists = [targets[qid] for qid in qids if qid in targets]
     if not lists:
         return {}

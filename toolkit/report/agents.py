@@ -191,9 +191,8 @@ def _branch_table(styles: Sequence[RunStyle]) -> Table:
 
 
 def accuracy_cost_section(data: ReportData) -> Section | None:
-    """Accuracy against the dollars of a question, or its tokens where fewer than two runs have
-    prices, with the Pareto front. None if fewer than two runs have an accuracy and such a cost, or
-    if the runs are over several benchmarks."""
+    """Accuracy against dollars, or tokens if fewer than two runs have prices; None without
+    these."""
     measure, known = "accuracy", dict[str, list[tuple[RunStyle, float]]]()
     styles = [style for style in data.styles if measure in style.run.metrics]
     spent = {style.run.name: _spent(style.run) for style in styles}
@@ -254,8 +253,7 @@ def _not_drawn(costs: str, labels: Sequence[str]) -> str:
 
 
 def _price_lists(run: EvaluatedRun) -> list[str]:
-    """The dates of the price lists behind the dollars of a run: those of its evaluation, else those
-    by which it was billed."""
+    """The dates of the price lists of the evaluation, else of those by which a run was billed."""
     config = run.manifest.get("config", {})
     groups = [group for group in config if group.endswith("llm") and group != "judge_llm"]
     tables = [mapping(mapping(config[group]).get("price")) for group in groups]
@@ -352,8 +350,7 @@ def costs_section(data: ReportData) -> Section | None:
 
 
 def _costs(run: EvaluatedRun) -> dict[str, dict[str, float]]:
-    """The costs in a run's manifest by time and unit. If there are none per query, those of the
-    agent per question."""
+    """The costs in a manifest by time and unit; per query, else those of an agent's question."""
     recorded = run.manifest.get("costs", {})
     costs = {when: dict(recorded.get(when, {})) for when in _TIMES}
     if "query" not in recorded and "search_calls" in run.metrics:
@@ -384,8 +381,7 @@ def _known_cost(
 
 
 def corpus_size_section(data: ReportData) -> Section | None:
-    """Accuracy and recall against the share of the unjudged documents that a corpus kept. None if
-    all runs have one share, or if they are over several collections."""
+    """Measures against the share of the unjudged documents in a corpus; None for one share."""
     benchmarks = {
         run.name: mapping(mapping(run.manifest.get("config")).get("benchmark")) for run in data.runs
     }

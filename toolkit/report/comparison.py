@@ -158,8 +158,8 @@ class Contrast:
 
 
 def contrasts(data: ReportData) -> list[Contrast]:
-    """The differences from the baseline of each benchmark; without a chosen baseline, those of one
-    factor in a full factorial design, and of all compared pairs in another one."""
+    """The differences from the baselines; else those of one factor in a full factorial design, else
+    all."""
     planned: list[Contrast] = []
     for group in by_benchmark(data.runs):
         styles = {run.name: data.style(run.name) for run in group}
@@ -204,8 +204,7 @@ _NAMED = 2  # resolved differences of each measure that the summary names
 
 
 def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list[TextSpan]:
-    """What is resolved on the main measure and on nDCG@10, the largest differences first, then
-    what is not, and by which correction over how many questions."""
+    """What is resolved on the main measure and on nDCG@10, and what is not."""
     planned = contrasts(data) if planned is None else planned
     ranked = results.ranked(data.runs, data.main)
     if not ranked:
@@ -262,8 +261,7 @@ def _resolved(
     *,
     names_baseline: bool,
 ) -> list[TextSpan]:
-    """A sentence with the largest resolved differences of a measure, and how many others are
-    resolved and are not."""
+    """A sentence with the largest resolved differences, and how many others are and are not."""
     largest = sorted(clear, key=lambda pair: -abs(pair[1].difference))[:_NAMED]
     spans: list[TextSpan] = []
     before: tuple[str, str] | None = None
@@ -296,8 +294,7 @@ def _resolved(
 def _unresolved(
     data: ReportData, measures: Mapping[str, Sequence[tuple[Contrast, PairedComparison]]]
 ) -> str:
-    """Sentences on the measures of which no difference is resolved, with the largest difference in
-    the first of them."""
+    """Sentences on measures without a resolved difference, with the largest one."""
     if not measures:
         return ""
     text = f"No difference in {' or '.join(measures)} is resolved"
@@ -374,8 +371,7 @@ _COUNTED = {
 
 
 def warnings(data: ReportData) -> list[str]:
-    """What a reader must know before trusting the numbers: failed and unjudged questions, and runs
-    that cannot be compared directly."""
+    """What a reader must know before trusting the numbers."""
     runs, lines = data.runs, []
     together = ", over all runs" if len(runs) > 1 else ""
     answers = any("accuracy" in run.metrics for run in runs)  # else questions ask for documents
@@ -429,8 +425,7 @@ def _span(counts: Iterable[int]) -> str:
 def differences_section(
     data: ReportData, planned: Sequence[Contrast] | None = None
 ) -> Section | None:
-    """A forest plot of the contrasts, and folded tables of the paired differences on each measure;
-    None without comparisons."""
+    """A forest plot, and tables of the paired differences; None without comparisons."""
     tested = ordered(row.measure for row in data.comparisons)
     if not tested:
         return None
@@ -531,8 +526,7 @@ def _against_baseline(data: ReportData) -> str:
 
 
 def _shown_measures(data: ReportData) -> list[str]:
-    """The measures of the forest plot: accuracy, or the main measure, then recall and nDCG@10 where
-    they were tested."""
+    """The measures of the forest plot: accuracy, or the main one, then those of `_FURTHER`."""
     tested = ordered(row.measure for row in data.comparisons)
     success = next((m for m in ("accuracy", data.main) if m in tested), (tested or [data.main])[0])
     return list(dict.fromkeys([success, *(name for name in _FURTHER if name in tested)]))
@@ -544,8 +538,7 @@ def _cost(data: ReportData) -> str:
 
 
 def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
-    """For each benchmark a figure with a row for each contrast and a panel for each measure, and
-    for narrow screens a figure for each panel."""
+    """A figure for each benchmark, with a panel for each measure; on narrow screens one each."""
     figures: list[Figure] = []
     for benchmark in dict.fromkeys(one.benchmark for one in planned):
         panels: list[ForestPanel] = []
@@ -642,8 +635,7 @@ def benchmarks_table(
 
 
 def _benchmark_differences(data: ReportData, systems: Systems, measure: str) -> list[Table]:
-    """A table of the differences from the baseline's system on each benchmark; none if there are no
-    such comparisons."""
+    """A table of the differences from the baseline's system; none without comparisons."""
     baseline = systems.of(data.baseline) or systems.systems[0]
     benchmarks = systems.benchmarks_of(measure)
     rows = []

@@ -177,8 +177,7 @@ def page(
 
 
 def write_report(folder: Path, report: Report) -> Path:
-    """Write `report.html` and `report.md` into a folder, which is created if it does not exist,
-    and return the path of the HTML file."""
+    """Write `report.html` and `report.md` into a folder, and return the path of the former."""
     write_text(folder / "report.md", report.markdown, clear=True)
     write_text(folder / "report.html", report.html, clear=True)
     return folder / "report.html"

@@ -147,8 +147,7 @@ def funnel(style: RunStyle, tiers: Mapping[str, Mapping[str, Mapping[str, float]
 
 
 def exposure(curves: Sequence[tuple[RunStyle, Sequence[tuple[float, float]]]], *, axis: str) -> str:
-    """Draw mean recall as a step function of what agents were shown (documents or tokens), on a
-    logarithmic axis."""
+    """Draw mean recall as a step function of what agents were shown, on a logarithmic axis."""
     from matplotlib.ticker import NullLocator
 
     plot = _axes(440, 320, left=38, right=12, top=12, bottom=46)
@@ -231,8 +230,7 @@ def against_cost(
 
 
 def _label(plot: Axes, named: Sequence[tuple[str, float, float]]) -> None:
-    """Write the label of each point next to it, on the side with more room, and move it up or down
-    until it covers no label before it."""
+    """Write the label of each point next to it, above or below what is written already."""
     box = plot.get_window_extent()
     taken: list[tuple[float, float, float]] = []  # left end, right end and middle of a label
     for text, x, y in sorted(named, key=lambda point: -point[2]):

@@ -139,8 +139,7 @@ class ReportData:
 
 
 def best_first(items: Sequence[T], values: Sequence[float], measure: str) -> list[T]:
-    """Sort items by their values of a measure, best first; those with equal values keep their
-    order."""
+    """Sort items by their values of a measure, best first; equal ones keep their order."""
     sign = 1 if describe(measure).better == LOWER else -1
     return [items[place] for place in np.argsort(sign * equal_ties(values), kind="stable")]
 
@@ -314,8 +313,7 @@ def mean_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, 
 
 
 def run_interval(run: EvaluatedRun, measure: str) -> tuple[float, float] | None:
-    """Confidence interval of a metric of a run; None unless the metric is the mean of the values of
-    its questions."""
+    """Confidence interval of a metric that is the mean of its questions; else None."""
     values = list(run.per_question.get(measure, {}).values())
     if not values or measure not in run.metrics:
         return None
@@ -382,8 +380,7 @@ def results_section(data: ReportData) -> Section:
 def results_table(
     data: ReportData, measures: Sequence[str], *, counts: Sequence[str] = (), folded: str = ""
 ) -> Table:
-    """One row for each run: the factors that vary, and measures with the counts after the first of
-    them."""
+    """One row for each run: its factors and measures, with the counts after the first."""
     marks = {measure: data.marks(measure) for measure in measures}
     rows = []
     for style in data.styles:
@@ -404,8 +401,7 @@ def results_table(
 
 
 def measured(run: EvaluatedRun, measure: str, mark: str) -> TableEntry:
-    """The value of a measure with its interval, and with the number of questions behind it where
-    that is not the number of all questions."""
+    """The value of a measure with its interval, and with its questions if these are not all."""
     text, sub = value_text(run.metrics.get(measure), measure), interval_of(run, measure)
     count = len(run.per_question.get(measure, {}))
     if count and is_usage(measure) and count < recorded_count(run):

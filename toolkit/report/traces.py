@@ -203,8 +203,7 @@ fields.forEach((field) => field.addEventListener("input", refresh));
 
 
 def _verdict(verdict: Mapping[str, Any] | None) -> str:
-    """`correct`, `wrong`, `undecided` if the judge gave no verdict, or empty if there was nothing
-    to judge: no accepted answer, or a failed question."""
+    """`correct`, `wrong`, `undecided` without a verdict, or empty if there was nothing to judge."""
     if verdict is None:
         return ""
     if verdict.get("error"):
@@ -295,8 +294,7 @@ def _document(
 def _steps(
     trajectory: Trajectory, labels: Labels, ranks: Sequence[Mapping[str, int]], price: Price
 ) -> Iterator[dict[str, Any]]:
-    """Messages and calls in their order. A call is where its result reached the agent; calls
-    without such a message come last."""
+    """Messages and calls in the order in which they reached the agent; other calls come last."""
     calls, messages = trajectory.calls, trajectory.messages
     spent = _spending(trajectory, price)
     tokens = list(accumulate(call.tokens for call in calls))
@@ -408,8 +406,7 @@ def _spending(trajectory: Trajectory, price: Price) -> list[list[str]]:
 
 
 def _recorded_price(manifest: Mapping[str, Any]) -> Price:
-    """The price of the agent's model in a manifest; an unknown one if there is none, or a damaged
-    one."""
+    """The price of the agent's model in a manifest; an unknown one if it is absent or damaged."""
     table: Any = manifest
     for name in ("config", "llm", "price"):
         table = mapping(table).get(name)
