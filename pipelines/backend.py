@@ -72,20 +72,11 @@ class PipelineBackend:
         """At most `request.depth` hits, ranks from 1."""
         qid = self.qid or _NO_QUESTION
         row = {"qid": [qid], "query": [request.query], "reasoning": [request.reasoning]}
-        with search_notes(self.qid) as notes:
-            # Objects, because a model may write half a surrogate pair, which Arrow's strings do
-            # not hold.
-            ranking = self._ranking(pd.DataFrame(row, dtype=object))
-        scores = ranking["score"].to_numpy(dtype=float)
-        keys = ranking["rank"].to_numpy() if "rank" in ranking.columns else -scores
-        order = np.argsort(keys, kind="stable")[: request.depth]
-        docnos = ranking["docno"].to_numpy(dtype=object)[order].tolist()
-        hits = Ranking(docnos, scores[order].tolist())
-        return SearchResult(hits, {**_queries(ranking, request.query), **notes})
-
-    def _ranking(self, queries: pd.DataFrame) -> pd.DataFrame:
+        # Objects, because a model may write half a surrogate pair, which Arrow's strings do not
+        # hold.
+        queries = pd.DataFrame(row, dtype=object)
         try:
-            with self._turn:
+            with search_notes(self.qid) as notes, self._turn:
                 ranking = self.pipeline.transform(queries)
         except pt.validate.InputValidationError as error:
             raise InputError(
@@ -99,7 +90,12 @@ class PipelineBackend:
                 valid="rows with docno and score",
                 do="end it with a retriever or a re-ranker",
             )
-        return ranking
+        scores = ranking["score"].to_numpy(dtype=float)
+        keys = ranking["rank"].to_numpy() if "rank" in ranking.columns else -scores
+        order = np.argsort(keys, kind="stable")[: request.depth]
+        docnos = ranking["docno"].to_numpy(dtype=object)[order].tolist()
+        hits = Ranking(docnos, scores[order].tolist())
+        return SearchResult(hits, {**_queries(ranking, request.query), **notes})
 
     def __repr__(self) -> str:
         return f"PipelineBackend({self.pipeline!r}, unit={self.unit!r})"

@@ -23,6 +23,7 @@ from soundingline.pipelines.lexical.bm25 import (
     ScoreBuffers,
     TfWeights,
     TopK,
+    add_bm25,
     check_settings,
     idf,
     searches_at_once,
@@ -410,12 +411,11 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         `QueryLikelihood`."""
         if getattr(model, "operators", None):
             return ranked_lists(self.docnos, [self._operated(q, model, depth) for q in queries])
-        terms = map(self._analysed, queries)
         if hasattr(model, "mu"):
-            found = [self.search_likelihood(query, model.mu, depth) for query in terms]
+            search = partial(self.search_likelihood, mu=model.mu, depth=depth)
         else:
-            found = [self.search(query, model.k1, model.b, depth) for query in terms]
-        return ranked_lists(self.docnos, found)
+            search = partial(self.search, k1=model.k1, b=model.b, depth=depth)
+        return ranked_lists(self.docnos, list(map(search, map(self._analysed, queries))))
 
     def score(
         self, queries: Sequence[str | TermQuery], numbers: Sequence[NDArray[Any]], model: Any
@@ -499,7 +499,7 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
 
     def _bm25(self, query: TermQuery, k1: float, b: float) -> _Sums:
         terms, weights = self._weighted(query)
-        return terms, lambda sums: self._tf_weights(k1, b).add(self._arrays, terms, weights, sums)
+        return terms, partial(add_bm25, self._arrays, terms, weights, *self._tf_weights(k1, b))
 
     def _likelihood(self, query: TermQuery, mu: float) -> _Sums:
         terms, weights, _ = self._known(query)

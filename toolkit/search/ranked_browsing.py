@@ -129,8 +129,11 @@ class Browsing(SearchTool):
         yield Tool(browse, self._read_search_results)
         yield Tool(read, self._read_document, reads_by="docid")
 
-    def first_page(self, query: str, otherwise: str) -> ToolOutput:
-        """The first hits of a new search; without hits, `otherwise` says what to do."""
+    def first_page(
+        self, query: str, reason: str = "", otherwise: str = "Call search with other words."
+    ) -> ToolOutput:
+        """The first hits of a new search; without hits, `otherwise` says what to do. `reason`, an
+        argument of the tool that searches, changes nothing."""
         search_id, search = self.rank(query, self.depth)
         searched = search.request.query
         if not search.hits:
@@ -262,11 +265,8 @@ class RankedBrowsing(Browsing):
             f"to {self.depth} under a search_id, which read_search_results pages through.",
             (self.reason, Parameter("query", "The search query.")),
         )
-        yield Tool(search, self._search, searches_by="query")
+        yield Tool(search, self.first_page, searches_by="query")
         yield from self.browsing_tools()
-
-    def _search(self, reason: str, query: str) -> ToolOutput:
-        return self.first_page(query, "Call search with other words.")
 
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
         from soundingline.toolkit.search.snippets import METHODS, QueryTerms  # it imports numba
