@@ -22,9 +22,7 @@ from soundingline.experiments.pipeline import librarian_option
 from soundingline.experiments.planning import OptionFiles
 from soundingline.toolkit.errors import InputError
 
-GROUPS = sorted(
-    path.name for path in CONF.iterdir() if path.is_dir() and path.name not in ("paths", "hydra")
-)
+GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
 OPTIONS = [
     (group, str(path.relative_to(CONF / group).with_suffix("")))
     for group in GROUPS

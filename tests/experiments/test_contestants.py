@@ -19,9 +19,9 @@ MODEL = (
 
 
 def test_with_a_model_every_contestant_has_the_same_money(entry):
-    agents = "agent=one_shot,one_shot_pointwise,chat_list,navigator_librarians,closed_book_list"
+    agents = "agent=one_shot,one_shot_pointwise,chat_list,navigator,closed_book_list"
     given = ("experiment=pasamaster/main", *TINY, *MODEL, "concurrency=1")
-    assert entry("run", *given, agents, "budget.dollars=0.5") == 0
+    assert entry("run", *given, agents, "scorer=chat", "budget.dollars=0.5") == 0
     sweep = Path("runs/pasamaster_main-fictional")
     manifests = {
         path.parent.name: json.loads(path.read_text()) for path in sweep.glob("*/manifest.json")
@@ -34,7 +34,7 @@ def test_with_a_model_every_contestant_has_the_same_money(entry):
     assert len(rates) == 5
     assert rates["closed_book_list"]["hallucination_rate"] == 1.0
     assert rates["chat_list"]["hallucination_rate"] == 0.0
-    assert rates["navigator_librarians"]["usage_librarian_calls"] > 0
+    assert rates["navigator"]["usage_librarian_calls"] > 0
     # One search is what the others are held against.
     rows = json.loads((sweep / "verdicts.json").read_text())
     assert {row["measure"] for row in rows} >= {"F1@20", "nDCG@20"}
@@ -43,7 +43,7 @@ def test_with_a_model_every_contestant_has_the_same_money(entry):
 
 
 def test_the_report_has_the_cost_of_each_role(entry):
-    given = ("experiment=pasamaster/librarians", *TINY, *MODEL, "agent=navigator_librarians")
+    given = ("experiment=pasamaster/librarians", *TINY, *MODEL, "agent=navigator", "scorer=chat")
     assert entry("run", *given, "agent.pool=4", "concurrency=1") == 0
     page = Path("runs/pasamaster_librarians-fictional/report.md").read_text()
     _, _, section = page.partition("## Cost by role")
