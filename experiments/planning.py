@@ -29,7 +29,14 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from soundingline.experiments.config import CONF, ROOT_CONFIG, choice_of, is_choice, key_of
+from soundingline.experiments.config import (
+    CONF,
+    ROOT_CONFIG,
+    choice_of,
+    is_choice,
+    key_of,
+    merged,
+)
 from soundingline.experiments.published_figures import RUN_DOLLARS, is_measure, rows_of
 from soundingline.experiments.sweeper import Cells
 from soundingline.toolkit.errors import InputError
@@ -190,7 +197,7 @@ class OptionFiles:
                 config[group] = self._merged(chosen[group] or "", group, parts).values
             elif not inner:
                 config[group] = self.option(path).values if path else None
-        return _over(config, values)
+        return merged(config, values)
 
     def chosen(self, choices: Mapping[str, str | None]) -> dict[str, str | None]:
         """The option of every group, as `group/name` by key, where these are chosen."""
@@ -223,14 +230,14 @@ class OptionFiles:
         for entry in [*defaults, *(() if "_self_" in defaults else ["_self_"])]:
             override, key, chosen = _default(entry)
             if entry == "_self_":
-                values = _over(values, content)
+                values = merged(values, content)
             elif isinstance(entry, str):
                 name = entry.partition("@")[0]
                 file = name[1:] if name[0] == "/" else f"{folder}/{name}"
                 part = self._merged(file, file.rpartition("/")[0], parts)
-                values, choices = _over(values, part.values), choices | part.choices
+                values, choices = merged(values, part.values), choices | part.choices
             elif not override and (nested := parts.get(key, chosen)):
-                values = _over(values, {key: self.option(nested).values})
+                values = merged(values, {key: self.option(nested).values})
         return Option(values, choices | own)
 
     def _content(self, path: str) -> dict[str, Any]:
@@ -252,17 +259,6 @@ def _default(entry: Any) -> tuple[bool, str, str | None]:
     return override, package or group, f"{group}/{name}" if name else None
 
 
-def _over(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with others over them; mappings are merged, and `???` replaces nothing."""
-    merged = dict(values)
-    for key, value in others.items():
-        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            merged[key] = _over(merged[key], value)
-        elif value != "???" or key not in merged:
-            merged[key] = value
-    return merged
-
-
 def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
     """The models of a configuration by group: language models, and what a stage loads."""
     models = {}
@@ -273,17 +269,15 @@ def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
         if group.endswith("llm"):
             key, server = option.get("key_env") or "", option.get("server")
             # A llama.cpp needs no GPU.
-            local = "Vllm" in server["_target_"] if server else _here(option.get("base_url"))
+            address = str(option.get("base_url"))
+            here = address.startswith(("http://127.0.0.1", "http://localhost"))
+            local = "Vllm" in server["_target_"] if server else here
         elif "device" in option:
             key, local = "", True
         else:
             continue
         models[group] = Model(group, str(name), str(key), local)
     return models
-
-
-def _here(address: Any) -> bool:
-    return str(address).startswith(("http://127.0.0.1", "http://localhost"))
 
 
 class Plan:

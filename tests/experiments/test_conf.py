@@ -1,7 +1,5 @@
 """Every option of every group composes, fits its target's signature, and is instantiated."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from functools import cache

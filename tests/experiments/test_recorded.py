@@ -1,12 +1,9 @@
 """A run folder is data: evaluating it makes nothing that its manifest names."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,7 +20,6 @@ from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.runs import RunFolder
 
-Entry = Callable[..., int]
 BEIR = "soundingline.toolkit.benchmarks.beir.BeirBenchmark"
 CANARY = "canary_of_manifests"
 SECRET = "what the environment holds"
@@ -76,14 +72,7 @@ CRAFTED = {
 
 @pytest.mark.parametrize("command", ["evaluate", "judge"])
 @pytest.mark.parametrize("case", CRAFTED)
-def test_what_a_manifest_names_is_not_called(
-    case,
-    command,
-    entry,
-    beir,
-    canary,
-    capsys,
-):
+def test_what_a_manifest_names_is_not_called(case, command, entry, beir, canary, capsys):
     assert entry("run", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
     before = Path("runs/x/metrics.json").read_bytes()
     rewrite("runs/x", CRAFTED[case])
@@ -95,12 +84,7 @@ def test_what_a_manifest_names_is_not_called(
     assert Path("runs/x/metrics.json").read_bytes() == before
 
 
-def test_interpolations_in_a_manifest_are_not_resolved(
-    entry,
-    beir,
-    monkeypatch,
-    capsys,
-):
+def test_interpolations_in_a_manifest_are_not_resolved(entry, beir, monkeypatch, capsys):
     assert entry("run", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
     monkeypatch.setenv("SOUNDINGLINE_CANARY", SECRET)
 

@@ -1,7 +1,5 @@
 """Sweeps: failed cells are failed jobs, the others finish, and the same command completes them."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -11,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +18,6 @@ from support.needs import SOAK
 
 from soundingline.toolkit.runs import RunFolder
 
-Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
 # A stranger's retriever, which fails in one of the ways that cells fail.
 FAILING = """
@@ -120,9 +116,7 @@ def test_a_defect_keeps_its_traceback_and_the_report_is_written(folder, launcher
     assert "FileNotFoundError" in report(folder) and "way=bad" in report(folder)
 
 
-def test_jobs_are_pre_empted_fail_or_are_killed_and_the_same_command_completes_them(
-    folder,
-):
+def test_jobs_are_pre_empted_fail_or_are_killed_and_the_same_command_completes_them(folder):
     ways = "retriever.way=kill,preempt,defect,''"
     given = ("hydra/launcher=jobs_here", "retriever=failing", ways)
     done = sweep(folder, *given)

@@ -70,38 +70,6 @@ _CUT_SHORT: Mapping[str, tuple[type[ModelError], str]] = {
 }
 
 
-class Key:
-    """A key in the environment variable `variable` (None: none is needed). It holds only the name:
-    the value is read when it is used and appears in no representation, record or error."""
-
-    def __init__(self, variable: str | None) -> None:
-        # The value is not repeated: it may be the key itself.
-        if variable is not None and not VARIABLE.fullmatch(variable):
-            raise InputError(
-                "key_env is not the name of an environment variable",
-                valid="capital letters, digits and underscores, such as OPENAI_API_KEY",
-                do="export the key under such a name; never write it into the configuration",
-            )
-        self.variable = variable
-
-    def value(self, where: str) -> str:
-        """The key for `where`, empty if none is needed; `InputError` if it is not set."""
-        if self.variable is None:
-            return ""
-        key = os.environ.get(self.variable, "").strip()
-        if not key:
-            raise InputError(
-                f"the environment variable {self.variable} with the key for {where} is not set",
-                do=f"export {self.variable}=... in the shell that starts the run",
-            )
-        if not key.isascii() or not key.isprintable() or " " in key:
-            raise InputError(
-                f"the key in {self.variable} has characters that no key has",
-                do="export it again, without quotation marks or line breaks",
-            )
-        return key
-
-
 def hidden(text: str, secret: str) -> str:
     """An error's or a log's `text` with `***` for a key or password, which a server may quote back.
 
@@ -231,7 +199,13 @@ class LanguageModel(ABC):
         self.name = self.model
         # What the weights are where the name does not say it: see `fingerprint_weights`.
         self.weights_fingerprint = ""
-        self._key = Key(self.key_env)
+        # The value is not repeated: it may be the key itself.
+        if self.key_env is not None and not VARIABLE.fullmatch(self.key_env):
+            raise InputError(
+                "key_env is not the name of an environment variable",
+                valid="capital letters, digits and underscores, such as OPENAI_API_KEY",
+                do="export the key under such a name; never write it into the configuration",
+            )
         self._lock = threading.Lock()
         self._use_address(self.base_url or self.default_url)
         if server := self._own_server:
@@ -246,11 +220,29 @@ class LanguageModel(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r} at {self.address})"
 
+    def _key(self, where: str) -> str:
+        """The key for `where`, empty if none is needed; `InputError` if it is not set. It is read
+        when it is used, and is in no attribute, representation, record or error."""
+        if self.key_env is None:
+            return ""
+        key = os.environ.get(self.key_env, "").strip()
+        if not key:
+            raise InputError(
+                f"the environment variable {self.key_env} with the key for {where} is not set",
+                do=f"export {self.key_env}=... in the shell that starts the run",
+            )
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise InputError(
+                f"the key in {self.key_env} has characters that no key has",
+                do="export it again, without quotation marks or line breaks",
+            )
+        return key
+
     def ready(self) -> None:
         """`InputError` if the SDK or the key is missing. Sends nothing."""
         import_optional(self.sdk)
         import_optional("tenacity")
-        self._key.value(self._where)
+        self._key(self._where)
 
     def fingerprint_weights(self, record: Path | None) -> None:
         """Set `weights_fingerprint` to what identifies the weights of a server that `running`
@@ -290,7 +282,7 @@ class LanguageModel(ABC):
             return
         # The server requires the key that we send. It reads it from the environment, because every
         # user of the machine can read command lines.
-        key = self._key.value(f"the server of {self.name}")
+        key = self._key(f"the server of {self.name}")
         environment = {**server.environment, **({server.key_variable: key} if key else {})}
         # A server that works for several runs has one log, which is obfuscated or is not.
         command = server.command(self.name, 0)
@@ -557,7 +549,7 @@ class LanguageModel(ABC):
                 http_client = sdk.DefaultAsyncHttpxClient(limits=limits)
             client = self._client(
                 sdk,
-                api_key=self._key.value(self._where) or "none",
+                api_key=self._key(self._where) or "none",
                 base_url=self.address,
                 max_retries=0,
                 http_client=http_client,

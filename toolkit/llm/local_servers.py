@@ -230,7 +230,13 @@ class LlamaCppServer(LocalServer):
 
     def command(self, model: str, port: int) -> list[str]:
         weights = self._gguf() if self.gguf else hub_file(model, str(self.file))
-        return self._command(model, str(weights), port, self._launcher())
+        launcher = self.launcher
+        if launcher is None and shutil.which(PROGRAM):
+            launcher = [PROGRAM]
+        elif launcher is None:
+            check_optional("xllamacpp")
+            launcher = [sys.executable, str(_EMBEDDED)]
+        return self._command(model, str(weights), port, launcher)
 
     def weights_files(self) -> list[Path]:
         """The file `gguf`, or all parts if it is one of several; `InputError` if it is absent."""
@@ -269,11 +275,3 @@ class LlamaCppServer(LocalServer):
                 "says how to get one)",
             )
         return path
-
-    def _launcher(self) -> Sequence[str]:
-        if self.launcher is not None:
-            return self.launcher
-        if shutil.which(PROGRAM):
-            return [PROGRAM]
-        check_optional("xllamacpp")
-        return [sys.executable, str(_EMBEDDED)]

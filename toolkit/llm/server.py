@@ -62,7 +62,9 @@ def serving(
         InputError: If the program is not installed, or the server is not ready in time. The message
             then has the last lines of the log.
     """
-    port = free_port()
+    with socket.socket() as probe:  # for a free port
+        probe.bind((HOST, 0))
+        port = int(probe.getsockname()[1])
     words = [str(word) for word in command(port)]
     if shutil.which(words[0]) is None:
         how = f" ({advice})" if advice else ""
@@ -154,13 +156,6 @@ def _sealing(source: IO[bytes] | None, output: IO[bytes]) -> Iterator[None]:
         yield
     finally:
         thread.join(_DRAIN)
-
-
-def free_port() -> int:
-    """A free port of the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait(guard: subprocess.Popen[bytes], url: str, name: str, log: Path, seconds: float) -> None:

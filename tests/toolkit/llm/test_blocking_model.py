@@ -271,7 +271,6 @@ import asyncio, signal, sys, threading
 # A job that a shell started in the background inherits that Ctrl-C is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}]
-from llm_clients import count_sockets
 from support.llm_model import ScriptedModel, saying
 from soundingline.toolkit.llm.blocking import BlockingModel, run_coroutine
 from soundingline.toolkit.llm.messages import user
