@@ -1,21 +1,8 @@
 """What an experiment needs before it is started: keys, GPU memory, a canary, dollars and hours.
 
 Tokens and seconds of a question are those of a run on disk with the same benchmark, agent, tool and
-model, if there is one. Otherwise dollars are the paper's where it states them, and else a formula
-over few numbers, printed by `soundingline describe experiment=...`. After n calls, an agent has
-sent n + 1 requests. Each repeats the prompt and all that earlier calls added, which servers with a
-prefix cache bill as cached::
-
-    input  = (n + 1) prompt + n (n + 1) / 2 call      of which fresh = prompt + n call
-    output = (n + 1) reply
-    hours  = questions (n + 1) seconds / concurrency, at most the budget's seconds a question
-
-n is the published number of calls, or 20: Pi-Serini's agents make 15 to 24. A prompt has 1,500
-tokens and a reply 250. A call adds k max_tokens + 250 tokens with `tool=top_k`. With other tools it
-adds 880, for which 20 calls cost gpt-5.5 the $291.6 that 830 questions of Pi-Serini cost; the share
-of cached tokens is then 91 %, in the paper 82 to 90 %. A request takes 10 seconds: 20 calls end
-where that agent is told to answer, after 210 seconds. Enrichment, re-rankers and the judge are not
-counted.
+model, if there is one. Otherwise dollars are the paper's if it states them, else those of a formula
+(`Plan._estimate`), which `soundingline describe experiment=...` prints.
 """
 
 from __future__ import annotations
@@ -371,6 +358,15 @@ class Plan:
             yield self._estimate(cell, models)
 
     def _estimate(self, cell: Sequence[str], models: Mapping[str, Model]) -> Estimate | None:
+        """After n calls, an agent has sent n + 1 requests. Each repeats the prompt and all that
+        earlier calls added, which servers with a prefix cache bill as cached: input = (n + 1)
+        prompt + n (n + 1) / 2 call, of which fresh = prompt + n call.
+
+        n is the published number of calls, or 20: Pi-Serini's agents make 15 to 24. A call adds k
+        max_tokens + 250 tokens with `tool=top_k`. With other tools it adds 880, for which 20 calls
+        cost gpt-5.5 the $291.6 that 830 questions of Pi-Serini cost; the share of cached tokens is
+        then 91 %, in the paper 82 to 90 %. A request takes 10 seconds: 20 calls end where that
+        agent is told to answer, after 210. Enrichment, re-rankers and the judge do not count."""
         values = dict(word.split("=", 1) for word in cell)
         agent, llm, tool = (
             (self._chosen(f"{group}={values[group]}") if group in values else self.config)[group]
