@@ -12,13 +12,13 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, check_call
 from soundingline.toolkit.files import (
     checksums,
     dump_json,
@@ -27,6 +27,11 @@ from soundingline.toolkit.files import (
     write_json,
 )
 
+if TYPE_CHECKING:
+    from soundingline.pipelines.lexical.analyzers import Analyzer
+    from soundingline.pipelines.retrieve import BM25
+
+Terms = TypeVar("Terms", bound="TermIndex")
 MANIFEST = "manifest.json"
 BUILD = "build it: soundingline index, or the build method of its class"
 REBUILD = (
@@ -73,39 +78,22 @@ def read_manifest(
     """
     if not folder.is_dir():
         raise InputError(f"there is no {kind} index at '{folder}'", do=BUILD)
-    manifest = _content(folder)
+    manifest, what = _content(folder), f"the {kind} index at '{folder}'"
     if manifest is None:
-        raise InputError(
-            f"'{folder}' is not a complete {kind} index: its {MANIFEST} is missing or damaged",
-            do=REBUILD,
-        )
-    if manifest.get("format") != _format(kind) or manifest.get("version") != _VERSION:
-        raise InputError(
-            f"the index at '{folder}' has the format {manifest.get('format')}, "
-            f"version {manifest.get('version')}",
-            valid=f"{_format(kind)}, version {_VERSION}",
-            do=REBUILD,
-        )
+        what = f"'{folder}' is not a complete {kind} index: its {MANIFEST} is missing or damaged"
+        raise InputError(what, do=REBUILD)
+    found, valid = manifest.get("format"), f"{_format(kind)}, version {_VERSION}"
+    if f"{found}, version {manifest.get('version')}" != valid:
+        what = f"the index at '{folder}' has the format {found}, version {manifest.get('version')}"
+        raise InputError(what, valid=valid, do=REBUILD)
     if manifest != signed(manifest):
-        raise InputError(
-            f"the {kind} index at '{folder}' is damaged: {MANIFEST} does not hold what was written "
-            "to it",
-            do=REBUILD,
-        )
-    if corpus_fingerprint is not None and manifest["corpus_fingerprint"] != corpus_fingerprint:
-        raise InputError(
-            f"the {kind} index at '{folder}' is of another corpus "
-            f"('{manifest['corpus_fingerprint']}')",
-            valid=f"one of corpus '{corpus_fingerprint}'",
-            do=REBUILD,
-        )
-    verify_checksums(
-        folder,
-        manifest["files"],
-        what=f"the {kind} index at '{folder}'",
-        do=REBUILD,
-        check=None if check is None else lambda: check(folder, manifest),
-    )
+        raise InputError(f"{what} is damaged: {MANIFEST} was changed", do=REBUILD)
+    corpus = manifest["corpus_fingerprint"]
+    if corpus_fingerprint not in (None, corpus):
+        valid = f"one of corpus '{corpus_fingerprint}'"
+        raise InputError(f"{what} is of another corpus ('{corpus}')", valid=valid, do=REBUILD)
+    checked = None if check is None else lambda: check(folder, manifest)
+    verify_checksums(folder, manifest["files"], what=what, do=REBUILD, check=checked)
     return manifest
 
 
@@ -143,16 +131,16 @@ class OpenedIndex:
     def check_model(self, model: Any) -> None:
         """See `Index`."""
 
+    @property
+    def _opener(self) -> str:
+        return f"{self.engine or type(self).__name__}.open"
+
     def __repr__(self) -> str:
-        opener = type(self).__name__ if self.engine is None else repr(self.engine)
-        return f"{opener}.open({str(self.path)!r})"
+        return f"{self._opener}({str(self.path)!r})"
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, OpenedIndex)
-            and type(self) is type(other)
-            and self._identity == other._identity
-        )
+        same_kind = isinstance(other, OpenedIndex) and type(self) is type(other)
+        return same_kind and self._identity == other._identity  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
         return hash(self._identity)
@@ -164,6 +152,50 @@ class OpenedIndex:
     @property
     def _identity(self) -> tuple[str, ...]:
         return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
+
+
+class TermIndex(OpenedIndex):
+    """An opened index of the terms of an analyzer, ranked by BM25. `InputError` if another analyzer
+    made it."""
+
+    _base: Any = None
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any], analyzer: Analyzer) -> None:
+        super().__init__(path, manifest)
+        self.analyzer = analyzer
+        if manifest.get("analyzer_fingerprint", analyzer.fingerprint) != analyzer.fingerprint:
+            what = f"the index at '{path}' was made by another analyzer than '{analyzer.name}'"
+            raise InputError(f"{what}, or another version of it", do=REBUILD)
+
+    @check_call
+    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> BM25:
+        """A PyTerrier transformer over this index; see `BM25`."""
+        from soundingline.pipelines.retrieve import BM25
+
+        return BM25(k1=k1, b=b, depth=depth, index=self)
+
+    def over(self: Terms, base: Terms) -> Terms:
+        """This index of enriched documents, with `base` as the index of the documents themselves.
+        Both number the documents alike."""
+        self._base = base
+        return self
+
+    @property
+    def base(self: Terms) -> Terms:
+        """The index of the documents themselves, which feedback and texts are read from: this
+        index, unless phrases enrich its documents."""
+        return self._base or self
+
+    def __repr__(self) -> str:
+        return super().__repr__() + (f".over({self._base!r})" if self._base else "")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        opened = super().__reduce__()
+        return (_over, (*opened, self._base)) if self._base else opened
+
+
+def _over(opener: Callable[..., Terms], arguments: tuple[Any, ...], base: Terms) -> Terms:
+    return opener(*arguments).over(base)
 
 
 class UniqueUnits:

@@ -175,13 +175,20 @@ class Retriever(Stage):
         shorter.depth = depth
         return shorter
 
-    def _with_feedback(self, terms: int, docs: int, weight: float, **model: Any) -> RM3:
-        feedback: dict[str, Any] = {"fb_terms": terms, "fb_docs": docs, "original_weight": weight}
-        return RM3(depth=self.depth, index=self.index, **feedback, **model)
+
+class _WithFeedback(Retriever):
+    """Retrievers that may follow feedback from their own ranking."""
+
+    @check_call
+    def rm3(self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5) -> RM3:
+        """The same with RM3 feedback from its own best units; see `RM3`."""
+        own = {name: vars(self)[name] for name in ("k1", "b", "mu") if name in vars(self)}
+        feedback = {"fb_terms": fb_terms, "fb_docs": fb_docs, "original_weight": original_weight}
+        return RM3(depth=self.depth, index=self.index, **own, **feedback)  # type: ignore[arg-type]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class BM25(Retriever):
+class BM25(_WithFeedback):
     """BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009).
 
     Our index and Anserini's compute Lucene's formula, with lengths in one byte; see
@@ -225,14 +232,9 @@ class BM25(Retriever):
         """Operators are in texts, which weights would replace."""
         return self.operators is None
 
-    @check_call
-    def rm3(self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5) -> RM3:
-        """The same with RM3 feedback from its own best units; see `RM3`."""
-        return self._with_feedback(fb_terms, fb_docs, original_weight, k1=self.k1, b=self.b)
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class QueryLikelihood(Retriever):
+class QueryLikelihood(_WithFeedback):
     """Query likelihood with Dirichlet smoothing (Zhai and Lafferty, TOIS 2004), as Lucene computes
     it (see `soundingline.pipelines.lexical.likelihood`). Columns and errors as in `Retriever`.
 
@@ -252,11 +254,6 @@ class QueryLikelihood(Retriever):
     def __post_init__(self) -> None:
         check_likelihood(self.mu, self.depth)
         super().__post_init__()
-
-    @check_call
-    def rm3(self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5) -> RM3:
-        """The same with RM3 feedback from its own best units; see `RM3`."""
-        return self._with_feedback(fb_terms, fb_docs, original_weight, mu=self.mu)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -296,16 +293,6 @@ class RM3(Retriever):
         check_feedback(self.fb_terms, self.fb_docs, self.original_weight)
         super().__post_init__()
 
-    @property
-    def feedback(self) -> Feedback:
-        """What rewrites the query, over our index."""
-        return Feedback(
-            self.index,
-            fb_terms=self.fb_terms,
-            fb_docs=self.fb_docs,
-            original_weight=self.original_weight,
-        )
-
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         if not hasattr(self.index, "vectors"):
             return super().transform(inp)
@@ -328,8 +315,9 @@ class RM3(Retriever):
 
     def _rewritten(self, queries: pd.DataFrame) -> pd.DataFrame:
         first = self._without_feedback(min(self.fb_docs, self.depth), self.index)
-        rewritten: pd.DataFrame = self.feedback.transform(first.transform(queries))
-        return rewritten
+        names = ("fb_terms", "fb_docs", "original_weight")
+        feedback = Feedback(self.index, **{name: getattr(self, name) for name in names})
+        return feedback.transform(first.transform(queries))
 
     def _without_feedback(self, depth: int, index: Any) -> Retriever:
         if self.mu is None:

@@ -22,7 +22,6 @@ from support.documents import (
     CONF,
     FLAGS,
     GROUPS,
-    ROOT,
     TAKES_PATHS,
     documents,
     mentions,
@@ -224,19 +223,6 @@ def test_placeholders_are_filled_in_and_what_composes_is_passed():
     )
     assert alone.arguments == ("agent=keyword",)
     assert not wrong(command) and not wrong(alone)
-
-
-@pytest.mark.parametrize(
-    "folder", ["toolkit", "pipelines", "agents", "experiments", "conf", "tests"]
-)
-def test_the_pages_that_a_package_names_exist(folder):
-    paths = [path for kind in ("py", "yaml", "sh") for path in (ROOT / folder).rglob(f"*.{kind}")]
-    named = {
-        (page, path)
-        for path in paths
-        for page in re.findall(r"docs/[\w-]+\.(?:md|py)", path.read_text(encoding="utf-8"))
-    }
-    assert not [(page, str(path)) for page, path in named if not (ROOT / page).is_file()]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,4 +1,4 @@
-"""Files around the code: the workflow, the citation, forms of issues, pages for contributors."""
+"""Files around the code: documentation, workflow, citation, forms, and what may be absent."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support import needs as required
+from support.needs import COLLECTIONS, collections, needs
 
 ROOT = Path(__file__).resolve().parents[1]
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
@@ -18,6 +20,11 @@ SCHEMAS = {
     "vendor.github-issue-config": [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"],
     "vendor.github-issue-forms": FORMS,
 }
+PACKAGES = ("agents", "conf", "experiments", "pipelines", "toolkit", "tests")
+LINK = re.compile(r"\]\(([\w./-]+)(?:#[\w-]*)?\)")
+PATH = re.compile(r"\bdocs/[\w-]+\.\w+")
+TABLES = re.compile(r"<!-- bench:.*?<!-- /bench:[\w-]+ -->", re.DOTALL)  # of tests/bench
+FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 PAGES = [ROOT / "AGENTS.md", ROOT / "CONTRIBUTING.md", ROOT / "README.md"]
 PAGES += sorted((ROOT / "skills").rglob("*.md"))
 
@@ -61,3 +68,80 @@ def test_hooks_of_commits_call_installed_programs():
     makefile = (ROOT / "Makefile").read_text()
     for hook in hooks:
         assert hook["id"].split("-")[0] in makefile
+
+
+def linked(path):
+    """The files that a text names: as paths in docs/, and a page also as links."""
+    text = path.read_text(encoding="utf-8")
+    yield from (ROOT / name for name in PATH.findall(text))
+    if path.suffix == ".md":
+        yield from ((path.parent / name).resolve() for name in LINK.findall(text))
+
+
+def test_every_page_that_a_text_names_exists():
+    texts = [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    for package in PACKAGES:
+        for kind in ("py", "yaml", "sh"):
+            texts += (ROOT / package).rglob(f"*.{kind}")
+    missing = [f"{path}: {page}" for path in texts for page in linked(path) if not page.exists()]
+    assert not missing
+
+
+def test_the_readme_maps_all_pages():
+    assert set((ROOT / "docs").glob("*.md")) == {
+        page for page in linked(ROOT / "README.md") if page.suffix == ".md"
+    }
+
+
+def test_pages_are_few_and_their_lines_fit_a_screen():
+    pages = list((ROOT / "docs").glob("*.md"))
+    assert len(pages) <= 12
+    texts = {page.name: TABLES.sub("", page.read_text(encoding="utf-8")) for page in pages}
+    assert sum(len(text.splitlines()) for text in texts.values()) <= 2820
+    for name, text in texts.items():
+        lines = FENCE.sub("", text).splitlines()
+        wide = [line for line in lines if len(line) > 115 and not line.startswith("|")]
+        assert not wide, name
+
+
+# What is absent on a machine skips the tests that need it, unless everything must be there.
+
+
+@pytest.mark.parametrize(
+    ("everything", "outcome"), [(False, pytest.skip.Exception), (True, pytest.fail.Exception)]
+)
+def test_absent_collections_are_told_with_where_they_come_from(
+    tmp_path,
+    monkeypatch,
+    everything,
+    outcome,
+):
+    monkeypatch.setenv("CI", "true")  # which every public service sets
+    monkeypatch.setattr(required, "REQUIRED", everything)
+    with pytest.raises(outcome, match=r"cacm, .* not below .*docs/data\.md") as caught:
+        collections(tmp_path / "nowhere")
+    assert ("SOUNDINGLINE_REQUIRE_ALL=1" in str(caught.value)) == everything
+    for name in COLLECTIONS[1:]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "corpus.jsonl").touch()
+    with pytest.raises(outcome, match=f"^{COLLECTIONS[0]} not below"):
+        collections(tmp_path)
+    (tmp_path / COLLECTIONS[0]).mkdir()
+    (tmp_path / COLLECTIONS[0] / "corpus.jsonl").touch()
+    assert collections(tmp_path) == tmp_path
+
+
+def test_an_absent_package_skips_unless_everything_must_be_there(
+    monkeypatch,
+):
+    for everything, skips in ((False, True), (True, False)):
+        monkeypatch.setattr(required, "REQUIRED", everything)
+        mark = needs(("json", "no_such_package"), "llm").mark
+        assert mark.args == (skips,)
+        assert mark.kwargs["reason"] == "not installed: no_such_package (pip install -e '.[llm]')"
+
+
+def test_the_projects_own_gate_asks_for_everything():
+    assert "SOUNDINGLINE_REQUIRE_ALL=1" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    # The gate installs it itself.
+    assert "make anserini" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")

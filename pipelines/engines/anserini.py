@@ -32,14 +32,12 @@ from urllib.request import urlopen
 
 from soundingline.pipelines.engines.engine import NOTHING, RankedList
 from soundingline.pipelines.index_folder import (
-    OpenedIndex,
+    TermIndex,
     UniqueUnits,
     read_manifest,
     write_manifest,
 )
-from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
-from soundingline.pipelines.lexical.bm25 import check_settings
-from soundingline.pipelines.lexical.likelihood import check_likelihood
+from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood
 from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit
@@ -117,21 +115,19 @@ class AnseriniEngine:
 
     def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> AnseriniIndex:
         """`InputError` if there is no complete index of that corpus."""
-        manifest = read_manifest(Path(path), NAME, corpus_fingerprint)
-        return AnseriniIndex(Path(path), manifest, self)
+        return AnseriniIndex(Path(path), read_manifest(Path(path), NAME, corpus_fingerprint), self)
 
     def process(self, opened: Path | None = None) -> AnseriniProcess:
         """A machine with these settings, which is not started yet."""
         return AnseriniProcess(self.jar, self.java_home, self.heap, opened)
 
 
-class AnseriniIndex(OpenedIndex):
+class AnseriniIndex(TermIndex):
     """An opened Anserini index with a machine of its own, which starts at the first search."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], engine: AnseriniEngine) -> None:
-        super().__init__(path, manifest)
+        super().__init__(path, manifest, make_analyzer("english"))
         self.engine = engine
-        self.analyzer: Analyzer = make_analyzer("english")
         self._process = engine.process(path.absolute() / _LUCENE)
 
     def __len__(self) -> int:
@@ -141,13 +137,9 @@ class AnseriniIndex(OpenedIndex):
         """In how many documents an index term occurs."""
         return int(self._process.request("frequency", term=term))
 
-    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> BM25:
-        """Lucene's BM25; see `BM25`."""
-        return BM25(k1=float(k1), b=float(b), depth=depth, index=self)
-
     def ql(self, mu: float = 1000.0, depth: int = 1000) -> QueryLikelihood:
         """Query likelihood with Dirichlet smoothing; see `QueryLikelihood`."""
-        return QueryLikelihood(mu=float(mu), depth=depth, index=self)
+        return QueryLikelihood(mu=mu, depth=depth, index=self)
 
     def check_model(self, model: Any) -> None:
         """`InputError` for RM3 over an index without document vectors."""
@@ -163,53 +155,43 @@ class AnseriniIndex(OpenedIndex):
         Anserini's `SimpleSearcher` rounds scores to four decimals, orders equal ones by docno, and
         then lowers each by a millionth for every document of the same score before it.
         """
-        settings: dict[str, Any] = (
-            {"k1": float(model.k1), "b": float(model.b)}
-            if getattr(model, "mu", None) is None
-            else {"mu": float(model.mu)}
-        )
+        settings = _settings(model)
         if isinstance(model, RM3):
             settings["rm3"] = model.fb_terms, model.fb_docs, float(model.original_weight)
             if not all(isinstance(query, str) for query in queries):
-                raise InputError(
-                    "query_toks came to RM3", valid="query text", do="drop the column query_toks"
-                )
-        return self.search(list(map(_positive, queries)), depth, settings)
-
-    def search(
-        self, queries: list[Any], depth: int, model: dict[str, Any], threads: int = 1
-    ) -> list[RankedList]:
-        """Rank for texts, or for weights by index term, with the settings of a model."""
-        rankings = []
+                do = "drop the column query_toks"
+                raise InputError("query_toks came to RM3", valid="query text", do=do)
+        rankings: list[RankedList] = []
         for first in range(0, len(queries), _QUERIES_AT_ONCE):
-            part = queries[first : first + _QUERIES_AT_ONCE]
-            found = self._process.request(
-                "search", queries=part, depth=depth, model=model, threads=threads
-            )
-            for number in range(len(part)):
-                hits = found.get(str(number), ())
-                docnos = [hit["docid"] for hit in hits]
-                rankings.append(RankedList(docnos, [hit["score"] for hit in hits]))
+            part = list(map(_positive, queries[first : first + _QUERIES_AT_ONCE]))
+            hits = self._process.request("search", queries=part, depth=depth, model=settings)
+            rankings += map(_ranked, hits)
         return rankings
 
-    def lucene(
-        self, queries: list[str], k1: float = 0.9, b: float = 0.4, depth: int = 1000
-    ) -> list[RankedList]:
-        """BM25 by Lucene's own searcher, with the scores that `SimpleSearcher` would round: a
-        reference for other implementations."""
-        check_settings(k1, b, depth)
-        return self._lucene(queries, depth, {"k1": float(k1), "b": float(b)})
-
-    def lucene_ql(
-        self, queries: list[str], mu: float = 1000.0, depth: int = 1000
-    ) -> list[RankedList]:
-        """As `lucene`, by query likelihood."""
-        check_likelihood(mu, depth)
-        return self._lucene(queries, depth, {"mu": float(mu)})
-
-    def _lucene(self, queries: list[str], depth: int, model: dict[str, float]) -> list[RankedList]:
-        rankings = self._process.request("lucene", queries=queries, depth=depth, model=model)
+    def lucene(self, queries: list[str], model: Any) -> list[RankedList]:
+        """The rankings of a `BM25` or a `QueryLikelihood` by Lucene's own searcher, with the scores
+        that `SimpleSearcher` would round: a reference for other implementations."""
+        rankings = self._process.request(
+            "lucene", queries=queries, depth=model.depth, model=_settings(model)
+        )
         return [RankedList(docnos, scores) for docnos, scores in rankings]
+
+
+def _settings(model: Any) -> dict[str, Any]:
+    if getattr(model, "mu", None) is None:
+        return {"k1": float(model.k1), "b": float(model.b)}
+    return {"mu": float(model.mu)}
+
+
+def _ranked(hits: Sequence[Mapping[str, Any]]) -> RankedList:
+    return RankedList([hit["docid"] for hit in hits], [hit["score"] for hit in hits])
+
+
+def _positive(query: str | Mapping[str, float]) -> str | dict[str, float]:
+    """A text as it is; of weights those above 0."""
+    if isinstance(query, str):
+        return query
+    return {term: float(weight) for term, weight in query.items() if weight > 0}
 
 
 @dataclass(frozen=True)
@@ -246,11 +228,9 @@ class AnseriniRestIndex(AnseriniIndex):
 
     def check_model(self, model: Any) -> None:
         """`InputError` for anything but BM25 with the server's k1 and b."""
-        given = getattr(model, "k1", None), getattr(model, "b", None)
-        if not isinstance(model, BM25) or given != (0.9, 0.4):
+        if not isinstance(model, BM25) or (model.k1, model.b) != (0.9, 0.4):
             raise InputError(
-                f"Anserini's server offers no {type(model).__name__} with k1={given[0]}, "
-                f"b={given[1]}",
+                f"Anserini's server does not offer {model!r}",
                 valid="retriever=bm25_default: k1=0.9, b=0.4",
                 do="set engine=anserini",
             )
@@ -259,18 +239,17 @@ class AnseriniRestIndex(AnseriniIndex):
         """See `soundingline.pipelines.engines.engine.Index`; scores as of `AnseriniIndex`."""
         self.check_model(model)
         if not all(isinstance(query, str) for query in queries):
-            raise InputError(
-                "query_toks came to Anserini's server", valid="query text", do="set engine=anserini"
-            )
-        return [self._found(query, depth) if query.strip() else NOTHING for query in queries]
+            what = "query_toks came to Anserini's server"
+            raise InputError(what, valid="query text", do="set engine=anserini")
+        return [self._requested(query, depth) if query.strip() else NOTHING for query in queries]
 
-    def _found(self, query: str, depth: int) -> RankedList:
+    def _requested(self, query: str, depth: int) -> RankedList:
         folder = quote(str(self.path.absolute() / _LUCENE), safe="")
         asked = urlencode({"query": query, "hits": depth, "parse": "false"})
         where = f"{str(self.engine.url).rstrip('/')}/v1/{folder}/search?{asked}"
         try:
             with urlopen(where, timeout=self.engine.timeout_s) as reply:
-                hits = json.load(reply)["candidates"]
+                return _ranked(json.load(reply)["candidates"])
         except HTTPError as error:
             reason = error.read().decode("utf-8", "replace")[:_LOG_SHOWN]
             raise InputError(f"Anserini's server answers {error.code}: {reason}") from error
@@ -278,14 +257,6 @@ class AnseriniRestIndex(AnseriniIndex):
             raise InputError(
                 f"{self.engine.url} gave no answer of Anserini's server: {error}", do=_START
             ) from error
-        return RankedList([hit["docid"] for hit in hits], [hit["score"] for hit in hits])
-
-
-def _positive(query: str | Mapping[str, float]) -> str | dict[str, float]:
-    """A text as it is; of weights those above 0."""
-    if isinstance(query, str):
-        return query
-    return {term: float(weight) for term, weight in query.items() if weight > 0}
 
 
 class AnseriniProcess:
@@ -367,8 +338,7 @@ def _end(process: subprocess.Popen[str], started_by: int) -> None:
     if os.getpid() != started_by:
         return
     for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            stream.close()
+        cast(IO[str], stream).close()
     try:
         process.wait(timeout=10)
     except subprocess.TimeoutExpired:

@@ -19,10 +19,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice, zip_longest
 from pathlib import Path
 from threading import RLock
-from typing import Any, ClassVar, TypeVar, overload
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,16 +31,15 @@ from soundingline.pipelines.engines.engine import NOTHING, RankedList, TermQuery
 from soundingline.pipelines.engines.opensearch_client import BUSY, Cluster, pauses
 from soundingline.pipelines.index_folder import (
     REBUILD,
-    OpenedIndex,
+    TermIndex,
     UniqueUnits,
     read_manifest,
     write_manifest,
 )
-from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
+from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.bm25 import check_settings, idf
 from soundingline.pipelines.lexical.index import weights_of
 from soundingline.pipelines.lexical.storage import DECODED_LENGTHS, encode_lengths
-from soundingline.pipelines.retrieve import BM25
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
@@ -58,7 +57,6 @@ _CLAUSES = 1024  # and of `indices.query.bool.max_clause_count`
 _QUERIES_AT_ONCE = 64
 _UNITS_AT_ONCE = 2000
 _NUMBERS_AT_ONCE = 1000
-_CHECKED_TEXTS = 2000
 _TOKENS_AT_ONCE = 9000  # below the default of `index.analyze.max_token_count`
 _PROBED = 5  # documents
 _TOLERANCE = 1e-4
@@ -123,8 +121,8 @@ class OpenSearchEngine:
 
     @property
     def _urls(self) -> tuple[str, ...]:
-        given = (self.url,) if isinstance(self.url, str) else tuple(self.url or ())
-        return tuple(url.rstrip("/") for url in given)
+        urls = (self.url,) if isinstance(self.url, str) else self.url or ()
+        return tuple(url.rstrip("/") for url in urls)
 
     @property
     def _made(self) -> tuple[Any, ...]:
@@ -166,9 +164,6 @@ class OpenSearchEngine:
         """`InputError` if the folder or the index in the cluster is missing, of another corpus or
         analyzer, or changed, and for a red index."""
         manifest = read_manifest(Path(path), NAME, corpus_fingerprint)
-        if manifest["analyzer_fingerprint"] != make_analyzer(self.analyzer).fingerprint:
-            what = f"the opensearch index at '{path}' was made by another analyzer"
-            raise InputError(f"{what} than '{self.analyzer}'", do=REBUILD)
         index = OpenSearchIndex(Path(path), manifest, self)
         index.check_unchanged()
         return index
@@ -235,11 +230,11 @@ class _Loading:
             ask("PUT", path, self._definition())
         checked = UniqueUnits(track(units, "indexing (opensearch)"))
         rows = self._rows(checked)
-        first = True
-        while batch := list(islice(rows, _UNITS_AT_ONCE)):
-            if first:
+        for number in count():
+            if not (batch := list(islice(rows, _UNITS_AT_ONCE))):
+                break
+            if number == 0:
                 self._check_analysis([row[_field(self.engine.analyzer)] for row in batch])
-                first = False
             if resuming:
                 present = self._present([row["id"] for row in batch])
                 batch = [row for row in batch if row["id"] not in present]
@@ -252,9 +247,9 @@ class _Loading:
             merging: dict[str, Any] = {"max_num_segments": 1, "request_timeout": _SLOW_S}
             ask("POST", f"{path}/_forcemerge", **merging)
             ask("POST", f"{path}/_refresh", request_timeout=_SLOW_S)
-        if (count := ask("GET", f"{path}/_count")["count"]) != total:
+        if (present := ask("GET", f"{path}/_count")["count"]) != total:
             raise InputError(
-                f"the index '{self.name}' has {count} documents of {total}",
+                f"the index '{self.name}' has {present} documents of {total}",
                 do="delete it in the cluster, and give the same command again",
             )
         last = {"refresh_interval": None, "number_of_replicas": self.engine.replicas}
@@ -293,13 +288,12 @@ class _Loading:
             "filter": {"possessive": _POSSESSIVE},
             "tokenizer": {"terms": {"type": "whitespace", "max_token_length": 1 << 20}},
         }
-        contents = {"type": "text", "analyzer": "contents", "similarity": _SIMILARITY}
         name = _field(self.engine.analyzer)
-        properties: dict[str, Any] = {
+        properties = {
             "id": {"type": "keyword"},
             "number": {"type": "long"},
             "length": {"type": "long"},
-            name: contents,
+            name: {"type": "text", "analyzer": "contents", "similarity": _SIMILARITY},
         }
         settings = {
             "number_of_shards": self.engine.shards,
@@ -335,15 +329,15 @@ class _Loading:
         """`InputError` if the cluster's tokens of the first texts are not ours."""
         if self.engine.analyzer not in _ANALYZERS:
             return
-        batches: list[list[str]] = [[]]
-        size = 0
-        for text in texts[:_CHECKED_TEXTS]:
+        batches: list[list[str]] = []
+        size = _TOKENS_AT_ONCE
+        for text in texts:
             part = text[: 4 * _TOKENS_AT_ONCE]  # of a text with too many tokens for one request
             tokens = len(part.split()) + sum(not char.isalnum() for char in part)
-            if batches[-1] and size + tokens > _TOKENS_AT_ONCE:
-                batches.append([])
-                size = 0
             size += tokens
+            if size > _TOKENS_AT_ONCE:
+                batches.append([])
+                size = tokens
             batches[-1].append(part)
         for batch in batches:
             request = {"analyzer": "contents", "text": batch}
@@ -351,10 +345,9 @@ class _Loading:
             theirs = [token["token"] for token in reply["tokens"]]
             own = [term for text in batch for term in self.analyzer.terms(text)]
             if theirs != own:
-                place = next(
-                    (n for n, (a, b) in enumerate(zip(theirs, own, strict=False)) if a != b),
-                    min(len(theirs), len(own)),
-                )
+                # The first place where the lists differ; their common part may be all of one.
+                pairs = enumerate(zip_longest(theirs, own))
+                place = next(number for number, (one, other) in pairs if one != other)
                 raise InputError(
                     f"the analyzer '{self.engine.analyzer}' of {self.cluster.urls[0]} gives "
                     f"{theirs[place : place + 3]} where ours gives {own[place : place + 3]}",
@@ -362,10 +355,8 @@ class _Loading:
                 )
 
     def _present(self, ids: list[str]) -> set[str]:
-        found = self.cluster.ask("POST", f"/{self.name}/_mget", {"ids": ids}, _source="false")[
-            "docs"
-        ]
-        return {document["_id"] for document in found if document.get("found")}
+        reply = self.cluster.ask("POST", f"/{self.name}/_mget", {"ids": ids}, _source="false")
+        return {document["_id"] for document in reply["docs"] if document.get("found")}
 
     def _send(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Load the rows; what the cluster rejects because it is busy is sent again."""
@@ -421,7 +412,7 @@ class _Docnos:
     def take(self, numbers: NDArray[Any]) -> NDArray[np.object_]:
         """The ids of the units with these numbers."""
         names = {hit["_source"]["number"]: hit["_id"] for hit in self.hits(numbers)}
-        return np.array([names[number] for number in np.asarray(numbers).tolist()], dtype=object)
+        return np.array([names[number] for number in numbers.tolist()], dtype=object)
 
     def hits(self, numbers: NDArray[Any], *fields: str) -> Iterator[dict[str, Any]]:
         """The units with these numbers, each once, with their numbers and other fields."""
@@ -451,15 +442,13 @@ class _Docnos:
         return found
 
 
-class OpenSearchIndex(OpenedIndex):
-    """An opened index of a search cluster. Equal scores are in the order of the unit ids."""
-
-    _base: OpenSearchIndex | None = None
+class OpenSearchIndex(TermIndex):
+    """An opened index of a search cluster, ranked with the statistics of all shards. Equal scores
+    are in the order of the unit ids."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], engine: OpenSearchEngine) -> None:
-        super().__init__(path, manifest)
+        super().__init__(path, manifest, make_analyzer(engine.analyzer))
         self.engine = engine
-        self.analyzer: Analyzer = make_analyzer(engine.analyzer)
         self.cluster = engine.cluster()
         self.docnos = _Docnos(self.cluster, manifest["index"])
         self.vocabulary: list[str] = []
@@ -482,28 +471,10 @@ class OpenSearchIndex(OpenedIndex):
     def _identity(self) -> tuple[str, ...]:
         return *super()._identity, self.fingerprint
 
-    def over(self, base: OpenSearchIndex) -> OpenSearchIndex:
-        """This index of enriched documents, with `base` as the index of the documents themselves.
-        Both number the documents alike."""
-        self._base = base
-        return self
-
-    @property
-    def base(self) -> OpenSearchIndex:
-        """The index that feedback and texts are read from: this one, unless phrases enrich it."""
-        return self._base or self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._base is None:
-            return super().__reduce__()
-        return _reopened, (self.engine, self.path, self._base)
-
     def check_unchanged(self) -> None:
         """`InputError` if the index is not the one that was loaded."""
         before = self.manifest["identity"]
-        now = json.loads(
-            json.dumps(_identity(self.cluster, self.manifest["index"], self.engine.shared))
-        )
+        now = _identity(self.cluster, self.manifest["index"], self.engine.shared)
         changed = [key for key in before if before[key] != now[key]]
         if changed:
             shown = [f"{key} ({before[key]} -> {now[key]})"[:200] for key in changed]
@@ -513,11 +484,7 @@ class OpenSearchIndex(OpenedIndex):
                 do="remove the folder, and the same command records or loads the index again",
             )
 
-    @overload
-    def document_frequency(self, terms: str) -> int: ...  # type: ignore[overload-overlap]
-    @overload
-    def document_frequency(self, terms: Iterable[str]) -> NDArray[np.int64]: ...
-    def document_frequency(self, terms: str | Iterable[str]) -> int | NDArray[np.int64]:
+    def document_frequency(self, terms: str | Iterable[str]) -> Any:
         """In how many documents an index term occurs; for several terms, an array."""
         names = [terms] if isinstance(terms, str) else list(terms)
         unknown = [name for name in dict.fromkeys(names) if name not in self._frequencies]
@@ -544,10 +511,6 @@ class OpenSearchIndex(OpenedIndex):
         pairs = zip(unit_ids, rows, strict=True)
         return [Unit(unit_id, row["title"], row["text"]) for unit_id, row in pairs]
 
-    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> BM25:
-        """Lucene's BM25 with the statistics of all shards; see `BM25`."""
-        return BM25(k1=float(k1), b=float(b), depth=depth, index=self)
-
     def vectors(
         self, numbers: NDArray[Any], largest_share: float = 1.0
     ) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
@@ -558,27 +521,23 @@ class OpenSearchIndex(OpenedIndex):
         if largest_share < 1:
             self.document_frequency(sorted({term for row in counts.values() for term in row}))
         vectors = []
-        for number in np.asarray(numbers).tolist():
-            row = counts[number]
-            kept = [
-                term
-                for term in sorted(row)
-                if largest_share >= 1 or self._frequencies[term] <= largest
-            ]
+        for row in (counts[number] for number in numbers.tolist()):
+            terms = sorted(row)
+            if largest_share < 1:
+                terms = [term for term in terms if self._frequencies[term] <= largest]
             with self._lock:
-                for term in kept:
+                for term in terms:
                     if term not in self._numbers:
                         self._numbers[term] = len(self.vocabulary)
                         self.vocabulary.append(term)
-            terms = np.array([self._numbers[term] for term in kept], np.int32)
-            vectors.append((terms, np.array([row[term] for term in kept], np.int32)))
+            names = np.array([self._numbers[term] for term in terms], np.int32)
+            vectors.append((names, np.array([row[term] for term in terms], np.int32)))
         return vectors
 
     def _counted(self, numbers: NDArray[Any]) -> dict[int, Counter[str]]:
         """The terms of documents of these numbers."""
         counts: dict[int, Counter[str]] = {}
-        for hit in self.docnos.hits(numbers, "title", "text"):
-            row = hit["_source"]
+        for row in (hit["_source"] for hit in self.docnos.hits(numbers, "title", "text")):
             contents = Unit("", row["title"], row["text"]).contents
             counts[row["number"]] = Counter(self.analyzer.terms(contents))
         return counts
@@ -707,12 +666,8 @@ class OpenSearchIndex(OpenedIndex):
         ask("POST", f"/{name}/_close")
         ask("PUT", f"/{name}/_settings", {"index": _similarity(k1, b)})
         ask("POST", f"/{name}/_open")
-        health: dict[str, Any] = {
-            "wait_for_status": "yellow",
-            "timeout": "60s",
-            "request_timeout": 90,
-        }
-        ask("GET", f"/_cluster/health/{name}", **health)
+        health: dict[str, Any] = {"timeout": "60s", "request_timeout": 90}
+        ask("GET", f"/_cluster/health/{name}", wait_for_status="yellow", **health)
 
     def _clone(self, k1: float, b: float) -> str:
         """The name of the index with this similarity, which is made if it is missing."""
@@ -751,9 +706,8 @@ class OpenSearchIndex(OpenedIndex):
                 continue
             term, frequency = max(terms.items(), key=lambda item: (item[1], item[0]))
             (code,) = encode_lengths(np.array([terms.total()], np.int32))
-            norm = k1 * (
-                1 - b + b * DECODED_LENGTHS[code] * counts["with_terms"] / counts["tokens"]
-            )
+            length = DECODED_LENGTHS[code] * counts["with_terms"] / counts["tokens"]
+            norm = k1 * (1 - b + b * length)
             expected = self.idf(term) * frequency / (frequency + norm)
             clauses = {"should": [self._term(term)], "filter": [{"term": {"number": number}}]}
             body = {"query": {"bool": clauses}, "size": 1, "explain": True, "_source": False}
@@ -769,7 +723,3 @@ class OpenSearchIndex(OpenedIndex):
                 )
             factors &= agreeing
         return min(factors)
-
-
-def _reopened(engine: OpenSearchEngine, path: Path, base: OpenSearchIndex) -> OpenSearchIndex:
-    return engine.open(path).over(base)

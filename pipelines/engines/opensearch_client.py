@@ -66,44 +66,33 @@ class Cluster:
         if not urls:
             raise InputError("engine.url is missing", do="set engine.url=http://localhost:9200")
         self.urls, self._ca_certs, self._timeout_s = tuple(urls), ca_certs, timeout_s
-        import_optional("opensearchpy")
+        self._library = import_optional("opensearchpy")
 
     @cached_property
     def client(self) -> Any:
         """The client of `opensearch-py`, which waits for a busy cluster."""
-        library = import_optional("opensearchpy")
         for name in ("opensearch", "opensearchpy.trace"):  # retries, and whole requests with texts
             logging.getLogger(name).setLevel(logging.ERROR)
 
-        class Patient(library.Urllib3HttpConnection):  # type: ignore[misc, name-defined]
+        class Patient(self._library.Urllib3HttpConnection):  # type: ignore[misc, name-defined]
             """A connection that asks a busy node again."""
 
-            def perform_request(
-                self,
-                method: str,
-                url: str,
-                params: Any = None,
-                body: Any = None,
-                timeout: Any = None,
-                ignore: Any = (),
-                headers: Any = None,
-            ) -> Any:
-                accepted = (*ignore, *BUSY)
+            def perform_request(self, *request: Any, ignore: Any = (), **settings: Any) -> Any:
                 for pause in pauses():
-                    status, received, data = super().perform_request(
-                        method, url, params, body, timeout, accepted, headers
+                    status, headers, data = super().perform_request(
+                        *request, ignore=(*ignore, *BUSY), **settings
                     )
                     if status not in BUSY or status in ignore:
                         break
                     if pause is None:
-                        self._raise_error(status, data, received.get("content-type"))
-                    wish = {name.lower(): value for name, value in received.items()}
-                    asked = retry_after(wish, time.time())
-                    time.sleep(min(asked if asked is not None else pause or 0, _LONGEST_PAUSE))
-                return status, received, data
+                        self._raise_error(status, data, headers.get("content-type"))
+                    lower = {name.lower(): value for name, value in headers.items()}
+                    seconds = retry_after(lower, time.time())
+                    time.sleep(min(pause or 0 if seconds is None else seconds, _LONGEST_PAUSE))
+                return status, headers, data
 
         user, password = os.environ.get(USERNAME), os.environ.get(PASSWORD)
-        return library.OpenSearch(
+        return self._library.OpenSearch(
             list(self.urls),
             http_auth=(user, password) if user and password else None,
             connection_class=Patient,
@@ -126,12 +115,12 @@ class Cluster:
                 return self.client.transport.perform_request(
                     method, path, params=params or None, body=sent, headers=_NDJSON if lines else {}
                 )
-            except import_optional("opensearchpy").TransportError as failed:
+            except self._library.TransportError as failed:
                 error = failed
             if missing and error.status_code == 404:
                 return None
             if pause is None or not self._may_pass(error):
-                raise self.explained(error, f"{method} {path}") from None
+                raise self._explained(error, f"{method} {path}") from None
             time.sleep(pause)
 
     def searched(
@@ -182,40 +171,34 @@ class Cluster:
         return bool(reason)
 
     def _may_pass(self, error: Any) -> bool:
-        library = import_optional("opensearchpy")
-        if isinstance(error, library.ConnectionError):  # also a time-out
-            return not isinstance(error, library.SSLError)
+        if isinstance(error, self._library.ConnectionError):  # also a time-out
+            return not isinstance(error, self._library.SSLError)
         return any(name in str(error.error) for name in _PASSING)
 
-    def explained(self, error: Any, request: str = "a request") -> InputError:
+    def _explained(self, error: Any, request: str) -> InputError:
         """A failure for good, as one line without credentials."""
-        library, where = import_optional("opensearchpy"), ", ".join(self.urls)
-        status, reason = error.status_code, self.redacted(_reason(error))
-        if isinstance(error, library.SSLError):
-            return InputError(
-                f"TLS with {where} failed: {reason}",
-                do="set engine.ca_certs to the file of the cluster's certificate authority",
-            )
-        if isinstance(error, library.ConnectionTimeout):
-            return InputError(
-                f"{where} gave no answer to {request} within {self._timeout_s:g} s",
-                do="raise engine.timeout_s, or look at the cluster",
-            )
-        if isinstance(error, library.ConnectionError):
-            return InputError(f"{where} cannot be reached: {reason}", do="correct engine.url")
-        if status == 401:
-            given = "are wrong" if os.environ.get(USERNAME) else "are missing"
+        where, status, do = ", ".join(self.urls), error.status_code, ""
+        reason = self.redacted(_reason(error))
+        if isinstance(error, self._library.SSLError):
+            what = f"TLS with {where} failed: {reason}"
+            do = "set engine.ca_certs to the file of the cluster's certificate authority"
+        elif isinstance(error, self._library.ConnectionTimeout):
+            what = f"{where} gave no answer to {request} within {self._timeout_s:g} s"
+            do = "raise engine.timeout_s, or look at the cluster"
+        elif isinstance(error, self._library.ConnectionError):
+            what, do = f"{where} cannot be reached: {reason}", "correct engine.url"
+        elif status == 401:
+            wrong = "are wrong" if os.environ.get(USERNAME) else "are missing"
+            what = f"{where} answers 401: the credentials {wrong}"
             do = f"set {USERNAME} and {PASSWORD} in the environment"
-            return InputError(f"{where} answers 401: the credentials {given}", do=do)
-        if status == 403:
-            return InputError(f"{where} does not allow {request}: {reason}")
-        if status in BUSY:
-            tried = f"after {_ATTEMPTS} attempts"
-            return InputError(
-                f"{where} answers {status} to {request} {tried}: {reason}",
-                do="continue with the same command when the cluster has room",
-            )
-        return InputError(f"{where} answers {status} to {request}: {reason}")
+        elif status == 403:
+            what = f"{where} does not allow {request}: {reason}"
+        elif status in BUSY:
+            what = f"{where} answers {status} to {request} after {_ATTEMPTS} attempts: {reason}"
+            do = "continue with the same command when the cluster has room"
+        else:
+            what = f"{where} answers {status} to {request}: {reason}"
+        return InputError(what, do=do)
 
     def redacted(self, text: str) -> str:
         """Text of the cluster without the user's password."""
@@ -233,16 +216,12 @@ class Cluster:
             missing = shards["total"] - shards["successful"]
             reasons = self.redacted(json.dumps(shards.get("failures", []))[:_REASON_SHOWN])
             return f"{missing} of {shards['total']} shards failed: {reasons}", True
-        return (
-            ("the cluster stopped the search at its time limit", True)
-            if reply.get("timed_out")
-            else ("", False)
-        )
+        stopped = "the cluster stopped the search at its time limit"
+        return (stopped, True) if reply.get("timed_out") else ("", False)
 
 
 def _reason(error: Any) -> str:
-    info = getattr(error, "info", None)
-    if isinstance(info, Mapping) and isinstance(info.get("error"), Mapping):
-        found = info["error"]
-        return f"{found.get('type')}: {found.get('reason')}"[:_REASON_SHOWN]
-    return str(error.error if info is None or info == {} else info)[:_REASON_SHOWN]
+    reason = getattr(error, "info", None) or error.error
+    if isinstance(reason, Mapping) and isinstance(reason.get("error"), Mapping):
+        reason = f"{reason['error'].get('type')}: {reason['error'].get('reason')}"
+    return str(reason)[:_REASON_SHOWN]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,8 +23,7 @@ import pandas as pd
 
 from soundingline.pipelines.engines.engine import NOTHING, RankedList
 from soundingline.pipelines.index_folder import (
-    REBUILD,
-    OpenedIndex,
+    TermIndex,
     UniqueUnits,
     read_manifest,
     write_manifest,
@@ -34,24 +34,12 @@ from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import atomic_folder, building_lock, fingerprint
-from soundingline.toolkit.optional import install_command
+from soundingline.toolkit.optional import check_optional, import_optional
 
 NAME = "pisa"
 _INDEX = "pisa"
 _PREPARED = "prepared"
 _UNITS = "units.txt"
-
-
-def _pisa() -> Any:
-    try:
-        import pyterrier_pisa
-    except ModuleNotFoundError as error:
-        raise InputError(
-            "pyterrier-pisa is not installed",
-            valid="Linux with pyterrier-pisa 0.4.9 or newer",
-            do=install_command("pisa"),
-        ) from error
-    return pyterrier_pisa
 
 
 @dataclass(frozen=True)
@@ -82,17 +70,17 @@ class PisaEngine:
     def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
         """Index the `contents` of the units, in their order. The folder appears when complete.
         `InputError` for an empty corpus, a repeated id, an id with a line break."""
-        pisa, analyzer = _pisa(), make_analyzer(self.analyzer)
+        pisa, analyzer = import_optional("pyterrier_pisa"), make_analyzer(self.analyzer)
         checked = UniqueUnits(track(units, "indexing (pisa)"))
         with atomic_folder(Path(path)) as folder:
             index = pisa.PisaIndex(str(folder / _INDEX), text_field="toks", stemmer="none")
-            with (
-                (folder / _UNITS).open("w", encoding="utf-8") as names,
-                _quiet_logger(pisa),
-                ExitStack() as native,
-            ):
-                rows = _rows(checked, analyzer, names)
-                index.toks_indexer("toks", scale=1).index(_then_quiet(rows, native))
+            logger, pisa.indexers._logger = pisa.indexers._logger, _SILENT
+            try:
+                with (folder / _UNITS).open("w", encoding="utf-8") as names, ExitStack() as native:
+                    rows = _rows(checked, analyzer, names)
+                    index.toks_indexer("toks", scale=1).index(_then_quiet(rows, native))
+            finally:
+                pisa.indexers._logger = logger
             total = checked.finish()
             if index.num_docs() != total:
                 raise RuntimeError(f"PISA indexed {index.num_docs()} of {total} units")
@@ -106,15 +94,8 @@ class PisaEngine:
 
     def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> PisaIndex:
         """`InputError` if there is no complete index of that corpus and analyzer."""
-        _pisa()
-        manifest = read_manifest(Path(path), NAME, corpus_fingerprint)
-        analyzer = make_analyzer(self.analyzer)
-        if manifest["analyzer_fingerprint"] != analyzer.fingerprint:
-            raise InputError(
-                f"the pisa index at '{path}' was made by another analyzer than '{self.analyzer}'",
-                do=REBUILD,
-            )
-        return PisaIndex(Path(path), manifest, self)
+        check_optional("pyterrier_pisa")
+        return PisaIndex(Path(path), read_manifest(Path(path), NAME, corpus_fingerprint), self)
 
 
 def _rows(units: UniqueUnits, analyzer: Analyzer, names: Any) -> Iterator[dict[str, Any]]:
@@ -132,13 +113,13 @@ def _then_quiet(rows: Iterator[dict[str, Any]], native: ExitStack) -> Iterator[d
     native.enter_context(_quiet())  # what follows is C++, which prints
 
 
-class PisaIndex(OpenedIndex):
-    """An opened PISA index."""
+class PisaIndex(TermIndex):
+    """An opened PISA index. Its BM25 has exact lengths and PISA's own idf; equal scores are in the
+    order of the index."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], engine: PisaEngine) -> None:
-        super().__init__(path, manifest)
+        super().__init__(path, manifest, make_analyzer(engine.analyzer))
         self.engine = engine
-        self.analyzer: Analyzer = make_analyzer(engine.analyzer)
         self._searchers: dict[tuple[float, float, int], Any] = {}
 
     @cached_property
@@ -166,11 +147,6 @@ class PisaIndex(OpenedIndex):
             position += 1 + frequencies[term]
         return frequencies
 
-    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> BM25:
-        """PISA's BM25, with exact lengths and its own idf; equal scores in the order of the index.
-        See `BM25`."""
-        return BM25(k1=float(k1), b=float(b), depth=depth, index=self)
-
     def rank(self, queries: Sequence[Any], model: BM25, depth: int) -> Sequence[RankedList]:
         """See `soundingline.pipelines.engines.engine.Index`."""
         rankings = [NOTHING] * len(queries)
@@ -178,7 +154,7 @@ class PisaIndex(OpenedIndex):
         rows = [(str(number), weights) for number, weights in known if weights]
         if rows:
             frame = pd.DataFrame(rows, columns=["qid", "query_toks"])
-            hits_of_all = self._searcher(model.k1, model.b, depth).transform(frame)
+            hits_of_all = self._searcher(float(model.k1), float(model.b), depth).transform(frame)
             for number, hits in hits_of_all.groupby("qid", sort=False):
                 numbers = hits["docno"].astype(np.int64).to_numpy()
                 scores = hits["score"].to_numpy(dtype=np.float64)
@@ -197,9 +173,9 @@ class PisaIndex(OpenedIndex):
         }
 
     def _searcher(self, k1: float, b: float, depth: int) -> Any:
-        key = float(k1), float(b), depth
+        key = k1, b, depth
         if key not in self._searchers:
-            folder, engine = self._prepared(*key[:2]), self.engine
+            folder, engine = self._prepared(k1, b), self.engine
             self._searchers[key] = _searcher(folder, *key, engine.algorithm, engine.threads)
         return self._searchers[key]
 
@@ -229,7 +205,7 @@ class PisaIndex(OpenedIndex):
 
 
 def _searcher(folder: Path, k1: float, b: float, depth: int, algorithm: str, threads: int) -> Any:
-    pisa = _pisa()
+    pisa = import_optional("pyterrier_pisa")
     return pisa.PisaIndex(str(folder), stemmer="none", stops="none", threads=threads).bm25(
         k1=k1,
         b=b,
@@ -240,23 +216,8 @@ def _searcher(folder: Path, k1: float, b: float, depth: int, algorithm: str, thr
     )
 
 
-class _Silent:
-    """In place of the library's logger, whose bars cannot be turned off."""
-
-    def info(self, message: str) -> None: ...
-
-    def pbar(self, items: Iterable[Any], **settings: Any) -> Iterable[Any]:
-        return items
-
-
-@contextmanager
-def _quiet_logger(pisa: Any) -> Iterator[None]:
-    """`pyterrier_pisa` indexes without its own lines and bars; other output stays."""
-    logger, pisa.indexers._logger = pisa.indexers._logger, _Silent()
-    try:
-        yield
-    finally:
-        pisa.indexers._logger = logger
+# In place of the library's logger, whose bars cannot be turned off.
+_SILENT = SimpleNamespace(info=lambda message: None, pbar=lambda items, **settings: items)
 
 
 @contextmanager

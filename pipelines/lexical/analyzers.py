@@ -11,6 +11,7 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from string import ascii_letters, digits
 from threading import Lock
@@ -90,9 +91,9 @@ class Analyzer(ABC):
     def term(self, word: str) -> str | None:
         """The index term of one raw word; None if the word is not indexed."""
 
-    @abstractmethod
     def terms(self, text: str) -> list[str]:
         """The index terms of `text` in order."""
+        return list(filter(None, map(self.term, self.words(text))))
 
     def __reduce__(self) -> tuple[Callable[[str], Analyzer], tuple[str]]:
         return make_analyzer, (self.name,)
@@ -233,9 +234,6 @@ class WhitespaceAnalyzer(Analyzer):
     def term(self, word: str) -> str | None:
         return word
 
-    def terms(self, text: str) -> list[str]:
-        return self.words(text)
-
 
 class NgramAnalyzer(Analyzer):
     """The terms of another analyzer, and each 2 to `longest` neighbours among them, joined by a
@@ -313,14 +311,11 @@ def _lower(word: str) -> str:
     return word.lower() if word.isascii() else "".join([letter.lower()[0] for letter in word])
 
 
+_ENGLISH: dict[str, Any] = {"possessive": True, "stop_words": STOP_WORDS}
 _FACTORIES: dict[str, Callable[[], Analyzer]] = {
-    "english": lambda: LuceneAnalyzer(
-        "english", possessive=True, stop_words=STOP_WORDS, stemming=True
-    ),
-    "english_unstemmed": lambda: LuceneAnalyzer(
-        "english_unstemmed", possessive=True, stop_words=STOP_WORDS
-    ),
-    "standard": lambda: LuceneAnalyzer("standard"),
+    "english": partial(LuceneAnalyzer, "english", stemming=True, **_ENGLISH),
+    "english_unstemmed": partial(LuceneAnalyzer, "english_unstemmed", **_ENGLISH),
+    "standard": partial(LuceneAnalyzer, "standard"),
     "whitespace": WhitespaceAnalyzer,
     "sira": SiraAnalyzer,
 }

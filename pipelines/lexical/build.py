@@ -97,8 +97,10 @@ def build_index(
         memory = memory_mb * MB
         texts = read_texts(track(units, description, total), folder, memory, keep_texts)
         if analysed is None:
-            batches = write_segments(texts, work, analysis.name, words_in(memory))
-            first_half = Analysed.of(list(batches), work)
+            batches = list(write_segments(texts, work, analysis.name, words_in(memory)))
+            segments = {batch.segment for batch in batches}
+            lengths = np.concatenate([batch.lengths for batch in batches])
+            first_half = Analysed(segments, partial(read_segments, work, batches), lengths)
         else:
             for _ in texts:
                 pass
@@ -222,13 +224,6 @@ class Analysed(NamedTuple):
     segments: set[str]
     read: Callable[[Vocabulary], Iterable[DocumentPostings]]
     lengths: NDArray[np.int32]
-
-    @classmethod
-    def of(cls, batches: Sequence[Batch], work: Path) -> Analysed:
-        """That of the batches in a folder."""
-        lengths = np.concatenate([batch.lengths for batch in batches])
-        segments = {batch.segment for batch in batches}
-        return cls(segments, partial(read_segments, work, batches), lengths)
 
 
 def _finish(

@@ -74,7 +74,9 @@ class GridBM25:
         self.index, self.cells, self.depth = index, list(cells), depth
         self._order = np.lexsort(np.array(self.cells, dtype=np.float64).T)
         # Numba compiles again for each mixture of arrays that may be written and that may not.
-        self._arrays = Arrays(*(_read_only(item) for item in index._arrays))
+        self._arrays = Arrays(*(array.view() for array in index._arrays))
+        for view in self._arrays:
+            view.flags.writeable = False
         self._units = _Documents.of(index)
 
     def ranks(
@@ -166,12 +168,6 @@ class GridBM25:
         return ranks[:, : tables.cells].copy()
 
 
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
 class _Documents(NamedTuple):
     """Which units belong to which document. `parents` is empty if every unit is a document."""
 
@@ -203,19 +199,15 @@ class _Documents(NamedTuple):
         parents = np.empty(0, np.int32)
         if len(starts) < len(index):
             parents = np.repeat(np.arange(len(starts), dtype=np.int32), np.diff(bounds))
-        return cls(positions, bounds, parents, _blocks(bounds))
+        # Blocks of about `_BLOCK` units begin where a document begins.
+        starting = bounds[np.searchsorted(bounds, np.arange(0, bounds[-1], _BLOCK))]
+        return cls(positions, bounds, parents, np.unique(np.append(starting, bounds[-1])))
 
     def spans(self, docids: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and one after the last unit of each document; no unit of an unknown one."""
         number = np.array([self.places.find(docid) for docid in docids], dtype=np.int64)
         known = number >= 0
         return np.where(known, self.starts[number], 0), np.where(known, self.starts[number + 1], 0)
-
-
-def _blocks(starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Units are taken in blocks of about `_BLOCK` that begin where a document begins."""
-    wanted = np.arange(0, starts[-1], _BLOCK)
-    return np.unique(np.append(starts[np.searchsorted(starts, wanted)], starts[-1]))
 
 
 _LARGEST = [*range(1, 17), 18, 20, 22, 25, 28, 32, 37, 43, 50, 60, 75, 100, 140, 190, 255]
@@ -227,7 +219,9 @@ def grid_tables(
 ) -> GridTables:
     """Tables for questions of these terms."""
     padded = [*cells, *[cells[-1]] * (-len(cells) % LANES)]
-    pairs = _occurring(arrays, terms)
+    occurring = np.zeros(1 << 16, np.bool_)
+    _mark(arrays, terms, occurring)
+    pairs = np.flatnonzero(occurring)
     rows = np.full(1 << 16, -1, np.int32)
     rows[pairs] = np.arange(len(pairs), dtype=np.int32)
     norms = np.empty((256, len(padded)), np.float32)
@@ -237,44 +231,27 @@ def grid_tables(
         tf_weights = TfWeights.of(k1, b, average)
         norms[:, cell] = tf_weights.norms
         weights[:, cell] = tf_weights.table[pairs]
-    knots = _knots(norms[np.unique(arrays.length_codes)])
-    knot, along = _places(norms, knots)
+    # 0, and a geometric series up to a little above the largest norm.
+    last = max(float(norms[np.unique(arrays.length_codes)].max()), _FIRST_KNOT) * 1.001
+    knots = np.concatenate([[0.0], np.geomspace(_FIRST_KNOT, last, KNOTS - 1)])
+    knot = np.clip(np.searchsorted(knots, norms, side="right") - 1, 0, KNOTS - 2)
+    # Codes of lengths that the index does not have may lie beyond the last knot.
+    along = np.clip((norms - knots[knot]) / (knots[knot + 1] - knots[knot]), 0, 1)
     classes = np.searchsorted(_LARGEST, np.arange(256)).astype(np.uint8)
     classes[0] = CLASSES - 1
     largest = np.array([[frequency] for frequency in _LARGEST], dtype=np.float64)
     knot_weights = np.concatenate([largest / (largest + knots), np.ones((1, KNOTS))])
-    return GridTables(
-        len(cells), norms, rows, weights, classes, knot_weights.astype(np.float32), knot, along
-    )
-
-
-def _occurring(arrays: Arrays, terms: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Each `tf * 256 + code` in the postings of these terms."""
-    seen = np.zeros(1 << 16, np.bool_)
-    _mark(arrays, terms, seen)
-    return np.flatnonzero(seen)
+    places = knot.astype(np.uint32), along.astype(np.float32)
+    shares = knot_weights.astype(np.float32)
+    return GridTables(len(cells), norms, rows, weights, classes, shares, *places)
 
 
 @compiled
 def _mark(arrays: Arrays, terms: NDArray[np.int64], seen: NDArray[np.bool_]) -> None:
+    """Mark each `tf * 256 + code` in the postings of these terms."""
     offsets, documents = arrays.offsets, arrays.documents
     frequencies, codes = arrays.frequencies, arrays.length_codes
     for term in terms:
         for i in range(offsets[term], offsets[term + 1]):
             if frequencies[i] < LARGE:
                 seen[(np.int64(frequencies[i]) << 8) | np.int64(codes[documents[i]])] = True
-
-
-def _knots(norms: NDArray[np.float32]) -> NDArray[np.float64]:
-    """0, and a geometric series up to a little above the largest norm."""
-    last = max(float(norms.max()), _FIRST_KNOT) * 1.001
-    return np.concatenate([[0.0], np.geomspace(_FIRST_KNOT, last, KNOTS - 1)])
-
-
-def _places(
-    norms: NDArray[np.float32], knots: NDArray[np.float64]
-) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-    knot = np.clip(np.searchsorted(knots, norms, side="right") - 1, 0, KNOTS - 2)
-    along: NDArray[Any] = (norms - knots[knot]) / (knots[knot + 1] - knots[knot])
-    # Codes of lengths that the index does not have may lie beyond the last knot.
-    return knot.astype(np.uint32), np.clip(along, 0, 1).astype(np.float32)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from operator import length_hint
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,12 +17,13 @@ import pyterrier as pt
 from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import RankedList, TermQuery, ranked_lists
-from soundingline.pipelines.index_folder import MANIFEST, REBUILD, OpenedIndex, read_manifest
-from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
+from soundingline.pipelines.index_folder import MANIFEST, TermIndex, read_manifest
+from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.bm25 import (
     ScoreBuffers,
     TfWeights,
     TopK,
+    add_bm25,
     check_settings,
     idf,
     searches_at_once,
@@ -35,6 +36,7 @@ from soundingline.pipelines.lexical.likelihood import (
     collection_frequency,
 )
 from soundingline.pipelines.lexical.operators import Filter, parse
+from soundingline.pipelines.lexical.shards import MergedShards, analyse_shard, read_shards
 from soundingline.pipelines.lexical.storage import (
     ARTIFACT_METADATA,
     KIND,
@@ -54,7 +56,7 @@ from soundingline.toolkit.errors import InputError, check_call, check_int, check
 from soundingline.toolkit.files import fingerprint
 
 if TYPE_CHECKING:
-    from soundingline.pipelines.retrieve import BM25, QueryLikelihood
+    from soundingline.pipelines.retrieve import QueryLikelihood
     from soundingline.pipelines.shards import Shard
 
 
@@ -113,7 +115,7 @@ def as_unit(row: Unit | Mapping[str, Any]) -> Unit:
         ) from error
 
 
-class LexicalIndex(OpenedIndex, pt.Artifact):
+class LexicalIndex(TermIndex, pt.Artifact):
     """An inverted index over units of text, for ranking with Lucene's statistics; an artifact of
     PyTerrier's (`pt.Artifact.load`, `build_package`, `from_url`, `from_hf`, `to_hf`).
 
@@ -144,19 +146,12 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
     ARTIFACT_FORMAT = ARTIFACT_METADATA["format"]
     ARTIFACT_PACKAGE_HINT = ARTIFACT_METADATA["package_hint"]
     path: Path
-    _base: LexicalIndex | None = None
+    _opener = "LexicalIndex"  # type: ignore[assignment]
 
     def __init__(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> None:
         path = Path(path)
         manifest = read_manifest(path, KIND, corpus_fingerprint, check_index)
-        super().__init__(path, manifest)
-        self.analyzer: Analyzer = make_analyzer(manifest["analyzer"])
-        if manifest["analyzer_fingerprint"] != self.analyzer.fingerprint:
-            raise InputError(
-                f"the lexical index at '{path}' was made by another version of the analyzer "
-                f"'{self.analyzer.name}'",
-                do=REBUILD,
-            )
+        super().__init__(path, manifest, make_analyzer(manifest["analyzer"]))
         self.docnos = Docnos(StringTable(path / UNITS))
         self.statistics = Statistics.of(manifest)
         self._arrays = load_arrays(path, manifest)
@@ -248,27 +243,6 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
             toks = dict(zip(names[terms].tolist(), frequencies.tolist(), strict=True))
             yield {"docno": self.docnos[number], "toks": toks}
 
-    def over(self, base: LexicalIndex) -> LexicalIndex:
-        """This index of enriched documents, with `base` as the index of the documents themselves.
-        Both number the documents alike."""
-        self._base = base
-        return self
-
-    @property
-    def base(self) -> LexicalIndex:
-        """The index of the documents themselves, which feedback and texts are read from: this
-        index, unless phrases enrich its documents."""
-        return self._base or self
-
-    def __repr__(self) -> str:
-        shown = f"{type(self).__name__}({str(self.path)!r})"
-        return shown if self._base is None else f"{shown}.over({self._base!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._base is None:
-            return super().__reduce__()
-        return _reopened, (self.path, self._base)
-
     @property
     def texts_path(self) -> str:
         """The folder of the index if it stores texts, else empty."""
@@ -306,11 +280,7 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         """Tokens of each document."""
         return self._arrays.lengths
 
-    @overload
-    def document_frequency(self, terms: str) -> int: ...  # type: ignore[overload-overlap]
-    @overload
-    def document_frequency(self, terms: Iterable[str]) -> NDArray[np.int64]: ...
-    def document_frequency(self, terms: str | Iterable[str]) -> int | NDArray[np.int64]:
+    def document_frequency(self, terms: str | Iterable[str]) -> Any:
         """In how many documents an index term occurs (0 if it is unknown); for several terms, an
         array. Analyse text first: `index.analyzer.terms(text)`."""
         if isinstance(terms, str):
@@ -385,13 +355,6 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
         documents, sums = self._buffers.best(*self._likelihood(query, mu), depth)
         return documents, Dirichlet.scores(sums)
 
-    def likelihood_scores(
-        self, query: TermQuery, numbers: NDArray[Any], mu: float = 1000.0
-    ) -> NDArray[np.float32]:
-        """As `scores`, by query likelihood."""
-        check_likelihood(mu, 1)
-        return Dirichlet.scores(self._buffers.of(numbers, *self._likelihood(query, mu)))
-
     def vectors(
         self, numbers: NDArray[Any], largest_share: float = 1.0
     ) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
@@ -408,26 +371,48 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
     ) -> Sequence[RankedList]:
         """See `soundingline.pipelines.engines.engine.Index`; `model` is a `BM25` or a
         `QueryLikelihood`."""
-        if getattr(model, "operators", None):
-            return ranked_lists(self.docnos, [self._operated(q, model, depth) for q in queries])
-        terms = map(self._analysed, queries)
+        ranked = partial(self._ranked, model=model, depth=depth)
+        return ranked_lists(self.docnos, list(map(ranked, queries)))
+
+    def _ranked(self, query: str | TermQuery, model: Any, depth: int) -> TopK:
         if hasattr(model, "mu"):
-            found = [self.search_likelihood(query, model.mu, depth) for query in terms]
-        else:
-            found = [self.search(query, model.k1, model.b, depth) for query in terms]
-        return ranked_lists(self.docnos, found)
+            return self.search_likelihood(self._terms_of(query), model.mu, depth)
+        query, passing = self._without_operators(query, model)
+        if passing is None:
+            return self.search(query, model.k1, model.b, depth)
+        documents, scores = self.search(query, model.k1, model.b, max(1, len(self)))
+        passed = passing.first(documents, depth)
+        return documents[passed], scores[passed]
 
     def score(
         self, queries: Sequence[str | TermQuery], numbers: Sequence[NDArray[Any]], model: Any
     ) -> Sequence[NDArray[np.float32]]:
         """For each query, the scores of the documents of these numbers by `model`."""
-        if getattr(model, "operators", None):
-            pairs = zip(queries, numbers, strict=True)
-            return [self._operated_scores(query, own, model) for query, own in pairs]
-        pairs = zip(map(self._analysed, queries), numbers, strict=True)
+        pairs = zip(queries, numbers, strict=True)
+        return [self._scored(query, own, model) for query, own in pairs]
+
+    def _scored(
+        self, query: str | TermQuery, numbers: NDArray[Any], model: Any
+    ) -> NDArray[np.float32]:
         if hasattr(model, "mu"):
-            return [self.likelihood_scores(query, own, model.mu) for query, own in pairs]
-        return [self.scores(query, own, model.k1, model.b) for query, own in pairs]
+            sums = self._buffers.of(numbers, *self._likelihood(self._terms_of(query), model.mu))
+            return Dirichlet.scores(sums)
+        query, passing = self._without_operators(query, model)
+        scores = self.scores(query, numbers, model.k1, model.b)
+        if passing is not None:
+            scores[np.delete(np.arange(len(scores)), passing.first(numbers))] = 0
+        return scores
+
+    def _without_operators(
+        self, query: str | TermQuery, model: Any
+    ) -> tuple[TermQuery, Filter | None]:
+        """The terms of a query, and what filters its documents if it has operators."""
+        if not isinstance(query, str) or model.operators is None:
+            return self._terms_of(query), None
+        parsed = parse(query)
+        filters = bool(parsed.phrases or parsed.excluded)
+        terms = self.analyzer.terms(parsed.text)
+        return terms, Filter(parsed, self, self.texts_for(model)) if filters else None
 
     def check_model(self, model: Any) -> None:
         """`InputError` for query likelihood where phrases enrich the documents: these are ranked by
@@ -440,95 +425,53 @@ class LexicalIndex(OpenedIndex, pt.Artifact):
             )
 
     @check_call
-    def bm25(self, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> BM25:
-        """A PyTerrier transformer over this index; see `BM25`."""
-        from soundingline.pipelines.retrieve import BM25
-
-        return BM25(k1=k1, b=b, depth=depth, index=self)
-
-    @check_call
     def ql(self, mu: float = 1000.0, depth: int = 1000) -> QueryLikelihood:
         """A PyTerrier transformer over this index; see `QueryLikelihood`."""
         from soundingline.pipelines.retrieve import QueryLikelihood
 
         return QueryLikelihood(mu=mu, depth=depth, index=self)
 
-    def _operated(self, query: str | TermQuery, model: Any, depth: int) -> TopK:
-        """The ranking of a query with operators: the first documents that pass its filter."""
-        if not isinstance(query, str):
-            return self.search(query, model.k1, model.b, depth)
-        parsed = parse(query)
-        terms = self.analyzer.terms(parsed.text)
-        if not (parsed.phrases or parsed.excluded):
-            return self.search(terms, model.k1, model.b, depth)
-        documents, scores = self.search(terms, model.k1, model.b, max(1, len(self)))
-        passed = Filter(parsed, self, self.texts_for(model)).first(documents, depth)
-        return documents[passed], scores[passed]
-
-    def _operated_scores(
-        self, query: str | TermQuery, numbers: NDArray[Any], model: Any
-    ) -> NDArray[np.float32]:
-        if not isinstance(query, str):
-            return self.scores(query, numbers, model.k1, model.b)
-        parsed = parse(query)
-        scores = self.scores(self.analyzer.terms(parsed.text), numbers, model.k1, model.b)
-        passed = Filter(parsed, self, self.texts_for(model)).first(numbers)
-        filtered = np.zeros_like(scores)
-        filtered[passed] = scores[passed]
-        return filtered
-
     def texts_for(self, model: Any) -> Callable[[Sequence[str]], list[Unit]]:
         """What gives the texts of the documents: the collection of a retriever, or this index."""
         collection = getattr(model, "collection", None)
         return getattr(collection, "texts", None) or self.texts
 
-    def _analysed(self, query: str | TermQuery) -> TermQuery:
+    def _terms_of(self, query: str | TermQuery) -> TermQuery:
         return self.analyzer.terms(query) if isinstance(query, str) else query
 
     def _term(self, term: str) -> _Term | None:
-        try:
-            return self._terms[term]
-        except KeyError:
-            number = self.vocabulary.find(term)
+        if term not in self._terms:
             entry = None
-            if number >= 0:
+            if (number := self.vocabulary.find(term)) >= 0:
                 first, last = self._arrays.offsets[number : number + 2].tolist()
                 df = last - first
                 entry = _Term(number, df, idf(self.statistics.documents_with_terms, df))
-            return self._terms.setdefault(term, entry)
+            self._terms[term] = entry
+        return self._terms[term]
 
     def _bm25(self, query: TermQuery, k1: float, b: float) -> _Sums:
         terms, weights = self._weighted(query)
-        return terms, lambda sums: self._tf_weights(k1, b).add(self._arrays, terms, weights, sums)
+        return terms, partial(add_bm25, self._arrays, terms, weights, *self._tf_weights(k1, b))
 
     def _likelihood(self, query: TermQuery, mu: float) -> _Sums:
-        terms, weights, _ = self._known(query)
-        counts = np.array([self._collection_frequency(term) for term in terms.tolist()])
+        known = self._known(query)
+        counts = np.array([self._collection_frequency(term.number) for term, _ in known])
         probabilities = (counts + 1) / (self.statistics.tokens + 1)
-        single = weights.astype(np.float32)
-        return terms, partial(self._dirichlet(mu).add, self._arrays, terms, single, probabilities)
+        terms = np.array([term.number for term, _ in known], np.int64)
+        weights = np.array([weight for _, weight in known], np.float32)
+        return terms, partial(self._dirichlet(mu).add, self._arrays, terms, weights, probabilities)
 
     def _weighted(self, query: TermQuery) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Numbers of the known terms of weight above 0, ascending, and weight times idf."""
-        terms, weights, idfs = self._known(query)
-        return terms, (weights * idfs).astype(np.float32)
+        known = self._known(query)
+        terms = np.array([term.number for term, _ in known], np.int64)
+        return terms, np.array([weight * term.idf for term, weight in known], np.float32)
 
-    def _known(
-        self, query: TermQuery
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """Numbers, weights and idf of the known terms of weight above 0, in the order of the index,
-        so that a score does not depend on the order of the words."""
+    def _known(self, query: TermQuery) -> list[tuple[_Term, float]]:
+        """The known terms of weight above 0 and their weights, in the order of the index, so that a
+        score does not depend on the order of the words."""
         weighted = ((self._term(name), weight) for name, weight in weights_of(query).items())
-        known = sorted((term, weight) for term, weight in weighted if term is not None)
-        return (
-            np.array([term.number for term, _ in known], dtype=np.int64),
-            np.array([weight for _, weight in known], dtype=np.float64),
-            np.array([term.idf for term, _ in known], dtype=np.float64),
-        )
-
-
-def _reopened(path: Path, base: LexicalIndex) -> LexicalIndex:
-    return LexicalIndex.open(path).over(base)
+        return sorted((term, weight) for term, weight in weighted if term is not None)
 
 
 def weights_of(query: TermQuery) -> dict[str, float]:
@@ -637,13 +580,15 @@ class LexicalEngine:
     ) -> None:
         """See `LexicalIndex.build`. If `shards` is above 1, nothing is analysed: the index is made
         of what `build_shard` has made; `InputError` for missing shards."""
-        settings: dict[str, Any] = {"memory_mb": self.memory_mb, "analyzer": self.analyzer}
-        settings |= {"corpus_fingerprint": corpus_fingerprint, "total": length_hint(units) or None}
+        settings: dict[str, Any] = {
+            "analyzer": self.analyzer,
+            "memory_mb": self.memory_mb,
+            "corpus_fingerprint": corpus_fingerprint,
+            "total": length_hint(units) or None,
+        }
         if shards == 1:
             build_index(units, Path(path), **settings)
             return
-        from soundingline.pipelines.lexical.shards import MergedShards
-
         merged = MergedShards(Path(path), shards, self.analyzer, corpus_fingerprint)
         build_index(merged.checked(units), Path(path), analysed=merged.analysed, **settings)
         merged.remove()
@@ -653,24 +598,15 @@ class LexicalEngine:
     ) -> None:
         """Analyse those of all `units` that belong to a shard, for an index at `path` that `build`
         makes of all shards. Several processes may analyse different shards at once."""
-        from soundingline.pipelines.lexical.shards import analyse_shard
-
-        analyse_shard(
-            units,
-            Path(path),
-            shard,
-            analyzer=self.analyzer,
-            memory_mb=self.memory_mb,
-            corpus_fingerprint=corpus_fingerprint,
-        )
+        settings = self.analyzer, self.memory_mb, corpus_fingerprint
+        analyse_shard(units, Path(path), shard, *settings)
 
     def missing_shards(self, path: Path, count: int, corpus_fingerprint: str) -> list[int]:
         """The numbers of the shards that `build` would lack."""
-        from soundingline.pipelines.lexical.shards import missing_shards
+        shards = read_shards(Path(path), count, self.analyzer, corpus_fingerprint)
+        return [number for number, (_, batches) in enumerate(shards) if batches is None]
 
-        return missing_shards(Path(path), count, self.analyzer, corpus_fingerprint)
-
-    def open(self, path: Path, *, corpus_fingerprint: str) -> LexicalIndex:
+    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
         return LexicalIndex.open(path, corpus_fingerprint=corpus_fingerprint)
 
     def notice(self, units: int) -> str:

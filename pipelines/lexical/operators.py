@@ -55,23 +55,21 @@ def parse(query: str) -> ParsedQuery:
 
     def clause(match: re.Match[str]) -> str:
         minus, quoted, _, inner, word = match.groups()
-        if word is not None or minus:
-            excluded.append((word if word is not None else quoted).replace('"', " "))
+        if word or minus:
+            excluded.append((word or quoted).replace('"', " "))
             return " "
-        phrases.append(quoted if quoted is not None else inner)
+        phrases.append(quoted or inner or "")
         return f" {phrases[-1]} "
 
     text = _CLAUSE.sub(clause, _MARKS.sub('"', query)).replace('"', " ")
-    found = (tuple(p for p in listed if p.strip()) for listed in (phrases, excluded))
-    return ParsedQuery(text, *found)
+    return ParsedQuery(text, *(tuple(filter(str.strip, each)) for each in (phrases, excluded)))
 
 
 def check_operators(operators: str | None) -> None:
     """`InputError` for another value than those of `OPERATORS`."""
     if operators not in OPERATORS:
-        raise InputError(
-            f"operators is {operators!r}", valid="phrases, or null for words as they are"
-        )
+        valid = "phrases, or null for words as they are"
+        raise InputError(f"operators is {operators!r}", valid=valid)
 
 
 class Filter:
@@ -87,8 +85,15 @@ class Filter:
 
     def first(self, numbers: NDArray[Any], count: int | None = None) -> NDArray[np.int64]:
         """The positions of the first `count` units (None: of all) that pass, in their order."""
+        possible = np.ones(len(numbers), np.bool_)
+        for _, having in self._required:
+            possible &= np.isin(numbers, having)
+        for words, having in self._excluded:
+            if len(words) == 1:
+                possible &= ~np.isin(numbers, having)
+        positions = np.flatnonzero(possible)
         passed: list[int] = []
-        for position in self._candidates(numbers):
+        for position in np.split(positions, range(_BATCH, len(positions), _BATCH)):
             passed += position[self._verified(numbers[position])].tolist()
             if count is not None and len(passed) >= count:
                 break
@@ -104,17 +109,6 @@ class Filter:
                 having = (self._index.postings(term)[0] for term in terms)
                 clauses.append((words, reduce(np.intersect1d, having)))
         return clauses
-
-    def _candidates(self, numbers: NDArray[Any]) -> list[NDArray[Any]]:
-        """Positions of the units that may pass, in batches."""
-        possible = np.ones(len(numbers), np.bool_)
-        for _, having in self._required:
-            possible &= np.isin(numbers, having)
-        for words, having in self._excluded:
-            if len(words) == 1:
-                possible &= ~np.isin(numbers, having)
-        positions = np.flatnonzero(possible)
-        return np.split(positions, range(_BATCH, len(positions), _BATCH))
 
     def _verified(self, numbers: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether each unit has the phrases of several words, and none of the excluded ones."""

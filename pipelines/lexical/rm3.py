@@ -25,7 +25,7 @@ import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
 
-from soundingline.pipelines.engines.engine import TermQuery, checked_weights
+from soundingline.pipelines.engines.engine import checked_weights
 from soundingline.pipelines.stage import ByArguments
 from soundingline.toolkit.errors import InputError, check_int, check_number
 
@@ -77,7 +77,10 @@ class Feedback(ByArguments, pt.Transformer):
         first = inp.drop_duplicates("qid")
         columns = [name for name in inp.columns if name.startswith("q") or name == "reasoning"]
         out = first[columns].reset_index(drop=True)
-        queries = self._queries(first)
+        if "query_toks" in inp.columns:
+            queries = list(map(checked_weights, first["query_toks"]))
+        else:
+            queries = [Counter(self.index.analyzer.terms(text)) for text in first["query"]]
         rewritten = [
             self._rewritten(query, [(vectors[row], scores[row]) for row in rows_of[qid]])
             for qid, query in zip(first["qid"], queries, strict=True)
@@ -86,11 +89,6 @@ class Feedback(ByArguments, pt.Transformer):
             out = pt.model.push_queries(out, keep_original=True)
         out["query_toks"] = pd.Series(rewritten, dtype=object)
         return out
-
-    def _queries(self, frame: pd.DataFrame) -> list[TermQuery]:
-        if "query_toks" in frame.columns:
-            return [checked_weights(weights) for weights in frame["query_toks"].tolist()]
-        return [self.index.analyzer.terms(text) for text in frame["query"].tolist()]
 
     def _vectors(self, docnos: list[str]) -> list[dict[str, np.float32]]:
         """The feedback terms of each document and their shares."""
@@ -119,7 +117,9 @@ class Feedback(ByArguments, pt.Transformer):
         return {name: np.float32(count) / total for name, count in counts.items()}
 
     def _rewritten(
-        self, query: TermQuery, documents: list[tuple[dict[str, np.float32], np.float32]]
+        self,
+        query: Mapping[str, float],
+        documents: list[tuple[dict[str, np.float32], np.float32]],
     ) -> dict[str, float]:
         # In single precision, as Anserini, because which terms are equal depends on it.
         model: dict[str, np.float32] = {}
@@ -127,8 +127,7 @@ class Feedback(ByArguments, pt.Transformer):
             for name, share in shares.items():
                 model[name] = model.get(name, np.float32(0)) + share * score
         heaviest = sorted(model.items(), key=lambda item: (-item[1], item[0]))[: self.fb_terms]
-        original = query if isinstance(query, Mapping) else Counter(query)
-        mixed = {name: self.original_weight * part for name, part in _unit(original).items()}
+        mixed = {name: self.original_weight * part for name, part in _unit(query).items()}
         for name, part in _unit(dict(heaviest)).items():
             mixed[name] = mixed.get(name, 0.0) + (1 - self.original_weight) * part
         return mixed

@@ -53,7 +53,6 @@ def analyse_shard(
     units: Iterable[Unit],
     path: Path,
     shard: Shard,
-    *,
     analyzer: str,
     memory_mb: int,
     corpus_fingerprint: str,
@@ -97,16 +96,10 @@ def _batches(folder: Path, analyzer: Analyzer, corpus_fingerprint: str) -> list[
     return [Batch(*head, *arrays) for head, *arrays in zip(heads, *columns, strict=False)]
 
 
-def missing_shards(path: Path, count: int, analyzer: str, corpus_fingerprint: str) -> list[int]:
-    """The numbers of the shards that are not complete."""
-    shards = _shards(path, count, analyzer, corpus_fingerprint)
-    return [number for number, (_, batches) in enumerate(shards) if batches is None]
-
-
-def _shards(
+def read_shards(
     path: Path, count: int, analyzer: str, corpus_fingerprint: str
 ) -> list[tuple[Path, list[Batch] | None]]:
-    """The folder of each shard, and what `_batches` reads of it."""
+    """The folder of each shard, and what became of its documents; None if it is not complete."""
     analysis = make_analyzer(analyzer)
     folders = [Shard(number, count).folder(path) for number in range(count)]
     return [(folder, _batches(folder, analysis, corpus_fingerprint)) for folder in folders]
@@ -116,7 +109,7 @@ class MergedShards:
     """The analysed shards of an index at `path`, read as one. `InputError` if one is missing."""
 
     def __init__(self, path: Path, count: int, analyzer: str, corpus_fingerprint: str) -> None:
-        shards = _shards(path, count, analyzer, corpus_fingerprint)
+        shards = read_shards(path, count, analyzer, corpus_fingerprint)
         if missing := [number for number, (_, batches) in enumerate(shards) if batches is None]:
             raise shards_missing(path, missing, count)
         self._folders = [folder for folder, _ in shards]

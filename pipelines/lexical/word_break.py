@@ -141,19 +141,13 @@ _LETTER_PICTURES = "[\u2139\u24c2\U0001f170\U0001f171\U0001f17e\U0001f17f]"
 
 
 class _Unicode(NamedTuple):
-    """The patterns of text that is not ASCII.
-
-    - `token`: the longest token, unless the piece has one of the two below.
-    - `kinds`: each kind of token alone.
-    - `two_readings`: a letter that is a picture too.
-    - `marked_row`: the start of a row of underscores with marks between them.
-    - `no_token`: a row, possibly empty, of characters that are no token without others.
-    """
+    """The patterns of text that is not ASCII. `token` is the longest token, unless the piece is
+    `ambiguous`; `kinds` is each kind of token alone, and `no_token` a row, possibly empty, of
+    characters that are no token without others."""
 
     token: re.Pattern[str]
+    ambiguous: re.Pattern[str]
     kinds: tuple[re.Pattern[str], ...]
-    two_readings: re.Pattern[str]
-    marked_row: re.Pattern[str]
     no_token: re.Pattern[str]
 
 
@@ -161,13 +155,9 @@ class _Unicode(NamedTuple):
 def _unicode() -> _Unicode:
     # Not on import: compiling them takes time, and ASCII text needs none.
     kinds = (_WORD, _COMPLEX, _SINGLE, _PICTURES)
-    return _Unicode(
-        re.compile("|".join(kinds)),
-        tuple(map(re.compile, kinds)),
-        re.compile(_LETTER_PICTURES),
-        re.compile(_MARKED),
-        re.compile(_NO_TOKEN),
-    )
+    token, ambiguous, no_token = "|".join(kinds), f"{_LETTER_PICTURES}|{_MARKED}", _NO_TOKEN
+    patterns = map(re.compile, (token, ambiguous, no_token, *kinds))
+    return _Unicode(next(patterns), next(patterns), no_token=next(patterns), kinds=tuple(patterns))
 
 
 # White space for Python, but a word character (ExtendNumLet) for Annex #29.
@@ -190,7 +180,7 @@ def segment(text: str) -> list[str]:
 
 def _segment_piece(piece: str) -> list[str]:
     patterns = _unicode()
-    if patterns.two_readings.search(piece) or patterns.marked_row.search(piece):
+    if patterns.ambiguous.search(piece):
         return scan(piece)
     words: list[str] = patterns.token.findall(piece)
     # Every character is at most two UTF-16 units.

@@ -81,12 +81,9 @@ def compare_collection(folder, work):
     anserini = AnseriniEngine().open(work / "theirs")
     lexical = LexicalIndex.build(units, work / "ours")
     for settings in [*BM25, {"mu": 1000.0}]:
-        search, retriever = (
-            (anserini.lucene_ql, lexical.ql)
-            if "mu" in settings
-            else (anserini.lucene, lexical.bm25)
-        )
-        rankings = search(list(queries["query"]), **settings)
+        model = "ql" if "mu" in settings else "bm25"
+        retriever = getattr(lexical, model)
+        rankings = anserini.lucene(list(queries["query"]), getattr(anserini, model)(**settings))
         theirs = [dict(zip(ranking.docnos, ranking.scores, strict=True)) for ranking in rankings]
         ours = retriever(**settings).transform(queries)
         name = f"{folder.name}, {settings}, {(ours['score'] == 0).sum():,} of score 0"

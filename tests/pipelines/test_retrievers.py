@@ -1,177 +1,381 @@
-"""What every retriever over an index shares: frames, queries, equality, binding, a cut depth."""
+"""The contracts of engines and of retrievers: every row of the two tables passes every test."""
 
 from __future__ import annotations
 
 import pickle
 import threading
-import zlib
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyterrier as pt
 import pytest
+from support.engines import an_engine
+from support.stub_encoder import StubSparse, vector_engine
 
-from soundingline.pipelines.engines.engine import NOTHING, RankedList, ranked_lists
+from soundingline.pipelines.engines.opensearch import OpenSearchIndex
 from soundingline.pipelines.engines.pisa import PisaEngine
-from soundingline.pipelines.index_folder import OpenedIndex, is_index, read_manifest, write_manifest
-from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
+from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
+from soundingline.pipelines.index_folder import OpenedIndex, TermIndex
+from soundingline.pipelines.learned.encoding import encode_corpus
+from soundingline.pipelines.learned.impacts import ImpactIndex
+from soundingline.pipelines.lexical.analyzers import make_analyzer
+from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.pipelines.lexical.rm3 import Feedback
-from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood, Retriever, ranked
+from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
-
-class Letters(OpenedIndex):
-    """Ranks the letters of a query, the last one first."""
-
-    def rank(self, queries, model, depth):
-        letters = [query[::-1][:depth] for query in queries]
-        return [RankedList(list(each), range(len(each), 0, -1)) for each in letters]
+WORDS = ["alpha", "beta", "running", "gammas", "delta", "naïve", "3.14"]
+TERMS = make_analyzer().terms
 
 
-def backwards(name="letters", **settings):
-    return Retriever(index=Letters(Path(name), {"corpus_fingerprint": "c"}), **settings)
+def corpus():
+    """Each text of the first half is again in the second one, and one unit has no term."""
+    random = np.random.default_rng(3)
+    texts = [" ".join(random.choice(WORDS, size=random.integers(1, 12))) for _ in range(40)]
+    texts += [f"omega {text}" for text in texts[:3]]
+    units = [Unit(f"ünit {n:03}%p0", "Omega" if n % 9 == 0 else "", t) for n, t in enumerate(texts)]
+    copies = [Unit(f"ünit {n + 500}%p0", unit.title, unit.text) for n, unit in enumerate(units)]
+    return [*units, *copies, Unit("ünit none", "", "")]
 
 
-def frame(**columns):
-    return pd.DataFrame({"qid": [f"q{n}" for n in range(len(*columns.values()))], **columns})
+QUERIES = pd.DataFrame(
+    [
+        ("q1", "the of", "a"),
+        ("q2", "Omega running", "b"),
+        ("q3", "nowhere", "c"),
+        ("q4", "the naïve 3.14 nowhere", "d"),
+    ],
+    columns=["qid", "query", "reasoning"],
+)
+ENGINES = ("lexical", "anserini", "pisa", "opensearch")
 
 
-def test_rows_keep_every_column_and_old_results_give_way():
-    queries = frame(query=["ab", "", "c"]).assign(reasoning=["x", "y", "z"], rank=9)
-    ranking = backwards()(queries)
-    assert list(ranking.columns) == ["qid", "query", "reasoning", "docno", "score", "rank"]
-    rows = ranking[["qid", "reasoning", "docno", "score", "rank"]].to_numpy().tolist()
-    assert rows == [["q0", "x", "b", 2, 0], ["q0", "x", "a", 1, 1], ["q2", "z", "c", 1, 0]]
-    assert len(backwards()(queries[:0])) == 0
+class Opened:
+    """Each engine, and what it built of the corpus, made when it is first needed."""
 
+    def __init__(self, folder, stack):
+        self.folder, self.stack, self.made = folder, stack, {}
 
-@pytest.mark.parametrize("query", [None, 3, float("nan"), ["a"]])
-def test_a_query_that_is_no_text_is_refused(query):
-    with pytest.raises(InputError, match=r"query holds .* valid: text"):
-        backwards()(frame(query=[query]))
-
-
-@pytest.mark.parametrize("weights", ["a", ["a"], {"a": -1}, {"a": float("inf")}])
-def test_weights_that_are_no_weights_are_refused(weights):
-    with pytest.raises(InputError, match=r"(query_toks holds|weight -?\w+ of term 'a').*valid"):
-        backwards()(frame(query_toks=[weights]))
-
-
-def test_retrievers_are_equal_by_class_index_and_settings():
-    one, same = backwards(), backwards()
-    assert one == same and hash(one) == hash(same)
-    assert one not in (backwards("others"), backwards(depth=3), "letters")
-    assert repr(one) == "Retriever(depth=1000, index=Letters.open('letters'))"
-    assert one.fuse_rank_cutoff(3) == backwards(depth=3)
-    assert one.fuse_rank_cutoff(1000) is None
-
-
-def test_ids_are_read_for_all_queries_together():
-    docnos = np.array(["a", "b", "c"], dtype=object)
-    parts = [(np.array([2, 0]), np.array([5.0, 4.0])), (np.array([], int), np.array([]))]
-    rankings = ranked_lists(docnos, parts)
-    assert [list(ranking.docnos) for ranking in rankings] == [["c", "a"], []]
-    assert ranked(frame(query=["x", "y"]), rankings)["docno"].tolist() == ["c", "a"]
-    assert len(ranked(frame(query=["x"]), [NOTHING])) == 0
-
-
-def test_an_opened_index_is_its_folder_and_its_corpus(tmp_path):
-    units = [Unit("d1", "", "old mill"), Unit("d2", "", "river")]
-    index = LexicalIndex.build(units, tmp_path / "one", corpus_fingerprint="c")
-    other = LexicalIndex.build(units, tmp_path / "two", corpus_fingerprint="c")
-    assert index == LexicalIndex.open(tmp_path / "one") != other
-    assert index != OpenedIndex(index.path, index.manifest)
-    assert pickle.loads(pickle.dumps(index)) == index
-
-
-def test_a_folder_is_an_index_of_its_own_kind_alone(tmp_path):
-    (tmp_path / "data.bin").write_bytes(b"1234")
-    write_manifest(tmp_path, "ours", {"corpus_fingerprint": "c"})
-    assert is_index(tmp_path, "ours") and not is_index(tmp_path, "theirs")
-    files = read_manifest(tmp_path, "ours", "c")["files"]
-    assert files == {"data.bin": {"bytes": 4, "crc32": f"{zlib.crc32(b'1234'):08x}"}}
-    with pytest.raises(InputError, match=r"the format soundingline-ours, version 3\. valid: sound"):
-        read_manifest(tmp_path, "theirs", "c")
-
-
-QUERY = pd.DataFrame({"qid": ["1"], "query": ["alpha"]})
+    def __call__(self, name):
+        if name not in self.made:
+            engine = self.stack.enter_context(an_engine(name))
+            engine.build(corpus(), self.folder / name, corpus_fingerprint="c1")
+            index = engine.open(self.folder / name, corpus_fingerprint="c1")
+            self.made[name] = engine, index
+        return self.made[name]
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory):
-    texts = ["alpha beta", "beta gamma", *["delta"] * 20]
-    units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
-    path = tmp_path_factory.mktemp("retrievers") / "index"
-    return LexicalIndex.build(units, path)
+def opened(tmp_path_factory):
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        # osmem-server computes another BM25, which the probe refuses: see `test_opensearch`.
+        patch.setattr(OpenSearchIndex, "_probe", lambda *arguments: 1.0)
+        yield Opened(tmp_path_factory.mktemp("engines"), stack)
 
 
-def over(index):
-    return Collection("c1", index=index)
+@pytest.fixture(params=ENGINES)
+def built(request, opened):
+    """An engine and its index."""
+    return opened(request.param)
 
 
-def test_bm25_and_ql_rank_as_the_index_s_own(index):
-    for retriever, own in (
+def test_an_index_counts_its_units_and_their_terms(built):
+    engine, index = built
+    held = Counter(term for unit in corpus() for term in {*TERMS(unit.contents)})
+    for term in [*held, "absent", "running", ""]:
+        assert index.document_frequency(term) == held[term]
+    assert len(index) == len(corpus()) - (engine.name == "anserini")  # which omits the empty one
+
+
+def test_an_opened_index_is_its_folder_and_its_corpus(built, tmp_path):
+    engine, index = built
+    again = engine.open(index.path)
+    assert index == again and hash(index) == hash(again)
+    assert index != OpenedIndex(index.path, index.manifest)
+    other = pickle.loads(pickle.dumps(index))
+    assert other == index and repr(other) == repr(index)
+    queries = QUERIES["query"].tolist()
+    theirs, ours = (one.rank(queries, one.bm25(), 5) for one in (other, index))
+    assert [list(a.docnos) for a in theirs] == [list(a.docnos) for a in ours]
+    with pytest.raises(InputError, match=r"another corpus.*'c1'.*build it again"):
+        engine.open(index.path, corpus_fingerprint="c2")
+    with pytest.raises(InputError, match=f"there is no {engine.name} index"):
+        engine.open(tmp_path / "absent", corpus_fingerprint="c1")
+
+
+@pytest.mark.parametrize("name", ["lexical", "pisa", "opensearch"])
+def test_an_index_of_another_analyzer_is_refused(name, opened):
+    engine, index = opened(name)
+    if name == "lexical":  # opens with the analyzer that its manifest names
+        with pytest.raises(InputError, match="another analyzer than 'standard'"):
+            TermIndex(index.path, index.manifest, make_analyzer("standard"))
+    else:
+        with pytest.raises(InputError, match=r"another analyzer than 'standard'.*build it again"):
+            replace(engine, analyzer="standard").open(index.path)
+
+
+def test_a_build_that_fails_leaves_nothing(built, tmp_path):
+    engine, _ = built
+
+    def broken():
+        yield from corpus()[:5]
+        raise OSError("the disk went away")
+
+    for units, error in [
+        (broken(), pytest.raises(OSError, match="went away")),
+        (corpus()[:1] * 2, pytest.raises(InputError, match=r"comes twice|same id")),
+        ([], pytest.raises(InputError, match="corpus is empty")),
+    ]:
+        with error as raised:
+            engine.build(units, tmp_path / "x", corpus_fingerprint=str(error))
+        assert "\n" not in str(raised.value) and list(tmp_path.iterdir()) == []
+
+
+class Weights(NamedTuple):
+    """Encodes the queries that the units answer."""
+
+    def queries(self, texts):
+        answered = [any(word in text for word in ("Omega", "naïve")) for text in texts]
+        return [
+            {"t50": 1.0, f"t{len(text) % 50}": 3.0} if a else {}
+            for a, text in zip(answered, texts, strict=True)
+        ]
+
+
+def learned(name, folder):
+    if name == "impacts":
+        made = encode_corpus(corpus(), StubSparse(), folder / "blocks", corpus_fingerprint="c")
+        terms = [f"t{number}" for number in range(52)]
+        return ImpactIndex.build(made, terms, folder / "index").retriever(Weights())
+    pytest.importorskip("sentence_transformers")
+    engine = vector_engine(name)
+    engine.build(corpus(), folder / "index", corpus_fingerprint="c")
+    return engine.open(folder / "index", corpus_fingerprint="c").retriever()
+
+
+def fused(fusion, index, depth=1000):
+    return fusion(index.bm25(), index.ql(), depth=depth)
+
+
+ENGINES_OF = {"bm25": ENGINES, "ql": ("lexical", "anserini"), "rm3": set(ENGINES) - {"pisa"}}
+LEXICAL = {
+    "rm3 of ql": lambda index, **depth: index.ql(**depth).rm3(fb_docs=2),
+    "operators": lambda index, **depth: BM25(index=index, operators="phrases", **depth),
+    "rrf": partial(fused, ReciprocalRankFusion),
+    "interpolation": partial(fused, Interpolation),
+}
+MODELS = {
+    "bm25": lambda index, **depth: index.bm25(**depth),
+    "ql": lambda index, **depth: index.ql(**depth),
+    "rm3": lambda index, **depth: index.bm25(**depth).rm3(fb_docs=2),
+    **LEXICAL,
+}
+VECTORS = ["dense", "colbert"]
+RETRIEVERS = [(model, engine) for model, names in ENGINES_OF.items() for engine in sorted(names)]
+RETRIEVERS += [(model, "lexical") for model in LEXICAL]
+RETRIEVERS += [("learned", name) for name in ("impacts", *VECTORS)]
+
+
+@pytest.fixture(params=RETRIEVERS, ids="-".join)
+def make(request, opened, tmp_path_factory):
+    """Makes the retriever of a row, with another depth if it is given one."""
+    model, engine = request.param
+    if model != "learned":
+        return partial(MODELS[model], opened(engine)[1])
+    if engine not in opened.made:
+        opened.made[engine] = learned(engine, tmp_path_factory.mktemp(engine))
+    return lambda depth=1000: opened.made[engine].at_depth(depth)
+
+
+@pytest.fixture
+def row(request, make):
+    return request.node.callspec.params["make"]
+
+
+def test_rows_are_ranked_and_keep_every_column_of_their_query(make, row):
+    inp = QUERIES.assign(score=9.0, rank=7, qx="x")
+    found = make()(inp)
+    assert {*inp.columns, "docno", "score", "rank"} <= {*found.columns}
+    assert {*found["qx"]} == {"x"}
+    answered = ["q1", "q2", "q3", "q4"] if row[1] in VECTORS else ["q2", "q4"]
+    assert list(dict.fromkeys(found["qid"])) == answered
+    assert (found["score"].dtype, found["rank"].dtype) == ("float64", "int64")
+    for qid, rows in found.groupby("qid"):
+        assert rows["rank"].tolist() == list(range(len(rows)))
+        assert rows["score"].is_monotonic_decreasing and len({*rows["docno"]}) == len(rows)
+        (query,) = QUERIES[QUERIES["qid"] == qid].to_dict("records")
+        assert {*rows["query"]} == {query["query"]} and {*rows["reasoning"]} == {query["reasoning"]}
+        # A unit of the second half has the score of its original, and follows it.
+        ranks = {docno[5:8]: rank for rank, docno in enumerate(rows["docno"]) if "%" in docno}
+        pairs = [(f"{n:03}", f"{n + 500}") for n in range(43)]
+        assert all((one in ranks) == (other in ranks) for one, other in pairs)
+        assert all(ranks[one] < ranks[other] for one, other in pairs if one in ranks)
+
+
+def test_no_result_is_an_empty_frame_of_the_same_columns_and_types(make, row):
+    full, none = make()(QUERIES), make()(QUERIES[:0])
+    assert len(none) == 0 and list(none.columns) == list(full.columns)
+    assert (none["score"].dtype, none["rank"].dtype) == (full["score"].dtype, full["rank"].dtype)
+    if row[1] not in VECTORS:
+        assert len(make()(QUERIES[:1])) == 0
+
+
+def test_a_shallower_ranking_is_the_beginning_of_a_deeper_one(make, row):
+    deep = make(depth=30)(QUERIES)
+    shallow = make(depth=3)(QUERIES)
+    first = deep[deep["rank"] < 3].reset_index(drop=True)
+    assert shallow.groupby("qid").size().max() == 3
+    if row[0] in ("rrf", "interpolation"):  # of rankings of that depth
+        return
+    if row[1] != "anserini":  # which lowers equal scores by a millionth a place
+        np.testing.assert_allclose(shallow["score"], first["score"], rtol=1e-6)
+    if row[1] != "pisa":  # which chooses among equal ones at the cut
+        assert shallow["docno"].tolist() == first["docno"].tolist()
+        cut = (make(depth=30) % 3).compile()
+        pd.testing.assert_frame_equal(cut(QUERIES), first, check_dtype=False)
+    assert make(depth=30).fuse_rank_cutoff(40) is None
+
+
+def test_retrievers_are_equal_by_class_index_and_settings(make, row):
+    one, same, other = make(), make(), make(depth=7)
+    assert one == same and hash(one) == hash(same) and repr(one) == repr(same)
+    assert other not in (one, "text") and "depth=7" in repr(other)
+    if row[1] in VECTORS:  # drawn by a local class
+        return
+    again = pickle.loads(pickle.dumps(other))
+    assert again == other
+    pd.testing.assert_frame_equal(again(QUERIES), other(QUERIES), rtol=1e-6)
+
+
+def test_many_threads_get_what_one_gets(make):
+    retriever = make(depth=20)
+    words = [" ".join(pair) for pair in zip(WORDS, [*WORDS[1:], "omega"], strict=True)]
+    frames = [pd.DataFrame({"qid": ["1"], "query": [text]}) for text in words]
+    alone = [retriever(frame) for frame in frames]
+    with ThreadPoolExecutor(16) as pool:
+        for found, expected in zip(pool.map(retriever, frames * 6), alone * 6, strict=True):
+            pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
+
+
+def test_weights_by_term_rank_as_the_same_words_repeated(make, row):
+    if row[0] in ("learned", "rrf", "interpolation") or row == ("rm3", "anserini"):
+        return
+    words = pd.DataFrame({"qid": ["1"], "query": ["omega omega running Running"]})
+    toks = [{"omega": 2.0, "run": 2.0, "delta": 0.0}]
+    for weighted in (
+        words.assign(query_toks=toks),
+        pd.DataFrame({"qid": ["1"], "query_toks": toks}),
+    ):
+        found, expected = make()(weighted), make()(words)
+        assert found["docno"].tolist() == expected["docno"].tolist()
+        np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        *(({"query": value}, "query holds .* valid: text") for value in (None, 3, ["a"])),
+        ({"query_toks": "a"}, "query_toks holds"),
+        *(
+            ({"query_toks": {"a": weight}}, "weight .* of term 'a'")
+            for weight in (-1, float("inf"))
+        ),
+    ],
+)
+def test_a_query_of_another_kind_is_refused(query, message, opened):
+    for name in ENGINES:
+        _, index = opened(name)
+        with pytest.raises(InputError, match=message):
+            index.bm25()(pd.DataFrame([{"qid": "1", **query}]))
+
+
+def test_an_input_without_its_columns_is_refused_and_can_be_inspected(make, row):
+    for columns in (["qid"], ["query"], ["query", "docno"], ["qid", "docno"]):
+        with pytest.raises(pt.validate.InputValidationError):
+            make()(pd.DataFrame(columns=columns))
+    assert ["qid", "query"] in pt.inspect.transformer_inputs(make())
+    made = pt.inspect.transformer_outputs(make(), ["qid", "query"])
+    assert {"qid", "query", "docno", "score", "rank"} <= {*made}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"k1": k1} for k1 in (-0.1, float("nan"), float("inf"), "much")),
+        *({"b": b} for b in (1.01, -0.01)),
+        *({"depth": depth} for depth in (0, 2.5)),
+        *({"mu": mu} for mu in (0, -5, float("nan"), float("inf"), "much")),
+        *({"original_weight": weight} for weight in (-0.1, 1.1, float("nan"))),
+        *({"fb_docs": count} for count in (0, 2.5)),
+        *({"fb_terms": count} for count in (0, "many")),
+    ],
+    ids=str,
+)
+def test_settings_without_meaning_are_refused_where_they_are_given(settings, opened):
+    (name,) = settings
+    if name in ("k1", "b", "depth"):
+        with pytest.raises(InputError, match="valid: "):
+            opened("lexical")[1].search(["alpha"], **settings)
+    for retriever in (BM25, QueryLikelihood, RM3):
+        if name in retriever.__dataclass_fields__:
+            with pytest.raises(InputError, match=rf"{name}.* valid: "):
+                retriever(**settings)
+
+
+def test_a_mistyped_argument_is_answered_with_the_nearest(built):
+    _, index = built
+    with pytest.raises(TypeError, match=r"bm25 has no argument 'k'.*did you mean k1\?"):
+        index.bm25(k=1)
+    with pytest.raises(TypeError, match=r"rm3 has no argument 'docs'"):
+        index.bm25().rm3(docs=1)
+
+
+QUERY = QUERIES.iloc[[1]]
+
+
+def test_a_bound_retriever_ranks_as_the_index_s_own_and_leaves_the_first_as_it_was(opened):
+    _, index = opened("lexical")
+    over = Collection("c1", index=index)
+    for retriever, own in [
         (BM25(k1=2, depth=5), index.bm25(k1=2, depth=5)),
         (QueryLikelihood(mu=20, depth=5), index.ql(mu=20, depth=5)),
-        (BM25(), index.bm25()),
-        (QueryLikelihood(), index.ql()),
-    ):
-        assert retriever.bind(over(index))(QUERY).equals(own(QUERY))
+        (RM3(fb_docs=2), index.bm25() >> Feedback(index, fb_docs=2) >> index.bm25()),
+    ]:
+        bound = retriever.bind(over)
+        assert bound(QUERY).equals(own(QUERY))
+        assert retriever.collection is None and bound.collection == over
+        assert bound != retriever and bound != retriever.bind(Collection("c2", index=index))
+        again = retriever.bind(over)
+        assert again == bound and hash(again) == hash(bound)
+        with pytest.raises(InputError, match=r"is not bound.*index\.bm25"):
+            retriever(QUERY)
+    assert (BM25(k1=2).bind(over) % 1).compile() == BM25(k1=2, depth=1).bind(over) % 1
 
 
-def test_feedback_finds_documents_that_the_words_do_not(index):
-    bm25 = BM25().bind(over(index))
-    assert bm25(QUERY)["docno"].tolist() == ["d0"]
-    ranking = RM3(depth=5).bind(over(index))(QUERY)
-    assert ranking["docno"].tolist() == ["d0", "d1"]
-    retriever = index.bm25(depth=5)
-    assert ranking.equals((retriever >> Feedback(index) >> retriever)(QUERY))
-    few = RM3(fb_terms=3, fb_docs=1, original_weight=1.0).bind(over(index))(QUERY)
-    assert few["score"].iloc[0] == bm25(QUERY)["score"].iloc[0]
-
-
-def test_an_engine_without_feedback_or_likelihood_is_refused_before_it_builds():
+def test_an_engine_that_lacks_a_model_is_refused_before_it_builds():
     for retriever in (RM3(), QueryLikelihood()):
         with pytest.raises(InputError, match=r"pisa offers no .*valid: bm25.*engine=lexical"):
             retriever.validate(PisaEngine())
         retriever.validate(LexicalEngine())
 
 
-def test_a_retriever_that_is_not_bound_says_what_to_do():
-    with pytest.raises(InputError, match=r"BM25 is not bound.*index\.bm25"):
-        BM25()(QUERY)
-
-
-def test_binding_gives_a_copy_and_leaves_the_retriever_as_it_was(index):
-    retriever = BM25(k1=2)
-    bound = retriever.bind(over(index))
-    assert retriever.collection is None and bound.collection == over(index)
-    assert bound != retriever and retriever == BM25(k1=2)
-    again = retriever.bind(over(index))
-    assert again == bound and hash(again) == hash(bound)
-    assert bound != retriever.bind(Collection("c2", index=index))
-    assert bound != BM25(k1=3).bind(over(index))
-
-
-def test_64_threads_bind_and_search_at_once(index):
-    retriever = BM25(depth=5)
+def test_64_threads_bind_and_search_at_once(opened):
+    _, index = opened("lexical")
+    retriever, start = BM25(depth=5), threading.Barrier(64)
     expected = index.bm25(depth=5)(QUERY)
-    start = threading.Barrier(64)
 
     def search(_):
         start.wait()
-        return bool(retriever.bind(over(index))(QUERY).equals(expected))
+        return retriever.bind(Collection("c1", index=index))(QUERY).equals(expected)
 
     with ThreadPoolExecutor(64) as pool:
         assert all(pool.map(search, range(64)))
     assert retriever.collection is None
-
-
-def test_a_cutoff_is_taken_into_the_retriever(index):
-    retriever = BM25(k1=2).bind(over(index))
-    cut = (retriever % 1).compile()
-    assert cut == BM25(k1=2, depth=1).bind(over(index)) % 1
-    assert len(cut(pd.DataFrame({"qid": ["1"], "query": ["beta"]}))) == 1

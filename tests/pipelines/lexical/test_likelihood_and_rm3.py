@@ -97,24 +97,6 @@ def test_another_mu_gives_other_scores(tmp_path):
     assert len(found) == 2
 
 
-@pytest.mark.parametrize(
-    "setting", [*({"mu": mu} for mu in (0, -5, math.nan, math.inf, "much")), {"depth": 0}]
-)
-def test_settings_of_query_likelihood_without_meaning_are_refused(setting, tmp_path):
-    index = build(["alpha"], tmp_path)
-    with pytest.raises(InputError, match="valid: "):
-        index.ql(**setting)
-    with pytest.raises(InputError, match="valid: "):
-        index.search_likelihood(["alpha"], **setting)
-
-
-def test_no_known_term_gives_no_document(tmp_path):
-    index = build(["alpha"], tmp_path)
-    for query in ([], {}, ["unknown"], {"alpha": 0.0}):
-        documents, scores = index.search_likelihood(query)
-        assert len(documents) == len(scores) == 0
-
-
 def build(texts, folder, analyzer="whitespace"):
     units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
     return LexicalIndex.build(units, Path(folder) / "index", analyzer=analyzer)
@@ -280,22 +262,6 @@ def test_scores_that_are_no_weights_are_refused(score, tmp_path):
     index = build(["aa"], tmp_path)
     with pytest.raises(InputError, match=f"score {score} came to RM3"):
         Feedback(index)(ranking({"d0": score}))
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        *({"original_weight": weight} for weight in (-0.1, 1.1, float("nan"))),
-        *({"fb_docs": count} for count in (0, 2.5)),
-        *({"fb_terms": count} for count in (0, "many")),
-    ],
-)
-def test_settings_of_feedback_without_meaning_are_refused(setting, tmp_path):
-    index = build(["aa"], tmp_path)
-    with pytest.raises(InputError, match="valid: "):
-        Feedback(index, **setting)
-    with pytest.raises(InputError, match="valid: "):
-        index.bm25().rm3(**setting)
 
 
 def test_it_equals_another_of_the_same_settings_and_can_be_inspected(tmp_path):
