@@ -37,15 +37,13 @@ from rich.segment import Segment
 from rich.text import Text
 
 LINE_SECONDS = 60.0  # between two lines about progress where there is no terminal
-_LINES = "\t\n"
-_REPLACEMENT = 0xFFFD
 # Each character has one replacement, so that widths and styled spans do not change. Control
 # characters of ASCII become Unicode's pictures of them. Those of Latin-1, the embeddings, overrides
 # and isolates that reorder a line (Unicode Standard Annex 9), and halves of surrogate pairs, which
 # UTF-8 cannot represent, become U+FFFD.
 _REPLACED = ((0x80, 0xA0), (0x202A, 0x202F), (0x2066, 0x206A), (0xD800, 0xE000))
-_VISIBLE = {code: _REPLACEMENT for first, end in _REPLACED for code in range(first, end)}
-_VISIBLE |= {code: 0x2400 + code for code in range(0x20) if chr(code) not in _LINES}
+_VISIBLE = {code: 0xFFFD for first, end in _REPLACED for code in range(first, end)}
+_VISIBLE |= {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}
 _VISIBLE[0x7F] = 0x2421
 _silent: ContextVar[bool] = ContextVar("whether consoles print nothing", default=False)
 
@@ -70,9 +68,8 @@ def print_next(line: str) -> None:
 def print_traceback(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Print a traceback on standard error without control characters, because an error may quote
-    any text. If the error passed through the user's own code, a last line names the place there.
-    This replaces `sys.excepthook`."""
+    """Print a traceback on standard error without control characters (an error may quote any text)
+    and, if it passed through the user's own code, the place there. Replaces `sys.excepthook`."""
     text = "".join(traceback.format_exception(kind, error, trace))
     sys.stderr.write(escape_control(text))
     if users_frame(text):
@@ -132,22 +129,18 @@ class _PlainColumn(TextColumn):
         return Text(escape_control(self.text_format.format(task=task)))
 
 
-_NOTE = 16  # columns for it
-
-
 class _NameColumn(_PlainColumn):
-    """A description, cut in its middle where the line has no room for it: counts, times and a
-    note come first."""
+    """A description, cut in its middle to the `columns` that counts, times and a note leave."""
 
     def __init__(self, columns: int) -> None:
         super().__init__("{task.description}")
-        self._columns = columns  # of the line, without the other parts
+        self._columns = columns
 
     def render(self, task: Task) -> Text:
         text = super().render(task).plain
-        room = max(self._columns - (_NOTE if task.fields["note"] else 0), 20)
-        if cell_len(text) > room:
-            text = f"{text[: room // 3]}…{text[len(text) - room + room // 3 + 1 :]}"
+        columns = max(self._columns - (16 if task.fields["note"] else 0), 20)
+        if cell_len(text) > columns:
+            text = f"{text[: columns // 3]}…{text[len(text) - columns + columns // 3 + 1 :]}"
         return Text(text)
 
 
@@ -167,17 +160,18 @@ class _ProgressLines(Progress):
     def start(self) -> None:
         """See Rich. A thread prints the lines, because a single step may take an hour."""
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._print_lines, name="progress", daemon=True)
+
+        def print_lines() -> None:
+            while not self._ended.wait(LINE_SECONDS):
+                self.print_state()
+
+        self._thread = threading.Thread(target=print_lines, name="progress", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """See Rich."""
         self._ended.set()
         self._thread.join()
-
-    def _print_lines(self) -> None:
-        while not self._ended.wait(LINE_SECONDS):
-            self.print_state()
 
     def print_state(self) -> None:
         """Print one line for each task."""
@@ -280,18 +274,13 @@ def users_frame(traceback: str) -> Frame | None:
 
 
 def in_one_line(traceback: str) -> str:
-    """A traceback in one line, such as `agent.py:12 raised ValueError: bad value`.
-
-    The line is the innermost one of the user's code, or of ours without any. If our code raised the
-    error, our line comes first. Of chained exceptions, it is the last one that passed through the
-    user's code.
-    """
+    """A traceback in one line, such as `agent.py:12 raised ValueError: bad value`. The place is the
+    innermost line of the user's code, or of ours without any. If our code raised the error, our
+    line comes first. Of chained exceptions, the last one that passed through the user's code
+    counts."""
     users, own, error = _blame(traceback)
-    if users is None or own is None:
-        return f"{own} raised {error}" if own else error
-    return (
-        f"{users} raised {error}" if own == users else f"{own}, called from {users}, raised {error}"
-    )
+    called = f", called from {users}," if users and users != own else ""
+    return f"{own}{called} raised {error}" if own else error
 
 
 def exception_of(traceback: str) -> str:
@@ -302,14 +291,14 @@ def exception_of(traceback: str) -> str:
 def _blame(traceback: str) -> tuple[Frame | None, Frame | None, str]:
     """The innermost line of the user's code, the innermost line outside libraries, and the
     exception."""
-    found: tuple[Frame | None, Frame | None, str] = (None, None, "")
+    blame: tuple[Frame | None, Frame | None, str] = (None, None, "")
     for block in _CHAINED.split(traceback):
         frames = [Frame(match["path"], int(match["line"])) for match in _FRAME.finditer(block)]
         own = [frame for frame in frames if not frame.is_library]
         users = [frame for frame in own if not frame.is_ours]
-        if users or found[0] is None:
-            found = (users[-1] if users else None, own[-1] if own else None, _exception(block))
-    return found
+        if users or blame[0] is None:
+            blame = (users[-1] if users else None, own[-1] if own else None, _exception(block))
+    return blame
 
 
 def _exception(block: str) -> str:

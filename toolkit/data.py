@@ -17,10 +17,8 @@ Qrels = Mapping[str, Mapping[str, int]]
 
 
 def parent(unit_id: str) -> str:
-    """The document that a unit belongs to: `d1%p3` -> `d1`, `d1` -> `d1`.
-
-    Only a final `%p<digits>` counts, so that a docid which holds `%p` elsewhere stays whole.
-    """
+    """The document that a unit belongs to: `d1%p3` -> `d1`, `d1` -> `d1`. Only a final `%p<digits>`
+    counts, because a docid may contain `%p`."""
     if PASSAGE_MARK not in unit_id:  # called for every hit of every ranking
         return unit_id
     head, mark, tail = unit_id.rpartition(PASSAGE_MARK)
@@ -78,10 +76,8 @@ class StatedFact(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What is indexed and retrieved: a whole document, its head, or one passage.
-
-    `text` excludes the title; `contents` is what an engine indexes (title in front).
-    """
+    """What is indexed and retrieved: a whole document, its head, or one passage. `text` excludes
+    the title; `contents` is what an engine indexes (title in front)."""
 
     unit_id: str
     title: str
@@ -103,11 +99,8 @@ class Lines(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """One row of a ranking. `rank` counts from 1.
-
-    The search tool fills the last three fields of a hit with what it shows: the title, a `snippet`
-    of the text, and the unit's contents from their beginning. A field that it does not show is
-    empty.
+    """One row of a ranking. `rank` counts from 1. The search tool fills the last three fields with
+    what it shows: the title, a `snippet` of the text, and the unit's contents from their beginning.
     """
 
     docid: str
@@ -125,10 +118,7 @@ class Ranking(Sequence[Hit]):
     longer than the search that found them."""
 
     def __init__(
-        self,
-        unit_ids: Sequence[str],
-        scores: Sequence[float],
-        ranks: Sequence[int] | None = None,
+        self, unit_ids: Sequence[str], scores: Sequence[float], ranks: Sequence[int] | None = None
     ) -> None:
         self.unit_ids = tuple(unit_ids)
         self.scores = scores

@@ -19,14 +19,12 @@ M = TypeVar("M")
 
 
 class InputError(Exception):
-    """Bad input, described in one line: what was received, what is valid, what to do next.
-
-    The commands print it without a traceback and exit with code 2. Any other exception is a defect
-    and is printed with its traceback.
+    """Bad input, described in one line: what was received, what is valid, what to do next. The
+    commands print it without a traceback and exit with code 2. Any other exception is a defect.
 
     Attributes:
         fault: What would end other commands in the same way, such as `no connection to <host>`. A
-            sweep tells it once.
+            sweep prints it once.
     """
 
     fault = ""
@@ -82,23 +80,21 @@ def check_call(function: F) -> F:
 def parse(
     model: type[M] | TypeAdapter[M], data: Any, *, where: object, do: str = "", strict: bool = False
 ) -> M:
-    """`data` (plain values, such as those of `json.loads`) checked and converted by pydantic.
-
-    Decode JSON with `json.loads` and not with pydantic's `validate_json`, which refuses the halves
-    of surrogate pairs that language models write.
+    """`data` (plain values, such as those of `json.loads`) checked and converted by pydantic, whose
+    own `validate_json` refuses the halves of surrogate pairs that language models write.
 
     Args:
-        model: a pydantic model, any type that pydantic can check, or a `TypeAdapter`. A `TypedDict`
-            must be that of `typing_extensions`.
+        model: any type that pydantic can check, or a `TypeAdapter`. A `TypedDict` must be that of
+            `typing_extensions`.
         data: the values.
-        where: where the data come from, such as a file and a line, for the error message.
+        where: where they come from, such as a file and a line, for the error message.
         do: what the user can do about bad data, for the error message.
         strict: refuse strings, numbers and truth values that need a conversion, such as the string
             of a number, and infinite numbers.
 
     Raises:
-        InputError: for data that do not fit. The message has the place of the first misfit within
-            the data and never a text of the data, which may be confidential.
+        InputError: with the place of the first misfit within the data, and never a text of the
+            data, which may be confidential.
 
     Example:
         >>> parse(dict[str, int], {"a": "1"}, where="x.json")

@@ -48,12 +48,9 @@ _swept: set[Path] = set()  # folders from which this process has removed leftove
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """Write the file `path` whole or not at all.
-
-    The block receives the stream of a temporary file `.<name>.<random>.tmp` in the same folder,
-    which replaces `path` when the block ends without an error. The temporary file is locked while
-    it is written (see `remove_leftovers`).
-    """
+    """Write the file `path` whole or not at all. The block receives the stream of a temporary file
+    `.<name>.<random>.tmp` in the same folder, which is locked (see `remove_leftovers`) and replaces
+    `path` when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.parent not in _swept:
         _swept.add(path.parent)
@@ -83,10 +80,8 @@ def _temporary(path: Path) -> tuple[Path, BinaryIO]:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of `atomic_file` that killed processes have left in `folder`.
-
     Files that are being written are locked and stay. On a network file system whose locks do not
-    reach other hosts all files stay, because their writers may run there.
-    """
+    reach other hosts all files stay, because their writers may run there."""
     files = [path for path in folder.glob(".*.tmp") if _TEMPORARY.fullmatch(path.name)]
     system = file_system(folder) if files else None
     if system is not None and system.network and not system.shares_locks:
@@ -114,12 +109,10 @@ def _lock(handle: int, *, without_locks: bool = True) -> bool:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Write the folder `path` whole or not at all.
-
-    The block receives a temporary folder `.<name>.<process>.<random>.partial` next to `path`, which
-    replaces `path` when the block ends without an error, and is removed otherwise. Leftovers of
-    killed processes are removed by the next call for the same `path`.
-    """
+    """Write the folder `path` whole or not at all. The block receives a temporary folder
+    `.<name>.<process>.<random>.partial` next to `path`, which replaces `path` when the block ends
+    without an error, and is removed otherwise. The next call for the same `path` removes leftovers
+    of killed processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{path.name}.*.partial"):
         owner = leftover.name[len(path.name) + 2 :].split(".")[0]
@@ -144,7 +137,7 @@ def process_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 
@@ -199,11 +192,11 @@ def dump_json(value: Any, *, indent: int | None = 1) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "item"):
-        return value.item()
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"cannot write {type(value).__name__} as JSON")
+    if not hasattr(value, "item"):
+        raise TypeError(f"cannot write {type(value).__name__} as JSON")
+    return value.item()
 
 
 def write_json(path: Path, value: Any, *, clear: bool = False) -> None:
@@ -286,11 +279,8 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 def open_own(path: Path, *, append: bool = False) -> int:
     """Open a file that is written in place, such as a lock or a log, for reading and writing, and
-    create it with its folders if it is missing.
-
-    `InputError` if `path` is a symbolic link, which could lead to any file of the user in a folder
-    that somebody sent, or not a regular file. Other failures raise `OSError`.
-    """
+    create it with its folders if it is missing. `InputError` if `path` is a symbolic link, which
+    could lead to any file of the user in a folder that somebody sent, or not a regular file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
     wrong = "no regular file"
@@ -345,21 +335,19 @@ def read_only(error: OSError) -> bool:
 
 class JsonLinesLog:
     """A log of JSON objects, one a line, that one process appends to from any number of threads.
+    The caller holds a lock, because two processes must not append to one file.
 
     A line is passed to the kernel before `append` returns, so that kill -9 loses at most the line
-    that is being written. A power failure loses at most the lines of the last second. An
-    unfinished last line, which a killed process leaves, is set aside before the first append
-    (`set_aside_unfinished`). Each line ends with a checksum. In an obfuscated folder the lines are
-    obfuscated.
-
-    The caller holds a lock, because two processes must not append to one file. `append` and `close`
-    raise `OSError` if the file cannot be written, and a line that could not be written whole is
-    removed. `append` raises what `open_own` raises.
+    that is being written, and a power failure the lines of the last second. An unfinished last line
+    is set aside before the first append (`set_aside_unfinished`). Each line ends with a checksum.
+    `append` and `close` raise `OSError` if the file cannot be written, and a line that could not be
+    written whole is removed. `append` raises what `open_own` raises.
 
     Args:
         path: the file, which is created with its first line.
         head: the first line of a new file.
-        clear: the lines contain no text of a benchmark and are not obfuscated.
+        clear: the lines contain no text of a benchmark and are not obfuscated, even in an
+            obfuscated folder.
     """
 
     def __init__(
@@ -377,10 +365,15 @@ class JsonLinesLog:
         """Write one line."""
         line = _line(value)
         with self._lock:
-            handle = self._open() if self._handle is None else self._handle
-            self._write(handle, line)
+            if self._handle is None:
+                self._obfuscated = not self._clear and is_obfuscated(self.path)
+                self._handle = open_own(self.path, append=True)
+                self._length = set_aside_unfinished(self.path)
+                if self._head is not None and not self._length:
+                    self._write(self._handle, _line(self._head))
+            self._write(self._handle, line)
             if time.monotonic() - self._synced >= _SYNC_SECONDS:
-                self._sync(handle)
+                self._sync(self._handle)
 
     def close(self) -> None:
         """Sync and close the file; a later `append` opens it again."""
@@ -392,14 +385,6 @@ class JsonLinesLog:
             finally:
                 os.close(self._handle)
                 self._handle = None
-
-    def _open(self) -> int:
-        self._obfuscated = not self._clear and is_obfuscated(self.path)
-        self._handle = open_own(self.path, append=True)
-        self._length = set_aside_unfinished(self.path)
-        if self._head is not None and not self._length:
-            self._write(self._handle, _line(self._head))
-        return self._handle
 
     def _write(self, handle: int, line: bytes) -> None:
         line = encrypt_lines(line) if self._obfuscated else line
@@ -422,42 +407,43 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     left out, because it may be being written. `ValueError` with the number of the first damaged
     line, from 1, and `InputError` if the lines are obfuscated and cannot be decrypted."""
     values = []
-    for number, row in enumerate(_rows(_content(path), path), start=1):
-        if row.value is None:
-            raise ValueError(f"line {number} {row.damage}")
-        values.append(row.value)
+    for number, (_, value) in enumerate(_rows(_content(path), path), start=1):
+        if isinstance(value, str):
+            raise ValueError(f"line {number} {value}")
+        values.append(value)
     return values
 
 
 def recover_json_lines(
     path: Path, *, head: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """The objects of a log that may be damaged, for its only writer.
+    """The objects of a log that may be damaged, for its only writer. `InputError` if another canary
+    obfuscated the file.
 
     If a line is damaged, the file is copied to `<name>.damaged-<n>`, only good lines stay in the
     file, and a line on standard error says so. These are the lines before the first damaged one, or
     all others if the lines do not depend on each other: such a log has a `head`, its first line,
-    which is written again if it is damaged. `InputError` if another canary obfuscated the file.
+    which is written again if it is damaged.
     """
     content = _content(path)
     rows = list(_rows(content, path, recovering=True))
-    first = next((number for number, row in enumerate(rows) if row.value is None), None)
-    if first is not None:
-        stay = [row for row in (rows if head else rows[:first]) if row.value is not None]
-        lines = [row.line + b"\n" for row in stay]
+    damages = [number for number, (_, value) in enumerate(rows) if isinstance(value, str)]
+    if damages:
+        first, damage = damages[0], rows[damages[0]][1]
+        good = [row for row in (rows if head else rows[:first]) if not isinstance(row[1], str)]
         if head and first == 0:
             line = _line(head)
-            lines.insert(0, encrypt_lines(line) if is_obfuscated(path) else line)
-            stay.insert(0, _Row(line, dict(head)))
-        kept = set_aside(path, content)
+            line = encrypt_lines(line) if is_obfuscated(path) else line
+            good.insert(0, (line.rstrip(b"\n"), dict(head)))
+        copy = set_aside(path, content)
         with atomic_file(path) as stream:
-            stream.write(b"".join(lines))
+            stream.write(b"".join(line + b"\n" for line, _ in good))
         notify(
-            f"{path} is damaged: line {first + 1} {rows[first].damage}; it is kept as {kept.name}, "
-            f"and {len(stay)} of its {len(rows)} lines are used"
+            f"{path} is damaged: line {first + 1} {damage}; it is kept as {copy.name}, "
+            f"and {len(good)} of its {len(rows)} lines are used"
         )
-        rows = stay
-    return [row.value for row in rows if row.value is not None]
+        rows = good
+    return [value for _, value in rows if not isinstance(value, str)]
 
 
 def set_aside_unfinished(path: Path) -> int:
@@ -472,14 +458,6 @@ def set_aside_unfinished(path: Path) -> int:
     return length
 
 
-class _Row(NamedTuple):
-    """A line without its end, and its object; None if it is damaged, with the damage in words."""
-
-    line: bytes
-    value: dict[str, Any] | None
-    damage: str = ""
-
-
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -487,29 +465,28 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def _rows(content: bytes, path: Path, *, recovering: bool = False) -> Iterator[_Row]:
-    """The finished lines."""
-    for line in content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]:
+def _rows(
+    content: bytes, path: Path, *, recovering: bool = False
+) -> Iterator[tuple[bytes, dict[str, Any] | str]]:
+    """The finished lines, without their ends, each with its object or with its damage in words."""
+    for line in content.split(b"\n")[:-1]:
         try:
             text = decrypt_line(line, path)
         except InputError:
             if not recovering or not canary_decrypts(path):
                 raise
-            yield _Row(line, None, "cannot be decrypted")
+            yield line, "cannot be decrypted"
             continue
         checksum = _CHECKSUM.search(text)
         if not checksum or int(checksum[1], 16) != zlib.crc32(text[: checksum.start()]):
-            yield _Row(line, None, "does not match its checksum")
+            yield line, "does not match its checksum"
             continue
-        try:
+        value = None
+        with suppress(ValueError, RecursionError):
             value = json.loads(text.decode())
-        except (ValueError, RecursionError):
-            value = None
         if isinstance(value, dict):
             value.pop("crc", None)
-            yield _Row(line, value)
-        else:
-            yield _Row(line, None, "is not a JSON object")
+        yield line, value if isinstance(value, dict) else "is not a JSON object"
 
 
 def _line(value: Mapping[str, Any]) -> bytes:
@@ -522,11 +499,10 @@ def _line(value: Mapping[str, Any]) -> bytes:
     return summed + b'"crc":"%08x"}\n' % zlib.crc32(summed)
 
 
-# Checksums of files that are written once, which find damage before the bytes are used.
-#
-# A checksum is the CRC-32 of each 64 MiB of a file, in hexadecimal, one after the other. zlib's is
-# the fastest checksum of the standard library; it finds every damage of up to 32 consecutive bits,
-# and misses another one with a probability of 2.3e-10. It is no protection against forgery.
+# Checksums of files that are written once, which find damage before the bytes are used: the CRC-32
+# of each 64 MiB of a file, in hexadecimal, one after the other. It is the fastest checksum of the
+# standard library, finds every damage of up to 32 consecutive bits, misses another one with a
+# probability of 2.3e-10, and is no protection against forgery.
 #
 # Comparing reads every byte, so sound files are remembered by size, inode and times of change: in
 # `.verified.json` next to them; where that cannot be written, in the user's cache folder; and in
@@ -568,20 +544,11 @@ def verify_checksums(
     do: str,
     check: Callable[[], None] | None = None,
 ) -> None:
-    """Compare files with the `checksums` of the time when they were written. Files that were
-    compared in their present state are not read again.
-
-    Args:
-        folder: the folder of the files.
-        files: the result of `checksums`.
-        what: what the folder holds, for the error message.
-        do: what the user can do, for the error message.
-        check: looks at the content of files after they were read and before they are remembered,
-            and raises `ValueError` for impossible content.
-
-    Raises:
-        InputError: with the first damaged file.
-    """
+    """Compare the files of a folder with the `checksums` of the time when they were written. Files
+    that were compared in their present state are not read again. `InputError` with the first
+    damaged file; `what` the folder holds and what the user can `do` are for its message. `check`
+    looks at the content of files after they were read and before they are remembered, and raises
+    `ValueError` for impossible content."""
     began = time.time_ns()
     states = {}
     try:
@@ -716,21 +683,15 @@ class FileSystem(NamedTuple):
 
 def file_system(path: Path | str) -> FileSystem | None:
     """The file system of a path or of its nearest existing parent; None if it is unknown."""
-    try:
-        lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return None
+    systems: dict[Path, FileSystem] = {}
+    with suppress(OSError):
+        for line in MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+            # 36 35 98:0 /root /point options [fields ...] - type source super-options
+            head, _, tail = line.partition(" - ")
+            fields, (kind, *rest) = head.split(" "), tail.split(" ")
+            point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]))
+            options = ",".join([fields[5], *rest[1:2]]).split(",")
+            # A later mount at the same point hides the earlier one.
+            systems[point] = FileSystem(kind, frozenset(options))
     resolved = Path(path).resolve()
-    parents = {resolved, *resolved.parents}
-    deepest, system = -1, None
-    for line in lines:
-        # 36 35 98:0 /root /point options [fields ...] - type source super-options
-        head, _, tail = line.partition(" - ")
-        fields, rest = head.split(" "), tail.split(" ")
-        point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]))
-        # A later mount at the same point hides the earlier one.
-        if point in parents and len(point.parts) >= deepest:
-            options = ",".join([fields[5], *rest[2:3]])
-            deepest = len(point.parts)
-            system = FileSystem(rest[0], frozenset(options.split(",")))
-    return system
+    return next((systems[each] for each in (resolved, *resolved.parents) if each in systems), None)

@@ -25,11 +25,9 @@ def compiled_for_sums(function: F) -> F:
 
 
 def compiled(function: F, **options: Any) -> F:
-    """Compile at the first call, to run outside the interpreter lock.
-
-    The machine code is stored next to the source, or in the user's cache folder. If neither can be
-    written (read-only checkout and home), every process compiles for itself.
-    """
+    """Compile at the first call, to run outside the interpreter lock. The machine code is stored
+    next to the source or in the user's cache folder; if neither can be written, every process
+    compiles for itself."""
     try:
         return cast(F, numba.njit(nogil=True, cache=True, **options)(function))
     except RuntimeError:

@@ -1,15 +1,8 @@
-"""Obfuscation of texts that crawlers must not find, as BrowseComp-Plus publishes its questions.
-
-The key is the SHA-256 of a canary string in UTF-8, repeated to the length of the text. An
-obfuscated text is the text in UTF-8, XOR the key, in base64. Obfuscation keeps a benchmark out of
-training data. It does not keep a secret: the benchmark's authors publish the canary, and whoever
-has it can read everything.
-
-A folder with a file `SEALED.txt` holds obfuscated files: each line that this project writes in the
-folder or below it is `~sealed:` and the obfuscated line, unless the writer declares that it holds
-no text of a benchmark. Lines are obfuscated one by one, so that a log can be appended to and the
-beginning of a record can be read alone. Readers recognize such lines everywhere.
-"""
+"""Obfuscation of texts that crawlers must not find, as BrowseComp-Plus publishes its questions: the
+text in UTF-8, XOR the repeated SHA-256 of a canary string, in base64. It keeps a benchmark out of
+training data and is no secret, because the benchmark's authors publish the canary. Each line that
+is written in a folder with a file `SEALED.txt` or below it is `~sealed:` and the obfuscated line,
+so that logs can be appended to. Readers recognize such lines everywhere."""
 
 from __future__ import annotations
 
@@ -38,9 +31,8 @@ class NotObfuscated(ValueError):
 
 
 class Canary:
-    """Obfuscates texts with the key of a canary string (not empty), and decrypts them.
-
-    An object is safe for threads, and neither stores nor shows the string.
+    """Obfuscates texts with the key of a canary string (not empty), and decrypts them. An object is
+    safe for threads, and neither stores nor shows the string.
 
     Example:
         >>> canary = Canary("a canary")

@@ -20,36 +20,20 @@ from urllib.request import getproxies, url2pathname
 
 from soundingline.toolkit.errors import InputError, did_you_mean
 
+# The extras whose packages have other names than the extra.
 _EXTRAS = {
-    "torch": "rerank",
-    "transformers": "rerank",
-    "safetensors": "rerank",
-    "peft": "rerank",
-    "pyterrier_pisa": "pisa",
-    "pyterrier_t5": "rerank",
-    "sentence_transformers": "learned",
-    "faiss": "faiss",
-    "sklearn": "enrich",
-    "snowballstemmer": "enrich",
-    "re2": "grep",
-    "pyarrow": "browsecomp",
-    "huggingface_hub": "browsecomp",
-    "tokenizers": "tokenizers",
-    "xllamacpp": "llamacpp",
-    "zstandard": "inspect",
-    "inspect_ai": "inspect",
-    "fastapi": "serve",
-    "uvicorn": "serve",
-    "mcp": "serve",
-    "openai": "llm",
-    "anthropic": "llm",
-    "httpx2": "llm",
-    "tenacity": "llm",
-    "submitit": "launchers",
-    "ray": "ray",
-    "opensearchpy": "opensearch",
-    "mlflow": "mlflow",
-    "wandb": "wandb",
+    "rerank": ("torch", "transformers", "safetensors", "peft", "pyterrier_t5"),
+    "learned": ("sentence_transformers",),
+    "enrich": ("sklearn", "snowballstemmer"),
+    "grep": ("re2",),
+    "browsecomp": ("pyarrow", "huggingface_hub"),
+    "llamacpp": ("xllamacpp",),
+    "inspect": ("zstandard", "inspect_ai"),
+    "serve": ("fastapi", "uvicorn", "mcp"),
+    "llm": ("openai", "anthropic", "httpx2", "tenacity"),
+    "launchers": ("submitit",),
+    "opensearch": ("opensearchpy",),
+    "pisa": ("pyterrier_pisa",),
 }
 
 
@@ -81,10 +65,8 @@ def check_optional(package: str) -> None:
     """Raise an `InputError` that names the extra if an optional package is not installed. Nothing
     is imported, which takes seconds for some packages."""
     if find_spec(package) is None:
-        raise InputError(
-            f"the package {package} is not installed",
-            do=install_command(_EXTRAS[package]),
-        )
+        extra = next((name for name, packages in _EXTRAS.items() if package in packages), package)
+        raise InputError(f"the package {package} is not installed", do=install_command(extra))
 
 
 def install_command(extra: str) -> str:
@@ -110,12 +92,9 @@ def import_optional(module: str) -> Any:
     return import_module(module)
 
 
-_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
-
-
 def is_hub_name(text: str) -> bool:
     """Whether a text can be the name of a repository, `owner/name`; a relative path can be too."""
-    return bool(_NAME.fullmatch(text)) and not text.startswith(".")
+    return bool(re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", text, re.ASCII))
 
 
 def hub_file(name: str, file: str, revision: str | None = None) -> Path:

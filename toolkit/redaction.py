@@ -1,9 +1,6 @@
-"""Redaction of secrets in configurations, by the names of keys and by the forms of values.
-
-Keys, tokens and passwords belong in environment variables. A configuration names the variable
-(`key_env`) or refers to it (`${oc.env:NAME}`). If a configuration contains a secret nevertheless,
-the secret must not appear in a manifest, the name of a folder, a report or a log.
-"""
+"""Redaction of secrets in configurations, by the names of keys and by the forms of values. Secrets
+belong in environment variables, which a configuration names (`key_env`) or refers to
+(`${oc.env:NAME}`). One that it contains nevertheless must appear in no manifest, name or log."""
 
 from __future__ import annotations
 
@@ -60,19 +57,13 @@ def is_secret_key(name: str) -> bool:
         >>> [name for name in ("max_output_tokens", "key_env", "pad_token") if is_secret_key(name)]
         []
     """
-    return any(_is_secret(part) for part in name.split("."))
+    return any(map(_is_secret, name.split(".")))
 
 
 def redact(value: Any, name: str = "") -> Any:
-    """Plain values with `***` in place of every secret.
-
-    Secrets are found by the names of keys at any depth, and inside texts as `name=value`,
-    `name: value` or the password of a URL. References to environment variables, None, truth values
-    and empty texts do not change.
-
-    Args:
-        value: a dictionary, a list or a single value.
-        name: the name of the value.
+    """Plain values with `***` in place of every secret: by the names of keys at any depth (`name`
+    is that of the value itself), and inside texts as `name=value`, `name: value` or the password of
+    a URL. References to environment variables, None, truth values and empty texts do not change.
 
     Example:
         >>> redact({"api_key": "sk-1", "url": "https://me:pw@host/", "k1": 0.9})
@@ -88,7 +79,14 @@ def redact(value: Any, name: str = "") -> Any:
     misplaced = name.endswith("key_env") and not VARIABLE.fullmatch(str(value))
     if misplaced or is_secret_key(name):
         return value if _refers(value) else REDACTED
-    return _text_masked(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    pieces, end = [], 0
+    for first, last in sorted(match.span("value") for match in _matches(value)):
+        if first >= end:
+            pieces += [value[end:first], REDACTED]
+        end = max(end, last)
+    return "".join([*pieces, value[end:]])
 
 
 def find_secrets(value: Any, name: str = "") -> Iterator[str]:
@@ -126,15 +124,6 @@ def _with_options(words: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     for word in words:
         yield option, word
         option = word if isinstance(word, str) and word.startswith("-") else ""
-
-
-def _text_masked(text: str) -> str:
-    pieces, end = [], 0
-    for first, last in sorted(match.span("value") for match in _matches(text)):
-        if first >= end:
-            pieces += [text[end:first], REDACTED]
-        end = max(end, last)
-    return "".join([*pieces, text[end:]])
 
 
 def _matches(text: str) -> Iterator[re.Match[str]]:

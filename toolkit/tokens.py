@@ -6,7 +6,6 @@ import re
 import sys
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -41,15 +40,35 @@ class Tokenizer(ABC):
 
 
 class WordTokenizer(Tokenizer):
-    """Words (`\\w+`) and single other marks; needs no model."""
+    """Words (`\\w+`) and single other marks; needs no model.
+
+    Example:
+        >>> count_tokens("Isn't it?")
+        5
+    """
 
     fingerprint = "words and marks"
 
     def count(self, text: str) -> int:
-        return count_tokens(text)
+        return len(_TOKEN.findall(text)) if len(text) < _SHORT else len(token_starts(text))
 
     def truncate(self, text: str, limit: int) -> str:
-        return truncate(text, limit)
+        if limit <= 0:
+            return ""
+        # Arrays are faster if so many characters contain enough tokens; a token may have any
+        # length.
+        prefix = text[: _CHARACTERS_PER_TOKEN * limit + _SHORT]
+        if len(prefix) >= _SHORT:
+            starts = token_starts(prefix)
+            whole = len(prefix) == len(text)
+            if len(starts) > limit or (len(starts) == limit and whole):
+                match = _TOKEN.match(text, int(starts[limit - 1]))
+                assert match is not None
+                return text[: match.end()]
+            if len(starts) and whole:
+                return text
+        last = next(islice(_TOKEN.finditer(text), limit - 1, None), None)
+        return text[: last.end()] if last else text
 
 
 class FileTokenizer(Tokenizer):
@@ -92,6 +111,7 @@ class FileTokenizer(Tokenizer):
 
 
 WORDS = WordTokenizer()
+count_tokens, truncate = WORDS.count, WORDS.truncate
 
 
 def load_tokenizer(source: str | None) -> Tokenizer:
@@ -113,40 +133,6 @@ def _loaded(source: str) -> FileTokenizer:
             do="check the path",
         )
     return FileTokenizer(hub_file(source, _TOKENIZER_FILE), source)
-
-
-def count_tokens(text: str) -> int:
-    """The number of words and marks of a text.
-
-    Example:
-        >>> count_tokens("Isn't it?")
-        5
-    """
-    return len(_TOKEN.findall(text)) if len(text) < _SHORT else len(token_starts(text))
-
-
-def truncate(text: str, limit: int) -> str:
-    """The shortest prefix with the first `limit` words and marks, or the text if it has fewer."""
-    if limit <= 0:
-        return ""
-    # Arrays are faster if so many characters contain enough tokens; a token may have any length.
-    prefix = text[: _CHARACTERS_PER_TOKEN * limit + _SHORT]
-    if len(prefix) >= _SHORT:
-        starts = token_starts(prefix)
-        whole = len(prefix) == len(text)
-        if len(starts) > limit or (len(starts) == limit and whole):
-            match = _TOKEN.match(text, int(starts[limit - 1]))
-            assert match is not None
-            return text[: match.end()]
-        if len(starts) and whole:
-            return text
-    last = next(islice(token_spans(text), limit - 1, None), None)
-    return text[: last[1]] if last else text
-
-
-def token_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Half-open character spans of the words and marks of a text, in order."""
-    return (match.span() for match in _TOKEN.finditer(text))
 
 
 def token_starts(text: str) -> NDArray[np.intp]:
@@ -183,8 +169,8 @@ def _kinds() -> NDArray[np.uint8]:
 
 
 def is_format_character(character: str) -> bool:
-    """Whether a character is of Unicode's category Cf: zero-width spaces and joiners, byte-order
-    marks, soft hyphens and direction marks, which readers do not see."""
+    """Whether a character is of Unicode's category Cf, which readers do not see: zero-width spaces
+    and joiners, byte-order marks, soft hyphens and direction marks."""
     return unicodedata.category(character) == "Cf"
 
 

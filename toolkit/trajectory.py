@@ -1,9 +1,6 @@
-"""Trajectories: what an agent did on one question, and how it is written and read as JSON.
-
-The file has no `surfaced` tier if that tier follows from the rankings of the calls, as it does in
-every trajectory that our own search tool recorded. A question with thirty rankings of a thousand
-documents would otherwise have every id twice. Reading derives the tier again.
-"""
+"""Trajectories: what an agent did on one question, and how it is written and read as JSON. The file
+has no `surfaced` tier if that follows from the rankings of the calls, so that it does not hold
+every id twice; reading derives the tier again."""
 
 from __future__ import annotations
 
@@ -24,17 +21,9 @@ from soundingline.toolkit.obfuscation import decrypt_line
 
 FORMAT = 1
 TIERS = ("surfaced", "previewed", "opened", "cited")
-STATUSES = (
-    "completed",
-    "steered",
-    "timed_out",
-    "out_of_turns",
-    "out_of_context",
-    "out_of_money",
-    "failed",
-)
 # An answer of a question with such a status was demanded after a limit was reached.
 FORCED_STATUSES = ("out_of_turns", "out_of_context", "out_of_money")
+STATUSES = ("completed", "steered", "timed_out", *FORCED_STATUSES, "failed")
 # The `reason` of a question that ended because the money of its run was spent. It is repeated when
 # the run is resumed, as a failed one is.
 RUN_OUT_OF_MONEY = "run_out_of_money"
@@ -49,17 +38,10 @@ _TAIL = 64  # bytes at the end of a file that contain its last line, obfuscated 
 
 
 class Exposure(NamedTuple):
-    """The first time that a document was shown in a tier.
-
-    Args:
-        call: the number of the tool call, from 1.
-        tier: one of `TIERS`.
-        docid: the document.
-        documents: the number of distinct documents shown so far, with this one.
-        tokens: the tokens of tool output so far, with this one.
-        layer: what of the document was shown (`soundingline.toolkit.search.literature`), where the
-            interface has layers. A document then has an exposure for each layer of a tier.
-    """
+    """The first time that a document was shown in a tier: the number of the `call`, from 1; the
+    numbers of distinct `documents` shown and `tokens` of tool output so far, with this one; and,
+    where the interface has layers (`soundingline.toolkit.search.literature`), the `layer` of the
+    document that was shown. A document then has an exposure for each layer of a tier."""
 
     call: int
     tier: str
@@ -75,10 +57,7 @@ class ToolCall:
 
     Args:
         name: the tool.
-        arguments: its arguments.
-        output: its output.
         error: an error code; empty if the call succeeded.
-        seconds: its duration.
         tokens: the tokens of the output.
         ranking: the unit ids of a new ranking, best first; empty for other calls.
         shown: the unit ids in the output.
@@ -106,16 +85,9 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Answer:
-    """The parts of a final answer.
-
-    Args:
-        explanation: the text after `Explanation:`.
-        exact: the text after `Exact Answer:`.
-        confidence: 0 to 100; None if the answer has none.
-        citations: the docids cited in the explanation, in order.
-        documents: the distinct docids that answer a question for documents, best first; empty for
-            other questions.
-    """
+    """The parts of a final answer: the texts after `Explanation:` and `Exact Answer:`, the
+    `confidence` from 0 to 100 (None if there is none), the docids that the explanation cites in
+    order, and the distinct `documents` that answer a question for documents, best first."""
 
     explanation: str = ""
     exact: str = ""
@@ -132,23 +104,19 @@ class Trajectory:
         qid: the id of the question.
         question: its text.
         status: one of `STATUSES`.
-        answer: the final answer.
         messages: the messages of the agent's conversation.
-        calls: the tool calls.
         tiers: for each of `TIERS`, the docids in the order of their first exposure.
         exposures: the first exposure of each document in each tier.
         usage: numbers of requests, tokens, seconds and dollars by name; empty for an agent without
             a language model.
         started: the time of the start in ISO 8601.
         seconds: the duration (wall-clock).
-        traceback: that of a failure.
         reason: a stable word for why the question ended so, where the status does not say it
             (`refused`, `tool_calls`, `empty_answer`, ...).
         warnings: lines for a person.
-        source: facts about the file of an imported trajectory (`soundingline.toolkit.exchange`);
-            empty for ours.
+        source: facts about the file of an imported trajectory (`soundingline.toolkit.exchange`).
         rounds: plain JSON values of each round of an agent that works in rounds
-            (`soundingline.agents.literature.rounds`); empty for others.
+            (`soundingline.agents.literature.rounds`).
     """
 
     qid: str
@@ -271,9 +239,6 @@ class _Record(TypedDict):
 
 def to_record(trajectory: Trajectory) -> dict[str, Any]:
     """The trajectory as JSON values, with small fields before large ones."""
-    answer = _row(trajectory.answer)
-    if not trajectory.answer.documents:
-        del answer["documents"]
     tiers: dict[str, Any] = {tier: trajectory.tiers.get(tier) for tier in TIERS}
     if tiers["surfaced"] is not None and tuple(tiers["surfaced"]) == surfaced(trajectory.calls):
         del tiers["surfaced"]
@@ -283,7 +248,7 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
         "question": trajectory.question,
         "status": trajectory.status,
         "reason": trajectory.reason,
-        "answer": answer,
+        "answer": _row(trajectory.answer, optional="documents"),
         "started": trajectory.started,
         "seconds": trajectory.seconds,
         "usage": dict(trajectory.usage),
@@ -300,8 +265,7 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
 
 def from_record(record: Any, *, where: object = "a trajectory", do: str = "") -> Trajectory:
     """The trajectory of a record (`to_record`). Sequences become tuples; messages and arguments
-    stay as in JSON. `InputError` if a field is missing or has a wrong type; `where` says where the
-    record comes from, and `do` what the user can do about it."""
+    stay as in JSON. `InputError` if a field is missing or has a wrong type; see `parse`."""
     checked: Any = parse(_Record, record, where=where, do=do, strict=True)
     calls = tuple(ToolCall(**call) for call in checked["calls"])
     tiers = {tier: ids for tier, ids in checked["tiers"].items() if ids is not None}
@@ -329,10 +293,13 @@ def from_record(record: Any, *, where: object = "a trajectory", do: str = "") ->
 def dump_trajectory(trajectory: Trajectory) -> str:
     """The JSON text of a trajectory, with one line for each field, call, message and exposure, so
     that `grep`, `less` and `diff` work on it. Equal trajectories have equal texts."""
-    lines = ",\n".join(
-        f"{_compact(key)}: {_by_line(value)}" for key, value in to_record(trajectory).items()
-    )
-    return f"{{\n{lines}\n}}\n"
+    lines = []
+    for key, value in to_record(trajectory).items():
+        text = _compact(value)
+        if isinstance(value, list) and value:
+            text = "[\n " + ",\n ".join(map(_compact, value)) + "\n]"
+        lines.append(f"{_compact(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def read_trajectory(path: Path) -> Trajectory:
@@ -342,11 +309,9 @@ def read_trajectory(path: Path) -> Trajectory:
 
 
 def read_outcome(path: Path) -> Outcome:
-    """How a question ended; `InputError` if the file is missing or damaged.
-
-    Only the first lines and the last line are read if `dump_trajectory` wrote the file. Resuming a
-    run needs the outcome of every file, and reading whole trajectories takes long.
-    """
+    """How a question ended; `InputError` if the file is missing or damaged. Only the first lines
+    and the last line are read if `dump_trajectory` wrote the file, because resuming a run needs the
+    outcome of every file, and reading complete trajectories takes long."""
     try:
         with path.open("rb") as stream:
             lines = [stream.readline().rstrip(b"\n") for _ in range(_HEAD_LINES)]
@@ -364,10 +329,7 @@ def read_outcome(path: Path) -> Outcome:
 
 def call_row(call: ToolCall) -> dict[str, Any]:
     """A call as JSON values, without `notes` if there are none."""
-    row = _row(call)
-    if not call.notes:
-        del row["notes"]
-    return row
+    return _row(call, optional="notes")
 
 
 def call_of(row: Any) -> ToolCall:
@@ -388,27 +350,22 @@ def exposure_of(row: Any) -> Exposure:
     return exposure
 
 
-def _row(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+def _row(value: Any, optional: str) -> dict[str, Any]:
+    """The fields of a dataclass, without an `optional` one that is empty."""
+    row = {field.name: getattr(value, field.name) for field in fields(value)}
+    return {name: part for name, part in row.items() if part or name != optional}
 
 
 def _compact(value: Any) -> str:
     return dump_json(value, indent=None).rstrip("\n")
 
 
-def _by_line(value: Any) -> str:
-    if isinstance(value, list) and value:
-        return "[\n " + ",\n ".join(_compact(item) for item in value) + "\n]"
-    return _compact(value)
-
-
 # Usage.
 
 
 def readable_usage(usage: Mapping[str, Any]) -> dict[str, float]:
-    """The possible numbers of a usage from a file or from somebody else. Impossible numbers of
-    calls, tokens, seconds or dollars are left out and marked as `unmetered`: they are unknown, and
-    not zero."""
+    """The possible numbers of a usage from a file. Impossible ones are left out and marked as
+    `unmetered`: they are unknown, and not zero."""
     numbers = {name: value for name, value in usage.items() if is_number(value) and value >= 0}
     for name in usage.keys() - numbers.keys():
         numbers.setdefault(f"{_prefix(name)}unmetered", 1)
@@ -436,15 +393,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class ScoredDocument:
-    """What the rounds say of a document, the newest values.
-
-    Args:
-        requirements: for each requirement (its text), `verdict`, `score`, `rationale` and
-            `passage`.
-        score: the score of the document.
-        probability: the scorer's probability that the document is relevant as a whole.
-        origin: where that probability comes from.
-    """
+    """What the rounds say of a document, the newest values: `verdict`, `score`, `rationale` and
+    `passage` by the text of the requirement, the document's score, and the scorer's `probability`
+    that it is relevant, with the `origin` of that number."""
 
     requirements: Mapping[str, Mapping[str, Any]]
     score: float | None = None
@@ -465,7 +416,7 @@ def checklist_of(row: Mapping[str, Any]) -> list[str]:
 
 def last_checklist(rounds: Rows) -> list[str]:
     """The requirements of the last round that has any."""
-    return next((checklist for row in reversed(rounds) if (checklist := checklist_of(row))), [])
+    return next(filter(None, map(checklist_of, reversed(rounds))), [])
 
 
 def scored_documents(rounds: Rows) -> dict[str, ScoredDocument]:

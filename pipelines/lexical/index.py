@@ -23,6 +23,7 @@ from soundingline.pipelines.lexical.bm25 import (
     ScoreBuffers,
     TfWeights,
     TopK,
+    add_bm25,
     check_settings,
     idf,
     searches_at_once,
@@ -368,7 +369,8 @@ class LexicalIndex(TermIndex, pt.Artifact):
     ) -> Sequence[RankedList]:
         """See `soundingline.pipelines.engines.engine.Index`; `model` is a `BM25` or a
         `QueryLikelihood`."""
-        return ranked_lists(self.docnos, [self._ranked(query, model, depth) for query in queries])
+        ranked = partial(self._ranked, model=model, depth=depth)
+        return ranked_lists(self.docnos, list(map(ranked, queries)))
 
     def _ranked(self, query: str | TermQuery, model: Any, depth: int) -> TopK:
         if hasattr(model, "mu"):
@@ -447,7 +449,7 @@ class LexicalIndex(TermIndex, pt.Artifact):
 
     def _bm25(self, query: TermQuery, k1: float, b: float) -> _Sums:
         terms, weights = self._weighted(query)
-        return terms, lambda sums: self._tf_weights(k1, b).add(self._arrays, terms, weights, sums)
+        return terms, partial(add_bm25, self._arrays, terms, weights, *self._tf_weights(k1, b))
 
     def _likelihood(self, query: TermQuery, mu: float) -> _Sums:
         known = self._known(query)

@@ -33,55 +33,42 @@ class Exposure:
     docid: str
 
 
+class Points(TypedDict):
+    name: str
+    points: list[tuple[int, float]]
+    shown: NotRequired[Exposure]
+
+
 def test_data_become_models_dataclasses_and_whatever_an_adapter_makes():
     run = parse(Run, {"query-id": "7", "result": [{"tool_name": "search"}]}, where="a.json")
     assert run.query_id == "7" and run.result == [Call(tool_name="search")]
     assert parse(Exposure, {"call": 1, "docid": "d"}, where="a.json") == Exposure(1, "d")
     assert parse(TypeAdapter(tuple[int, str]), [1, "d"], where="a.json") == (1, "d")
-
-
-def test_halves_of_surrogate_pairs_pass():
-    data = json.loads('{"tool_name": "\\ud83d"}')
-    assert parse(Call, data, where="a.json").tool_name == "\ud83d"
+    half = json.loads('{"tool_name": "\\ud83d"}')
+    assert parse(Call, half, where="a.json").tool_name == "\ud83d"
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({}, "a.json:3 has no field 'query-id'. Run it again."),
-        ({"id": 7}, "a.json:3 has no field 'query-id'. valid: its fields: id. Run it again."),
-        ({"query-id": 7}, "a.json:3: query-id is 7. valid: a valid string. Run it again."),
+        ({}, " has no field 'query-id'."),
+        ({"id": 7}, " has no field 'query-id'. valid: its fields: id."),
+        ({"query-id": 7}, ": query-id is 7. valid: a valid string."),
         (
             {"query-id": "7", "result": [{"tool_name": "a"}, {"tool_name": ["secret"]}]},
-            "a.json:3: result.1.tool_name is a value of type list. valid: a valid string."
-            " Run it again.",
-        ),
-        (
-            {"query-id": "7", "result": [{"tool_name": "a", "seconds": "secret"}]},
-            "a.json:3: result.0.seconds is a value of type string. valid: a valid number, unable to"
-            " parse string as a number. Run it again.",
+            ": result.1.tool_name is a value of type list. valid: a valid string.",
         ),
         (
             {"query-id": None, "result": {}},
-            "a.json:3: query-id is null (and 1 more). valid: a valid string. Run it again.",
+            ": query-id is null (and 1 more). valid: a valid string.",
         ),
-        (
-            ["secret"],
-            "a.json:3: a value of type list. valid: a valid dictionary or instance of Run."
-            " Run it again.",
-        ),
+        (["secret"], ": a value of type list. valid: a valid dictionary or instance of Run."),
     ],
 )
 def test_a_misfit_is_one_line_with_its_place_and_without_texts(data, message):
     with pytest.raises(InputError) as raised:
         parse(Run, data, where="a.json:3", do="Run it again")
-    assert str(raised.value) == message
-
-
-class Points(TypedDict):
-    name: str
-    points: list[tuple[int, float]]
-    shown: NotRequired[Exposure]
+    assert str(raised.value) == f"a.json:3{message} Run it again."
 
 
 @pytest.mark.parametrize(
@@ -117,7 +104,7 @@ def test_checks_are_imported_only_where_data_are_read():
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 2.0, "3", None, math.nan, 10**30, np.float32(2)])
-def test_what_is_no_whole_number_in_the_bounds_is_refused(value):
+def test_what_is_no_integer_in_the_bounds_is_refused(value):
     with pytest.raises(InputError, match=r"^depth=.*valid: a whole number, 1 to 1000\. try 10\."):
         check_int("depth", value, le=1000, do="try 10")
 
@@ -129,8 +116,8 @@ def test_what_is_no_number_in_the_bounds_is_refused(value):
 
 
 def test_numbers_in_the_bounds_pass():
-    for whole in (1, 1000, np.int64(7), np.uint8(255)):
-        check_int("depth", whole, le=1000)
+    for integer in (1, 1000, np.int64(7), np.uint8(255)):
+        check_int("depth", integer, le=1000)
     for number in (0, 1, 0.5, np.float32(0.25), np.int64(1)):
         check_number("b", number, le=1)
     check_number("mu", 1e-9, gt=0)
@@ -138,8 +125,6 @@ def test_numbers_in_the_bounds_pass():
         check_number("mu", 0, gt=0)
 
 
-def test_the_line_ends_each_part_and_keeps_what_goes_on():
-    assert str(InputError("a=1. ", valid="b, c", do="try b")) == "a=1. valid: b, c. try b."
-    line = str(InputError("no a", valid="b, c, ...", do="give path=..."))
-    assert line == "no a. valid: b, c, ... give path=..."
-    assert str(InputError("no a", do="did you mean b?")) == "no a. did you mean b?"
+def test_the_line_ends_each_part():
+    line = str(InputError("a=1. ", valid="b, c, ...", do="did you mean b?"))
+    assert line == "a=1. valid: b, c, ... did you mean b?"

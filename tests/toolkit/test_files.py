@@ -1,4 +1,4 @@
-"""Files and folders appear whole, can be read by others, and leave nothing behind."""
+"""Files and folders appear complete, can be read by others, and leave nothing behind."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ from soundingline.toolkit.files import (
 )
 from soundingline.toolkit.runs.run_folder import run_lock
 
-# Lines as kernels print them; fields are told in proc(5).
+# Lines as kernels print them; proc(5) describes the fields.
 MOUNTS = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
 30 22 0:25 / /tmp rw,nosuid - tmpfs tmpfs rw,size=1024k
 41 22 0:40 / /home rw,relatime shared:2 - nfs4 server:/home rw,vers=4.2,hard,local_lock=none
@@ -54,40 +54,29 @@ def umask(request):
     os.umask(before)
 
 
-def make_lock(path):
-    with file_lock(path):
-        pass
+def make(name, path):
+    if name == "text":
+        write_text(path, "é")
+    elif name == "arrays":
+        _save(path, ranks=np.zeros(3))
+    elif name == "log":
+        os.close(open_own(path, append=True))
+    else:
+        with {"file lock": file_lock, "run lock": run_lock}[name](path):
+            pass
 
 
-def make_run_lock(path):
-    with run_lock(path):
-        pass
-
-
-def make_log(path):
-    os.close(open_own(path, append=True))
-
-
-FILES = {
-    "text": lambda path: write_text(path, "é"),
-    "arrays": lambda path: _save(path, ranks=np.zeros(3)),
-    "waiting lock": make_lock,
-    "run lock": make_run_lock,
-    "log": make_log,
-}
-
-
-@pytest.mark.parametrize("make", FILES.values(), ids=FILES.keys())
-def test_files_and_their_folders_have_the_rights_that_the_umask_leaves(tmp_path, umask, make):
+@pytest.mark.parametrize("name", ["text", "arrays", "file lock", "run lock", "log"])
+def test_files_and_their_folders_have_the_rights_that_the_umask_leaves(tmp_path, umask, name):
     path = tmp_path / "deep" / "file"
-    make(path)
+    make(name, path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o777 & ~umask
     assert [item.name for item in path.parent.iterdir()] == ["file"]
 
 
 def test_databases_have_the_rights_that_the_umask_leaves(tmp_path, umask):
-    cache = ResultCache(tmp_path / "caches" / "stage.sqlite")  # open, with its log beside it
+    cache = ResultCache(tmp_path / "caches" / "stage.sqlite")  # open, with its log next to it
     cache.put([(("key",), 1)])
     document = Document("d", "title", "text")
     SqliteStore.build(tmp_path / "store", [document], corpus_fingerprint="x").close()
@@ -97,7 +86,7 @@ def test_databases_have_the_rights_that_the_umask_leaves(tmp_path, umask):
     assert {stat.S_IMODE(path.parent.stat().st_mode) for path in files} == {0o777 & ~umask}
 
 
-def test_a_folder_appears_whole_with_the_rights_that_the_umask_leaves(tmp_path, umask):
+def test_a_folder_appears_complete_or_not_at_all(tmp_path, umask):
     target = tmp_path / "index"
     # No process has this id: it is above the largest that Linux assigns.
     dead = tmp_path / ".index.4999999.x.partial"
@@ -105,22 +94,15 @@ def test_a_folder_appears_whole_with_the_rights_that_the_umask_leaves(tmp_path, 
     with atomic_folder(target) as folder:
         (folder / "a").write_text("1")
         assert not target.exists()
-    assert (target / "a").read_text() == "1" and not dead.exists()
     assert stat.S_IMODE(target.stat().st_mode) == 0o777 & ~umask
-
-
-def test_an_error_leaves_what_stood_and_nothing_else(tmp_path):
-    target = tmp_path / "index"
-    target.mkdir()
-    (target / "old").write_text("old")
     with pytest.raises(KeyboardInterrupt), atomic_folder(target) as folder:
         (folder / "new").write_text("new")
         raise KeyboardInterrupt
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
-    assert (target / "old").read_text() == "old"
+    assert [path.read_text() for path in target.iterdir()] == ["1"]
 
 
-def test_a_file_appears_whole(tmp_path):
+def test_a_file_appears_complete_or_not_at_all(tmp_path):
     path = tmp_path / "a.json"
     write_text(path, "é")
     with pytest.raises(UnicodeEncodeError):
@@ -129,30 +111,21 @@ def test_a_file_appears_whole(tmp_path):
     assert [item.name for item in tmp_path.iterdir()] == ["a.json"]
 
 
-@pytest.mark.parametrize("make", [make_lock, make_log])
-def test_files_that_are_written_in_place_follow_no_link_and_wait_for_no_pipe(tmp_path, make):
+@pytest.mark.parametrize("name", ["file lock", "run lock", "log"])
+def test_files_that_are_written_in_place_follow_no_link_and_wait_for_no_pipe(tmp_path, name):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="no regular file"):
-        make(tmp_path / "pipe")
+        make(name, tmp_path / "pipe")
     target, link = tmp_path / "thesis.txt", tmp_path / ".lock"
     target.write_text("years of work")
-    link.symlink_to(target)
-    with pytest.raises(InputError, match="symbolic link") as error:
-        make(link)
-    assert str(link) in str(error.value)
+    for destination in (target, tmp_path / "nothing"):
+        link.symlink_to(destination)
+        with pytest.raises(InputError, match=f"{link} is a symbolic link"):
+            make(name, link)
+        link.unlink()
+    assert target.read_text() == "years of work" and not (tmp_path / "nothing").exists()
+    make("file lock", target)
     assert target.read_text() == "years of work"
-    link.unlink()
-    link.symlink_to(tmp_path / "nothing")
-    with pytest.raises(InputError, match="symbolic link"):
-        make(link)
-    assert not (tmp_path / "nothing").exists()
-
-
-def test_a_lock_keeps_the_text_of_its_file(tmp_path):
-    path = tmp_path / "notes.txt"
-    path.write_text("not mine")
-    make_lock(path)
-    assert path.read_text() == "not mine"
 
 
 def test_texts_that_no_file_can_hold_have_fingerprints_too():
@@ -163,50 +136,38 @@ def test_texts_that_no_file_can_hold_have_fingerprints_too():
 def hashed(monkeypatch):
     """The files whose content was read for a hash."""
     read = []
-
-    def noting(path):
-        read.append(path)
-        return file_hash(path)
-
-    monkeypatch.setattr(files, "file_hash", noting)
+    monkeypatch.setattr(files, "file_hash", lambda path: read.append(path) or file_hash(path))
     return read
 
 
 def test_a_large_file_is_hashed_once_until_it_changes(tmp_path, hashed):
     record, large = tmp_path / "caches" / "weights.json", tmp_path / "a.gguf"
     large.write_bytes(b"first")
-    one = cached_file_hash(large, record)
-    assert one == file_hash(large) == cached_file_hash(large, record)
+    first = cached_file_hash(large, record)
+    assert first == file_hash(large) == cached_file_hash(large, record)
     assert hashed == [large]
-    # Another content of the same size and time, as a copy with its times kept has.
+    # Another content of the same size and time, as a copy that preserves times has.
     status = large.stat()
     large.write_bytes(b"other")
     os.utime(large, ns=(status.st_atime_ns, status.st_mtime_ns))
     other = cached_file_hash(large, record)
-    assert other == file_hash(large) != one
-    assert len(hashed) == 2
+    assert other == file_hash(large) != first
     second = tmp_path / "b.gguf"
     second.write_bytes(b"first")
-    assert cached_file_hash(second, record) == one
+    assert cached_file_hash(second, record) == first
     assert cached_file_hash(large, record) == other
     assert hashed == [large, large, second]
+    assert cached_file_hash(second, None) == cached_file_hash(second, None) == first
+    assert hashed == [large, large, second, second, second]
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"%s": 1}', '{"%s": {"state": []}}'])
-def test_a_record_of_hashes_that_cannot_be_read_is_begun_again(damage, tmp_path, hashed):
+def test_a_record_of_hashes_that_cannot_be_read_is_replaced(damage, tmp_path, hashed):
     record, large = tmp_path / "weights.json", tmp_path / "a.gguf"
     large.write_bytes(b"first")
     record.write_text(damage.replace("%s", str(large)))
-    assert cached_file_hash(large, record) == file_hash(large)
-    assert cached_file_hash(large, record) == file_hash(large)
+    assert cached_file_hash(large, record) == file_hash(large) == cached_file_hash(large, record)
     assert hashed == [large]
-
-
-def test_without_a_record_a_hash_is_made_each_time(tmp_path, hashed):
-    large = tmp_path / "a.gguf"
-    large.write_bytes(b"first")
-    assert cached_file_hash(large, None) == cached_file_hash(large, None)
-    assert hashed == [large, large]
 
 
 KILLED = """
@@ -258,15 +219,13 @@ def mounts(tmp_path, monkeypatch):
         ("/over/caches", "gpfs", True, True),
     ],
 )
-def test_the_deepest_and_newest_mount_tells_the_file_system(path, kind, network, shares_locks):
+def test_the_deepest_and_newest_mount_counts(path, kind, network, shares_locks):
     system = file_system(path)
     assert (system.kind, system.network, system.shares_locks) == (kind, network, shares_locks)
 
 
 @pytest.mark.usefixtures("mounts")
-def test_links_are_followed_and_a_system_without_a_table_has_no_known_file_system(
-    tmp_path, monkeypatch
-):
+def test_links_are_followed_and_without_a_table_no_file_system_is_known(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to("/home/me")
     assert file_system(tmp_path / "link" / "caches").kind == "nfs4"
     monkeypatch.setattr(files, "MOUNTS", tmp_path / "absent")
@@ -274,6 +233,6 @@ def test_links_are_followed_and_a_system_without_a_table_has_no_known_file_syste
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/self/mountinfo")
-def test_this_machine_tells_the_file_system_of_every_place(tmp_path):
+def test_this_machine_has_a_file_system_for_every_path(tmp_path):
     assert file_system("/proc/self").kind == "proc"
     assert file_system(tmp_path / "absent" / "file") is not None

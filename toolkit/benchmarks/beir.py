@@ -47,13 +47,9 @@ class QueryRow(BaseModel):
     qid: Id = Field(alias="_id")
     text: Text
     answers: list[str] | None = None
-    checklist: (
-        Annotated[
-            list[Annotated[str, Field(pattern=r"\S")]],
-            Field(min_length=1, max_length=LONGEST_CHECKLIST),
-        ]
-        | None
-    ) = None
+    checklist: list[Annotated[str, Field(pattern=r"\S")]] | None = Field(
+        None, min_length=1, max_length=LONGEST_CHECKLIST
+    )
     targets: list[Text] | None = None
 
 
@@ -88,14 +84,12 @@ class BeirBenchmark(Benchmark):
         name: of the benchmark; by default the name of the folder.
         split: the questions that the qrels of this split name. None selects every question and the
             union of all qrels.
-        limit: number of questions, the first ones in the order of `queries.jsonl`; None for all.
-        qids: a list of the questions to select, see `Benchmark`.
         origin: whose collection it is and how to get it, for the message about a missing folder.
+        sets: whether every question asks for documents.
         answers: a file of JSON lines with `qid` and `answers`, a list of accepted short answers,
             which replaces the answers of the questions that it names.
-        exclude_own, corpus_share, front_matter: see `Benchmark`. The judgements of all splits
-            decide which documents are judged, so that the splits share a corpus.
-        sets: whether every question asks for documents.
+        limit, qids, exclude_own, corpus_share, front_matter: see `Benchmark`. The judgements of all
+            splits decide which documents are judged, so that the splits share a corpus.
 
     Raises:
         InputError: for anything malformed, with the file and the line.
@@ -126,33 +120,42 @@ class BeirBenchmark(Benchmark):
         self._links = self._optional("links.tsv")
         self._qrels = _qrels_files(self.path, split)
         qrels = {tier: read_qrels(files) for tier, files in self._qrels.items()}
-        queries = list(rows(self._queries, QueryRow))
-        topics = distinct_topics(
-            ((location, Topic(row.qid, row.text)) for location, row in queries), self._queries
-        )
         evidence = qrels["evidence"]
-        chosen = [topic for topic in topics if split is None or topic.qid in evidence]
+        located = list(rows(self._queries, QueryRow))
+        topics = ((location, Topic(row.qid, row.text)) for location, row in located)
+        chosen = [
+            topic
+            for topic in distinct_topics(topics, self._queries)
+            if split is None or topic.qid in evidence
+        ]
         if not chosen:
             raise InputError(
                 f"the qrels of split {split!r} in {self.path} name no question of"
                 f" {self._queries.name}",
                 do="Compare the ids in the two files",
             )
-        checklists = {row.qid: row.checklist for _, row in queries if row.checklist is not None}
+        qids_of_split = {topic.qid for topic in chosen}
+        queries = [row for _, row in located]
+        checklists = {row.qid: row.checklist for row in queries if row.checklist is not None}
         targets = {
             row.qid: row.targets
-            for _, row in queries
-            if row.targets is not None and (split is None or row.qid in evidence)
+            for row in queries
+            if row.targets is not None and row.qid in qids_of_split
         }
-        _add_targets(evidence, targets)
+        for qid, docids in targets.items():
+            for docid in docids:
+                if evidence.setdefault(qid, {}).setdefault(docid, 1) <= 0:
+                    raise InputError(
+                        f"document {docid!r} is a target of question {qid!r}, and its qrels grade "
+                        f"it {evidence[qid][docid]}",
+                        do="Remove it from one of the two files",
+                    )
+        known_answers = {row.qid: row.answers for row in queries if row.answers is not None}
         super().__init__(
             name or self.path.resolve().name,
             chosen,
             qrels,
-            {
-                **{row.qid: row.answers for _, row in queries if row.answers is not None},
-                **read_answers(answers),
-            },
+            {**known_answers, **read_answers(answers)},
             limit=limit,
             qids=qids,
             sets=sets or {*checklists, *targets},
@@ -197,7 +200,6 @@ class BeirBenchmark(Benchmark):
 
     @property
     def links_fingerprint(self) -> str | None:
-        """Hash of the file of links; None if there is none."""
         return content_hash(self._links) if self._links else None
 
     def read_documents(self) -> Iterator[Document]:
@@ -207,21 +209,7 @@ class BeirBenchmark(Benchmark):
             if isinstance(metadata, dict) and metadata.get("url"):
                 record["url"] = metadata["url"]
             row = parse(CorpusRow, record, where=location)
-            title, url = row.get("title", ""), row.get("url", "")
-            yield Document(row["_id"], title, row["text"], url)
-
-
-def _add_targets(evidence: dict[str, dict[str, int]], targets: Mapping[str, Sequence[str]]) -> None:
-    """Give each target the grade 1 unless the qrels grade it. `InputError` if they grade it 0 or
-    less."""
-    for qid, docids in targets.items():
-        for docid in docids:
-            if evidence.setdefault(qid, {}).setdefault(docid, 1) <= 0:
-                raise InputError(
-                    f"document {docid!r} is a target of question {qid!r}, and its qrels grade it "
-                    f"{evidence[qid][docid]}",
-                    do="Remove it from one of the two files",
-                )
+            yield Document(row["_id"], row.get("title", ""), row["text"], row.get("url", ""))
 
 
 def _read_satisfaction(
@@ -255,18 +243,17 @@ def _read_links(path: Path) -> Iterator[Link]:
 
 def _required(folder: Path, name: str, origin: str) -> Path:
     if not folder.is_dir():
-        if origin:
-            raise InputError(f"there is no folder {folder}", do=f"It should hold {origin}")
-        beside = _listing(folder.parent) if folder.parent.is_dir() else "no such parent folder"
-        raise InputError(
-            f"there is no folder {folder}", valid=f"beside it: {beside}", do="Give a BEIR folder"
-        )
+        valid, do = "", f"It should hold {origin}"
+        if not origin:
+            names = _listing(folder.parent) if folder.parent.is_dir() else "no such parent folder"
+            valid, do = f"beside it: {names}", "Give a BEIR folder"
+        raise InputError(f"there is no folder {folder}", valid=valid, do=do)
     path = folder / name
     if not path.is_file():
         raise InputError(
             f"{folder} has no {name}",
             valid="corpus.jsonl, queries.jsonl and qrels/<split>.tsv",
-            do=f"It holds: {_listing(folder)}; splits: {_named(_splits(folder))}",
+            do=f"It holds: {_listing(folder)}; splits: {', '.join(_splits(folder)) or 'none'}",
         )
     if path.stat().st_size == 0:
         raise InputError(f"{path} is empty", valid="one JSON object a line")
@@ -284,16 +271,12 @@ def _splits(folder: Path) -> list[str]:
     )
 
 
-def _named(splits: Sequence[str]) -> str:
-    return ", ".join(splits) or "none"
-
-
 def _qrels_files(folder: Path, split: str | None) -> dict[str, list[Path]]:
     splits = _splits(folder)
     if split is not None and split not in splits:
         raise InputError(
             f"{folder} has no split {split!r}",
-            valid=f"{_named(splits)}, or null for all questions",
+            valid=f"{', '.join(splits) or 'none'}, or null for all questions",
             do="Splits are the files qrels/<split>.tsv",
         )
     chosen = splits if split is None else [split]

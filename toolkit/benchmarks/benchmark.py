@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from soundingline.toolkit.benchmarks.slices import listed_topics
 from soundingline.toolkit.data import Document, Link, Qrels, StatedFact, Topic
 from soundingline.toolkit.errors import InputError, check_int, check_number, is_number
 from soundingline.toolkit.files import dump_json, fingerprint
+
+T = TypeVar("T")
 
 SPLITS = ("dev", "test")
 # Other collections number questions and documents alike, without any relation between the two.
@@ -32,8 +35,7 @@ class Benchmark:
             has the documents that contain the answer itself.
         answers: accepted short answers by qid.
         limit: number of questions, the first ones; None for all.
-        qids: a list of the questions to select, see `listed_topics`; None for all. It precedes
-            `limit`.
+        qids: a list of the questions to select before `limit`, see `listed_topics`; None for all.
         sets: which questions ask for documents besides those with a checklist: True for all of
             them, or their qids.
         checklists: requirements in words by qid, for questions that ask for documents.
@@ -42,18 +44,14 @@ class Benchmark:
         exclude_own: whether a document whose id equals the question's is left out of the question's
             ranking before it is measured, as BEIR's evaluation does. None: for ArguAna and Quora,
             whose questions are documents of the corpus (recognised by `name`).
-        needed_facts: all facts by qid that an answer to the question rests on, of collections that
-            know them. A simulated reader uses them; they are part of no question.
-        corpus_share: the expected share of the unjudged documents that the corpus keeps, above 0
-            and up to 1. A document is kept if the hash of its id is in the first `corpus_share` of
-            all hashes, so a smaller share is part of a larger one. Documents that the `qrels` name
-            are always kept, also those of questions that `limit` and `qids` leave out.
+        needed_facts: all facts by qid that an answer rests on, for a simulated reader.
+        corpus_share: the expected share of the unjudged documents in the corpus, above 0 and up to
+            1: those the hash of whose id is in the first `corpus_share` of all hashes, so that a
+            smaller share is part of a larger one. All documents that the `qrels` name stay.
         front_matter: whether a document without a title has the one that the front matter at the
             head of its text states (`front_matter_title`). The text stays as it is.
 
     Attributes:
-        topics, qrels, answers, checklists, satisfaction, needed_facts: as above, of the selected
-            questions.
         targets: the documents that a question asks for, by qid: those of the tier `evidence` with a
             grade above 0. They meet every requirement, and there may be none.
         obfuscated: whether a run must obfuscate the texts of the benchmark that it writes
@@ -106,18 +104,14 @@ class Benchmark:
         self.limit = limit
         self.topics = listed_topics(topics, qids)[:limit]
         chosen = {topic.qid for topic in self.topics}
-        self.qrels = {
-            tier: {qid: grades for qid, grades in rows.items() if qid in chosen}
-            for tier, rows in qrels.items()
-        }
-        self.answers = {qid: texts for qid, texts in (answers or {}).items() if qid in chosen}
-        self.checklists = {qid: texts for qid, texts in (checklists or {}).items() if qid in chosen}
-        self.satisfaction = {
-            qid: rows for qid, rows in (satisfaction or {}).items() if qid in self.checklists
-        }
-        self.needed_facts = {
-            qid: facts for qid, facts in (needed_facts or {}).items() if qid in chosen
-        }
+
+        def of_chosen(rows: Mapping[str, T] | None) -> dict[str, T]:
+            return {qid: row for qid, row in (rows or {}).items() if qid in chosen}
+
+        self.qrels = {tier: of_chosen(rows) for tier, rows in qrels.items()}
+        self.answers, self.needed_facts = of_chosen(answers), of_chosen(needed_facts)
+        self.checklists, known = of_chosen(checklists), of_chosen(satisfaction)
+        self.satisfaction = {qid: met for qid, met in known.items() if qid in self.checklists}
         evidence = self.qrels["evidence"]
         self.targets = {
             topic.qid: frozenset(
@@ -149,16 +143,13 @@ class Benchmark:
         arguments `corpus_share` and `front_matter` ask for."""
         for document in self.read_documents():
             if self._in_share(document.docid):
-                yield self._titled(document)
+                if self.front_matter and not document.title:
+                    document = document._replace(title=front_matter_title(document.text))
+                yield document
 
     def _in_share(self, docid: str) -> bool:
         share = self.corpus_share
         return share == 1 or docid in self._judged or _share("corpus", docid) < share
-
-    def _titled(self, document: Document) -> Document:
-        if document.title or not self.front_matter:
-            return document
-        return document._replace(title=front_matter_title(document.text))
 
     @property
     def in_passages(self) -> bool:
@@ -220,12 +211,7 @@ class Benchmark:
     def missing_documents(self, docids: Iterable[str]) -> set[str]:
         """Those of the docids that are not in the corpus. Reads the corpus until all are found."""
         missing = set(docids)
-        documents = self.documents() if missing else iter(())
-        for document in documents:
-            missing.discard(document.docid)
-            if not missing:
-                break
-        return missing
+        return missing - {docid for docid, _ in self.document_texts(missing)}
 
     def document_texts(self, docids: Iterable[str]) -> Iterator[tuple[str, str]]:
         """The docid, and the title and text, of those of the documents that are in the corpus, in
@@ -241,10 +227,8 @@ class Benchmark:
 
 
 def front_matter_title(text: str) -> str:
-    """The title that the front matter of a text states; empty if there is none.
-
-    Front matter is a block between two lines `---` at the head of the text, as the documents of
-    BrowseComp-Plus have it. Quotation marks around the title are dropped.
+    """The title, without quotation marks around it, that the front matter of a text states: a block
+    between two lines `---` at its head, as in BrowseComp-Plus. Empty if there is none.
 
     Example:
         >>> front_matter_title('---\\ntitle: "Brel: a town"\\nauthor: A\\n---\\nBrel is a town.')
@@ -281,10 +265,7 @@ def select_topics(
     Raises:
         InputError: for impossible values, and if no question is left.
     """
-    if split is not None and split not in SPLITS:
-        raise InputError(
-            f"split={split!r}", valid=f"{', '.join(SPLITS)}, or null for all questions"
-        )
+    check_split(split)
     if not is_number(dev_share) or not 0 < dev_share < 1:
         raise InputError(f"dev_share={dev_share!r}", valid="a number between 0 and 1")
     _check_count("sample", sample)
@@ -297,17 +278,22 @@ def select_topics(
         chosen = [t for t in chosen if (_share("split", t.qid) < dev_share) == is_dev]
     if sample is not None:
         if sample > len(chosen):
-            raise InputError(
-                f"sample={sample}", valid=f"at most {len(chosen)}, the number of questions"
-            )
-        lowest = sorted(chosen, key=lambda topic: _share(f"sample {seed}", topic.qid))[:sample]
-        members = {topic.qid for topic in lowest}
-        chosen = [topic for topic in chosen if topic.qid in members]
+            valid = f"at most {len(chosen)}, the number of questions"
+            raise InputError(f"sample={sample}", valid=valid)
+        lowest = set(sorted(chosen, key=lambda t: _share(f"sample {seed}", t.qid))[:sample])
+        chosen = [topic for topic in chosen if topic in lowest]
     if not chosen:
         raise InputError(
             f"split={split} of {len(topics)} questions holds none", do="choose another share"
         )
     return chosen[:limit]
+
+
+def check_split(split: str | None) -> None:
+    """`InputError` for anything but `dev`, `test` or None."""
+    if split is not None and split not in SPLITS:
+        valid = f"{', '.join(SPLITS)}, or null for all questions"
+        raise InputError(f"split={split!r}", valid=valid)
 
 
 def _share(purpose: str, qid: str) -> float:

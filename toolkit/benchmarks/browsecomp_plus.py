@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -27,7 +28,7 @@ from soundingline.toolkit.benchmarks.slices import listed_topics
 from soundingline.toolkit.data import PASSAGE_BREAK, Document, Topic
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import fingerprint
-from soundingline.toolkit.obfuscation import VARIABLE, NotObfuscated, canary
+from soundingline.toolkit.obfuscation import VARIABLE, Canary, NotObfuscated, canary
 from soundingline.toolkit.optional import hub_dataset, import_optional, is_hub_name
 
 R = TypeVar("R")
@@ -65,11 +66,9 @@ class CorpusRow(TypedDict):
 
 
 class BrowseCompPlus(Benchmark):
-    """Questions, answers, judgements and corpus of BrowseComp-Plus.
-
-    Rows are Parquet or JSON lines, in a file, in a folder at any depth, or in a data set of the
-    Hugging Face hub. The constructor reads the questions; `documents()` streams the corpus. All
-    that a run writes of these texts is obfuscated again (option `sealed`).
+    """Questions, answers, judgements and corpus of BrowseComp-Plus, from rows in Parquet or JSON
+    lines: a file, a folder at any depth, or a data set of the Hugging Face hub. All that a run
+    writes of these texts is obfuscated again (option `sealed`).
 
     Args:
         questions: rows `query_id, query, answer, evidence_docs, gold_docs`, the last two lists of
@@ -87,10 +86,9 @@ class BrowseCompPlus(Benchmark):
             the rows.
         qrels, gold_qrels: TREC files that replace the lists of the rows as the tiers `evidence`
             and `gold`.
-        qids: a list of the questions to select, see `Benchmark`; the next arguments select among
-            these.
-        split, dev_share, sample, seed, limit: the selection of questions; see `select_topics`.
-        corpus_share, front_matter: see `Benchmark`.
+        split, dev_share, sample, seed, limit: the selection among those of `qids`; see
+            `select_topics`.
+        qids, corpus_share, front_matter: see `Benchmark`.
 
     Raises:
         InputError: in one line for whatever is absent, malformed or not decoded by the canary.
@@ -142,12 +140,7 @@ class BrowseCompPlus(Benchmark):
             limit=limit,
         )
         super().__init__(
-            name,
-            chosen,
-            tiers,
-            answers,
-            corpus_share=corpus_share,
-            front_matter=front_matter,
+            name, chosen, tiers, answers, corpus_share=corpus_share, front_matter=front_matter
         )
 
     @cached_property
@@ -166,8 +159,7 @@ class BrowseCompPlus(Benchmark):
                 yield _joined(docid, group)
                 continue
             for _, row in group:
-                title, url = row.get("title", ""), row.get("url", "")
-                yield Document(row["docid"], title, row["text"], url)
+                yield Document(row["docid"], row.get("title", ""), row["text"], row.get("url", ""))
 
     @cached_property
     def in_passages(self) -> bool:  # type: ignore[override]  # its first row tells
@@ -200,9 +192,7 @@ def _read_questions(
     files: Sequence[Path], obfuscated: bool
 ) -> tuple[list[Topic], dict[str, list[str]], dict[str, dict[str, dict[str, int]]]]:
     """Questions, answers by qid, and judgements by tier, decoded."""
-    if obfuscated:
-        canary()  # raises for an absent canary before anything is read
-    decoder = _Decoder(obfuscated)
+    decoder = _Decoder(canary() if obfuscated else None)
     topics: list[tuple[Location, Topic]] = []
     answers: dict[str, list[str]] = {}
     tiers: dict[str, dict[str, dict[str, int]]] = {"evidence": {}, "gold": {}}
@@ -211,10 +201,9 @@ def _read_questions(
         topics.append((location, Topic(qid, decoder.decode(location, row, "query", row["query"]))))
         for tier, documents in (("evidence", row["evidence_docs"]), ("gold", row["gold_docs"])):
             if documents:
-                tiers[tier][qid] = {
-                    decoder.decode(location, row, "docid", document["docid"]): 1
-                    for document in documents
-                }
+                docids = [document["docid"] for document in documents]
+                decoded = (decoder.decode(location, row, "docid", docid) for docid in docids)
+                tiers[tier][qid] = dict.fromkeys(decoded, 1)
         answer = decoder.decode(location, row, "answer", row["answer"])
         answers[qid] = [answer] if answer else []
     return distinct_topics(topics, files[0]), answers, tiers
@@ -223,19 +212,20 @@ def _read_questions(
 class _Decoder:
     """Decodes the strings of the questions, and tells a wrong canary from a damaged row."""
 
-    def __init__(self, obfuscated: bool) -> None:
-        self._obfuscated = obfuscated
+    def __init__(self, key: Canary | None) -> None:
+        self._canary = key
         self._canary_is_right = False
 
     def decode(self, location: Location, row: QuestionRow, field: str, text: str) -> str:
-        if not self._obfuscated:
+        if self._canary is None:
             return text
         try:
-            decoded = canary().decrypt(text)
+            decoded = self._canary.decrypt(text)
         except NotObfuscated:
             judged = [*(row["evidence_docs"] or ()), *(row["gold_docs"] or ())]
             texts = [row["query"], row["answer"], *(document.get("text") for document in judged)]
-            if self._canary_is_right or any(map(_opens, texts)):
+            opens = any(_opens(self._canary, each) for each in texts)
+            if self._canary_is_right or opens:
                 raise InputError(
                     f"{location} is damaged: the canary opens other texts, and not its {field!r}",
                     do="fetch the file again",
@@ -249,18 +239,16 @@ class _Decoder:
         return decoded
 
 
-def _opens(text: Any) -> bool:
+def _opens(key: Canary, text: Any) -> bool:
     """Whether the canary opens a text that is too long to be opened by chance."""
-    try:
-        return isinstance(text, str) and len(text) >= _TELLING and bool(canary().decrypt(text))
-    except NotObfuscated:
-        return False
+    with suppress(NotObfuscated):
+        return isinstance(text, str) and len(text) >= _TELLING and bool(key.decrypt(text))
+    return False
 
 
 def published_files(source: str, revision: str | None = None) -> list[Path]:
     """The files of a data set in the order of their names: `source` is a file, a folder with such
-    files at any depth or, if no such path exists, the name of a data set on the hub at `revision`.
-    Raises `InputError` if there is none."""
+    files at any depth or, if no such path exists, the name of a data set on the hub."""
     path = Path(source).expanduser()
     if path.is_file() and path.suffix in _SUFFIXES:
         return [path]

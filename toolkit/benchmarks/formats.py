@@ -23,32 +23,21 @@ HEADERS = frozenset({"query-id", "query_id", "queryid", "qid", "query", "topic"}
 def _as_text(value: Any) -> Any:
     """The digits of an integer, and other values as they are. `ValueError` for a string that UTF-8
     cannot encode."""
-    if isinstance(value, str):
-        if not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise ValueError("half a surrogate pair, from a broken \\u escape") from None
-    elif type(value) is int:
-        return str(value)
-    return value
-
-
-def _or_empty(value: Any) -> Any:
-    return "" if value is None else _as_text(value)
+    if isinstance(value, str) and not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("half a surrogate pair, from a broken \\u escape") from None
+    return str(value) if type(value) is int else value
 
 
 Text = Annotated[str, BeforeValidator(_as_text)]
 Id = Annotated[Text, Field(min_length=1)]
-OptionalText = Annotated[str, BeforeValidator(_or_empty)]
+OptionalText = Annotated[Text, BeforeValidator(lambda value: "" if value is None else value)]
 
 
-class Qrel(NamedTuple):
-    """One judgement: the grade of a document for a question."""
-
-    qid: str
-    docid: str
-    grade: int
+Qrel = tuple[str, str, int]
+"""One judgement: qid, docid, and the grade of the document for the question."""
 
 
 class Location(NamedTuple):
@@ -62,10 +51,8 @@ class Location(NamedTuple):
 
 
 def lines(path: Path) -> Iterator[tuple[Location, str]]:
-    """The lines of a UTF-8 file that are not blank, without their line end.
-
-    Lines end at a newline character only (not at the other characters that Unicode counts as line
-    ends, which occur inside JSON strings). A byte order mark is dropped.
+    """The lines of a UTF-8 file that are not blank, without their line end and a byte order mark.
+    Lines end at a newline character only, because JSON strings contain other line ends of Unicode.
     """
     with path.open("rb") as stream:
         for number, raw in enumerate(stream, start=1):
@@ -118,12 +105,9 @@ def read_answers(path: str | Path | None) -> dict[str, list[str]]:
 
 
 def read_qrels(files: Sequence[Path]) -> dict[str, dict[str, int]]:
-    """The union of qrels files: grades by qid and docid.
-
-    Three columns (`query-id, corpus-id, score`, with or without the header line) or TREC's four
-    (`qid, iteration, docid, grade`), separated by tabs, or by white space if a line has no tab. A
-    pair may occur repeatedly with the same grade.
-    """
+    """The union of qrels files: grades by qid and docid. They have three columns (`query-id,
+    corpus-id, score`, with or without the header line) or TREC's four (`qid, iteration, docid,
+    grade`), separated by tabs, or by white space if a line has no tab."""
     return merge_qrels(row for path in files for row in _qrels(path))
 
 
@@ -143,19 +127,19 @@ def _qrels(path: Path) -> Iterator[tuple[Location, Qrel]]:
             raise InputError(
                 f"{location} has the grade {fields[-1]!r}", valid="an integer"
             ) from None
-        yield location, Qrel(fields[0], fields[-2], grade)
+        yield location, (fields[0], fields[-2], grade)
 
 
 def merge_qrels(qrels: Iterable[tuple[object, Qrel]]) -> dict[str, dict[str, int]]:
     """Grades by qid and docid of judgements that come with their locations. A pair may occur
     repeatedly with the same grade."""
     grades: dict[str, dict[str, int]] = {}
-    for location, row in qrels:
-        known = grades.setdefault(row.qid, {}).setdefault(row.docid, row.grade)
-        if known != row.grade:
+    for location, (qid, docid, grade) in qrels:
+        known = grades.setdefault(qid, {}).setdefault(docid, grade)
+        if known != grade:
             raise InputError(
-                f"{location} gives {row.docid!r} the grade {row.grade} for question {row.qid!r},"
-                f" an earlier line {known}",
+                f"{location} gives {docid!r} the grade {grade} for question {qid!r}, an earlier "
+                f"line {known}",
                 valid="one grade for a pair",
             )
     return grades
@@ -177,15 +161,13 @@ def distinct_topics(topics: Iterable[tuple[object, Topic]], source: object) -> l
 def read_topics(path: Path) -> list[Topic]:
     """The questions of a file `qid<TAB>question`, in its order. The file has no header and no
     quoting: the question is everything after the first tab, quotation marks and tabs included."""
-    return distinct_topics(_tabbed_topics(path), path)
-
-
-def _tabbed_topics(path: Path) -> Iterator[tuple[Location, Topic]]:
+    topics = []
     for location, line in lines(path):
-        qid, tab, text = line.partition("\t")
-        if not (qid and tab and text.strip()):
+        qid, _, text = line.partition("\t")
+        if not (qid and text.strip()):
             raise InputError(f"{location} is no question", valid="qid, a tab, and its text")
-        yield location, Topic(qid, text)
+        topics.append((location, Topic(qid, text)))
+    return distinct_topics(topics, path)
 
 
 def content_hash(path: Path) -> str:

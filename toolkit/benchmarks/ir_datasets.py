@@ -61,10 +61,8 @@ class IrQrel(TypedDict):
 
 class IrDatasetsBenchmark(Benchmark):
     """The dataset with the id `dataset` in `ir_datasets` (MacAvaney et al., 2021), such as
-    `vaswani` or `beir/scifact/test`.
-
-    Missing files are downloaded into the folder of `ir_datasets` (`IR_DATASETS_HOME`, by default
-    `~/.ir_datasets`).
+    `vaswani` or `beir/scifact/test`. Missing files are downloaded into the folder of `ir_datasets`
+    (`IR_DATASETS_HOME`, by default `~/.ir_datasets`).
 
     - Questions: all queries of the dataset in its order, by their `default_text()`; `answers` if
       the queries have a field of that name.
@@ -73,23 +71,17 @@ class IrDatasetsBenchmark(Benchmark):
     - Judgements: the tier `evidence`. If a dataset judges subtopics or parts of documents, a pair
       has its highest grade.
 
-    `whole_fingerprint` is a hash of the documents, which takes a pass over them. It is stored in
-    the folder `soundingline` of `ir_datasets`' own folder, and read from there as long as the files
-    of the documents have the same sizes and times.
-
     Args:
         dataset: the id.
         name: of the benchmark; by default the id of the documents with dashes, so that all splits
             share an index.
         split: another dataset of the same documents, by the last part of its id: the one below
-            `dataset` (`train` below `beir/scifact`) or beside it (`train` beside
+            `dataset` (`train` below `beir/scifact`) or next to it (`train` next to
             `beir/scifact/test`). `InputError` if there are both.
-        limit: number of questions, the first ones; None for all.
-        qids: a list of the questions to select, see `Benchmark`.
+        sets: whether every question asks for documents, those with a grade above 0.
         answers: a file of JSON lines with `qid` and `answers`, a list of accepted short answers,
             which replaces the answers of the questions that it names.
-        exclude_own: see `Benchmark`.
-        sets: whether every question asks for documents, those with a grade above 0.
+        limit, qids, exclude_own, corpus_share, front_matter: see `Benchmark`.
 
     Raises:
         InputError: for an unknown dataset or split, one without documents, queries or judgements,
@@ -114,15 +106,19 @@ class IrDatasetsBenchmark(Benchmark):
         self._source = _complete(self.dataset)
         with _reading(self.dataset, "documents"):
             self._documents_id: str = _library().docs_parent_id(self.dataset)
-        queries = list(self._queries())
+        queries = [
+            (place, parse(IrQuery, fields, where=place))
+            for place, fields in self._rows("queries", self._source.queries_iter)
+        ]
+        # Queries of the NPL collection end with a line break.
+        topics = [(place, Topic(row["query_id"], row["text"].strip())) for place, row in queries]
+        answered = ((row["query_id"], row.get("answers")) for _, row in queries)
+        known = {qid: texts for qid, texts in answered if texts is not None}
         super().__init__(
             name or self._documents_id.replace("/", "-"),
-            distinct_topics(((place, topic) for place, topic, _ in queries), self.dataset),
+            distinct_topics(topics, self.dataset),
             {"evidence": merge_qrels(self._grades())},
-            {
-                **{topic.qid: texts for _, topic, texts in queries if texts is not None},
-                **read_answers(answers),
-            },
+            {**known, **read_answers(answers)},
             limit=limit,
             qids=qids,
             sets=sets,
@@ -142,23 +138,36 @@ class IrDatasetsBenchmark(Benchmark):
             yield Document(row["doc_id"], title, text, row.get("url", ""))
 
     def whole_fingerprint(self) -> str:
-        """Hash of the documents of the dataset."""
+        """Hash of the documents of the dataset, which takes a pass over them. It is stored in the
+        folder `soundingline` of `ir_datasets`' own folder, and read from there as long as the files
+        of the documents have the same sizes and times."""
         if self._corpus_fingerprint:
             return self._corpus_fingerprint
-        before = self._state()
-        stamp = _stamp(self._documents_id)
-        self._corpus_fingerprint = _stamped(stamp, before)
+        home, name = Path(_library().util.home_path()), self._documents_id
+        stamp = home / "soundingline" / f"{name.replace('/', '-')}-{fingerprint(name)}.json"
+        state, known = self._state(), {}
+        with suppress(OSError, ValueError):
+            known = json.loads(stamp.read_text(encoding="utf-8"))
+        if state and isinstance(known, dict) and known.get("state") == state:
+            digest = known.get("corpus")
+            self._corpus_fingerprint = digest if isinstance(digest, str) else ""
         if not self._corpus_fingerprint:
             digest = super().whole_fingerprint()  # may download and so make the files
             if state := self._state():
                 with suppress(OSError):  # a folder that is shared and not ours to write
-                    content = {"dataset": self._documents_id, "state": state, "corpus": digest}
-                    write_json(stamp, content)
+                    write_json(stamp, {"dataset": name, "state": state, "corpus": digest})
         return self._corpus_fingerprint
 
     def _state(self) -> str:
-        """Hash of sizes and times of the documents' files; empty if there are none on disk."""
-        files = sorted({file for path in _paths(self._source) for file in _files(path)})
+        """Hash of sizes and times of the documents' files, as far as the dataset knows them; empty
+        if there are none on disk. Downloads nothing."""
+        handler, paths = self._source.docs_handler(), []
+        with suppress(Exception):  # many readers have no such method, or one that downloads
+            paths.append(Path(handler.docs_path(force=False)))
+        with suppress(Exception):
+            paths.append(Path(handler.docs_store().path))
+        known = {file for path in paths for file in (path, *path.rglob("*"))}
+        files = sorted(filter(Path.is_file, known))
         stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         return fingerprint(_RULES, _library().__version__, stats) if stats else ""
 
@@ -177,22 +186,15 @@ class IrDatasetsBenchmark(Benchmark):
                     fields["text"] = item.default_text()
             yield f"{label} {number:,} of {self.dataset}", fields
 
-    def _queries(self) -> Iterator[tuple[str, Topic, list[str] | None]]:
-        for place, fields in self._rows("queries", self._source.queries_iter):
-            row = parse(IrQuery, fields, where=place)
-            # Queries of the NPL collection end with a line break.
-            yield place, Topic(row["query_id"], row["text"].strip()), row.get("answers")
-
     def _grades(self) -> Iterator[tuple[str, Qrel]]:
         highest: dict[tuple[str, str], tuple[str, Qrel]] = {}
         for place, fields in self._rows("qrels", self._source.qrels_iter):
             row = parse(IrQrel, fields, where=place)
-            qrel = Qrel(row["query_id"], row["doc_id"], row["relevance"])
-            pair = qrel.qid, qrel.docid
+            pair, grade = (row["query_id"], row["doc_id"]), row["relevance"]
             if not _OF_PARTS & fields.keys():
-                yield place, qrel
-            elif pair not in highest or highest[pair][1].grade < qrel.grade:
-                highest[pair] = place, qrel
+                yield place, (*pair, grade)
+            elif pair not in highest or highest[pair][1][2] < grade:
+                highest[pair] = place, (*pair, grade)
         yield from highest.values()
 
 
@@ -225,10 +227,9 @@ def _complete(dataset: str) -> Any:
         raise InputError(f"ir_datasets has no dataset {dataset!r}", do=f"See {_CATALOGUE}")
     for kind in ("docs", "queries", "qrels"):
         if not source.has(kind):
+            valid = f"one with docs, queries and qrels: {_relatives(dataset, source)}"
             raise InputError(
-                f"the dataset {dataset} has no {kind}",
-                valid=f"one with docs, queries and qrels: {_relatives(dataset, source)}",
-                do=f"See {_page(dataset)}",
+                f"the dataset {dataset} has no {kind}", valid=valid, do=f"See {_page(dataset)}"
             )
     return source
 
@@ -299,34 +300,3 @@ def _reading(dataset: str, what: str) -> Iterator[None]:
             f" folder of an ir_datasets that has them to {_library().util.home_path()}"
             " (IR_DATASETS_HOME names another place)",
         ) from error
-
-
-def _paths(source: Any) -> Iterator[Path]:
-    """Where the documents of a dataset lie, as far as the dataset knows. Downloads nothing."""
-    handler = source.docs_handler()
-    with suppress(Exception):  # many readers have no such method, or one that downloads
-        yield Path(handler.docs_path(force=False))
-    with suppress(Exception):
-        yield Path(handler.docs_store().path)
-
-
-def _files(path: Path) -> Iterator[Path]:
-    if path.is_file():
-        yield path
-    elif path.is_dir():
-        yield from (file for file in path.rglob("*") if file.is_file())
-
-
-def _stamp(documents: str) -> Path:
-    home = Path(_library().util.home_path())
-    return home / "soundingline" / f"{documents.replace('/', '-')}-{fingerprint(documents)}.json"
-
-
-def _stamped(stamp: Path, state: str) -> str:
-    """The stored fingerprint of these files; empty if there is none."""
-    try:
-        content = json.loads(stamp.read_text(encoding="utf-8"))
-        known = content["corpus"] if state and content["state"] == state else ""
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    return known if isinstance(known, str) else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,27 +26,18 @@ _RECORD, _MATRIX = "links.json", "links.npz"
 class LinkGraph:
     """A directed graph as a sparse matrix. Read-only, so that threads may share it.
 
-    Cycles are allowed, and so are documents with any number of links.
-
     Args:
         docids: the documents in the order of the matrix.
         matrix: boolean, documents x documents, with sorted indices: row i has a value in column j
             if document i links to document j.
-        missing: number of links left out because one end is not in the corpus.
-        repeated: number of links left out because they occurred before.
-        own: number of links left out because they lead from a document to itself.
+        missing, repeated, own: numbers of links left out because one end is not in the corpus, they
+            occurred before, or they lead from a document to itself.
     """
 
     def __init__(
-        self,
-        docids: Sequence[str],
-        matrix: csr_array,
-        *,
-        missing: int = 0,
-        repeated: int = 0,
-        own: int = 0,
+        self, docids: list[str], matrix: csr_array, *, missing: int, repeated: int, own: int
     ) -> None:
-        self.docids = list(docids)
+        self.docids = docids
         self.missing, self.repeated, self.own = missing, repeated, own
         self._numbers = {docid: number for number, docid in enumerate(self.docids)}
         self._matrices = {"out": matrix, "in": matrix.T.tocsr()}
@@ -80,8 +71,8 @@ class LinkGraph:
 
     @classmethod
     def open(cls, folder: Path) -> LinkGraph:
-        """The graph that `write` has written into a folder. Raises `OSError`, `ValueError` or
-        `KeyError` if there is none, or if it is damaged."""
+        """The graph that `write` has written; `OSError`, `ValueError` or `KeyError` if there is
+        none, or if it is damaged."""
         from scipy.sparse import csr_array, load_npz
 
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))

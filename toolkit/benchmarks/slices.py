@@ -13,33 +13,18 @@ from soundingline.toolkit.errors import InputError
 
 FOLDER = Path(__file__).resolve().parent / "qids"
 # Questions of each stratum of q100: recall@1000 of default BM25, and evidence documents.
-STRATA = {
-    "zero_small": 10,
-    "zero_large": 20,
-    "tiny_large": 10,
-    "low_small": 10,
-    "low_large": 10,
-    "medium_small": 10,
-    "medium_large": 10,
-    "high_small": 10,
-    "high_large": 10,
-}
+_NAMES = [f"{recall}_{size}" for recall in ("low", "medium", "high") for size in ("small", "large")]
+STRATA = {"zero_small": 10, "zero_large": 20, "tiny_large": 10, **dict.fromkeys(_NAMES, 10)}
 _RECALLS = ((0.0, "zero"), (0.1, "tiny"), (0.25, "low"), (0.5, "medium"), (1.0, "high"))
 _SMALL = 5  # evidence documents
 _SEED = 42
 
 
 def listed_topics(topics: Iterable[Topic], qids: str | Path | None) -> list[Topic]:
-    """The questions whose ids a file lists, in the order of `topics`; all without a file.
-
-    Args:
-        topics: the questions.
-        qids: a file with one id a line (what follows a tab is ignored), or the name of a list of
-            the package, such as `pi_serini_q9`.
-
-    Raises:
-        InputError: if there is no such file, if it lists no id, and for an id of no question.
-    """
+    """The questions whose ids a file lists, in the order of `topics`; all without a file. `qids` is
+    a file with one id a line (what follows a tab is ignored), or the name of a list of the package,
+    such as `pi_serini_q9`. `InputError` if there is no such file, if it lists no id, and for an id
+    of no question."""
     topics = list(topics)
     if qids is None:
         return topics
@@ -76,22 +61,17 @@ def stratum(recall: float, relevant: int) -> str:
 def pi_serini_slices(
     strata: Mapping[str, str], allocation: Mapping[str, int] = STRATA, total: int = 300
 ) -> tuple[list[str], list[str]]:
-    """Draw Pi-Serini's slices q100 and q300 (arXiv 2605.10848), whose ids depend on a run of BM25.
+    """The ids of Pi-Serini's slices q100 and q300 (arXiv 2605.10848) in numerical order.
 
     Both are drawn with seed 42, stratum by stratum in the order of their names, from ids in their
-    numerical order. The second slice contains the first; its other questions are allotted to the
-    strata in the same proportions by largest remainders, as far as a stratum has questions.
+    numerical order. The second slice, of `total` questions, contains the first; its other questions
+    are allotted to the strata in the same proportions by largest remainders, as far as a stratum
+    has questions. `InputError` for ids that are not numbers, and if there are too few questions.
 
     Args:
-        strata: the `stratum` of each question.
+        strata: the `stratum` of each question, which depends on a run of BM25.
         allocation: questions of each stratum in the first slice.
         total: questions of the second slice.
-
-    Returns:
-        The ids of both slices in numerical order.
-
-    Raises:
-        InputError: for ids that are not numbers, and if there are too few questions.
     """
     if not all(qid.isdecimal() for qid in strata):
         raise InputError("a question has an id that is no number", valid="ids of BrowseComp-Plus")

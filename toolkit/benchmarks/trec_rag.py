@@ -60,10 +60,9 @@ class TrecRag(Benchmark):
         qrels: a TREC file of judgements; None for questions without any.
         name: of the benchmark.
         corpus_revision: branch, tag or commit of the data set on the hub.
-        qids: a list of the questions to select, see `Benchmark`; the next arguments select among
-            these.
-        split, dev_share, sample, seed, limit: the selection of questions; see `select_topics`.
-        corpus_share: see `Benchmark`.
+        split, dev_share, sample, seed, limit: the selection among those of `qids`; see
+            `select_topics`.
+        qids, corpus_share: see `Benchmark`.
 
     Raises:
         InputError: in one line for whatever is absent or malformed.
@@ -89,8 +88,14 @@ class TrecRag(Benchmark):
             if file is not None and not Path(file).is_file():
                 raise InputError(f"there is no file of {what} {file}", do="correct the path")
         self._files = published_files(corpus, corpus_revision)
+        path = Path(topics)
+        if path.suffix == ".jsonl":
+            located = rows(path, NarrativeRow)
+            known = distinct_topics(((at, Topic(row.qid, row.text)) for at, row in located), path)
+        else:
+            known = read_topics(path)
         chosen = select_topics(
-            listed_topics(_topics(Path(topics)), qids),
+            listed_topics(known, qids),
             split=split,
             dev_share=dev_share,
             sample=sample,
@@ -111,10 +116,3 @@ class TrecRag(Benchmark):
             if not texts:
                 raise InputError(f"{place} has no text", valid=f"a field {', '.join(_TEXTS)}")
             yield Document(docid, row.get("title", ""), texts[0], row.get("url", ""))
-
-
-def _topics(path: Path) -> list[Topic]:
-    if path.suffix != ".jsonl":
-        return read_topics(path)
-    found = ((place, Topic(row.qid, row.text)) for place, row in rows(path, NarrativeRow))
-    return distinct_topics(found, path)

@@ -1,7 +1,5 @@
-"""Finding the document of the corpus that a title, URL, DOI or arXiv identifier refers to.
-
-A reference resolves to a document of the corpus or is refused with a reason; nothing is invented.
-"""
+"""Finding the document of the corpus that a title, URL, DOI or arXiv identifier refers to. A
+reference resolves to a document of the corpus or is refused with a reason."""
 
 from __future__ import annotations
 
@@ -52,13 +50,11 @@ class Resolution(NamedTuple):
 
 
 class Resolver:
-    """Maps references to documents.
-
-    The steps are, in this order: the docid, the URL, a DOI or arXiv identifier in the docid or the
-    URL, the title. Titles are compared without case, accents, punctuation and white space: first
-    the whole reference, then quoted parts of it, then titles of at least two words that it
-    contains (the longest count), then the most similar titles. A step that finds several documents
-    makes the reference ambiguous.
+    """Maps references to documents, by these steps: the docid, the URL, a DOI or arXiv identifier
+    in the docid or the URL, the title. Titles are compared without case, accents, punctuation and
+    white space: first the complete reference, then quoted parts of it, then titles of at least two
+    words that it contains (the longest count), then the most similar titles. A step that yields
+    several documents makes the reference ambiguous.
 
     Args:
         documents: id, title and URL of each document; texts are not used.
@@ -143,20 +139,15 @@ class Resolver:
         yield "title", set(self._titles.get(title, ()))
         quoted = map(_normalise_title, _QUOTED.findall(without_urls))
         yield "title", _union(self._titles.get(one) for one in quoted)
-        yield "title", self._contained(title.split(" "))
+        words = title.split(" ")
+        for length in range(min(self._longest_title, len(words)), _FEWEST_WORDS - 1, -1):
+            starts = range(len(words) - length + 1)
+            pieces = (" ".join(words[start : start + length]) for start in starts)
+            yield "title", _union(self._titles.get(piece) for piece in pieces)
         similar = self._trigrams.most_similar(title)
         if similar and similar[0][1] >= self.threshold:
             level = [other for other, score in similar if score >= similar[0][1] - self.margin]
             yield "similar title", _union(self._titles[other] for other in level)
-
-    def _contained(self, words: Sequence[str]) -> set[str]:
-        """The documents of the longest titles that the words contain."""
-        for length in range(min(self._longest_title, len(words)), _FEWEST_WORDS - 1, -1):
-            starts = range(len(words) - length + 1)
-            pieces = (" ".join(words[start : start + length]) for start in starts)
-            if docids := _union(self._titles.get(piece) for piece in pieces):
-                return docids
-        return set()
 
     @cached_property
     def _longest_title(self) -> int:
@@ -165,11 +156,8 @@ class Resolver:
 
 
 class _TrigramIndex:
-    """Titles by the character trigrams that they contain.
-
-    `sizes` holds the number of trigrams of each title. The titles that contain `grams[n]` are
-    `places[offsets[n]:offsets[n + 1]]`.
-    """
+    """Titles by the character trigrams that they contain. `sizes` holds the number of trigrams of
+    each title. The titles that contain `grams[n]` are `places[offsets[n]:offsets[n + 1]]`."""
 
     def __init__(
         self,

@@ -1,8 +1,6 @@
-"""Segmenters: how documents are cut into the units that are indexed and retrieved.
-
-Sizes are in tokens of `soundingline.toolkit.tokens`. The title is not counted: engines index it in
-front of every unit (`Unit.contents`), so that each passage names its document.
-"""
+"""Segmenters: how documents are cut into the units that are indexed and retrieved. Sizes are in
+tokens of `soundingline.toolkit.tokens` without the title, which engines index in front of every
+unit (`Unit.contents`), so that each passage names its document."""
 
 from __future__ import annotations
 
@@ -105,7 +103,7 @@ class DocumentHead(Segmenter):
     name: ClassVar[str] = "document_head"
 
     def __post_init__(self) -> None:
-        _check_max_tokens(self.max_tokens)
+        check_int("max_tokens", self.max_tokens, do="set unit.max_tokens, e.g. 512")
 
     @property
     def fingerprint(self) -> str:
@@ -119,18 +117,14 @@ class DocumentHead(Segmenter):
 
 @dataclass
 class Passages(Segmenter):
-    """Passages of whole sentences, packed greedily.
+    """Passages of sentences, packed greedily. A sentence longer than `max_tokens` is a passage of
+    its own. A document without visible text has one empty passage.
 
     With `splitter=spacy`, the passages are those of "Revisiting Text Ranking in Deep Research"
     (arXiv 2602.21456), in the text's own white space: sentences by `senter`, lengths in spaCy's
     tokens. The published code repeats a passage before a sentence of 250 tokens or more; this does
-    not.
-
-    A sentence longer than `max_tokens` is a passage of its own. A document without visible text
-    has one empty passage.
-
-    With `splitter=released`, the passages are those of a corpus that was released in passages, with
-    its numbers, from 1; `max_tokens` is not used.
+    not. With `splitter=released`, the passages are those of a corpus that was released in passages,
+    with its numbers, from 1; `max_tokens` is not used.
 
     Args:
         max_tokens: length of a passage in words and punctuation marks (in spaCy's tokens with
@@ -152,13 +146,10 @@ class Passages(Segmenter):
     passages: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_max_tokens(self.max_tokens)
+        check_int("max_tokens", self.max_tokens, do="set unit.max_tokens, e.g. 250")
         if self.splitter not in SPLITTERS:
-            raise InputError(
-                f"splitter is {self.splitter!r}",
-                valid=", ".join(SPLITTERS),
-                do="set unit.splitter to one of them",
-            )
+            valid, do = ", ".join(SPLITTERS), "set unit.splitter to one of them"
+            raise InputError(f"splitter is {self.splitter!r}", valid=valid, do=do)
 
     @property
     def first(self) -> int:
@@ -190,10 +181,8 @@ class Passages(Segmenter):
 
 
 def pack(text: str, sentences: Spans, max_tokens: int) -> Spans:
-    """Join neighbouring sentences greedily into spans of at most `max_tokens` tokens.
-
-    `sentences` are ordered, disjoint spans of `text`. A longer sentence gets a span of its own.
-    """
+    """Join neighbouring sentences (ordered, disjoint spans of `text`) greedily into spans of at
+    most `max_tokens` tokens. A longer sentence gets a span of its own."""
     if not sentences:
         return []
     tokens = token_starts(text)
@@ -220,8 +209,3 @@ def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
     piece = text[start:end]
     end = start + len(piece.rstrip())
     return min(end, start + len(piece) - len(piece.lstrip())), end
-
-
-def _check_max_tokens(value: int) -> None:
-    do = "set unit.max_tokens, e.g. 250 for passages or 512 for heads"
-    check_int("max_tokens", value, do=do)

@@ -1,9 +1,6 @@
-"""Splitting a text into sentences (by rules for English, or by spaCy) and into lines.
-
-All functions return half-open character spans. Sentences are in order, disjoint, and together cover
-every visible character. Those of the rules are trimmed of white space, and a line break always ends
-them. Lines partition the text.
-"""
+"""Splitting a text into sentences (by rules for English, or by spaCy) and into lines, as half-open
+character spans. Sentences are in order, disjoint, and cover every visible character. Those of the
+rules are trimmed of white space, and a line break always ends them. Lines partition the text."""
 
 from __future__ import annotations
 
@@ -71,11 +68,9 @@ _LONGEST_PARSED = 2_000_000  # characters; spaCy needs memory in proportion to t
 
 
 def rule_spans(text: str) -> Spans:
-    """Split English text into sentences by rules.
-
-    A sentence ends at `.`, `!`, `?` or `…` (and closing quotes) before white space, unless the
-    context indicates an abbreviation, an initial, a numbered item or a continuation in lower case.
-    """
+    """Split English text into sentences by rules. A sentence ends at `.`, `!`, `?` or `…` (and
+    closing quotes) before white space, unless the context indicates an abbreviation, an initial, a
+    numbered item or a continuation in lower case."""
     spans: Spans = []
     start = len(text) - len(text.lstrip())
     for match in _CANDIDATE.finditer(text, start):
@@ -89,10 +84,8 @@ def rule_spans(text: str) -> Spans:
 
 
 def last_sentence_start(text: str, start: int, limit: int, near: int = 300) -> int:
-    """The last position in `(start, limit]` at which a sentence of `text` begins, or 0.
-
-    The last `near` characters are searched first, which is enough for nearly every text.
-    """
+    """The last position in `(start, limit]` at which a sentence of `text` begins, or 0. The last
+    `near` characters are searched first, which is enough for nearly every text."""
     for begin in dict.fromkeys((max(start, limit - near), start)):
         candidates = list(_CANDIDATE.finditer(text, begin, limit + _AHEAD))
         for match in reversed(candidates):
@@ -115,34 +108,27 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     word = before.split()[-1] if before and not before[-1].isspace() else ""
     stem = word.lstrip(_OPENING)
     low = stem.lower()
-    if low in _BINDING or (stem.isdecimal() and _begins_item(text, mark - len(word))):
+    if low in _BINDING:
         return False
+    if stem.isdecimal():  # A label of an item, if a sentence or a line begins there.
+        begin = mark - len(word)
+        ahead = text[max(0, begin - 2) : begin]
+        return "\n" not in ahead and ahead.strip()[-1:] not in ("", *".!?…")
     if low in _COUNTING:
         return not following.isdecimal()
-    if low in _LOOSE or (len(stem) == 1 and stem.isupper()) or _dotted(stem):
+    # Letters with full stops between them, such as `U.S`, `a.m` or `Ph.D`.
+    dotted = "." in stem and all(len(it) in (1, 2) and it.isalpha() for it in stem.split("."))
+    if low in _LOOSE or (len(stem) == 1 and stem.isupper()) or dotted:
         after = text[match.end() : match.end() + 24].lstrip(_OPENING).split(maxsplit=1)
         return bool(after) and after[0].rstrip(",.;:!?").lower() in _STARTERS
     return True
 
 
-def _begins_item(text: str, position: int) -> bool:
-    """Whether a sentence or a line begins at `position`, so that a number there is a label."""
-    before = text[max(0, position - 2) : position]
-    return "\n" in before or before.strip()[-1:] in ("", *".!?…")
-
-
-def _dotted(stem: str) -> bool:
-    """Whether `stem` is letters with full stops between them, such as `U.S`, `a.m` or `Ph.D`."""
-    return "." in stem and all(len(part) in (1, 2) and part.isalpha() for part in stem.split("."))
-
-
 def line_spans(text: str, width: int = LINE_WIDTH) -> Spans:
-    """Split a text into lines for reading; the spans partition it without gaps.
-
-    A line ends with its line break (`\\n` or `\\r\\n`). A line of more than `width` characters is
-    wrapped after the last sentence that fits, with the white space that follows; if none fits,
-    after the last word; if a single word is longer, at `width`. An empty text has one empty line.
-    """
+    """Split a text into lines for reading; the spans partition it without gaps. A line ends with
+    its line break (`\\n` or `\\r\\n`). A longer one than `width` characters is wrapped after the
+    last sentence that fits, with the white space that follows; if none fits, after the last word;
+    if a single word is longer, at `width`. An empty text has one empty line."""
     spans: Spans = []
     start = 0
     while start < len(text):
@@ -171,11 +157,9 @@ def without_break(line: str) -> str:
 def spacy_sentences(text: str) -> list[tuple[int, int, int]]:
     """The sentences of an English text by the model `senter` of spaCy's `en_core_web_sm`, as the
     passage corpus of BrowseComp-Plus was cut: start, end, and number of spaCy's tokens. White space
-    around sentences is part of them, and they may contain line breaks.
-
-    Far slower than `rule_spans`. Texts beyond 2 million characters are cut into pieces at line
-    breaks. Raises `InputError` if spaCy or the model is not installed.
-    """
+    around sentences is part of them, and they may contain line breaks. Texts beyond 2 million
+    characters are cut into pieces at line breaks. `InputError` if spaCy or the model is not
+    installed."""
     cuts = [0]
     while len(text) - cuts[-1] > _LONGEST_PARSED:
         limit = cuts[-1] + _LONGEST_PARSED

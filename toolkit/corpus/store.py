@@ -1,10 +1,7 @@
-"""The document store: raw texts by id, and units as character spans of these texts.
-
-The texts of a corpus are one folder; each segmenter adds a folder with the spans of its units (8
-bytes each). Both hold an SQLite database that is written once and then only read, by any number of
-threads and processes. Both record fingerprints of what they were made from, which are compared when
-they are opened.
-"""
+"""The document store: raw texts by id, and units as character spans of these texts. The texts of a
+corpus are one folder; each segmenter adds a folder with the spans of its units. Both hold an SQLite
+database that is written once and then only read, and record fingerprints of what they were made
+from, which are compared when they are opened."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -50,10 +47,8 @@ _memory_names = count(1)
 
 
 class SqliteStore:
-    """Raw texts for any number of concurrent readers, and the units of one segmenter.
-
-    Implements `soundingline.toolkit.data.DocumentStore`. Thread-safe, also after a fork, and
-    picklable.
+    """Raw texts for any number of concurrent readers, and the units of one segmenter. Implements
+    `soundingline.toolkit.data.DocumentStore`. Thread-safe, also after a fork, and picklable.
 
     Args:
         path: the folder that `build` wrote.
@@ -62,8 +57,7 @@ class SqliteStore:
             accepts anything.
 
     Raises:
-        InputError: if a folder is absent, damaged, of another version, or was built from
-            something else.
+        InputError: if a folder is absent, damaged, of another version or of something else.
 
     Example:
         >>> store = SqliteStore.in_memory({"d1": "The old mill.", "d2": "A harbour."})
@@ -108,11 +102,9 @@ class SqliteStore:
     def build(
         cls, path: Path | str, documents: Iterable[Document], *, corpus_fingerprint: str
     ) -> SqliteStore:
-        """Write the documents to the folder `path`, atomically, and open it.
-
-        `InputError` for an empty corpus; a docid that is empty, repeated, or ends like the id of a
-        passage (`%p3`); text that is not valid Unicode; a document of 1,000,000,000 bytes or more,
-        SQLite's limit.
+        """Write the documents to the folder `path`, atomically, and open it. `InputError` for an
+        empty corpus; a docid that is empty, repeated, or ends like the id of a passage (`%p3`);
+        text that is not valid Unicode; a document of 1,000,000,000 bytes or more, SQLite's limit.
         """
         with _writing(Path(path), _TEXTS_SCHEMA) as connection:
             if not _write_texts(connection, documents, corpus_fingerprint):
@@ -123,14 +115,8 @@ class SqliteStore:
     def in_memory(
         cls, documents: Iterable[Document] | Mapping[str, str], segmenter: Segmenter | None = None
     ) -> SqliteStore:
-        """A store without files, for tests, examples and toy corpora, of any number of documents or
-        of texts by docid. Without a segmenter every document is one unit.
-
-        Example:
-            >>> store = SqliteStore.in_memory({"d1": "A mill.", "d2": "A ship."})
-            >>> store.document("d2").text
-            'A ship.'
-        """
+        """A store without files, for tests, examples and toy corpora, of documents or of texts by
+        docid. Without a segmenter every document is one unit."""
         if isinstance(documents, Mapping):
             documents = [Document(docid, "", text) for docid, text in documents.items()]
         rows = list(documents)
@@ -145,10 +131,8 @@ class SqliteStore:
         return store
 
     def add_units(self, path: Path | str, segmenter: Segmenter) -> int:
-        """Cut every document into units and write their spans to the folder `path`, atomically.
-
-        `SqliteStore(store.path, path)` reads them. Returns the number of units.
-        """
+        """Cut every document into units and write their spans to the folder `path`, atomically, for
+        `SqliteStore(store.path, path)`. Returns the number of units."""
         label = f"Cutting into units ({segmenter.name})"
         with _writing(Path(path), _UNITS_SCHEMA) as connection:
             documents = track(self.documents(), label, total=len(self))
@@ -248,10 +232,8 @@ class SqliteStore:
         return Lines(document.docid, document.title, offset, lines, len(spans))
 
     def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
-        """Units by id, in the order of `unit_ids`; `KeyError` for an unknown id.
-
-        A docid stands for the whole document, unless its one unit is only a part of it.
-        """
+        """Units by id, in the order of `unit_ids`; `KeyError` for an unknown id. A docid means the
+        complete document, unless its one unit is only a part of it."""
         return [self._unit(unit_id) for unit_id in unit_ids]
 
     def _unit(self, unit_id: str) -> Unit:
@@ -262,23 +244,19 @@ class SqliteStore:
         number, title, text = row
         if unit_id == docid and (self._units is None or self._passages):
             return Unit(unit_id, title, text)
-        spans = []
         if self._units is not None:
             query = "SELECT spans FROM spans WHERE number = ?"
             spans = _spans(self._units.execute(query, (number,)).fetchone()[0])
-        # Ids are compared as texts, so that other spellings of a number (`%p01`) are refused.
-        unit_ids = [self._unit_id(docid, position) for position in range(len(spans))]
-        if unit_id not in unit_ids:
-            raise KeyError(unit_id)
-        start, end = spans[unit_ids.index(unit_id)]
-        return Unit(unit_id, title, text[start:end])
+            # Ids are compared as texts, so that other spellings of a number (`%p01`) are refused.
+            for position, (start, end) in enumerate(spans):
+                if unit_id == self._unit_id(docid, position):
+                    return Unit(unit_id, title, text[start:end])
+        raise KeyError(unit_id)
 
     def _row(self, columns: str, docid: str) -> tuple[Any, ...] | None:
-        query = f"SELECT {columns} FROM documents WHERE docid = ?"
-        try:
-            row: tuple[Any, ...] | None = self._texts.execute(query, (docid,)).fetchone()
-        except UnicodeEncodeError:  # models write lone surrogates; no docid contains one
-            return None
+        query, row = f"SELECT {columns} FROM documents WHERE docid = ?", None
+        with suppress(UnicodeEncodeError):  # Models write lone surrogates; no docid contains one.
+            row = self._texts.execute(query, (docid,)).fetchone()
         return row
 
     @property
@@ -330,13 +308,8 @@ def _write_texts(
                 f"document {docid!r} is not valid Unicode ({error.reason} at {error.start})",
                 do="repair its text in the corpus",
             ) from None
-    _write_meta(
-        connection,
-        kind=_TEXTS_KIND,
-        version=_TEXTS_VERSION,
-        documents=number,
-        corpus_fingerprint=corpus_fingerprint,
-    )
+    meta = {"documents": number, "corpus_fingerprint": corpus_fingerprint}
+    _write_meta(connection, kind=_TEXTS_KIND, version=_TEXTS_VERSION, **meta)
     return number
 
 
@@ -421,14 +394,11 @@ class _Database:
         verify_checksum_list(folder, what=f"the {kind} at {folder}", do=again)
         database = cls(f"{(folder / _FILE).resolve().as_uri()}?mode=ro&immutable=1", str(folder))
         database._read_meta()
-        actual = (database.meta["kind"], database.meta["version"])
-        if actual != (kind, str(version)):
+        actual = "{kind}, version {version}".format_map(database.meta)
+        valid = f"{kind}, version {version}"
+        if actual != valid:
             database.close()
-            raise InputError(
-                f"{folder} holds {actual[0]}, version {actual[1]}",
-                valid=f"{kind}, version {version}",
-                do=again,
-            )
+            raise InputError(f"{folder} holds {actual}", valid=valid, do=again)
         return database
 
     @classmethod

@@ -22,26 +22,9 @@ SEALED = "sealed"
 # The parts of a manifest, besides `created`, that may differ between the starts of one run.
 PROVENANCE = ("versions", "git", "machine")
 PACKAGES = (
-    "soundingline",
-    "pyterrier",
-    "python-terrier",
-    "hydra-core",
-    "numba",
-    "numpy",
-    "pandas",
-    "scipy",
-    "statsmodels",
-    "ir_measures",
-    "pytrec-eval-terrier",
-    "regex",
-    "spacy",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "sentence-transformers",
-    "peft",
-    "pyterrier-t5",
-    "vllm",
+    *("soundingline", "pyterrier", "python-terrier", "hydra-core", "numba", "numpy", "pandas"),
+    *("scipy", "statsmodels", "ir_measures", "pytrec-eval-terrier", "regex", "spacy", "torch"),
+    *("transformers", "tokenizers", "sentence-transformers", "peft", "pyterrier-t5", "vllm"),
     "openai",
 )
 
@@ -73,12 +56,11 @@ def make_manifest(
     factors: Mapping[str, str] | None = None,
     benchmark: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The manifest of a run that starts now. Secrets in it are redacted
-    (`soundingline.toolkit.redaction`), because a manifest may be published.
+    """The manifest of a run that starts now, with redacted secrets
+    (`soundingline.toolkit.redaction`), because it may be published.
 
     Args:
-        config: the resolved configuration as plain values. It is a record for readers, from which
-            nothing is made again.
+        config: the resolved configuration as plain values, a record for readers.
         fingerprints: hashes by name of everything that changes results (benchmark, index, pipeline,
             agent, tool, prompts). A run cannot be resumed with other fingerprints. For a run on an
             obfuscated benchmark, `sealed` is `yes` or `no`: whether texts are obfuscated on disk.
@@ -110,14 +92,14 @@ def check_same(path: Path, written: Mapping[str, Any], expected: Mapping[str, An
     """`InputError` that names the fingerprints in which the manifest on disk (`written`) differs
     from that of this start (`expected`)."""
     old, new = written.get("fingerprints", {}), expected.get("fingerprints", {})
-    differing = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
-    if differing:
-        changes = ", ".join(
-            f"{key} (was {old.get(key, 'absent')}, now {new.get(key, 'absent')})"
-            for key in differing
-        )
+    changes = [
+        f"{key} (was {old.get(key, 'absent')}, now {new.get(key, 'absent')})"
+        for key in dict.fromkeys([*old, *new])
+        if old.get(key) != new.get(key)
+    ]
+    if changes:
         raise InputError(
-            f"the run {path} was made with another {changes}",
+            f"the run {path} was made with another {', '.join(changes)}",
             valid="the configuration that it was started with",
             do="choose another name=, or delete that folder to start again",
         )
@@ -137,18 +119,16 @@ def _git() -> Mapping[str, Any]:
     """The commit of the checkout that contains this file; empty for an installed copy. It is read
     once, because a process keeps the code that it imported."""
     here = Path(__file__).resolve()
-    if _git_output(here.parent, "ls-files", "--error-unmatch", here.name) is None:
+    if _git_output("ls-files", "--error-unmatch", here.name) is None:
         return {}
-    commit = _git_output(here.parent, "rev-parse", "HEAD") or ""
-    changes = _git_output(here.parent, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "dirty": bool(changes)}
+    changes = _git_output("status", "--porcelain", "--untracked-files=no")
+    return {"commit": _git_output("rev-parse", "HEAD") or "", "dirty": bool(changes)}
 
 
-def _git_output(folder: Path, *arguments: str) -> str | None:
+def _git_output(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(__file__).resolve().parent), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -67,12 +67,11 @@ class RunFolder:
     - `manifest.json`: written first; see `soundingline.toolkit.runs.manifest`. If its `sealed` is
       true, every file with texts of the benchmark is obfuscated
       (`soundingline.toolkit.obfuscation`).
-    - `queries/<escaped qid>.json`: the trajectory of a question, whole or absent.
+    - `queries/<escaped qid>.json`: the trajectory of a question, complete or absent.
     - `queries/<escaped qid>.rounds.jsonl`: the finished rounds of a question that has no trajectory
       yet; see `rounds`.
     - `retried/<escaped qid>/<n>.json`: failed attempts that a later attempt replaced.
-    - `repeats/<n>/`: the trajectories of the n-th repeat of the questions (n = 2, 3, ...), in
-      folders of the same names; see `repeat`.
+    - `repeats/<n>/`: the same folders for the n-th repeat of the questions (n = 2, 3, ...).
     - `ledger.jsonl`: the attempts of each start of a run with a language model, and their costs;
       see `soundingline.toolkit.llm.ledger`.
 
@@ -127,10 +126,8 @@ class RunFolder:
         """The manifest, whose values have the types of `Manifest`. `InputError` if this is not a
         run folder, if the manifest is damaged, or if the folder contains symbolic links."""
         if not self.manifest_path.exists():
-            runs = sorted(path.parent for path in self.path.glob("*/manifest.json"))
-            do = (
-                f"name one of its cells, such as {runs[0]}" if runs else "name a folder below runs/"
-            )
+            cells = sorted(path.parent for path in self.path.glob("*/manifest.json"))
+            do = f"name one of its cells, such as {cells[0]}" if cells else "name a run's folder"
             raise InputError(f"{self.path} is no run: it has no manifest.json", do=do)
         self._check_links()
         do = "restore it from a copy, or move the folder away and run again"
@@ -147,7 +144,12 @@ class RunFolder:
             with disk_errors(self.path):
                 if manifest.get("sealed"):
                     mark_obfuscated(self.path)
-                self._remove_leftovers()
+                repeated = self.path.glob(f"{_REPEATS}/*/queries/.*.tmp")
+                marked = self.path.glob(f".{MARKER}.*.tmp")
+                for leftover in (*self.queries.glob(".*.tmp"), *repeated, *marked):
+                    leftover.unlink(missing_ok=True)
+                # An evaluation may be writing there, whose files stay.
+                remove_leftovers(self.path)
                 self._start(dict(manifest))
             self._writing = True
             try:
@@ -233,11 +235,9 @@ class RunFolder:
         """The recorded trajectories of `topics` in their order, or all in the order of their
         ids."""
         if topics is not None:
-            trajectories = (self.read(topic.qid) for topic in topics)
-            yield from (trajectory for trajectory in trajectories if trajectory is not None)
-            return
-        for path in sorted(self._files(), key=lambda path: unescape_qid(path.stem) or path.stem):
-            yield _checked(path, read_trajectory)
+            return filter(None, (self.read(topic.qid) for topic in topics))
+        paths = sorted(self._files(), key=lambda path: unescape_qid(path.stem) or path.stem)
+        return (_checked(path, read_trajectory) for path in paths)
 
     def has_trajectories(self) -> bool:
         """Whether any question has a trajectory. Rankings without an agent have none."""
@@ -276,11 +276,8 @@ class RunFolder:
 
     def state(self) -> str:
         """A hash of the names and sizes of the recorded trajectories, by which an evaluation is
-        recognized as one of this run.
-
-        Every write changes it, because a trajectory is new or replaces an attempt that moves to
-        `retried/`. Times of files do not count, so that a copy of a run has the same state.
-        """
+        recognized as one of this run. Every write changes it, because a trajectory is new or
+        replaces an attempt that moves to `retried/`. A copy of a run has the same state."""
         retried: list[Iterable[Path]] = [(self.path / "retried").glob("*/*.json")]
         for part in self.repeats()[1:]:
             retried += [part._files(), (part.path / "retried").glob("*/*.json")]
@@ -335,13 +332,6 @@ class RunFolder:
             now = {key: manifest.get(key) for key in ("created", *PROVENANCE)}
             written["resumed"] = [*resumed, now]
             write_json(self.manifest_path, written, clear=True)
-
-    def _remove_leftovers(self) -> None:
-        repeated = self.path.glob(f"{_REPEATS}/*/queries/.*.tmp")
-        marked = self.path.glob(f".{MARKER}.*.tmp")
-        for leftover in (*self.queries.glob(".*.tmp"), *repeated, *marked):
-            leftover.unlink(missing_ok=True)
-        remove_leftovers(self.path)  # An evaluation may be writing there, whose files stay.
 
 
 class RoundsFile:
@@ -408,8 +398,8 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def escape_qid(qid: str) -> str:
-    """The file name (without suffix) of a question, of lower-case ASCII letters, digits and
-    `- _ . ~ % + =`. Different ids have different names, on case-insensitive file systems too.
+    """The file name (without suffix) of a question. Different ids have different names, on
+    case-insensitive file systems too.
 
     Characters outside `A-Za-z0-9_.-~` become `%xx` for each byte of their UTF-8, an upper-case
     letter becomes `+` and the lower-case letter, a leading dot is escaped, and the empty id is `%`.
@@ -486,12 +476,10 @@ class _Holder:
 
 @contextmanager
 def run_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` during the block, after waiting for a holder of the same sweep.
-
-    The file stays, because removing it would let two processes lock two files of the same name.
+    """Hold the lock file `path` during the block, after waiting for a holder of the same sweep. The
+    file stays, because removing it would let two processes lock two files of the same name.
     `InputError` with the process id and the host of any other holder, and if `path` is a symbolic
-    link or the file system has no locks.
-    """
+    link or the file system has no locks."""
     try:
         handle = open_own(path)
     except OSError as error:
@@ -543,11 +531,9 @@ def _take(handle: int, path: Path) -> None:
 
 
 def _other_holder(handle: int) -> _Holder | None:
-    """The holder of the lock; None once this process has it.
-
-    A holder writes its text after it has obtained the lock and empties it before the release. In
-    between the text names nobody or a dead process, and this waits a moment.
-    """
+    """The holder of the lock; None once this process has it. A holder writes its text after it has
+    obtained the lock and empties it before the release. In between the text names nobody or a dead
+    process, and this waits a moment."""
     deadline = time.monotonic() + _NAMING_SECONDS
     while True:
         try:
@@ -563,11 +549,9 @@ def _other_holder(handle: int) -> _Holder | None:
 def _read_holder(handle: int) -> _Holder:
     """The text of a lock file. Invalid parts are unknown: a process may be killed while it writes,
     and the file may come from anywhere."""
-    try:
-        text = json.loads(os.pread(handle, 4096, 0))
-    except (ValueError, RecursionError):
-        return _Holder()
-    values = mapping(text)
+    values: Mapping[str, Any] = {}
+    with suppress(ValueError, RecursionError):
+        values = mapping(json.loads(os.pread(handle, 4096, 0)))
     pid = values.get("pid")
     names = (text_of(values.get(name)) for name in ("host", "started", "sweep"))
     return _Holder(pid if isinstance(pid, int) and pid > 0 else 0, *names)

@@ -1,9 +1,5 @@
 """BrowseComp-Plus's published files: what is read, opened, selected and refused."""
 
-from __future__ import annotations
-
-import json
-
 import pytest
 from support.benchmarks import (
     ANSWERS,
@@ -45,14 +41,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def opened(folder, **settings):
-    return BrowseCompPlus(str(folder / "questions"), str(folder / "corpus"), **settings)
+def opened(folder, questions="questions", corpus="corpus", **settings):
+    return BrowseCompPlus(str(folder / questions), str(folder / corpus), **settings)
 
 
-def with_rows(folder, *rows, **settings):
-    """The benchmark of these rows, which are sealed here."""
-    path = write_parquet(folder / "own.parquet", [sealed_row(row) for row in rows])
-    return BrowseCompPlus(str(path), str(folder / "corpus"), **settings)
+def with_corpus(folder, rows, **settings):
+    write_jsonl(folder / "own-corpus.jsonl", rows)
+    return opened(folder, corpus="own-corpus.jsonl", **settings)
 
 
 def test_questions_answers_judgements_and_corpus_are_opened(folder):
@@ -68,11 +63,16 @@ def test_questions_answers_judgements_and_corpus_are_opened(folder):
     assert documents[0].url == f"http://{documents[0].docid}"
 
 
-def test_json_lines_give_what_parquet_gives(folder):
-    rows = write_jsonl(folder / "r.jsonl", [sealed_row(plain_row(qid)) for qid in QUESTIONS])
+@pytest.mark.parametrize("obfuscated", [True, False])
+def test_json_lines_give_what_parquet_gives(folder, monkeypatch, obfuscated):
+    parquet = opened(folder)
+    rows = [plain_row(qid) for qid in QUESTIONS]
+    write_jsonl(folder / "r.jsonl", [sealed_row(row) for row in rows] if obfuscated else rows)
     texts = [{"docid": docid, "text": text} for docid, text in DOCUMENTS.items()]
-    corpus = write_jsonl(folder / "c.jsonl", texts)
-    lines, parquet = BrowseCompPlus(str(rows), str(corpus)), opened(folder)
+    write_jsonl(folder / "c.jsonl", texts)
+    if not obfuscated:
+        monkeypatch.delenv(VARIABLE)
+    lines = opened(folder, "r.jsonl", "c.jsonl", obfuscated=obfuscated)
     assert (lines.topics, lines.answers) == (parquet.topics, parquet.answers)
     assert lines.qrels == parquet.qrels
     assert [d.text for d in lines.documents()] == [d.text for d in parquet.documents()]
@@ -92,11 +92,6 @@ FRONT_MATTER = {
     "rule": ("----\ntitle: No\n----\n", ""),
     "nested": ("---\nseo:\n  title: No\n---\nText.", ""),
 }
-
-
-def with_corpus(folder, rows, **settings):
-    corpus = write_jsonl(folder / "own-corpus.jsonl", rows)
-    return BrowseCompPlus(str(folder / "questions"), str(corpus), **settings)
 
 
 def test_titles_are_those_of_the_front_matter(folder):
@@ -183,7 +178,7 @@ def test_released_passages_of_a_corpus_of_documents_are_refused(folder, tmp_path
         prepare(opened(folder), segmenter, LexicalEngine(), tmp_path / "indexes")
 
 
-def test_odd_rows_keep_their_texts(folder):
+def test_odd_rows_come_back_with_their_texts(folder):
     row = {
         **plain_row("11"),
         "query": 'A tab\there, an unclosed "quotation mark, and\na line?',
@@ -192,89 +187,66 @@ def test_odd_rows_keep_their_texts(folder):
         "evidence_docs": [{"docid": "no number/at all", "text": "", "url": ""}],
     }
     bare = {**plain_row("12"), "evidence_docs": [], "gold_docs": None}
-    benchmark = with_rows(folder, row, bare)
+    write_parquet(folder / "own.parquet", [sealed_row(row), sealed_row(bare)])
+    benchmark = opened(folder, "own.parquet")
     assert benchmark.topics[0] == Topic("11", row["query"])
     assert benchmark.answers["11"] == ["Łódź — 100 %"]
     assert benchmark.qrels == {"evidence": {"11": {"no number/at all": 1}}, "gold": {}}
 
 
-def test_rows_in_plain_text_need_no_canary(folder, monkeypatch):
-    monkeypatch.delenv(VARIABLE)
-    rows = write_jsonl(folder / "plain.jsonl", [plain_row(qid) for qid in QUESTIONS])
-    benchmark = BrowseCompPlus(str(rows), str(folder / "corpus"), obfuscated=False)
-    assert benchmark.topics[0].text == QUESTIONS["11"]
-
-
-def test_an_absent_canary_is_one_line_that_names_the_variable(folder, monkeypatch):
-    monkeypatch.delenv(VARIABLE)
-    with pytest.raises(InputError, match=f"{VARIABLE} is not set"):
-        opened(folder)
-
-
-def test_a_wrong_canary_is_one_line_without_it(folder, monkeypatch):
-    monkeypatch.setenv(VARIABLE, "another canary")
-    with pytest.raises(InputError, match=f"canary in .{VARIABLE} does not open") as caught:
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("", f"{VARIABLE} is not set"), ("another canary", f"canary in .{VARIABLE} does not open")],
+)
+def test_an_absent_or_wrong_canary_is_one_line_without_it(folder, monkeypatch, value, message):
+    monkeypatch.setenv(VARIABLE, value)
+    with pytest.raises(InputError, match=message) as caught:
         opened(folder)
     assert "another canary" not in str(caught.value)
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_a_truncated_row_is_damage_and_no_wrong_canary(folder, first):
-    whole, cut = sealed_row(plain_row("11")), sealed_row(plain_row("12"))
-    cut["query"] = cut["query"][:-3]
-    rows = [cut, whole] if first else [whole, cut]
-    path = write_parquet(folder / "cut.parquet", rows)
-    with pytest.raises(InputError, match=rf"cut.parquet:{1 if first else 2} is damaged.*'query'"):
-        BrowseCompPlus(str(path), str(folder / "corpus"))
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_truncated_row_is_damage_and_no_wrong_canary(folder, number):
+    rows = [sealed_row(plain_row("11")), sealed_row(plain_row("12"))]
+    rows[number - 1]["query"] = rows[number - 1]["query"][:-3]
+    write_parquet(folder / "cut.parquet", rows)
+    with pytest.raises(InputError, match=rf"cut.parquet:{number} is damaged.*'query'"):
+        opened(folder, "cut.parquet")
 
 
-def test_truncated_files_are_one_line(folder):
+def test_a_truncated_file_is_one_line(folder):
     questions = next((folder / "questions").iterdir())
     questions.write_bytes(questions.read_bytes()[:-40])
     with pytest.raises(InputError, match="cannot be read after row 0"):
         opened(folder)
-    lines = folder / "lines.jsonl"
-    lines.write_text(json.dumps(sealed_row(plain_row("11")))[:-7] + "\n")
-    with pytest.raises(InputError, match=r"lines.jsonl:1 is not JSON"):
-        BrowseCompPlus(str(lines), str(folder / "corpus"))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"query_id": ""}, "query_id is an empty string"),
-        ({"evidence_docs": obfuscated("d1")}, "evidence_docs is .*string.*valid list"),
-        ({"query": 3.5}, r"query is 3\.5"),
+        ({"query_id": ""}, "1: query_id is an empty string"),
+        ({"evidence_docs": obfuscated("d1")}, "1: evidence_docs is .*string.*valid list"),
+        ({"query": 3.5}, r"1: query is 3\.5"),
+        ({"gold_docs": ...}, "1 has no field 'gold_docs'"),
+        ({}, "2 has the qid '11' a second time"),
     ],
 )
 def test_malformed_rows_are_refused_with_their_place(folder, change, message):
-    rows = write_jsonl(folder / "r.jsonl", [{**sealed_row(plain_row("11")), **change}])
-    with pytest.raises(InputError, match=rf"r.jsonl:1: {message}"):
-        BrowseCompPlus(str(rows), str(folder / "corpus"))
+    row = {**sealed_row(plain_row("11")), **change}
+    row = {name: value for name, value in row.items() if value is not ...}
+    write_jsonl(folder / "r.jsonl", [row, row])
+    with pytest.raises(InputError, match=rf"r.jsonl:{message}"):
+        opened(folder, "r.jsonl")
 
 
-def test_a_missing_column_and_a_doubled_qid_are_refused(folder):
-    row = sealed_row(plain_row("11"))
-    rows = write_jsonl(folder / "twice.jsonl", [row, row])
-    with pytest.raises(InputError, match=r"twice.jsonl:2 has the qid '11' a second time"):
-        BrowseCompPlus(str(rows), str(folder / "corpus"))
-    del row["gold_docs"]
-    rows = write_jsonl(folder / "less.jsonl", [row])
-    with pytest.raises(InputError, match="no field 'gold_docs'"):
-        BrowseCompPlus(str(rows), str(folder / "corpus"))
-
-
-def test_topics_and_qrels_of_files_take_the_place_of_the_rows(folder):
+def test_topics_and_qrels_of_files_replace_those_of_the_rows(folder):
     topics, qrels, golds = folder / "t.tsv", folder / "e.txt", folder / "g.txt"
     topics.write_text('12\tan unquoted "mark and\ta tab\n13\tplain\n', encoding="utf-8")
     qrels.write_text("12 Q0 1101 1\n12 0 x-1 0\n99 Q0 x-2 1\n", encoding="utf-8")
     golds.write_text("13 Q0 1302 1\n", encoding="utf-8")
     files = {"topics": str(topics), "qrels": str(qrels), "gold_qrels": str(golds)}
     benchmark = opened(folder, **files)
-    assert list(benchmark.topics) == [
-        Topic("12", 'an unquoted "mark and\ta tab'),
-        Topic("13", "plain"),
-    ]
+    assert benchmark.topics == [Topic("12", 'an unquoted "mark and\ta tab'), Topic("13", "plain")]
     assert benchmark.qrels == {
         "evidence": {"12": {"1101": 1, "x-1": 0}},
         "gold": {"13": {"1302": 1}},
@@ -282,12 +254,13 @@ def test_topics_and_qrels_of_files_take_the_place_of_the_rows(folder):
     assert benchmark.answers == {"12": [ANSWERS["12"]], "13": [ANSWERS["13"]]}
     without = BrowseCompPlus(None, str(folder / "corpus"), **files)
     assert without.topics == benchmark.topics and not without.answers
-
-
-def test_a_topic_without_a_tab_is_refused(folder):
-    (folder / "t.tsv").write_text("12 no tab\n", encoding="utf-8")
+    topics.write_text("12 no tab\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"t.tsv:1 is no question"):
-        opened(folder, topics=str(folder / "t.tsv"))
+        opened(folder, **files)
+    with pytest.raises(InputError, match=r"there is no file .*absent"):
+        opened(folder, topics=str(folder / "absent"))
+    with pytest.raises(InputError, match="questions is null"):
+        BrowseCompPlus(None, str(folder / "corpus"))
 
 
 def many(folder, **settings):
@@ -319,10 +292,17 @@ def test_samples_are_seeded_nested_and_in_order(folder):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"sample": 831}, {"sample": 0}, {"limit": True}, {"split": "train"}, {"dev_share": 1.0}],
+    [
+        {"sample": 831},
+        {"sample": 0},
+        {"limit": True},
+        {"split": "train"},
+        {"dev_share": 1.0},
+        {"seed": True},
+    ],
 )
 def test_impossible_slices_are_refused(folder, wrong):
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=f"^{next(iter(wrong))}="):
         many(folder, **wrong)
 
 
@@ -335,13 +315,13 @@ def test_fingerprints_follow_content_and_slice_and_not_the_path(folder, tmp_path
     assert part.fingerprint != one.fingerprint
 
 
-def test_a_name_is_fetched_from_the_hub_and_a_missing_path_is_told(folder, monkeypatch):
+def test_a_name_is_fetched_from_the_hub_and_a_missing_path_is_refused(folder, monkeypatch):
     import huggingface_hub
 
-    asked = []
+    fetched = []
 
     def snapshot(name, **settings):
-        asked.append((name, settings["repo_type"], settings["revision"]))
+        fetched.append((name, settings["repo_type"], settings["revision"]))
         if name == "gone/away":
             raise OSError("no such repository")
         return str(folder / name.partition("/")[2])
@@ -349,10 +329,8 @@ def test_a_name_is_fetched_from_the_hub_and_a_missing_path_is_told(folder, monke
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     benchmark = BrowseCompPlus("hub/questions", "hub/corpus", revision="r1", corpus_revision="r2")
     assert len(list(benchmark.documents())) == len(DOCUMENTS)
-    assert asked == [("hub/questions", "dataset", "r1"), ("hub/corpus", "dataset", "r2")]
-    with pytest.raises(
-        InputError, match="gone/away cannot be downloaded from the Hugging Face hub"
-    ):
+    assert fetched == [("hub/questions", "dataset", "r1"), ("hub/corpus", "dataset", "r2")]
+    with pytest.raises(InputError, match="gone/away cannot be downloaded from the Hugging Face"):
         BrowseCompPlus("gone/away", "hub/corpus")
     with pytest.raises(InputError, match="there are no rows at /nowhere/rows"):
         BrowseCompPlus("/nowhere/rows.parquet", "hub/corpus")

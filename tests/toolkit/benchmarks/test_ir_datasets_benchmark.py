@@ -1,14 +1,11 @@
 """Datasets of ir_datasets: what is read, how splits are found, what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ir_datasets
 import pytest
@@ -59,7 +56,7 @@ class OddDoc(NamedTuple):
 
 
 class Docs(BaseDocs):
-    def __init__(self, rows: list[Any]) -> None:
+    def __init__(self, rows):
         self.rows = rows
         self.passes = 0
 
@@ -69,7 +66,7 @@ class Docs(BaseDocs):
 
 
 class Queries(BaseQueries):
-    def __init__(self, *rows: Any) -> None:
+    def __init__(self, *rows):
         self.rows = rows
 
     def queries_iter(self):
@@ -77,7 +74,7 @@ class Queries(BaseQueries):
 
 
 class Qrels(BaseQrels):
-    def __init__(self, *rows: Any) -> None:
+    def __init__(self, *rows):
         self.rows = rows
 
     def qrels_iter(self):
@@ -87,8 +84,6 @@ class Qrels(BaseQrels):
 DOCS = [GenericDoc("d1", "first"), GenericDoc("d2", "second")]
 QUERIES = Queries(GenericQuery("q2", "two?"), GenericQuery("q1", "one?"))
 QRELS = Qrels(TrecQrel("q1", "d1", 2, "0"), TrecQrel("q2", "gone", 0, "0"))
-
-Register = Callable[..., str]
 
 
 @pytest.fixture
@@ -115,68 +110,34 @@ def message(call):
     return text
 
 
-def test_a_dataset_is_a_benchmark_of_its_documents_queries_and_judgements(
-    register,
-):
-    benchmark = IrDatasetsBenchmark(register("plain", Docs(DOCS), QUERIES, QRELS))
+def test_a_dataset_is_a_benchmark_of_its_documents_queries_and_judgements(register):
+    dataset = register("plain", Docs(DOCS), QUERIES, QRELS)
+    benchmark = IrDatasetsBenchmark(dataset)
     assert isinstance(benchmark, Benchmark)
     assert benchmark.name == f"{TOP}-plain"
     assert benchmark.topics == [Topic("q2", "two?"), Topic("q1", "one?")]
     assert benchmark.qrels == {"evidence": {"q1": {"d1": 2}, "q2": {"gone": 0}}}
-    assert list(benchmark.documents()) == [
-        Document("d1", "", "first"),
-        Document("d2", "", "second"),
-    ]
-    assert benchmark.unknown_judged({"d1", "d2"}) == [("q2", "gone")]
-    assert benchmark.unjudged == []
+    assert [*benchmark.documents()] == [Document("d1", "", "first"), Document("d2", "", "second")]
+    assert not benchmark.targets
+    sets, part = IrDatasetsBenchmark(dataset, sets=True), IrDatasetsBenchmark(dataset, limit=1)
+    assert sets.targets == {"q1": {"d1"}, "q2": set()}
+    assert part.topics == benchmark.topics[:1] and part.qrels == {"evidence": {"q2": {"gone": 0}}}
+    assert len({each.fingerprint for each in (benchmark, sets, part)}) == 3
+    assert len({each.corpus_fingerprint for each in (benchmark, sets, part)}) == 1
 
 
-def test_titles_urls_and_answers_are_read_where_a_dataset_has_them(register):
+def test_titles_urls_answers_and_subtopics_are_read_where_a_dataset_has_them(register):
     documents = Docs([TitledDoc("d1", "http://a", "Brel", "a  town"), TitledDoc("d2", "", "", "b")])
     queries = Queries(AnsweredQuery("q1", "where?", ("Brel", "brel")))
-    benchmark = IrDatasetsBenchmark(register("titled", documents, queries, QRELS), name="mine")
+    qrels = Qrels(*(TrecSubQrel("q1", "d1", grade, str(grade)) for grade in (0, 2, 1)))
+    benchmark = IrDatasetsBenchmark(register("titled", documents, queries, qrels), name="mine")
     assert benchmark.name == "mine"
     assert benchmark.answers == {"q1": ["Brel", "brel"]}
     assert list(benchmark.documents()) == [
         Document("d1", "Brel", "a  town", "http://a"),
         Document("d2", "", "b"),
     ]
-
-
-def test_subtopics_of_a_pair_count_by_their_highest_grade(register):
-    rows = [TrecSubQrel("q1", "d1", grade, str(n)) for n, grade in enumerate([0, 2, 1])]
-    benchmark = IrDatasetsBenchmark(register("sub", Docs(DOCS), QUERIES, Qrels(*rows)))
-    assert benchmark.qrels == {"evidence": {"q1": {"d1": 2}}}
-
-
-def test_a_dataset_asks_for_documents_where_it_is_told_to(register):
-    dataset = register("plain", Docs(DOCS), QUERIES, QRELS)
-    plain, sets = IrDatasetsBenchmark(dataset), IrDatasetsBenchmark(dataset, sets=True)
-    assert not plain.targets
-    assert sets.targets == {"q1": {"d1"}, "q2": set()}
-    assert sets.fingerprint != plain.fingerprint
-    assert sets.corpus_fingerprint == plain.corpus_fingerprint
-
-
-def test_limit_keeps_the_first_questions_and_the_corpus(register):
-    dataset = register("plain", Docs(DOCS), QUERIES, QRELS)
-    whole, part = IrDatasetsBenchmark(dataset), IrDatasetsBenchmark(dataset, limit=1)
-    assert [topic.qid for topic in part.topics] == ["q2"]
-    assert part.qrels == {"evidence": {"q2": {"gone": 0}}}
-    assert part.corpus_fingerprint == whole.corpus_fingerprint
-    assert part.fingerprint != whole.fingerprint
-
-
-def test_a_share_of_the_corpus_has_a_fingerprint_of_its_own(register):
-    docs = [DOCS[0]._replace(doc_id=f"x{number}") for number in range(100)]
-    dataset = register("plain", Docs([*DOCS, *docs]), QUERIES, QRELS)
-    whole, part = IrDatasetsBenchmark(dataset), IrDatasetsBenchmark(dataset, corpus_share=0.3)
-    judged = {docid for rows in whole.qrels["evidence"].values() for docid in rows}
-    everything = {document.docid for document in whole.documents()}
-    kept = {document.docid for document in part.documents()}
-    assert judged & everything <= kept < everything
-    assert part.corpus_fingerprint != whole.corpus_fingerprint
-    assert part.fingerprint != whole.fingerprint
+    assert benchmark.qrels == {"evidence": {"q1": {"d1": 2}}}, "the highest grade of a pair"
 
 
 def test_a_split_is_below_or_beside_a_dataset_and_shares_its_corpus(register):
@@ -202,9 +163,9 @@ def test_unknown_foreign_and_ambiguous_splits_are_refused_in_one_line(register):
     register("base/other", Docs(DOCS), QUERIES, QRELS)
     unknown = message(lambda: IrDatasetsBenchmark(test, split="tets"))
     assert (
-        f"has no split 'tets'. valid: null, or the last part of another dataset: {TOP}/base/dev"
-        in (unknown)
+        f"has no split 'tets'. valid: null, or the last part of another dataset: {TOP}" in unknown
     )
+    assert f"{TOP}/base/dev" in unknown
     assert f"{TOP}/base/other" not in unknown  # documents of its own
     assert "has no split 'other'" in message(lambda: IrDatasetsBenchmark(test, split="other"))
     alone = message(lambda: IrDatasetsBenchmark("vaswani", split="dev"))
@@ -215,9 +176,7 @@ def test_unknown_foreign_and_ambiguous_splits_are_refused_in_one_line(register):
     assert "split=null" in ambiguous
 
 
-def test_a_dataset_that_does_not_exist_or_lacks_a_part_is_told_with_alternatives(
-    register,
-):
+def test_a_dataset_that_does_not_exist_or_lacks_a_part_is_refused_with_alternatives(register):
     unknown = message(lambda: IrDatasetsBenchmark("vaswanni"))
     assert "has no dataset 'vaswanni'" in unknown and "https://ir-datasets.com" in unknown
     assert "beir/scifact/test" in message(lambda: IrDatasetsBenchmark("beir/scifact"))
@@ -233,61 +192,37 @@ def test_a_dataset_that_does_not_exist_or_lacks_a_part_is_told_with_alternatives
 
 
 @pytest.mark.parametrize(
-    ("documents", "queries", "qrels", "wanted"),
+    ("rows", "message"),
     [
-        (
-            DOCS,
-            [GenericQuery("q1", "a")] * 2,
-            QRELS.rows,
-            "query 2 of .* has the qid 'q1' a second",
-        ),
-        (DOCS, [GenericQuery("", "a")], QRELS.rows, "query 1 of .*: query_id is an empty string"),
-        (DOCS, [], QRELS.rows, "holds no question"),
-        (
-            DOCS,
-            QUERIES.rows,
-            [TrecQrel("q1", "d1", g, "0") for g in (0, 1)],
-            "judgement 2 of .* grade",
-        ),
-        (
-            DOCS,
-            QUERIES.rows,
-            [TrecQrel("q1", "d1", "1", "0")],
-            "judgement 1 of .*: relevance is .*string.*valid integer",
-        ),
-        ([GenericDoc("d1", None)], QUERIES.rows, QRELS.rows, "document 1 of .*: text is null"),
-        (
-            [GenericDoc("d1", "\ud800")],
-            QUERIES.rows,
-            QRELS.rows,
-            "document 1 of .*: text: half a surrogate pair",
-        ),
-        ([OddDoc("d1", "...")], QUERIES.rows, QRELS.rows, "no field 'text'.*doc_id, pixels"),
+        ({"queries": [GenericQuery("q1", "a")] * 2}, "query 2 of .* has the qid 'q1' a second"),
+        ({"queries": [GenericQuery("", "a")]}, "query 1 of .*: query_id is an empty string"),
+        ({"queries": []}, "holds no question"),
+        ({"qrels": [TrecQrel("q1", "d1", g, "0") for g in (0, 1)]}, "judgement 2 of .* grade"),
+        ({"qrels": [TrecQrel("q1", "d1", "1", "0")]}, "judgement 1 of .*: relevance .*integer"),
+        ({"docs": [GenericDoc("d1", None)]}, "document 1 of .*: text is null"),
+        ({"docs": [GenericDoc("d1", "\ud800")]}, "document 1 of .*: text: half a surrogate pair"),
+        ({"docs": [OddDoc("d1", "...")]}, "no field 'text'.*doc_id, pixels"),
     ],
 )
-def test_malformed_rows_are_refused_with_their_place(register, documents, queries, qrels, wanted):
-    dataset = register("bad", Docs(documents), Queries(*queries), Qrels(*qrels))
-    with pytest.raises(InputError, match=wanted):
-        list(IrDatasetsBenchmark(dataset).documents())
+def test_malformed_rows_are_refused_with_their_place(register, rows, message):
+    rows = {"docs": DOCS, "queries": QUERIES.rows, "qrels": QRELS.rows, **rows}
+    parts = Docs(rows["docs"]), Queries(*rows["queries"]), Qrels(*rows["qrels"])
+    with pytest.raises(InputError, match=message):
+        list(IrDatasetsBenchmark(register("bad", *parts)).documents())
 
 
-def test_a_corpus_that_cannot_be_downloaded_is_told_with_its_address_and_what_to_do(
-    register, tmp_path
-):
+def test_a_corpus_that_is_not_there_is_reported_with_its_address_and_what_to_do(register, tmp_path):
     address = "http://127.0.0.1:9/corpus.tsv"
     download = ir_datasets.util.Download([RequestsDownload(address)], tmp_path / "corpus.tsv")
     dataset = register("remote", TsvDocs(download), QUERIES, QRELS)
-    told = message(lambda: list(IrDatasetsBenchmark(dataset).documents()))
-    assert f"could not get the docs of {dataset} from {address}: ConnectionError" in told
-    assert f"https://ir-datasets.com/{TOP}.html" in told
-    assert f"{tmp_path / 'home'} (IR_DATASETS_HOME" in told
-
-
-def test_a_corpus_that_a_user_must_bring_is_told_with_its_path(register, tmp_path):
+    line = message(lambda: list(IrDatasetsBenchmark(dataset).documents()))
+    assert f"could not get the docs of {dataset} from {address}: ConnectionError" in line
+    assert f"https://ir-datasets.com/{TOP}.html" in line
+    assert f"{tmp_path / 'home'} (IR_DATASETS_HOME" in line
     path = tmp_path / "licensed.tsv"
     dataset = register("licensed", TsvDocs(LocalDownload(path)), QUERIES, QRELS)
-    told = message(lambda: IrDatasetsBenchmark(dataset).corpus_fingerprint)
-    assert f"FileNotFoundError: {path}" in told and "says where the files come from" in told
+    line = message(lambda: IrDatasetsBenchmark(dataset).corpus_fingerprint)
+    assert f"FileNotFoundError: {path}" in line and "says where the files come from" in line
 
 
 @pytest.fixture
@@ -304,9 +239,7 @@ def on_disk(register, tmp_path):
     return register("file", Counted(LocalDownload(path)), QUERIES, QRELS), path, passes
 
 
-def test_the_corpus_fingerprint_is_read_once_until_its_files_change(
-    on_disk,
-):
+def test_the_corpus_fingerprint_is_read_once_until_its_files_change(on_disk):
     dataset, path, passes = on_disk
     first = IrDatasetsBenchmark(dataset).corpus_fingerprint
     assert passes == [1]

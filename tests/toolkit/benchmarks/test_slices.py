@@ -28,25 +28,13 @@ def listing(folder, *rows):
     return str(path)
 
 
-def test_listed_questions_keep_the_order_of_the_benchmark(tmp_path):
+def test_listed_questions_stay_in_the_order_of_the_benchmark(tmp_path):
     path = listing(tmp_path, "q4", " q1 ", "", "q3\tthe text of a topic file")
     assert [topic.qid for topic in listed_topics(TOPICS, path)] == ["q1", "q3", "q4"]
     assert listed_topics(TOPICS, None) == TOPICS
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (["q1", "q9", "x"], "2 ids of no question, such as 'q9'"),
-        ([], "no id"),
-    ],
-)
-def test_unknown_ids_and_empty_lists_are_refused(tmp_path, rows, message):
-    with pytest.raises(InputError, match=message):
-        listed_topics(TOPICS, listing(tmp_path, *rows))
-
-
-def test_a_list_that_is_not_there_names_the_lists_of_the_package():
+    for rows, message in (("q1", "q9", "x"), "2 ids of no question, such as 'q9'"), ((), "no id"):
+        with pytest.raises(InputError, match=message):
+            listed_topics(TOPICS, listing(tmp_path, *rows))
     with pytest.raises(InputError, match="pi_serini_q9, or a file of ids"):
         listed_topics(TOPICS, "pi_serini_q10")
 

@@ -23,26 +23,14 @@ def document(text, title="T"):
 
 @unhurried
 @given(TEXTS, st.integers(1, 30))
-def test_passages_are_ordered_and_cover_all_visible_text(text, limit):
-    spans = Passages(limit).spans(document(text))
+def test_passages_cover_all_visible_text_and_are_packed_greedily(text, limit):
+    spans, sentences = Passages(limit).spans(document(text)), rule_spans(text)
     edges = [0, *(edge for span in spans for edge in span), len(text)]
     assert edges == sorted(edges)
     assert not "".join(text[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)).strip()
-
-
-@unhurried
-@given(TEXTS, st.integers(1, 30))
-def test_a_passage_keeps_to_the_budget_unless_it_is_one_sentence(text, limit):
-    sentences = rule_spans(text)
-    for span in Passages(limit).spans(document(text)):
+    for span in spans:
         assert count_tokens(text[slice(*span)]) <= limit or span in sentences
-
-
-@unhurried
-@given(TEXTS, st.integers(1, 30))
-def test_packing_is_greedy(text, limit):
-    ends = dict(rule_spans(text))
-    spans = Passages(limit).spans(document(text))
+    ends = dict(sentences)
     for (start, _), (next_start, _) in pairwise(spans):
         assert count_tokens(text[start : ends[next_start]]) > limit
 
@@ -62,18 +50,12 @@ def test_what_is_left_of_a_token_that_a_splitter_cut_counts_as_a_token():
     ]
 
 
-def test_passage_ids_count_from_zero_and_name_their_document():
-    units = list(Passages(2).units(document("One. Two. Three.")))
-    assert [unit.unit_id for unit in units] == ["d%p0", "d%p1", "d%p2"]
-    assert {parent(unit.unit_id) for unit in units} == {"d"}
-
-
-def test_the_title_stands_in_front_of_each_passage_and_is_not_counted():
+def test_passage_ids_count_from_zero_and_a_title_is_in_front_and_is_not_counted():
     units = list(Passages(2).units(document("One. Two.", title="A title of five words")))
-    assert [unit.contents for unit in units] == [
-        "A title of five words\nOne.",
-        "A title of five words\nTwo.",
-    ]
+    assert [unit.unit_id for unit in units] == ["d%p0", "d%p1"]
+    assert {parent(unit.unit_id) for unit in units} == {"d"}
+    title = "A title of five words"
+    assert [unit.contents for unit in units] == [f"{title}\nOne.", f"{title}\nTwo."]
 
 
 @pytest.mark.parametrize("text", ["", " \n "])
@@ -91,33 +73,24 @@ def test_units_are_the_text_at_the_spans(text, segmenter):
     assert [unit.text for unit in segmenter.units(document(text))] == [text[a:b] for a, b in spans]
 
 
-def test_a_head_is_the_first_tokens_under_the_docid():
-    (unit,) = DocumentHead(3).units(document("One, two three."))
-    assert unit == ("d", "T", "One, two")
-
-
-def test_a_whole_document_is_one_unit():
+def test_a_head_and_a_complete_document_are_one_unit():
+    assert list(DocumentHead(3).units(document("One, two three."))) == [("d", "T", "One, two")]
     assert list(WholeDocument().units(document(" x. y "))) == [("d", "T", " x. y ")]
 
 
-def test_aggregation_shares_the_cut_and_the_fingerprint():
+def test_fingerprints_follow_the_cut_and_nothing_else():
     maxp, plain = Passages(aggregate=True), Passages()
     assert (maxp.aggregate, plain.aggregate) == (True, False)
     assert (maxp.fingerprint, maxp.name) == (plain.fingerprint, plain.name)
-
-
-def test_other_settings_give_other_fingerprints():
-    segmenters = [WholeDocument(), DocumentHead(), DocumentHead(9), Passages(), Passages(9)]
+    segmenters = [WholeDocument(), DocumentHead(), DocumentHead(9), plain, Passages(9)]
+    segmenters.append(Passages(splitter="released"))
     assert len({segmenter.fingerprint for segmenter in segmenters}) == len(segmenters)
-
-
-def test_segmenters_travel_to_worker_processes():
-    assert pickle.loads(pickle.dumps(Passages(7))) == Passages(7)
+    assert pickle.loads(pickle.dumps(maxp)) == maxp
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, "250", None, True])
 @pytest.mark.parametrize("segmenter", [Passages, DocumentHead])
-def test_a_budget_that_is_not_a_positive_whole_number_is_refused(segmenter, value):
+def test_a_budget_that_is_no_positive_integer_is_refused(segmenter, value):
     with pytest.raises(InputError, match=r"max_tokens=.* valid: a whole number, 1 or more"):
         segmenter(max_tokens=value)
 

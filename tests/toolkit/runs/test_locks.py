@@ -102,21 +102,6 @@ def test_a_cell_waits_for_its_twin_that_has_not_named_itself_yet(lock, monkeypat
     assert steps == ["the first lets go", "the second has it"]
 
 
-def test_a_lock_that_is_being_let_go_is_taken(lock):
-    def take():
-        with run_lock(lock):
-            steps.append("taken")
-
-    steps = []
-    taking = threading.Thread(target=take)
-    with nameless(lock):
-        taking.start()
-        taking.join(0.1)
-        assert not steps
-    taking.join(30)
-    assert steps == ["taken"]
-
-
 def test_who_never_names_itself_is_refused_after_a_moment(lock, monkeypatch):
     monkeypatch.setattr("soundingline.toolkit.runs.run_folder._NAMING_SECONDS", 0.05)
     with (
@@ -156,14 +141,6 @@ def test_a_living_process_holds_it_where_the_file_system_forgot_its_lock(lock):
         pytest.fail("must not be taken")
 
 
-def test_another_hosts_lock_is_refused_with_what_to_delete(lock):
-    leave(lock, pid=7, host="elsewhere", started="1")
-    with pytest.raises(InputError) as error, run_lock(lock):
-        pytest.fail("must not be taken")
-    assert "process 7 on host elsewhere" in str(error.value)
-    assert f"delete {lock}" in str(error.value)
-
-
 @given(
     st.dictionaries(
         st.sampled_from(["pid", "host", "started", "other"]),
@@ -181,6 +158,7 @@ def test_another_hosts_lock_is_refused_with_what_to_delete(lock):
     | st.none()
 )
 @example({"pid": None})
+@example({"pid": 7, "host": "elsewhere", "started": "1"})
 @example({"pid": None, "host": socket.gethostname(), "started": "1"})
 @example({"pid": -1, "host": socket.gethostname(), "started": None})
 @example({"pid": 2**70, "host": socket.gethostname(), "started": ""})
@@ -191,23 +169,12 @@ def test_whatever_a_lock_file_says_it_is_taken_or_refused_in_one_line(tmp_path_f
     host = text.get("host") if isinstance(text, dict) else None
     elsewhere = isinstance(host, str) and host not in ("", socket.gethostname())
     if elsewhere:
-        with pytest.raises(InputError, match="delete"), run_lock(lock):
+        with pytest.raises(InputError, match=f"on host .* delete {lock}"), run_lock(lock):
             pytest.fail("must not be taken")
         assert lock.read_text() == json.dumps(text)
     else:
         with run_lock(lock):
             assert json.loads(lock.read_text())["pid"] == os.getpid()
-
-
-def test_a_symbolic_link_is_refused_and_what_it_leads_to_stays(lock, tmp_path):
-    target = tmp_path / "thesis.txt"
-    target.write_text("years of work")
-    lock.parent.mkdir(parents=True)
-    lock.symlink_to(target)
-    with pytest.raises(InputError, match="symbolic link") as error, run_lock(lock):
-        pytest.fail("must not be taken")
-    assert str(lock) in str(error.value)
-    assert target.read_text() == "years of work"
 
 
 def test_a_start_time_names_this_process_and_no_dead_one():

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
-from soundingline.toolkit.benchmarks.benchmark import SPLITS, Benchmark
+import numpy as np
+
+from soundingline.toolkit.benchmarks.benchmark import SPLITS, Benchmark, check_split
 from soundingline.toolkit.benchmarks.fictional.pages import (
-    LINK_RATE,
-    LINK_SEED,
     Articles,
-    Repetition,
     docid,
     document_number,
 )
 from soundingline.toolkit.benchmarks.fictional.questions import (
-    Question,
     QuestionMaker,
     Wording,
     answers,
@@ -24,12 +26,18 @@ from soundingline.toolkit.benchmarks.fictional.questions import (
 )
 from soundingline.toolkit.benchmarks.fictional.set_questions import (
     Satisfaction,
-    SetQuestion,
     SetQuestionMaker,
     checklist,
     set_wording,
 )
-from soundingline.toolkit.benchmarks.fictional.world import PERIOD, Fact, Random, World
+from soundingline.toolkit.benchmarks.fictional.world import (
+    PERIOD,
+    Fact,
+    Random,
+    World,
+    hash64,
+    splitmix64,
+)
 from soundingline.toolkit.data import Document, Link, Qrels, Topic
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.files import fingerprint
@@ -37,33 +45,27 @@ from soundingline.toolkit.files import fingerprint
 VERSION = 1  # of the generator: to be raised when the same settings give another world
 SETS_VERSION = 1  # of the questions that ask for documents, likewise
 SETS, SET_QUESTIONS = "sets", 100
+LINK_RATE = 0.5  # share of the references between pages that become links
+LINK_SEED = 1
 FEWEST, MOST = 4 * PERIOD, 5_000_000
-W = TypeVar("W")
 
 
-class WordedQuestion(NamedTuple):
-    """A question with its id, its wording and its accepted answers."""
-
-    qid: str
-    text: str
-    answers: Sequence[str]
-    question: Question
-
-
-class WordedSetQuestion(NamedTuple):
-    """A question that asks for documents, with its id, its wording and its checklist."""
+@dataclass(frozen=True)
+class Worded:
+    """A question with its id, its wording, and its accepted answers or, if it asks for documents,
+    its checklist."""
 
     qid: str
     text: str
-    checklist: Sequence[str]
-    question: SetQuestion
+    question: Any  # a `Question` or a `SetQuestion`
+    answers: Sequence[str] = ()
+    checklist: Sequence[str] = ()
 
 
 class FictionalWorld(Benchmark):
-    """A generated world, one web page for each entity, and chained questions about it.
-
-    Everything is a function of the arguments: the same arguments give the same bytes in every
-    process and on every platform. No document stays in memory once it has been yielded.
+    """A generated world, one web page for each entity, and chained questions about it. The same
+    arguments give the same bytes in every process and on every platform. No document stays in
+    memory once it has been yielded.
 
     Args:
         documents: number of entities, and of pages.
@@ -83,8 +85,7 @@ class FictionalWorld(Benchmark):
         name: of the benchmark.
         split: `dev` or `test` for half of the questions each, None for all. No entity that a
             question is about and no entity of an answer occurs in both.
-        qids: a list of the questions to select, see `Benchmark`.
-        corpus_share: see `Benchmark`. The pages of the questions of both splits are kept.
+        qids, corpus_share: see `Benchmark`. A share has the pages of the questions of both splits.
 
     `qrels["evidence"]` are all documents on the path of a question, `qrels["gold"]` the
     one that states the answer; each has grade 1.
@@ -121,16 +122,11 @@ class FictionalWorld(Benchmark):
         check_int("p90_words", p90_words, ge=median_words + 1, le=100_000)
         check_number("twins", twins, le=0.5)
         check_number("obfuscation", obfuscation, le=1)
-        if split is not None and split not in SPLITS:
-            raise InputError(
-                f"split={split!r}", valid=f"{', '.join(SPLITS)}, or null for all questions"
-            )
+        check_split(split)
         self.size, self.count, self.hops, self.clues = documents, count, hops, clues
         self.seed, self.median_words, self.p90_words = seed, median_words, p90_words
         self.twins, self.obfuscation = float(twins), float(obfuscation)
-        self.name = name
-        self.split = split
-        self.qids = qids
+        self.name, self.split, self.qids = name, split, qids
         self._choose_corpus(corpus_share, front_matter=False)
         self.world = World(self.size, self.seed, self.twins)
         self.yes_no, self.repetition = yes_no, _repetition(repetition)
@@ -144,14 +140,11 @@ class FictionalWorld(Benchmark):
     @property
     def fingerprint(self) -> str:
         """Hash of all settings that documents, questions and judgements depend on."""
-        settings: tuple[object, ...] = (self.count, self.hops, self.clues)
+        settings: list[object] = [self.count, self.hops, self.clues]
         if self.asks_sets:
-            settings = ("sets", SETS_VERSION, self.count)
-        settings = (*settings, self.obfuscation, self.split)
-        if not self.yes_no:
-            settings = (*settings, "open")
-        if self.qids:
-            settings = (*settings, [topic.qid for topic in self.topics])
+            settings = ["sets", SETS_VERSION, self.count]
+        settings += [self.obfuscation, self.split, *([] if self.yes_no else ["open"])]
+        settings += [[topic.qid for topic in self.topics]] if self.qids else []
         return fingerprint(self.corpus_fingerprint, settings)
 
     def read_documents(self, start: int = 0, stop: int | None = None) -> Iterator[Document]:
@@ -168,11 +161,13 @@ class FictionalWorld(Benchmark):
     def _kept(self, qrels: Mapping[str, Qrels]) -> frozenset[str]:
         if self.corpus_share == 1:
             return frozenset()
+        return frozenset(name for each in self._every_question for name in self._evidence(each))
+
+    def _evidence(self, worded: Worded) -> list[str]:
+        """The documents that a question asks for, or those on its path."""
         if self.asks_sets:
-            targets = (self._set_maker.targets(each.question) for each in self._every_set)
-            return frozenset(name for docids in targets for name in docids)
-        entities = {entity for each in self._every_question for entity in each.question.path}
-        return frozenset(docid(self.world.index(entity)) for entity in entities)
+            return sorted(self._set_maker.targets(worded.question))
+        return [docid(self.world.index(entity)) for entity in worded.question.path]
 
     @cached_property
     def _judged(self) -> frozenset[str]:  # type: ignore[override]
@@ -186,7 +181,26 @@ class FictionalWorld(Benchmark):
         occur once; `expected_words` scales the mean to the whole corpus.
         """
         check_int("sample", sample)
-        return self._articles.statistics(min(sample, self.size))
+        sample = min(sample, self.size)
+        counts: Counter[str] = Counter()
+        lengths = []
+        for turn in range(sample):
+            text = self._articles.document(turn * self.size // sample).text
+            words = re.findall(r"\w+", text.lower())
+            counts.update(words)
+            lengths.append(len(words))
+        return {
+            "documents": self.size,
+            "sample": sample,
+            "mean": float(np.mean(lengths)),
+            "median": float(np.median(lengths)),
+            "p90": float(np.percentile(lengths, 90)),
+            "max": max(lengths),
+            "words": sum(lengths),
+            "distinct": len(counts),
+            "singletons": sum(count == 1 for count in counts.values()),
+            "expected_words": round(float(np.mean(lengths)) * self.size),
+        }
 
     def words(self, docid: str) -> int:
         """The intended length of a document; a short page is longer, as its facts need."""
@@ -199,18 +213,27 @@ class FictionalWorld(Benchmark):
 
     def missing_documents(self, docids: Iterable[str]) -> set[str]:
         """Those of the docids that are not in the corpus. Makes no document."""
-        return {name for name in docids if not self.has_document(name)}
-
-    def has_document(self, docid: str) -> bool:
-        """Whether there is a document of this id."""
-        try:
-            return document_number(docid, self.size) >= 0 and self._in_share(docid)
-        except KeyError:
-            return False
+        missing = set(docids)
+        for name in tuple(missing):
+            with suppress(KeyError):
+                document_number(name, self.size)
+                if self._in_share(name):
+                    missing.remove(name)
+        return missing
 
     def links(self) -> Iterator[Link]:
-        """A random part of the pairs (page, page that it names); see `Articles.links`."""
-        return self._articles.links()
+        """A random part of all pairs (page, page that it names), in the order of the documents,
+        each once. Whether a link exists is a function of its two ends and the world's seed.
+
+        All links together would solve every question that names an entity, so that some are left
+        out. Their share was fixed before any retrieval was run on the links; it was not tuned.
+        """
+        own = hash64("links", LINK_SEED, self.seed)
+        threshold = round(LINK_RATE * (1 << 20))
+        for source in range(self.size):
+            for target in self._articles.named(source):
+                if splitmix64(own ^ (source * self.size + target)) >> 44 < threshold:
+                    yield Link(docid(source), docid(target))
 
     @property
     def links_fingerprint(self) -> str:
@@ -218,26 +241,27 @@ class FictionalWorld(Benchmark):
         return fingerprint(self.corpus_fingerprint, LINK_RATE, LINK_SEED)
 
     @cached_property
-    def worded_questions(self) -> Sequence[WordedQuestion]:
-        """The chained questions of the split, with their formal shapes. Made at their first use."""
-        return self._of_split(self._every_question)
+    def worded_questions(self) -> Sequence[Worded]:
+        """The questions of the split with their formal shapes. Made at their first use."""
+        every = self._every_question
+        return every if self.split is None else every[SPLITS.index(self.split) :: 2]
 
     @cached_property
-    def _every_question(self) -> Sequence[WordedQuestion]:
-        maker = QuestionMaker(self.world, self.hops, self.clues, self.yes_no)
-        worded = []
-        for number, question in enumerate(maker.questions(self.count), start=1):
-            random = Random("wording", self.seed, self.hops, number)
-            text = Wording(question, self.obfuscation, random).text()
-            accepted = answers(self.world, question)
-            worded.append(WordedQuestion(f"q{number:04d}", text, accepted, question))
-        return self._enough(worded, f"of {self.hops} hops", "more documents, or more clues")
-
-    def _of_split(self, worded: Sequence[W]) -> Sequence[W]:
-        return worded if self.split is None else worded[SPLITS.index(self.split) :: 2]
-
-    def _enough(self, worded: Sequence[W], sort: str, instead: str) -> Sequence[W]:
-        """The questions. `InputError` if the world is too small for all that were asked for."""
+    def _every_question(self) -> Sequence[Worded]:
+        world, worded = self.world, []
+        if self.asks_sets:
+            sort, instead = "that ask for documents", "or more documents"
+            for number, asked in enumerate(self._set_maker.questions(self.count), start=1):
+                random = Random("set wording", self.seed, number)
+                text, items = set_wording(asked, self.obfuscation, random), checklist(asked)
+                worded.append(Worded(f"s{number:04d}", text, asked, checklist=items))
+        else:
+            sort, instead = f"of {self.hops} hops", "more documents, or more clues"
+            maker = QuestionMaker(world, self.hops, self.clues, self.yes_no)
+            for number, question in enumerate(maker.questions(self.count), start=1):
+                random = Random("wording", self.seed, self.hops, number)
+                text = Wording(question, self.obfuscation, random).text()
+                worded.append(Worded(f"q{number:04d}", text, question, answers(world, question)))
         if len(worded) < self.count:
             raise InputError(
                 f"{self.size} documents hold only {len(worded)} of {self.count} questions {sort}",
@@ -249,63 +273,39 @@ class FictionalWorld(Benchmark):
     def _set_maker(self) -> SetQuestionMaker:
         return SetQuestionMaker(self.world)
 
-    @cached_property
-    def worded_sets(self) -> Sequence[WordedSetQuestion]:
-        """The questions of the split that ask for documents; none if questions are chained."""
-        return self._of_split(self._every_set)
-
-    @cached_property
-    def _every_set(self) -> Sequence[WordedSetQuestion]:
-        if not self.asks_sets:
-            return []
-        worded = []
-        for number, question in enumerate(self._set_maker.questions(self.count), start=1):
-            random = Random("set wording", self.seed, number)
-            text = set_wording(question, self.obfuscation, random)
-            worded.append(WordedSetQuestion(f"s{number:04d}", text, checklist(question), question))
-        return self._enough(worded, "that ask for documents", "or more documents")
-
     def __getattr__(self, name: str) -> Any:
         # The attributes of the base class, which index building does not need, are made at the
         # first use of any of them.
         if name not in Benchmark.__annotations__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        evidence: dict[str, dict[str, int]] = {}
+        worded = self.worded_questions
+        documents = {each.qid: self._evidence(each) for each in worded}
+        topics = [Topic(each.qid, each.text) for each in worded]
+        evidence = {qid: dict.fromkeys(docids, 1) for qid, docids in documents.items()}
+        settings: Any = {"qids": self.qids, "corpus_share": self.corpus_share}
         if self.asks_sets:
-            maker, sets = self._set_maker, self.worded_sets
-            for worded in sets:
-                evidence[worded.qid] = dict.fromkeys(sorted(maker.targets(worded.question)), 1)
+            maker = self._set_maker
             super().__init__(
                 self.name,
-                [Topic(worded.qid, worded.text) for worded in sets],
+                topics,
                 {"evidence": evidence},
-                qids=self.qids,
-                checklists={worded.qid: worded.checklist for worded in sets},
-                satisfaction={worded.qid: Satisfaction(maker, worded.question) for worded in sets},
-                corpus_share=self.corpus_share,
+                checklists={each.qid: each.checklist for each in worded},
+                satisfaction={each.qid: Satisfaction(maker, each.question) for each in worded},
+                **settings,
             )
         else:
-            gold: dict[str, dict[str, int]] = {}
-            for chained in self.worded_questions:
-                path = [docid(self.world.index(entity)) for entity in chained.question.path]
-                evidence[chained.qid] = dict.fromkeys(path, 1)
-                gold[chained.qid] = {path[-1]: 1}
             super().__init__(
                 self.name,
-                [Topic(chained.qid, chained.text) for chained in self.worded_questions],
-                {"evidence": evidence, "gold": gold},
-                {chained.qid: chained.answers for chained in self.worded_questions},
-                qids=self.qids,
-                needed_facts={
-                    chained.qid: needed_facts(self.world, chained.question)
-                    for chained in self.worded_questions
-                },
-                corpus_share=self.corpus_share,
+                topics,
+                {"evidence": evidence, "gold": {qid: {d[-1]: 1} for qid, d in documents.items()}},
+                {each.qid: each.answers for each in worded},
+                needed_facts={each.qid: needed_facts(self.world, each.question) for each in worded},
+                **settings,
             )
         return getattr(self, name)
 
 
-def _repetition(values: Sequence[float] | None) -> Repetition | None:
+def _repetition(values: Sequence[float] | None) -> tuple[float, float, float] | None:
     """The law of `repetition`; `InputError` unless it has three numbers in range."""
     if values is None:
         return None
@@ -317,7 +317,7 @@ def _repetition(values: Sequence[float] | None) -> Repetition | None:
     check_number("repetition's scale", scale, gt=0, le=10)
     check_number("repetition's exponent", exponent, le=1)
     check_number("repetition's deviation", deviation, le=2)
-    return Repetition(float(scale), float(exponent), float(deviation))
+    return float(scale), float(exponent), float(deviation)
 
 
 def _asked(questions: int | str) -> tuple[bool, int]:

@@ -1,22 +1,13 @@
-"""The web page of an entity: filler in sections, with each fact at a place of its own.
-
-The place of a fact is drawn uniformly over the sentences of its page, so that no region of a page
-is a better place to look than another.
-
-The filler consists of sentences whose words follow Zipf's law. A noun comes from the whole
-vocabulary, from the words of the entity's type or of its region, or from a few words that the
-document repeats (burstiness). Topics and documents draw their words from the same Zipfian law, so
-that the vocabulary of a collection keeps growing as it does in real text (Heaps' law). A word is a
-number, and lower numbers are more common. Every choice is an integer operation on Philox counter
-bits.
-"""
+"""The web page of an entity: filler in sections, with each fact at a place that is drawn uniformly
+over its sentences. The words of the filler follow Zipf's law. A noun comes from the complete
+vocabulary, from the words of the entity's type or region, or from a few that the document repeats
+(burstiness), so that the vocabulary of a collection keeps growing (Heaps' law). A word is a number;
+lower numbers are more common. Every choice is an integer operation on Philox counter bits."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator
 from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
@@ -39,7 +30,7 @@ from soundingline.toolkit.benchmarks.fictional.world import (
     splitmix64,
     word_lists,
 )
-from soundingline.toolkit.data import Document, Link, StatedFact
+from soundingline.toolkit.data import Document, StatedFact
 
 # Filler
 SCATTER = 14_369  # prime to the number of stems, and far from the multiples of its divisors
@@ -53,8 +44,6 @@ LARGEST_COUNT = 400
 
 # Pages
 MOST_WORDS = 150_000
-LINK_RATE = 0.5  # share of the references between pages that become links
-LINK_SEED = 1
 SECTION_WORDS = 260  # words a section, on average
 GAP = SECTION_WORDS // 14  # sentences a section
 LIST_SECTIONS = 6  # sections for each bullet list, on average
@@ -68,7 +57,6 @@ PHRASES = load_data("phrases")
 Ids = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint64]
 
-_WORD = re.compile(r"\w+")
 _SLOT = re.compile(r"\b([NAVYC])\b")
 _CODES = {"N": 0, "A": 1, "V": 2, "Y": 3, "C": 4}
 
@@ -157,51 +145,32 @@ class Parts(NamedTuple):
         )
 
 
-class Grammar(NamedTuple):
-    """Openers, cores and tails in one table, in this order, `sizes` of each; ends; list items."""
-
-    sentences: Parts
-    sizes: tuple[int, int, int]
-    ends: list[str]
-    items: Parts
-
-
 @lru_cache(maxsize=1)
-def grammar() -> Grammar:
-    """The grammar in `data/filler.yaml`, where an entry with `times` counts that many times."""
+def grammar() -> tuple[Parts, tuple[int, int, int], list[str], Parts]:
+    """The grammar in `data/filler.yaml`, where an entry with `times` counts that many times:
+    openers, cores and tails in one table, the number of each, ends, and list items."""
     parts: dict[str, list[str]] = {}
     for name, entries in load_data("filler").items():
         texts = parts.setdefault(name, [])
         for entry in entries:
             texts += [entry["text"]] * entry["times"] if isinstance(entry, dict) else [entry]
     openers, cores, tails = parts["openers"], parts["cores"], parts["tails"]
-    return Grammar(
-        sentences=Parts.of(openers + cores + tails),
-        sizes=(len(openers), len(cores), len(tails)),
-        ends=parts["ends"],
-        items=Parts.of(parts["items"]),
-    )
+    sizes = len(openers), len(cores), len(tails)
+    return Parts.of(openers + cores + tails), sizes, parts["ends"], Parts.of(parts["items"])
 
 
-class Zipf(NamedTuple):
-    """Zipf-Mandelbrot ranks from uniform bits: 2 ** BITS quantiles, uniform within each."""
-
-    low: npt.NDArray[np.int32]
-    span: npt.NDArray[np.int32]
-
-    def draw(self, bits: Bits) -> Ids:
-        """Ranks from 32 bits each: the upper half picks the quantile, the lower a rank in it."""
-        quantile = (bits >> np.uint64(BITS)).astype(np.int64) & ((1 << BITS) - 1)
-        within = bits.astype(np.int64) & ((1 << BITS) - 1)
-        return self.low[quantile] + (within * self.span[quantile] >> BITS)  # in 64 bits
+def zipf(bits: Bits, size: int, shift: int = SHIFT, roots: int = 2) -> Ids:
+    """Ranks below `size` by the Zipf-Mandelbrot law 1 / (rank + shift) ** (1 + 2 ** -roots), from
+    32 bits each: the upper half picks one of 2 ** BITS quantiles, the lower a rank in it."""
+    low, span = _quantiles(size, shift, roots)
+    quantile = (bits >> np.uint64(BITS)).astype(np.int64) & ((1 << BITS) - 1)
+    within = bits.astype(np.int64) & ((1 << BITS) - 1)
+    return low[quantile] + (within * span[quantile] >> BITS)  # in 64 bits
 
 
 @lru_cache(maxsize=64)
-def zipf(size: int, shift: int = SHIFT, roots: int = 2) -> Zipf:
-    """The law 1 / (rank + shift) ** (1 + 2 ** -roots) over `size` ranks.
-
-    Division, product and square root are rounded exactly on every platform, unlike powers.
-    """
+def _quantiles(size: int, shift: int, roots: int) -> tuple[npt.NDArray[np.int32], ...]:
+    # Division, product and square root are rounded exactly on every platform, unlike powers.
     ranks = np.arange(size, dtype=np.float64) + shift
     root = ranks
     for _ in range(roots):
@@ -212,7 +181,7 @@ def zipf(size: int, shift: int = SHIFT, roots: int = 2) -> Zipf:
     ranks_at = np.minimum(np.searchsorted(total, edges, side="right"), size - 1)
     low = ranks_at[:-1]
     span = np.maximum(1, ranks_at[1:] - low)
-    return Zipf(low.astype(np.int32), span.astype(np.int32))
+    return low.astype(np.int32), span.astype(np.int32)
 
 
 def philox_bits(count: int, *parts: object) -> Bits:
@@ -225,26 +194,22 @@ def philox_bits(count: int, *parts: object) -> Bits:
 def _topic_nouns(seed: int, topic: str) -> Ids:
     """The numbers of a topic's nouns, the most common first: drawn from a flatter general law."""
     size = vocabulary().sizes[0]
-    drawn = zipf(size, 100).draw(
-        philox_bits(2 * TOPIC_WORDS, seed, "topic", topic) >> np.uint64(32)
-    )
-    fresh = np.unique(drawn)
+    bits = philox_bits(2 * TOPIC_WORDS, seed, "topic", topic) >> np.uint64(32)
+    fresh = np.unique(zipf(bits, size, 100))
     order = np.argsort(philox_bits(len(fresh), seed, "order", topic), kind="stable")
     return np.resize(fresh[order], TOPIC_WORDS)
 
 
 class Filler:
-    """The filler of one document: a stream of sentences.
-
-    `kind` and `region` are its topics; `scale` is about the number of words that the document
-    will have, to which the number of its own words is proportional.
-    """
+    """The filler of one document: a stream of sentences. `kind` and `region` are its topics;
+    `scale` is about the number of words that the document will have, to which the number of its own
+    words is proportional."""
 
     def __init__(self, seed: int, index: int, kind: str, region: int, scale: int) -> None:
         self._seed, self._index = seed, index
         size = vocabulary().sizes[0]
         own = 1 << max(3, (scale // 80).bit_length())  # few sizes, so few tables
-        self._own = zipf(size, 600).draw(philox_bits(own, seed, "own", index) >> np.uint64(32))
+        self._own = zipf(philox_bits(own, seed, "own", index) >> np.uint64(32), size, 600)
         self._topics = (_topic_nouns(seed, kind), _topic_nouns(seed, f"region {region}"))
 
     def sentences(self, words: int) -> list[str]:
@@ -271,7 +236,7 @@ class Filler:
 
     def items(self, count: int) -> list[str]:
         """Items of a bullet list, without marks."""
-        table = grammar().items
+        table = grammar()[3]
         drawn = philox_bits(count, self._seed, "items", self._index) >> np.uint64(33)
         pieces = drawn.astype(np.int64) % len(table.formats)
         texts = "\0".join([table.formats[piece] for piece in pieces.tolist()])
@@ -297,7 +262,7 @@ class Filler:
         numbers[nouns] = self._nouns(rank_bits[nouns], drawn[nouns] & np.uint64(0xFFFF))
         for code in (1, 2):  # adjectives, verbs
             chosen = slots == code
-            ranks = zipf(vocab.sizes[code], roots=1).draw(rank_bits[chosen])
+            ranks = zipf(rank_bits[chosen], vocab.sizes[code], roots=1)
             numbers[chosen] = vocab.starts[code] + ranks
         start = vocab.numbers
         for code, size in ((3, LAST_YEAR - FIRST_YEAR + 1), (4, LARGEST_COUNT)):
@@ -310,39 +275,25 @@ class Filler:
         """Noun numbers: general, of the type, of the region, or of the document."""
         source = source_bits.astype(np.int64)
         edges = [int(share * 65536) for share in SHARES]
-        nouns = zipf(vocabulary().sizes[0]).draw(rank_bits)
+        nouns = zipf(rank_bits, vocabulary().sizes[0])
         for topic, low, high in zip(self._topics, edges[:2], edges[1:], strict=True):
             chosen = (source >= low) & (source < high)
-            nouns[chosen] = topic[zipf(len(topic), 4).draw(rank_bits[chosen])]
+            nouns[chosen] = topic[zipf(rank_bits[chosen], len(topic), 4)]
         chosen = source >= edges[2]
-        nouns[chosen] = self._own[zipf(len(self._own), 2).draw(rank_bits[chosen])]
+        nouns[chosen] = self._own[zipf(rank_bits[chosen], len(self._own), 2)]
         return nouns
 
 
-class Repetition(NamedTuple):
-    """How often an article of so many words states one of its facts: once, or, if more, a number
-    from a log-normal law with the median `scale * words ** exponent` and the standard deviation
-    `deviation` of its logarithm."""
-
-    scale: float
-    exponent: float
-    deviation: float
-
-    def statements(self, words: int, quantile: float) -> int:
-        """The number at a quantile, between 0 and 1 (neither included)."""
-        normal = NormalDist().inv_cdf(quantile)
-        return max(1, round(self.scale * words**self.exponent * math.exp(self.deviation * normal)))
-
-
 class Articles:
-    """Documents of a world, each a function of its number."""
+    """Documents of a world, each a function of its number. For `repetition` see
+    `FictionalWorld`."""
 
     def __init__(
         self,
         world: World,
         median_words: int,
         p90_words: int,
-        repetition: Repetition | None = None,
+        repetition: tuple[float, float, float] | None = None,
     ) -> None:
         self.world = world
         self._repetition = repetition
@@ -390,10 +341,12 @@ class Articles:
         """The statements of the facts after the first of each."""
         if self._repetition is None:
             return []
+        scale, exponent, deviation = self._repetition
         random = Random("repetition", self.world.seed, index)
         sentences = []
         for attribute in BY_NAME[entity.kind].attributes:
-            count = self._repetition.statements(length, (random.below(1 << 52) + 0.5) / 2.0**52)
+            normal = NormalDist().inv_cdf((random.below(1 << 52) + 0.5) / 2.0**52)
+            count = round(scale * length**exponent * math.exp(deviation * normal))
             sentences += [self.sentence(entity, attribute, random) for _ in range(count - 1)]
         return sentences
 
@@ -425,43 +378,6 @@ class Articles:
         numbers += self._mentioned(index, self.words(index), random)
         return [number for number in dict.fromkeys(numbers) if number != index]
 
-    def links(self) -> Iterator[Link]:
-        """A random part of all pairs (page, page that it names), in the order of the documents,
-        each once. Whether a link exists is a function of its two ends and the world's seed.
-
-        All links together would solve every question that names an entity, so that some are left
-        out. Their share was fixed before any retrieval was run on the links; it was not tuned.
-        """
-        size = self.world.size
-        own = hash64("links", LINK_SEED, self.world.seed)
-        threshold = round(LINK_RATE * (1 << 20))
-        for source in range(size):
-            for target in self.named(source):
-                if splitmix64(own ^ (source * size + target)) >> 44 < threshold:
-                    yield Link(docid(source), docid(target))
-
-    def statistics(self, sample: int) -> dict[str, float]:
-        """See `FictionalWorld.statistics`."""
-        size = self.world.size
-        counts: Counter[str] = Counter()
-        lengths = []
-        for turn in range(sample):
-            words = _WORD.findall(self.document(turn * size // sample).text.lower())
-            counts.update(words)
-            lengths.append(len(words))
-        return {
-            "documents": size,
-            "sample": sample,
-            "mean": float(np.mean(lengths)),
-            "median": float(np.median(lengths)),
-            "p90": float(np.percentile(lengths, 90)),
-            "max": max(lengths),
-            "words": sum(lengths),
-            "distinct": len(counts),
-            "singletons": sum(count == 1 for count in counts.values()),
-            "expected_words": round(float(np.mean(lengths)) * size),
-        }
-
 
 def docid(index: int) -> str:
     """The docid of document number `index`."""
@@ -469,8 +385,7 @@ def docid(index: int) -> str:
 
 
 def document_number(name: str, size: int) -> int:
-    """The number of the document with this docid among `size`. Raises `KeyError` if there is
-    none."""
+    """The number of the document with this docid among `size`; `KeyError` if there is none."""
     match = re.fullmatch(r"fw(\d{7,})", name)
     if not match or int(match[1]) >= size or docid(int(match[1])) != name:
         raise KeyError(name)
@@ -485,16 +400,11 @@ def printed(attribute: Attribute, value: str) -> str:
 def stated_fact(world: World, entity: Entity, attribute: Attribute) -> StatedFact:
     """A fact in all wordings of `Articles.sentence`. A family name and a noun name no person or
     thing without the title of the page."""
-    name, nouns = world.name(entity), BY_NAME[entity.kind].nouns
+    name, tells = world.name(entity), attribute.tells
     value = printed(attribute, world.value(entity, attribute))
-    others = [world.short_name(entity), *(f"the {noun}" for noun in nouns)]
-    named = tuple(tell.format(s=name, v=value) for tell in attribute.tells)
-    short = [
-        tell.format(s=other, v=value)
-        for tell in attribute.tells
-        for other in others
-        if other != name
-    ]
+    others = [world.short_name(entity), *(f"the {noun}" for noun in BY_NAME[entity.kind].nouns)]
+    named = tuple(tell.format(s=name, v=value) for tell in tells)
+    short = [tell.format(s=it, v=value) for tell in tells for it in others if it != name]
     return StatedFact(name, named, (*short, attribute.line.format(v=value)))
 
 

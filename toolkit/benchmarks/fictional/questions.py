@@ -1,21 +1,13 @@
-"""Chained questions over the world, the proofs that they need to be chained, and their wording.
-
-A question walks a path of entities. Clues describe them without naming them, hops connect them, and
-the question is about the last one. Two conditions hold for each question:
-
-- Over all facts of the world, exactly one path satisfies it, so that the evidence is complete.
-- If it has more than one hop, the facts of all documents but one leave at least two different
-  answers, whichever document is left out: no document answers it alone, and none is superfluous.
-
-The conditions form a path. Passing sets of candidates along it once in each direction therefore
-leaves exactly the entities that take part in a solution.
-"""
+"""Chained questions over the world, and their wording. A question follows a path of entities. Clues
+describe them without naming them, hops connect them, and the question is about the last one. Over
+all facts of the world, exactly one path satisfies it. If it has more than one hop, the facts of all
+documents but one leave at least two answers, whichever document is left out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
 import numpy as np
@@ -95,7 +87,7 @@ class Question:
 
 
 class Columns:
-    """Digits and numbers of whole types, computed at their first use, four bytes each."""
+    """Digits and numbers of complete types, computed at their first use, four bytes each."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -121,10 +113,9 @@ def solutions(
     hops: Sequence[Hop],
     without: int = -1,
 ) -> list[Mask]:
-    """For each position of the path, the entities (by ordinal) that occur in some solution.
-
-    `without` leaves out all facts of the document at that position.
-    """
+    """For each position of the path, the entities (by ordinal) that occur in some solution. The
+    conditions form a path, so that passing sets of candidates along it once in each direction
+    leaves exactly these. `without` leaves out all facts of the document at that position."""
     masks = [np.ones(columns.world.counts[kind], dtype=bool) for kind in kinds]
     for clue in clues:
         if clue.position != without:
@@ -157,15 +148,13 @@ class QuestionMaker:
 
     def questions(self, count: int) -> Iterator[Question]:
         """Up to `count` questions: fewer only if the world is too small."""
-        remaining = count
-        for attempt in range(count * ATTEMPTS):
-            if not remaining:
-                return
-            question = self._attempt(Random("question", self.world.seed, self.hops, attempt))
-            if question is not None:
-                self._used |= answer_entities(self.world, question)
-                remaining -= 1
-                yield question
+        attempts = (
+            self._attempt(Random("question", self.world.seed, self.hops, attempt))
+            for attempt in range(count * ATTEMPTS)
+        )
+        for question in islice(filter(None, attempts), count):
+            self._used |= answer_entities(self.world, question)
+            yield question
 
     def _attempt(self, random: Random) -> Question | None:
         path, hops = self._path(random)
@@ -282,11 +271,9 @@ class QuestionMaker:
                 for attribute in BY_NAME[entity.kind].attributes
                 if not isinstance(attribute, Relation) and attribute.name not in used
             ]
+            shuffled = random.shuffled(free)
             options.append(
-                [
-                    _make_clue(self.world, position, entity, attribute, random)
-                    for attribute in random.shuffled(free)
-                ]
+                [_make_clue(self.world, position, entity, it, random) for it in shuffled]
             )
         rounds = zip_longest(*options)
         return [option for turn in rounds for option in turn if option is not None]
@@ -347,8 +334,7 @@ def answer_entities(world: World, question: Question) -> set[Entity]:
     """The entity that the question is about, and the one that the answer names."""
     entity = question.path[-1]
     attribute = attribute_of(entity.kind, question.relation)
-    named = {world.target(entity, attribute)} if isinstance(attribute, Relation) else set()
-    return {entity} | named
+    return {entity, world.target(entity, attribute) if isinstance(attribute, Relation) else entity}
 
 
 def answers(world: World, question: Question) -> list[str]:
@@ -396,13 +382,11 @@ def clue_phrase(kind: str, clue: Clue, one_of: Callable[[tuple[str, str]], str])
 
 def described(kind: str, noun: str, clues: Sequence[str], article: str = "") -> str:
     """`a river that ..., ... and ...`: an entity of the type `kind` with clues about it. The
-    article is `a` or `an` unless it is given."""
+    article is `a` or `an` by default."""
     article = article or ("an" if noun[0] in "aeiou" else "a")
-    if not clues:
-        return f"{article} {noun}"
     pronoun = "who" if kind == "person" else "that"
-    listed = " and ".join(filter(None, [", ".join(clues[:-1]), clues[-1]]))
-    return f"{article} {noun} {pronoun} {listed}"
+    listed = " and ".join(filter(None, [", ".join(clues[:-1]), *clues[-1:]]))
+    return f"{article} {noun} {pronoun} {listed}" if clues else f"{article} {noun}"
 
 
 class Wording:
@@ -411,11 +395,13 @@ class Wording:
     once for the value)."""
 
     def __init__(self, question: Question, obfuscation: float, random: Random) -> None:
-        self.question = question
-        self.obfuscation = obfuscation
-        self.random = random
+        self.question, self.obfuscation, self.random = question, obfuscation, random
         self._kinds = question.kinds
-        self._nouns = [self._noun(position) for position in range(len(question.path))]
+        self._nouns = []
+        for kind in self._kinds:
+            nouns = BY_NAME[kind].nouns
+            shared = self._kinds.count(kind) > 1
+            self._nouns.append(nouns[0] if shared else self._one_of(nouns))
 
     def text(self) -> str:
         """The whole question."""
@@ -450,11 +436,6 @@ class Wording:
     def _repeated(self, position: int) -> int:
         """How many of the path's earlier entities are of the same type."""
         return self._kinds[:position].count(self._kinds[position])
-
-    def _noun(self, position: int) -> str:
-        nouns = BY_NAME[self._kinds[position]].nouns
-        shared = self._kinds.count(self._kinds[position]) > 1
-        return nouns[0] if shared else self._one_of(nouns)
 
     def _that(self, position: int) -> str:
         """A later mention of an entity."""

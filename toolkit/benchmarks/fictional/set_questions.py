@@ -1,18 +1,11 @@
-"""Questions that ask for documents: all pages about entities that meet 2 to 6 requirements.
-
-A document meets a requirement if its own facts do. Two conditions hold for each question:
-
-- Its targets are all documents that meet every requirement, `FEWEST` to `MOST` of them.
-- Each requirement has a near miss, a document that meets all others and not this one, so that no
-  requirement is superfluous.
-
-A question is worded as pages word their facts or, with the probability `obfuscation`, in other
-words; its checklist is always worded as pages do.
-"""
+"""Questions that ask for documents: all `FEWEST` to `MOST` pages about entities that meet 2 to 6
+requirements. Each requirement has a near miss, a document that meets all others and not this one. A
+question is worded as pages word their facts or, with the probability `obfuscation`, in other words;
+its checklist is always worded as pages do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -99,22 +92,22 @@ class SetQuestionMaker:
         requirements take turns; where a number is impossible, the next lower one replaces it."""
         earlier: set[SetQuestion] = set()
         for number in range(count):
-            question = self._question(number, earlier)
+            new = (question for question in self._attempts(number) if question not in earlier)
+            question = next(new, None)
             if question is None:
                 return
             earlier.add(question)
             yield question
 
-    def _question(self, number: int, earlier: Collection[SetQuestion]) -> SetQuestion | None:
-        related = Random("set form", self.world.seed, number).chance(RELATED)
+    def _attempts(self, number: int) -> Iterator[SetQuestion]:
+        seed = self.world.seed
+        related = Random("set form", seed, number).chance(RELATED)
         most = FEWEST_REQUIREMENTS + number % (MOST_REQUIREMENTS - FEWEST_REQUIREMENTS + 1)
         for requirements in range(most, FEWEST_REQUIREMENTS - 1, -1):
             for attempt in range(ATTEMPTS):
-                random = Random("set question", self.world.seed, number, requirements, attempt)
-                question = self._attempt(requirements, related, random)
-                if question is not None and question not in earlier:
-                    return question
-        return None
+                random = Random("set question", seed, number, requirements, attempt)
+                if question := self._attempt(requirements, related, random):
+                    yield question
 
     def targets(self, question: SetQuestion) -> frozenset[str]:
         """The docids of all documents that meet every requirement."""
@@ -241,13 +234,14 @@ def set_wording(question: SetQuestion, obfuscation: float, random: Random) -> st
 
     kind = BY_NAME[question.kind]
     noun = one_of(kind.nouns)
-    clues, statements, exclusions = [], [], []
+    clues: list[str] = []
+    statements: list[str] = []
+    exclusions: list[str] = []
     for requirement in question.requirements:
         sort = requirement.sort(kind.name)
-        if sort == "exclusion":
-            exclusions.append(_statement(kind.name, requirement.clue, noun, one_of))
-        elif sort == "relation":
-            statements.append(_statement(kind.name, requirement.clue, noun, one_of))
+        if sort in ("exclusion", "relation"):
+            statement = _statement(kind.name, requirement.clue, noun, one_of)
+            (exclusions if sort == "exclusion" else statements).append(statement)
         else:
             clues.append(clue_phrase(kind.name, requirement.clue, one_of))
     description = described(kind.name, noun, clues)
@@ -264,9 +258,8 @@ def checklist(question: SetQuestion) -> list[str]:
     sentences = []
     for clue, excluded in question.requirements:
         statement = _statement(question.kind, clue, noun, lambda pair: pair[0])
-        sentences.append(
-            f"It is not the case that {statement}." if excluded else f"{capitalised(statement)}."
-        )
+        sentence = f"It is not the case that {statement}" if excluded else capitalised(statement)
+        sentences.append(f"{sentence}.")
     return sentences
 
 

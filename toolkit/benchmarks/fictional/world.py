@@ -1,9 +1,7 @@
-"""The facts of the world: which entities exist, what holds of them, and what they are called.
-
-Nothing is stored. Each value is a function of the seed and of a key, computed with integer
-operations only, so that every platform and every Python version makes the same world. The types of
-entities are in `data/entities.yaml`, the words of their attributes in `data/lexicons.yaml`.
-"""
+"""The facts of the world: which entities exist, what holds of them, and what they are called. Each
+value is a function of the seed and of a key, computed with integer operations only, so that every
+platform makes the same world. The types of entities are in `data/entities.yaml`, the words of their
+attributes in `data/lexicons.yaml`."""
 
 from __future__ import annotations
 
@@ -214,23 +212,23 @@ WORDS = {name: list(words) for name, words in LEXICONS.items()}
 _CLASSES = {"year": Year, "number": Number, "choice": Choice, "relation": Relation}
 
 
-def _with_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(it) if isinstance(it, list) else it for key, it in settings.items()}
+def _with_tuples(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    tuples = {key: tuple(it) if isinstance(it, list) else it for key, it in settings.items()}
+    return {**tuples, "name": name}
 
 
 def _attribute(name: str, settings: Mapping[str, Any]) -> Attribute:
-    fields = _with_tuples(settings)
+    fields = _with_tuples(name, settings)
     if "lexicon" in fields:
         fields["size"] = len(LEXICONS[fields["lexicon"]])
     elif "octaves" in fields:
         fields["size"] = 500 * fields["octaves"]
-    return _CLASSES[fields.pop("kind")](name=name, **fields)
+    return _CLASSES[fields.pop("kind")](**fields)
 
 
 def _entity_type(name: str, settings: Mapping[str, Any]) -> EntityType:
-    fields = _with_tuples(settings)
-    attributes = [_attribute(key, value) for key, value in fields["attributes"].items()]
-    return EntityType(**{**fields, "name": name, "attributes": tuple(attributes)})
+    attributes = tuple(_attribute(key, value) for key, value in settings["attributes"].items())
+    return EntityType(**{**_with_tuples(name, settings), "attributes": attributes})
 
 
 TYPES = tuple(_entity_type(name, settings) for name, settings in load_data("entities").items())
@@ -280,12 +278,9 @@ class Fact(NamedTuple):
 
 
 class World:
-    """Entities, attributes and names, as functions of the seed.
-
-    An attribute of an entity is a digit, a function of seed, type, attribute and ordinal. A twin
-    has the digits of its base except on `TWIN_DIFFERENCES` neighbouring attributes. Methods take
-    one ordinal, or a column of ordinals where a question needs whole types.
-    """
+    """Entities, attributes and names, as functions of the seed. An attribute of an entity is a
+    digit, a function of seed, type, attribute and ordinal. A twin has the digits of its base except
+    on `TWIN_DIFFERENCES` neighbouring attributes. Methods take one ordinal or a column of them."""
 
     def __init__(self, size: int, seed: int, twins: float) -> None:
         self.size = size
@@ -382,12 +377,9 @@ class World:
 
     def facts(self, entity: Entity) -> list[Fact]:
         """The facts in the article of the entity: its type, and each attribute."""
+        values = {it.name: self.value(entity, it) for it in BY_NAME[entity.kind].attributes}
         name = self.name(entity)
-        facts = [
-            Fact(name, attribute.name, self.value(entity, attribute))
-            for attribute in BY_NAME[entity.kind].attributes
-        ]
-        return [Fact(name, "type", entity.kind), *facts]
+        return [Fact(name, key, value) for key, value in ({"type": entity.kind} | values).items()]
 
     def name(self, entity: Entity) -> str:
         """The full name, which no other entity has."""
