@@ -220,7 +220,7 @@ class Episode:
         """Search with whatever tool of the interface takes a query. None if the tool refuses.
         `InputError` if the interface has no such tool."""
         name, argument = search_tool_of(self.tool)
-        return self._call(name, {argument: query}, reason)
+        return _unless_failed(self.call(name, {argument: query}, reason=reason))
 
     def read(self, unit_id: str, reason: str) -> ToolResult | None:
         """Read a document from where the tool begins. None if the tool refuses, or if the interface
@@ -228,25 +228,24 @@ class Episode:
         if self.tool.read_tool is None:
             return None
         name, argument = self.tool.read_tool
-        return self._call(name, {argument: unit_id}, reason)
+        return _unless_failed(self.call(name, {argument: unit_id}, reason=reason))
 
     def follow(self, continuation: Continuation, reason: str) -> ToolResult | None:
         """Open what follows a page. None if the tool refuses."""
-        return self._call(continuation.tool, continuation.arguments, reason)
-
-    def _call(self, name: str, arguments: Mapping[str, Any], reason: str) -> ToolResult | None:
-        extra = {"reason": reason} if name in self._tools_with_reasons else {}
-        result = self.call(name, {**extra, **arguments}, content=reason)
-        return None if result.failed else result
+        result = self.call(continuation.tool, continuation.arguments, reason=reason)
+        return _unless_failed(result)
 
     @cached_property
     def _tools_with_reasons(self) -> set[str]:
         specs = self.tool.specs()
         return {spec["name"] for spec in specs if "reason" in spec["parameters"]["properties"]}
 
-    def call(self, name: str, arguments: Mapping[str, Any], *, content: str = "") -> ToolResult:
-        """Call a tool. The messages record the call, with `content`, and the result."""
-        identifier = self._request(name, arguments, content)
+    def call(self, name: str, arguments: Mapping[str, Any], *, reason: str = "") -> ToolResult:
+        """Call a tool. The messages record the call and the result. `reason` is the text of the
+        call's message, and an argument of the call if the tool takes it."""
+        if reason and name in self._tools_with_reasons:
+            arguments = {"reason": reason, **arguments}
+        identifier = self._request(name, arguments, reason)
         result = self.tool.call(name, arguments)
         self.add_result(identifier, result)
         return result
@@ -313,6 +312,10 @@ class Episode:
             warnings=tuple(self.warnings),
             rounds=tuple(self.rounds),
         )
+
+
+def _unless_failed(result: ToolResult) -> ToolResult | None:
+    return None if result.failed else result
 
 
 async def run_episode(
