@@ -59,8 +59,6 @@ _SCHEMA: Mapping[str, Any] = {
 class _Reply(TypedDict):
     """The arguments of the tool."""
 
-    __pydantic_config__ = {"extra": "forbid"}  # type: ignore[misc]
-
     extracted_answer: str
     reasoning: str
     correct: bool
@@ -210,6 +208,8 @@ def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
     try:
         value = json.loads(text)
         parse(_Reply, value, where="a verdict", strict=True)
+        if value.keys() != _Reply.__annotations__.keys():
+            raise ValueError("a field too many")
         if not 0 <= (value["confidence"] or 0) <= 100:
             raise ValueError("a confidence is from 0 to 100")
     except (InputError, ValueError, RecursionError):
