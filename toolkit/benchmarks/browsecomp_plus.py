@@ -23,7 +23,6 @@ from soundingline.toolkit.benchmarks.formats import (
     read_topics,
     records,
 )
-from soundingline.toolkit.benchmarks.slices import listed_topics
 from soundingline.toolkit.data import PASSAGE_BREAK, Document, Topic
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import fingerprint
@@ -129,7 +128,8 @@ class BrowseCompPlus(Benchmark):
             if path:
                 tiers[tier] = read_qrels([_existing(f"{tier} qrels", path)])
         chosen = select_topics(
-            listed_topics(known_topics, qids),
+            known_topics,
+            qids=qids,
             split=split,
             dev_share=dev_share,
             sample=sample,

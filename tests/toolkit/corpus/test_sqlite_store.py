@@ -146,18 +146,6 @@ def test_a_document_beyond_sqlites_limit_of_a_value_is_refused_and_leaves_nothin
     assert [path.name for path in tmp_path.iterdir()] == ["texts"]
 
 
-def test_a_failing_reader_leaves_the_old_store_as_it_was(store, tmp_path):
-    def failing():
-        yield CORPUS[0]
-        raise RuntimeError("the reader broke")
-
-    with pytest.raises(RuntimeError, match=r"the reader broke"):
-        SqliteStore.build(tmp_path / "texts", failing(), corpus_fingerprint="c2")
-    with SqliteStore(tmp_path / "texts", corpus_fingerprint="c1") as reopened:
-        assert len(reopened) == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
-
-
 def test_a_full_disk_is_one_clear_line(tmp_path, monkeypatch):
     tight = "PRAGMA max_page_count=8; " + module._TEXTS_SCHEMA
     monkeypatch.setattr(module, "_TEXTS_SCHEMA", tight)

@@ -172,7 +172,7 @@ class QuestionMaker:
 
     def _attempt(self, random: Random) -> Question | None:
         path, hops = self._path(random)
-        if len(path) < self.hops or path[-1] in self._used:
+        if not path or path[-1] in self._used:
             return None
         inquiry = self._inquiry(path, hops, random)
         if inquiry is None:
@@ -183,33 +183,28 @@ class QuestionMaker:
         return self._described(bare, random)
 
     def _path(self, random: Random) -> tuple[list[Entity], list[Hop]]:
-        """The entities of a path and its hops, drawn from the last entity backwards."""
+        """The entities of a path and its hops, drawn from the last entity backwards; none if it
+        cannot be long enough."""
         kind = random.choice(TYPES).name
         ordinal = random.below(self.world.counts[kind])
         if random.chance(TWIN_SHARE):
             twins = np.flatnonzero(self.world.is_twin(self.world.ordinals(kind)))
             if len(twins):
                 ordinal = int(twins[random.below(len(twins))]) - random.below(2)
-        entity = Entity(kind, ordinal)
-        backwards, edges = [entity], []
-        while len(backwards) < self.hops:
-            neighbour = self._neighbour(entity, backwards, random)
+        path, hops = [Entity(kind, ordinal)], list[Hop]()
+        for new in reversed(range(self.hops - 1)):
+            neighbour = self._neighbour(path, random)
             if neighbour is None:
-                break
+                return [], []
             entity, relation, inward = neighbour
-            backwards.append(entity)
-            edges.append((relation, inward))
-        last = len(backwards) - 1
-        hops = []
-        for step, (relation, inward) in enumerate(edges):
-            old, new = last - step, last - step - 1
-            hops.append(Hop(new, relation, old) if inward else Hop(old, relation, new))
-        return backwards[::-1], hops[::-1]
+            path.insert(0, entity)
+            hops.insert(0, Hop(new, relation, new + 1) if inward else Hop(new + 1, relation, new))
+        return path, hops
 
-    def _neighbour(
-        self, entity: Entity, path: list[Entity], random: Random
-    ) -> tuple[Entity, str, bool] | None:
-        """A new neighbour of `entity`, the relation, and whether the neighbour's page states it."""
+    def _neighbour(self, path: list[Entity], random: Random) -> tuple[Entity, str, bool] | None:
+        """A new neighbour of the first entity, the relation, and whether the neighbour's page
+        states it."""
+        entity = path[0]
         outward = [
             (relation.target, relation.name, False)
             for relation in BY_NAME[entity.kind].attributes
@@ -223,15 +218,13 @@ class QuestionMaker:
         ]
         for kind, relation, is_inward in random.shuffled(outward + inward):
             if is_inward:
-                targets = self._columns.values(kind, relation)
-                sources = np.flatnonzero(targets == entity.ordinal)
+                sources = np.flatnonzero(self._columns.values(kind, relation) == entity.ordinal)
                 if not len(sources):
                     continue
                 ordinal = int(sources[random.below(len(sources))])
             else:
                 ordinal = int(self._columns.values(entity.kind, relation)[entity.ordinal])
-            new = Entity(kind, ordinal)
-            if new not in path:
+            if (new := Entity(kind, ordinal)) not in path:
                 return new, relation, is_inward
         return None
 
