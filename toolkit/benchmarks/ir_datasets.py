@@ -247,11 +247,12 @@ def _with_split(dataset: str, split: str | None) -> str:
             do="name one as the dataset, with split=null",
         )
     if not present:
-        raise InputError(
-            f"the dataset {dataset} has no split {split!r}",
-            valid="null, or the last part of another dataset of the same documents",
-            do=f"See {_page(dataset)}",
+        near = [n for n in _library().registry if n.rpartition("/")[0] in (dataset, *beside)]
+        others = sorted(name for name in near if _same_documents(source, _load(name)))
+        valid = (
+            f"null, or the last part of another dataset: {', '.join(others) or 'there are none'}"
         )
+        raise InputError(f"the dataset {dataset} has no split {split!r}", valid=valid)
     return present[0]
 
 

@@ -164,6 +164,7 @@ def test_unknown_foreign_and_ambiguous_splits_are_refused_in_one_line(register):
     for split in ("tets", "other"):  # The other one has documents of its own.
         line = message(lambda split=split: IrDatasetsBenchmark(test, split=split))
         assert f"has no split '{split}'. valid: null, or the last part of another dataset" in line
+        assert f"{TOP}/base/dev" in line and f"{TOP}/base/other" not in line
     register("base/test/dev", documents, QUERIES, QRELS)
     ambiguous = message(lambda: IrDatasetsBenchmark(test, split="dev"))
     assert f"{TOP}/base/test/dev or {TOP}/base/dev" in ambiguous
