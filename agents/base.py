@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from soundingline.agents.simulated_reader import SimulatedReader
 from soundingline.toolkit.corpus.resolve import Resolver
@@ -31,6 +31,7 @@ from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import Continuation, ToolResult
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Answer, Trajectory
 
+T = TypeVar("T")
 Clock = Callable[[], float]
 End = tuple[str, str]  # the status and the reason with which a question ends
 
@@ -90,25 +91,24 @@ class Budget:
         """Whether `steer_at` of the time is over after so many seconds."""
         return self.seconds is not None and seconds >= self.steer_at * self.seconds
 
+    def seconds_left(self, seconds: float) -> float | None:
+        """The seconds that are left after so many. None without a limit."""
+        return None if self.seconds is None else self.seconds - seconds
+
 
 @dataclass(frozen=True)
 class RunResources:
     """What only a run can provide to its agent.
 
     Args:
-        budget: the limits of a question.
         ledger: where requests are recorded. None: a new ledger.
-        model: the language model. None before it runs, or if the run has none.
+        model: None before it runs, or if the run has none.
         settings: how the model samples.
-        price: the price of the model's tokens.
-        document_frequency: word -> number of documents of the collection that contain it. None if
-            that is not known.
-        documents: the number of documents of the collection. None if that is not known.
+        document_frequency: word -> number of documents of the collection that contain it, and
+        documents: the number of documents. None if that is not known.
         resolver: makes, at its first use, what maps titles, urls and identifiers to documents.
-        simulated_reader: a simulation that reads in place of a model. None if the benchmark does
-            not know the facts that its questions need.
-        rounds: question id -> the file of its finished rounds, for agents that work in rounds.
-            None: rounds are not saved.
+        simulated_reader: None if the benchmark does not know the facts that its questions need.
+        rounds: question id -> the file of its finished rounds. None: rounds are not saved.
     """
 
     budget: Budget
@@ -177,11 +177,7 @@ class Episode:
     """One question at work: its messages in the function-calling format (question, tool calls of
     the assistant, tool results, final answer), its answer and its status.
 
-    Args:
-        topic: the question.
-        tool: the session of the question.
-        opening: the messages at the start. None: the question as a message of the user.
-        clock: returns seconds.
+    `opening` are the messages at the start; None: the question as a message of the user.
 
     Example:
         >>> episode = Episode(topic, tool)
@@ -246,8 +242,8 @@ class Episode:
 
     @cached_property
     def _tools_with_reasons(self) -> set[str]:
-        functions = [spec.get("function", spec) for spec in self.tool.specs()]
-        return {f["name"] for f in functions if "reason" in f["parameters"]["properties"]}
+        specs = self.tool.specs()
+        return {spec["name"] for spec in specs if "reason" in spec["parameters"]["properties"]}
 
     def call(self, name: str, arguments: Mapping[str, Any], *, content: str = "") -> ToolResult:
         """Call a tool. The messages record the call, with `content`, and the result."""
@@ -294,18 +290,17 @@ class Episode:
         was reached, also by a stage of the pipeline. Otherwise it is `failed`, with the traceback,
         and with the error's `code` as the reason if it has one."""
         if isinstance(error, OutOfMoney):
-            status, reason = out_of_money(error)
-            self.conclude("", status=status, reason=reason)
+            self.status, self.reason = out_of_money(error)
             return self.trajectory()
-        lines = "".join(traceback.format_exception(error))
-        return self.trajectory(failure=lines, reason=str(getattr(error, "code", "")) or "defect")
+        self.status, self.reason = "failed", str(getattr(error, "code", "")) or "defect"
+        return self.trajectory("".join(traceback.format_exception(error)))
 
-    def trajectory(self, *, failure: str = "", reason: str = "") -> Trajectory:
-        """All that happened. `failure` is a traceback, and makes the status `failed`."""
+    def trajectory(self, failure: str = "") -> Trajectory:
+        """All that happened; `failure` is the traceback of a question that failed."""
         return Trajectory(
             qid=self.topic.qid,
             question=self.topic.text,
-            status="failed" if failure else self.status,
+            status=self.status,
             answer=self.answer,
             messages=tuple(self.messages),
             calls=tuple(self.tool.calls),
@@ -315,7 +310,7 @@ class Episode:
             started=self._started,
             seconds=self.seconds,
             traceback=failure,
-            reason=reason or self.reason,
+            reason=self.reason,
             warnings=tuple(self.warnings),
             rounds=tuple(self.rounds),
         )
@@ -350,6 +345,31 @@ def search_tool_of(tool: SearchTool) -> tuple[str, str]:
             "tool=grep set tool.syntax=words",
         )
     return search
+
+
+def needed_arguments(spec: Mapping[str, Any]) -> list[str]:
+    """The arguments that a call of a tool must give."""
+    properties = spec["parameters"]["properties"]
+    return [name for name, schema in properties.items() if "null" not in schema["type"]]
+
+
+class OutOfTime(Exception):
+    """The question's seconds are over."""
+
+
+async def within(work: Awaitable[T], seconds: float | None) -> T:
+    """The result of `work`, or `OutOfTime`. Unlike `asyncio.wait_for`, it does not mistake a
+    time-out that `work` itself raises for its own. A thread cannot be stopped and runs on."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=None if seconds is None else max(0.0, seconds))
+        if not task.done():
+            raise OutOfTime
+    except (asyncio.CancelledError, OutOfTime):
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+    return task.result()
 
 
 def out_of_money(error: OutOfMoney) -> End:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -98,7 +99,18 @@ def export(
     """
     folder = RunFolder(run)
     sealed = folder.manifest().get("sealed")
-    _check_content(folder, format)
+    if folder.has_trajectories():
+        if format != "judgements" and (repeats := len(folder.repeats())) > 1:
+            notify(f"{folder.path} has {repeats} repeats; the first one is exported")
+    elif format != "trec" or not _ranked(folder):
+        ranked = bool(_ranked(folder))
+        raise InputError(
+            f"{folder.path} has {'rankings and no' if ranked else 'neither rankings nor'} "
+            "trajectories",
+            valid="format=trec for a run of `soundingline rank`, any format for one of "
+            "`soundingline run`",
+            do="set format=trec" if ranked else "name another run",
+        )
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise InputError(f"{out} exists and is not empty", do="name another out=")
     if sealed:
@@ -113,25 +125,6 @@ def export(
     Console(stderr=True, soft_wrap=True).print(f"{out}: {message}")
     lint = f", or soundingline lint {out}" if format == "browsecomp_plus" else ""
     print_next(f"open {out}{lint}")
-
-
-def _check_content(folder: RunFolder, format: str) -> None:
-    """`InputError` if the folder contains nothing for this format."""
-    if folder.has_trajectories():
-        if format != "judgements" and (repeats := len(folder.repeats())) > 1:
-            notify(f"{folder.path} has {repeats} repeats; the first one is exported")
-        return
-    ranked = bool(_ranked(folder))
-    if format == "trec" and ranked:
-        return
-    raise InputError(
-        f"{folder.path} has rankings and no trajectories"
-        if ranked
-        else f"{folder.path} has neither trajectories nor rankings",
-        valid="format=trec for a run of `soundingline rank`, any format for one of "
-        "`soundingline run`",
-        do="set format=trec" if ranked else "name another run",
-    )
 
 
 def _ranked(folder: RunFolder) -> str:
@@ -200,8 +193,7 @@ def _judgements(folder: RunFolder, out: Path, settings: Settings) -> str:
 
 def _training(folder: RunFolder, out: Path, settings: Settings) -> str:
     benchmark = recorded_benchmark(folder, settings)
-    found = [triplet for each in folder.trajectories() for triplet in triplets(each)]
-    rows = list(dict.fromkeys(found))
+    rows = list(dict.fromkeys(chain.from_iterable(map(triplets, folder.trajectories()))))
     if not rows:
         raise InputError(
             f"no query of {folder.path} has a hit that was opened and cited, and one that was not "
@@ -276,23 +268,12 @@ def _leaderboard(folder: RunFolder, out: Path, settings: Settings) -> str:
     )
 
 
-def _inspect(folder: RunFolder, out: Path, settings: Settings) -> str:
-    return _inspect_log(folder, out, settings, "eval")
-
-
-def _inspect_json(folder: RunFolder, out: Path, settings: Settings) -> str:
-    return _inspect_log(folder, out, settings, "json")
-
-
-def _inspect_log(folder: RunFolder, out: Path, settings: Settings, form: str) -> str:
+def _inspect(folder: RunFolder, out: Path, settings: Settings, form: str = "eval") -> str:
     """A log with the scores of the run's evaluation, if there is one."""
     benchmark = recorded_benchmark(folder, settings)
     manifest, model = folder.manifest(), _model(folder)
-    cell = (
-        load_run(folder.path)
-        if (folder.path / "metrics.json").exists()
-        else EvaluatedRun(name=folder.name)
-    )
+    evaluated = (folder.path / "metrics.json").exists()
+    cell = load_run(folder.path) if evaluated else EvaluatedRun(name=folder.name)
     scored = [name for name in cell.per_question if name.startswith(_SCORES)]
     head = inspect_ai.header(
         folder.name,
@@ -300,7 +281,7 @@ def _inspect_log(folder: RunFolder, out: Path, settings: Settings, form: str) ->
         identity=fingerprint(folder.name, folder.state()),
         benchmark=benchmark.name,
         model=model,
-        factors=_factors(manifest),
+        factors={str(name): str(value) for name, value in manifest.get("factors", {}).items()},
         versions=manifest.get("versions", {}),
         means={name: cell.metrics[name] for name in scored},
         sample_ids=list(folder.statuses()),
@@ -330,14 +311,10 @@ def _model(folder: RunFolder) -> str:
     factors = manifest.get("factors") or {}
     configured = llm.get("model") if isinstance(llm, Mapping) else None
     # A configuration may name a model that only the stages of the pipeline use.
-    agents_model = configured if configured and _agent_asked(folder) else None
-    return str(imported.get("model") or agents_model or factors.get("agent") or "unknown")
-
-
-def _agent_asked(folder: RunFolder) -> bool:
-    """Whether the agent used a language model, by the recorded usage."""
     counts = {f"{role}_calls" for role in AGENTS}
-    return any(counts & set(trajectory.usage) for trajectory in folder.trajectories())
+    asked = configured and any(counts & set(each.usage) for each in folder.trajectories())
+    agents_model = configured if asked else None
+    return str(imported.get("model") or agents_model or factors.get("agent") or "unknown")
 
 
 def _retriever(manifest: Mapping[str, Any]) -> str:
@@ -345,11 +322,6 @@ def _retriever(manifest: Mapping[str, Any]) -> str:
     factors = manifest.get("factors") or {}
     options = [str(factors.get(group, "none")) for group in _RETRIEVAL]
     return " ".join(option for option in options if option != "none") or "unknown"
-
-
-def _factors(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """The run's factors as plain text."""
-    return {str(name): str(value) for name, value in (manifest.get("factors") or {}).items()}
 
 
 _WRITERS: dict[ExportFormat, Callable[[RunFolder, Path, Settings], str]] = {
@@ -360,7 +332,7 @@ _WRITERS: dict[ExportFormat, Callable[[RunFolder, Path, Settings], str]] = {
     "judgements": _judgements,
     "training": _training,
     "inspect": _inspect,
-    "inspect_json": _inspect_json,
+    "inspect_json": partial(_inspect, form="json"),
 }
 
 
@@ -388,44 +360,31 @@ def import_run(
     imported = {"format": format, "from": path.name, "files": len(files), "model": model}
     manifest = _manifest(settings, benchmark, imported, files)
     if folder.path.exists():
-        _check_imported(folder, manifest)
+        # Such a folder is whole, because it appears after all files are read, but it may not be
+        # evaluated yet. The model may have been read from the files.
+        known = folder.manifest() if folder.manifest_path.exists() else {}
+        recorded = {**known.get("imported", {}), **({} if model else {"model": ""})}
+        same = known.get("fingerprints") == manifest["fingerprints"]
+        if not same or recorded != manifest["imported"]:
+            raise InputError(
+                f"there is a run {folder.path}, which holds something else",
+                do="choose another name=",
+            )
         message = "imported before; it is evaluated again"
     else:
         with atomic_folder(folder.path) as unfinished:
             run, models = RunFolder(unfinished), Counter[str]()
             with run.writing(manifest):
                 message = _write(run, _READERS[format](files, canary_env, models), benchmark)
-            if not model and models:
-                write_json(run.manifest_path, _with_model(manifest, models), clear=True)
+            if not model and models:  # of those that the files name, the most frequent
+                names = (name[:_MODEL_CHARACTERS] for name, _ in models.most_common(_MODELS))
+                manifest["factors"]["llm"] = manifest["imported"]["model"] = redact(
+                    ", ".join(names)
+                )
+                write_json(run.manifest_path, manifest, clear=True)
     Console(stderr=True, soft_wrap=True).print(f"{folder.path}: {message}")
     Console().print(comparison_table([evaluate_recorded(folder, benchmark, config)]))
     print_next(f"soundingline compare {folder.path} ANOTHER_RUN")
-
-
-def _with_model(manifest: dict[str, Any], models: Counter[str]) -> dict[str, Any]:
-    """The manifest with the models that the files name, most frequent first."""
-    named: str = redact(
-        ", ".join(name[:_MODEL_CHARACTERS] for name, _ in models.most_common(_MODELS))
-    )
-    return {
-        **manifest,
-        "factors": {**manifest["factors"], "llm": named},
-        "imported": {**manifest["imported"], "model": named},
-    }
-
-
-def _check_imported(folder: RunFolder, manifest: Mapping[str, Any]) -> None:
-    """`InputError` unless a folder is an import of exactly these files. Such a folder is whole,
-    because it appears after all files are read, but it may not be evaluated yet."""
-    known = folder.manifest() if folder.manifest_path.exists() else {}
-    imported = dict(known.get("imported", {}))
-    if not manifest["imported"]["model"]:
-        imported["model"] = ""  # It was read from the files.
-    same = known.get("fingerprints") == manifest["fingerprints"]
-    if not same or imported != manifest["imported"]:
-        raise InputError(
-            f"there is a run {folder.path}, which holds something else", do="choose another name="
-        )
 
 
 def _write(folder: RunFolder, reader: Iterable[Recorded], benchmark: Benchmark) -> str:
@@ -449,7 +408,9 @@ def _write(folder: RunFolder, reader: Iterable[Recorded], benchmark: Benchmark) 
                 do="move one away; soundingline lint lists all of them",
             )
         written[recorded.qid] = location
-        folder.write(_trajectory(recorded, questions[recorded.qid], documents))
+        if isinstance(recorded, Transcript):
+            recorded = trajectory_of(recorded, questions[recorded.qid], documents)
+        folder.write(recorded)
     if not written:
         raise InputError(
             f"none of the {others} questions on record is one of {benchmark.name}",
@@ -459,12 +420,6 @@ def _write(folder: RunFolder, reader: Iterable[Recorded], benchmark: Benchmark) 
     missing = len(questions) - len(written)
     left = f"; {others} of other questions were left out" if others else ""
     return f"{len(written)} questions imported, {missing} of {benchmark.name} have none{left}"
-
-
-def _trajectory(recorded: Recorded, question: str, documents: set[str]) -> Trajectory:
-    if isinstance(recorded, Trajectory):
-        return recorded
-    return trajectory_of(recorded, question, documents)
 
 
 def _manifest(
@@ -485,14 +440,22 @@ def _manifest(
     return {**manifest, "imported": dict(imported)}
 
 
-def _read_browsecomp_plus(
-    files: list[Path], canary_env: str, models: Counter[str]
+def _read_run_files(
+    files: list[Path], canary_env: str, models: Counter[str], pi_serini: bool = False
 ) -> Iterator[Recorded]:
-    return browsecomp_plus.read(_count_models(run_files(files), models), canary_of(canary_env))
+    """The questions of run files. The models that the files name are counted in `models`."""
 
+    def counted() -> Iterator[tuple[str, dict[str, Any]]]:
+        for location, content in run_files(files):
+            metadata = content.get("metadata")
+            model = metadata.get("model") if isinstance(metadata, dict) else None
+            if isinstance(model, str) and model.strip():
+                models[model.strip()] += 1
+            yield location, content
 
-def _read_pi_serini(files: list[Path], canary_env: str, models: Counter[str]) -> Iterator[Recorded]:
-    return browsecomp_plus.read_pi_serini(_count_models(run_files(files), models))
+    if pi_serini:
+        return browsecomp_plus.read_pi_serini(counted())
+    return browsecomp_plus.read(counted(), canary_of(canary_env))
 
 
 def _read_inspect(files: list[Path], canary_env: str, models: Counter[str]) -> Iterator[Recorded]:
@@ -500,18 +463,6 @@ def _read_inspect(files: list[Path], canary_env: str, models: Counter[str]) -> I
         for recorded in inspect_ai.read(file):
             models.update(map(str, recorded.source.get("models", ())))
             yield recorded
-
-
-def _count_models(
-    files: Iterable[tuple[str, dict[str, Any]]], models: Counter[str]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The files. The models that they name (`metadata.model`) are counted in `models`."""
-    for location, content in files:
-        metadata = content.get("metadata")
-        model = metadata.get("model") if isinstance(metadata, dict) else None
-        if isinstance(model, str) and model.strip():
-            models[model.strip()] += 1
-        yield location, content
 
 
 def canary_of(variable: str) -> Canary | None:
@@ -527,8 +478,8 @@ def canary_of(variable: str) -> Canary | None:
 
 
 _READERS: dict[ImportFormat, Callable[[list[Path], str, Counter[str]], Iterator[Recorded]]] = {
-    "browsecomp_plus": _read_browsecomp_plus,
-    "pi_serini": _read_pi_serini,
+    "browsecomp_plus": _read_run_files,
+    "pi_serini": partial(_read_run_files, pi_serini=True),
     "inspect": _read_inspect,
 }
 
@@ -548,7 +499,15 @@ def lint(
     and without the fault. With `benchmark=...` the questions, answers, judgements and documents are
     checked too.
     """
-    truth = _ground_truth(settings, no_corpus)
+    truth = GroundTruth()
+    if names_benchmark(settings):
+        benchmark: Benchmark = make(settings.config.benchmark)
+        truth = GroundTruth(
+            qids=[topic.qid for topic in benchmark.topics],
+            answers={qid: texts for qid, texts in benchmark.answers.items() if texts},
+            qrels=benchmark.qrels.get("evidence", {}),
+            documents=None if no_corpus else {each.docid for each in benchmark.documents()},
+        )
     foreign: list[str] = []
     verdicts: dict[str, str] = {}
     rows: dict[str, Trajectory] = {}
@@ -601,43 +560,23 @@ def _read_questions(
                 judge = model.get("judge_model") if isinstance(model, dict) else "unnamed"
                 verdicts[location] = str(judge)
                 continue
-            entry = (location, content)
             try:
                 if "surfaced_docids" in content:
-                    yield from browsecomp_plus.read_pi_serini([entry])
+                    yield from browsecomp_plus.read_pi_serini([(location, content)])
                 else:
-                    yield from browsecomp_plus.read([entry], canary)
+                    yield from browsecomp_plus.read([(location, content)], canary)
             except browsecomp_plus.ObfuscatedFile:
                 raise
             except InputError:
                 foreign.append(location)
 
 
-def _ground_truth(settings: Settings, no_corpus: bool) -> GroundTruth:
-    """Of the benchmark on the command line; empty if there is none."""
-    if not names_benchmark(settings):
-        return GroundTruth()
-    benchmark: Benchmark = make(settings.config.benchmark)
-    documents = None if no_corpus else {document.docid for document in benchmark.documents()}
-    return GroundTruth(
-        qids=[topic.qid for topic in benchmark.topics],
-        answers={qid: texts for qid, texts in benchmark.answers.items() if texts},
-        qrels=benchmark.qrels.get("evidence", {}),
-        documents=documents,
-    )
-
-
 def _objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The object of a file or of each of its lines; an empty one for anything else."""
-    if file.suffix != ".jsonl":
+    texts = lines(file) if file.suffix == ".jsonl" else [(file, "")]
+    for location, text in texts:
         try:
-            yield str(file), read_json(file, dict[str, Any])
-        except InputError:
-            yield str(file), {}
-        return
-    for location, text in lines(file):
-        try:
-            content = json.loads(text)
-        except (ValueError, RecursionError):
+            content = json.loads(text) if text else read_json(file, dict[str, Any])
+        except (InputError, ValueError, RecursionError):
             content = None
         yield str(location), content if isinstance(content, dict) else {}

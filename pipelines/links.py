@@ -13,6 +13,7 @@ import pandas as pd
 import pyterrier as pt
 
 from soundingline.pipelines.counts import Counts
+from soundingline.pipelines.fusion import best_first
 from soundingline.pipelines.rerank.reranker import merge_head_and_tail
 from soundingline.pipelines.stage import Bound, Collection, Stage, not_bound
 from soundingline.toolkit.benchmarks.links import LinkGraph, check_direction
@@ -48,8 +49,7 @@ class LinkExpansion(Stage):
             new documents below the ranking.
         depth: Rows of a query, None for all. A ranking of this length has no room below.
 
-    Raises:
-        InputError: For arguments out of range, and for a collection without links.
+    `InputError` for arguments out of range, and for a collection without links.
 
     Example:
         >>> from soundingline.toolkit.benchmarks.links import LinkGraph
@@ -73,11 +73,10 @@ class LinkExpansion(Stage):
         place: str = "merged",
         depth: int | None = 1000,
     ) -> None:
-        check_int("head", head)
+        for name, value in (("head", head), ("largest_hub", largest_hub), ("most", most)):
+            check_int(name, value)
         check_direction(direction)
         check_number("damping", damping, le=1, gt=0)
-        check_int("largest_hub", largest_hub)
-        check_int("most", most)
         if place not in PLACES:
             raise InputError(f"place={place!r}", valid=", ".join(PLACES))
         if depth is not None:
@@ -88,7 +87,7 @@ class LinkExpansion(Stage):
         self._counts = Counts()
 
     def bind(self: Bound, collection: Collection) -> Bound:
-        """See `Stage`. `InputError` if neither the stage nor the collection has links."""
+        """`InputError` if neither the stage nor the collection has links."""
         bound_copy: Any = super().bind(collection)
         if bound_copy.links is None:
             if collection.links is None:
@@ -122,8 +121,7 @@ class LinkExpansion(Stage):
         return pd.concat(parts, ignore_index=True)
 
     def _expanded(self, ranking: pd.DataFrame) -> pd.DataFrame:
-        by = "rank" if "rank" in ranking.columns else "score"
-        ranking = ranking.sort_values(by, ascending=by == "rank", kind="stable")
+        ranking = best_first(ranking)
         best: dict[str, float] = {}
         for docno, score in zip(ranking["docno"], ranking["score"], strict=True):
             best.setdefault(parent(docno), float(score))
@@ -132,7 +130,17 @@ class LinkExpansion(Stage):
         new = [docid for docid in gains if docid not in best]
         new = sorted(new, key=lambda docid: (-gains[docid], docid))[: self.most]
         self._counts.add(expanded=1, added=len(new))
-        added = _rows(ranking, new, [lowest + gains[docid] for docid in new])
+        # New rows have the columns of the ranking's query.
+        has_passages = any(parent(docno) != docno for docno in ranking["docno"])
+        suffix = f"{PASSAGE_MARK}0" if has_passages else ""
+        columns: list[str] = list(pt.model.query_columns(ranking, qid=True))
+        added = pd.DataFrame(
+            {
+                **{name: [ranking[name].iloc[0]] * len(new) for name in columns},
+                "docno": [docid + suffix for docid in new],
+                "score": [lowest + gains[docid] for docid in new],
+            }
+        )
         if self.place == "below":
             return merge_head_and_tail(ranking, added)[: self.depth]
         documents = ranking["docno"].map(parent)
@@ -154,13 +162,3 @@ class LinkExpansion(Stage):
             for neighbour in neighbours:
                 gains[neighbour] = gains.get(neighbour, 0.0) + self.damping * scores[docid]
         return gains
-
-
-def _rows(ranking: pd.DataFrame, docids: list[str], scores: list[float]) -> pd.DataFrame:
-    """Rows of new documents, with the columns of the ranking's query."""
-    has_passages = any(parent(docno) != docno for docno in ranking["docno"])
-    suffix = f"{PASSAGE_MARK}0" if has_passages else ""
-    first = ranking.iloc[0]
-    columns: list[str] = list(pt.model.query_columns(ranking, qid=True))
-    rows: dict[str, Any] = {name: [first[name]] * len(docids) for name in columns}
-    return pd.DataFrame({**rows, "docno": [docid + suffix for docid in docids], "score": scores})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from itertools import islice
 
 import pandas as pd
@@ -51,7 +50,7 @@ class OracleRetriever(Stage):
         self.base, self.tier, self.depth = base, tier, depth
 
     def bind(self: Bound, collection: Collection) -> Bound:
-        """See `Stage`. `InputError` if the collection has no judgements of the tier."""
+        """`InputError` if the collection has no judgements of the tier."""
         bound_copy = super().bind(collection)
         tiers, tier = collection.qrels or {}, self.tier  # type: ignore[attr-defined]
         if not tiers.get(tier):
@@ -69,24 +68,21 @@ class OracleRetriever(Stage):
         return ranked(inp, [self._with_evidence(qid, rankings.get(qid, NOTHING)) for qid in qids])
 
     def _with_evidence(self, qid: str, base: RankedList) -> RankedList:
+        if self.collection is None or self.collection.qrels is None:
+            raise not_bound(self, "call bind(collection) with a collection that has judgements")
+        grades = self.collection.qrels[self.tier].get(qid, {})
+        relevant = [docid for docid, grade in grades.items() if grade > 0]
         best_units = {parent(unit): unit for unit in reversed(base.docnos)}
-        evidence = list(self._evidence_units(qid, best_units))
+        evidence: list[str] = []
+        for docid in sorted(relevant, key=lambda docid: -grades[docid]):
+            first = filter(self._exists, first_units(docid))
+            evidence += islice([best_units[docid]] if docid in best_units else first, 1)
         top = max([*base.scores, 0.0])
         scores = {unit: top + len(evidence) - place for place, unit in enumerate(evidence)}
         for unit, score in zip(base.docnos, base.scores, strict=True):
             scores.setdefault(unit, score)
         units = list(scores)[: self.depth]
         return RankedList(units, [scores[unit] for unit in units])
-
-    def _evidence_units(self, qid: str, best_units: Mapping[str, str]) -> Iterator[str]:
-        if self.collection is None or self.collection.qrels is None:
-            raise not_bound(self, "call bind(collection) with a collection that has judgements")
-        grades = self.collection.qrels[self.tier].get(qid, {})
-        relevant = [docid for docid, grade in grades.items() if grade > 0]
-        for docid in sorted(relevant, key=lambda docid: -grades[docid]):
-            first = filter(self._exists, first_units(docid))
-            known = [best_units[docid]] if docid in best_units else first
-            yield from islice(known, 1)
 
     def _exists(self, unit: str) -> bool:
         try:

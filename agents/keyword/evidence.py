@@ -96,7 +96,7 @@ class SeenEvidence:
         self._units: dict[str, str] = {}
         self._best: dict[str, float] = {}
         self._shown: dict[str, dict[str, Sentence]] = {}
-        self._read: dict[str, dict[str, Sentence]] = {}
+        self._opened: dict[str, dict[str, Sentence]] = {}
         self._following: dict[str, Continuation | None] = {}
 
     def rank(self, ranking: Sequence[str]) -> None:
@@ -109,20 +109,11 @@ class SeenEvidence:
                 self._fused[docid] = self._fused.get(docid, 0.0) + 1 / (_DAMPING + rank)
                 self._units.setdefault(docid, unit_id)
 
-    def show(self, unit_id: str, title: str, text: str) -> None:
-        """Add text of a unit from a page of results, an excerpt that counts until the document
-        itself is read."""
-        self._add(self._shown, unit_id, title, text)
-
-    def read(self, unit_id: str, title: str, text: str) -> None:
-        """Add text of the document of a unit."""
-        self._add(self._read, unit_id, title, text)
-
-    def _add(
-        self, notes: dict[str, dict[str, Sentence]], unit_id: str, title: str, text: str
-    ) -> None:
+    def add(self, unit_id: str, title: str, text: str, *, opened: bool = False) -> None:
+        """Add text of a unit: an excerpt from a page of results, which counts until the document
+        itself is opened, or text of the document."""
         docid = parent(unit_id)
-        noted = notes.setdefault(docid, {})
+        noted = (self._opened if opened else self._shown).setdefault(docid, {})
         for sentence in self._reader.sentences(docid, title[:200], text):
             noted.setdefault(sentence.text, sentence)
             self._best[docid] = max(self._best.get(docid, 0.0), sentence.score)
@@ -141,10 +132,10 @@ class SeenEvidence:
                 continue
             promise = score * (0.5 + self._best.get(docid, 0.0))
             promises[docid] = promise * (0.5 if begun else 1.0)
-        best = max(promises, key=lambda docid: promises[docid], default=None)
-        return (
-            None if best is None else ReadingPosition(self._units[best], self._following.get(best))
-        )
+        if not promises:
+            return None
+        best = max(promises, key=lambda docid: promises[docid])
+        return ReadingPosition(self._units[best], self._following.get(best))
 
     def trust(self) -> dict[str, float]:
         """Docid -> fused rank score, 1 for the best, in the order of first appearance."""
@@ -154,5 +145,5 @@ class SeenEvidence:
     @property
     def sentences(self) -> list[Sentence]:
         """All sentences so far, each once per document."""
-        noted = {**self._shown, **self._read}
+        noted = {**self._shown, **self._opened}
         return [sentence for of_document in noted.values() for sentence in of_document.values()]

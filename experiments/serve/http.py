@@ -28,11 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from soundingline.experiments.serve import pi_serini
-from soundingline.experiments.serve.browsecomp_plus import (
-    MOST_HITS,
-    whole_document,
-    whole_hits,
-)
+from soundingline.experiments.serve.browsecomp_plus import MOST_HITS, whole_document, whole_hits
 from soundingline.experiments.serve.mcp import mcp_routes
 from soundingline.experiments.serve.options import BACKLOG, ServerOptions, is_loopback
 from soundingline.experiments.serve.sessions import (
@@ -40,11 +36,9 @@ from soundingline.experiments.serve.sessions import (
     CHUNK,
     ApiError,
     BytesInFlight,
-    ClientSession,
     Service,
     answer_text,
     dump_json,
-    submitted,
 )
 from soundingline.toolkit.search import TopK
 from soundingline.toolkit.search.tool import LARGEST_OFFSET, MAX_CHARACTERS
@@ -198,8 +192,7 @@ class Endpoints:
         counts = questions and {
             "total": questions.total,
             "answered": questions.answered,
-            "under_way": questions.under_way,
-            "waiting": questions.waiting,
+            **questions.counts,
         }
         return self._reply(
             {
@@ -223,14 +216,13 @@ class Endpoints:
 
     async def question(self, body: QuestionBody) -> Response:
         """The run's next question, and the session to work on it."""
-        session = None if body.session is None else self._session(body.session)
-        question = await self._service.next_question(session, body.interface)
-        return self._reply(question.body())
+        session = None if body.session is None else self._service.sessions.get(body.session)
+        return self._reply(await self._service.next_question(session, body.interface))
 
     async def call(self, body: CallBody) -> Response:
         """Call a tool; its text is for the agent."""
         result = await self._service.call(
-            self._session(body.session), body.tool, body.arguments, body.reasoning
+            self._service.sessions.get(body.session), body.tool, body.arguments, body.reasoning
         )
         return self._reply(
             {
@@ -244,12 +236,13 @@ class Endpoints:
     async def submit_answer(self, body: AnswerBody) -> Response:
         """Answer the session's question, which ends it."""
         text = answer_text(body.answer, body.explanation, body.confidence)
-        answer = await self._service.submit(self._session(body.session), text)
-        return self._reply(submitted(answer))
+        return self._reply(
+            await self._service.submit(self._service.sessions.get(body.session), text)
+        )
 
     async def close(self, body: CloseBody) -> Response:
         """Close a session; its question is handed out again."""
-        self._service.sessions.close(self._session(body.session))
+        self._service.sessions.close(self._service.sessions.get(body.session))
         return self._reply({"closed": True})
 
     async def hits(self, body: HitsBody) -> Response:
@@ -279,7 +272,7 @@ class Endpoints:
         if handle is None:
             result = await self._service.call_once("pi_serini", tool, arguments)
         else:
-            session = self._session(handle)
+            session = self._service.sessions.get(handle)
             if not isinstance(session.tool, pi_serini.PiSeriniTools):
                 message = "this session was not opened with the interface pi_serini"
                 raise ApiError(409, "wrong_interface", message)
@@ -287,9 +280,6 @@ class Endpoints:
         if result.failed:
             raise ApiError(400, result.call.error, result.text)
         return Response(result.text, media_type="application/json")
-
-    def _session(self, handle: str) -> ClientSession:
-        return self._service.sessions.get(handle)
 
     def _reply(self, value: Any) -> Response:
         return reply(value, limit=self._service.options.max_result_bytes)
@@ -399,7 +389,7 @@ def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
         redoc_url=None,
         exception_handlers={
             HTTPException: _refusal,
-            RequestValidationError: _wrong_body,
+            RequestValidationError: _refusal,
             Exception: _defect,
         },
     )
@@ -489,21 +479,18 @@ _POLICY = (
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
-    """An `ApiError`, or the router's own for an unknown path or method, in one form."""
-    assert isinstance(error, HTTPException)
-    if not isinstance(error, ApiError):
+    """An `ApiError`, a body that is not valid, or the router's own error for an unknown path or
+    method, in one form."""
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        location = ".".join(map(str, first["loc"][1:])) or "the body"
+        error = ApiError(400, "wrong_body", f"{location[:100]}: {first['msg'][:200]}")
+    elif not isinstance(error, ApiError):
+        assert isinstance(error, HTTPException)
         code = {404: "unknown_path", 405: "wrong_method"}.get(error.status_code, "refused")
         message = f"there is nothing for {request.method} {request.url.path[:100]}; see GET /"
         error = ApiError(error.status_code, code, message)
     return reply(error.body(), error.status_code)
-
-
-async def _wrong_body(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    location = ".".join(map(str, first["loc"][1:])) or "the body"
-    refusal = ApiError(400, "wrong_body", f"{location[:100]}: {first['msg'][:200]}")
-    return reply(refusal.body(), refusal.status_code)
 
 
 async def _defect(request: Request, error: Exception) -> Response:
@@ -674,14 +661,12 @@ class ReadingClients(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def resume_writing(self) -> None:
         """See asyncio: the client has read it."""
         super().resume_writing()
-        self._stop_dropping()
+        if self._dropping is not None:
+            self._dropping.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
         super().connection_lost(exc)
-        self._stop_dropping()
-
-    def _stop_dropping(self) -> None:
         if self._dropping is not None:
             self._dropping.cancel()
 

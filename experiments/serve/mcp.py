@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import uuid4
@@ -33,7 +33,6 @@ from soundingline.experiments.serve.sessions import (
     BytesInFlight,
     Service,
     answer_text,
-    submitted,
 )
 from soundingline.toolkit.errors import is_number
 from soundingline.toolkit.runs.manifest import version_of
@@ -51,10 +50,10 @@ class McpTools:
     """The tools of one interface for MCP clients, and in a run `question` and `submit_answer`.
 
     Args:
-        service: The sessions.
-        interface: The name of the interface.
-        handles: Whether tools show the argument `session` in a run; they take it in any case.
-        named: Whether search ids carry the session's handle if no run is recorded.
+        service: the sessions.
+        interface: the name of the interface.
+        handles: whether tools show the argument `session` in a run; they take it in any case.
+        named: whether search ids carry the session's handle if no run is recorded.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class McpTools:
         try:
             yield name
         finally:
-            self._service.sessions.leave_connection(name)
+            self._service.sessions.leave(self._service.sessions.of_connection(name))
 
     async def _list(self, context: Any, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=self._tools)
@@ -119,7 +118,7 @@ class McpTools:
             session = service.of_connection(connection, self._interface, named=self._named)
         if name == "question" and service.questions is not None:
             question = await service.next_question(session, self._interface, connection)
-            return json.dumps(question.body(), ensure_ascii=False), False
+            return json.dumps(question, ensure_ascii=False), False
         once = session is None and self._named
         if once:  # only its search ids will lead back to this session
             session = service.open(self._interface, named=True)
@@ -132,7 +131,7 @@ class McpTools:
             )
         if name == "submit_answer" and service.questions is not None:
             answer = await service.submit(session, _answer(arguments))
-            return json.dumps(submitted(answer), ensure_ascii=False), False
+            return json.dumps(answer, ensure_ascii=False), False
         try:
             result = await service.call(session, name, arguments)
         finally:
@@ -209,7 +208,7 @@ class _McpApp:
             return
         await self._manager.handle_request(scope, receive, send)
         if scope["method"] == "DELETE":
-            self._service.sessions.leave_connection(connection or "")
+            self._service.sessions.leave(self._service.sessions.of_connection(connection or ""))
 
 
 class _SseApp:
@@ -310,12 +309,16 @@ def _mcp_tool(spec: Mapping[str, Any], more: Mapping[str, Any]) -> types.Tool:
     required and nullable is optional here, because many clients reject a schema with a list of
     types."""
     parameters = spec["parameters"]
-    properties = {name: _without_null(schema) for name, schema in parameters["properties"].items()}
-    required = [
-        name
-        for name in parameters["required"]
-        if "null" not in parameters["properties"][name]["type"]
-    ]
+    properties, required = {}, []
+    for name in parameters["required"]:
+        schema = dict(parameters["properties"][name])
+        if isinstance(schema["type"], list):
+            (schema["type"],) = (kind for kind in schema["type"] if kind != "null")
+            if "enum" in schema:
+                schema["enum"] = [choice for choice in schema["enum"] if choice is not None]
+        else:
+            required.append(name)
+        properties[name] = schema
     return types.Tool(
         name=spec["name"],
         description=spec["description"],
@@ -324,38 +327,23 @@ def _mcp_tool(spec: Mapping[str, Any], more: Mapping[str, Any]) -> types.Tool:
     )
 
 
-def _without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    plain = dict(schema)
-    if isinstance(plain["type"], list):
-        (plain["type"],) = (kind for kind in plain["type"] if kind != "null")
-    if "enum" in plain:
-        plain["enum"] = [choice for choice in plain["enum"] if choice is not None]
-    return plain
-
-
-def _session_tools(handle: Mapping[str, Any]) -> list[types.Tool]:
+def _session_tools(handle: Mapping[str, Any]) -> Iterator[types.Tool]:
+    question, submit = SESSION_TOOLS
+    described = {
+        question: "The next question to answer, and the session to work on it, as JSON.",
+        submit: "Answer the question, which ends it. Call question for the next one.",
+    }
     answer = {
-        **handle,
         "answer": {"type": "string", "description": ANSWER},
         "explanation": {"type": "string", "description": "Why; cites as [docid]."},
         "confidence": {"type": "number", "minimum": 0, "maximum": 100},
     }
-    question, submit = SESSION_TOOLS
-    return [
-        _session_tool(
-            question, "The next question to answer, and the session to work on it, as JSON.", handle
-        ),
-        _session_tool(
-            submit,
-            "Answer the question, which ends it. Call question for the next one.",
-            answer,
-            "answer",
-        ),
-    ]
-
-
-def _session_tool(
-    name: str, description: str, properties: Mapping[str, Any], *required: str
-) -> types.Tool:
-    schema = {"type": "object", "properties": dict(properties), "required": list(required)}
-    return types.Tool(name=name, description=description, input_schema=schema, annotations=_WRITES)
+    for name, description in described.items():
+        schema = {
+            "type": "object",
+            "properties": {**handle, **(answer if name == submit else {})},
+            "required": ["answer"] if name == submit else [],
+        }
+        yield types.Tool(
+            name=name, description=description, input_schema=schema, annotations=_WRITES
+        )

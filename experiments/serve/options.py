@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from functools import lru_cache
 
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, check_int, check_number
 
 TOKEN = "SOUNDINGLINE_TOKEN"  # the environment variable of `token`
 BACKLOG = 2048
@@ -44,16 +44,13 @@ class ServerOptions:
 
     def check(self) -> None:
         """`InputError` for the first value that is impossible."""
-        if not 0 <= self.port <= 65535:
-            raise InputError(f"port={self.port}", valid="0 to 65535")
+        check_int("port", self.port, ge=0, le=65535)
         counts = ("threads", "max_sessions", "max_calls", "max_request_bytes")
         for name in (*counts, "max_bytes_in_flight"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)}", valid="1 or more")
+            check_int(name, getattr(self, name))
+        check_number("idle_seconds", self.idle_seconds, gt=0)
         if not self.client.strip() or not self.client.isprintable():
             raise InputError(f"client={self.client!r}", valid="a name that can be read")
-        if not self.idle_seconds > 0:
-            raise InputError(f"idle_seconds={self.idle_seconds}", valid="a number above 0")
         if self.token is not None and (not self.token.isascii() or not self.token.strip()):
             raise InputError("the token is blank or not ASCII", do=f"export {TOKEN}=...")
         if not is_loopback(self.host) and not self.token:

@@ -67,12 +67,8 @@ _SWITCH_SECONDS = 0.0005
 
 
 def start(arguments: Sequence[str] | None = None) -> int:
-    """The entry point.
-
-    Returns:
-        The exit code: 0 if the server ended well, by Ctrl-C too; 2 for bad input; 130 for Ctrl-C
-        before it had started.
-    """
+    """The entry point. Returns the exit code: 0 if the server ended well, by Ctrl-C too; 2 for bad
+    input; 130 for Ctrl-C before it had started."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     sys.excepthook = print_traceback
     flags = _parser().parse_args(words)
@@ -116,7 +112,14 @@ def read_command(arguments: Sequence[str]) -> tuple[ServerOptions, Settings]:
     others = []
     for item in flags.overrides:
         if key_of(item) not in _OWN:
-            _check_known(re.split("[./@]", key_of(item))[0])
+            known = _OWN | {field.name for field in dataclasses.fields(Root)}
+            root = re.split("[./@]", key_of(item))[0]
+            if root not in known | {"experiment", "hydra"}:
+                raise InputError(
+                    f"there is no group or key {root!r}",
+                    valid=", ".join(sorted(known)),
+                    do=did_you_mean(root, known),
+                )
             others.append(item)
             continue
         (override,) = override_parser().parse_overrides([item])
@@ -128,17 +131,6 @@ def read_command(arguments: Sequence[str]) -> tuple[ServerOptions, Settings]:
     options: Any = OmegaConf.to_object(OmegaConf.merge(schema, own))
     search = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
     return options, Settings.compose(others, search)
-
-
-def _check_known(root: str) -> None:
-    """`InputError` for a key that belongs neither to the server nor to the pipeline."""
-    known = _OWN | {field.name for field in dataclasses.fields(Root)}
-    if root not in known | {"experiment", "hydra"}:
-        raise InputError(
-            f"there is no group or key {root!r}",
-            valid=", ".join(sorted(known)),
-            do=did_you_mean(root, known),
-        )
 
 
 def serve(options: ServerOptions, settings: Settings) -> None:
@@ -153,53 +145,43 @@ def serve(options: ServerOptions, settings: Settings) -> None:
         check_kind(folder.path, SINGLE_RUN)
     built = build_pipeline(config)
     interface, operator_prints = with_literature_tools(interface, built, config)
-    manifest = _manifest(settings, options, built, operator_prints) if folder else {}
-    with _open_ledger(settings, built, parts_of(interface, built), folder, manifest) as ledger:
+    budget = make(config.budget)
+    caps = {"cap": budget.run_dollars, "question_cap": budget.dollars}
+    with ExitStack() as stack:
+        if folder is None:
+            ledger, logs = Ledger(**caps), Path(config.paths.runs)
+            if built.obfuscated:
+                logs /= "served"
+                mark_obfuscated(logs)
+        else:
+            stack.enter_context(
+                folder.writing(_manifest(settings, options, built, operator_prints))
+            )
+            parts = parts_of(interface, built)
+            stack.callback(lambda: folder.add_counts(stage_counts(parts)))
+            ledger = stack.enter_context(open_ledger(folder.ledger_path, **caps))
+            logs = folder.path
+        stack.enter_context(built.stages.asking(ledger, logs))
         from soundingline.experiments.serve.sessions import QuestionQueue
 
         questions = QuestionQueue(folder, built.benchmark.topics) if folder else None
         backend = PipelineBackend(built.pipeline, built.segmenter.name)
         with prepared_process(), suppress(KeyboardInterrupt):
-            run_coroutine(
-                _serve(
-                    interface, backend.asked_by, built.prepared.store, options, questions, ledger
-                )
+            service = make_service(
+                interface,
+                backend.asked_by,
+                built.prepared.store,
+                options,
+                questions=questions,
+                ledger=ledger,
             )
+            run_coroutine(_serve(service))
     if folder:
         done, total = len(folder.done()), len(built.benchmark.topics)
         notify(
             f"{done} of {total} questions are answered; measure them by: "
             f"soundingline evaluate {folder.path}"
         )
-
-
-@contextmanager
-def _open_ledger(
-    settings: Settings,
-    built: BoundPipeline,
-    parts: Mapping[str, Any],
-    folder: RunFolder | None,
-    manifest: Mapping[str, Any],
-) -> Iterator[Ledger]:
-    """The ledger of the pipeline's stages, which run in this block. In a run, it is the run's, and
-    what `parts` count is added to the manifest."""
-    budget = make(settings.config.budget)
-    with ExitStack() as stack:
-        if folder is None:
-            ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars)
-            logs = Path(settings.config.paths.runs)
-            if built.obfuscated:
-                logs /= "served"
-                mark_obfuscated(logs)
-        else:
-            stack.enter_context(folder.writing(manifest))
-            stack.callback(lambda: folder.add_counts(stage_counts(parts)))
-            ledger = stack.enter_context(
-                open_ledger(folder.ledger_path, cap=budget.run_dollars, question_cap=budget.dollars)
-            )
-            logs = folder.path
-        stack.enter_context(built.stages.asking(ledger, logs))
-        yield ledger
 
 
 def _manifest(
@@ -216,24 +198,17 @@ def _manifest(
     return make_manifest(plain_values(settings.config), prints, chosen, recorded_option(settings))
 
 
-async def _serve(
-    tool: SearchTool,
-    backend: Callable[[str], SearchBackend],
-    store: DocumentStore,
-    options: ServerOptions,
-    questions: QuestionQueue | None,
-    ledger: Ledger,
-) -> None:
+async def _serve(service: Service) -> None:
     from soundingline.experiments.serve.http import http_server
     from soundingline.experiments.serve.mcp import serve_stdio
 
-    service = make_service(tool, backend, store, options, questions=questions, ledger=ledger)
+    options = service.options
     if options.stdio:
         await serve_stdio(service)
         await service.close()
         return
     server = http_server(service)
-    with _listening(options.host, options.port) as listener, _ended_by_signals():
+    with _listener(options.host, options.port) as listener, _ended_by_signals():
         announcing = asyncio.create_task(_announce(server, options.host))
         # uvicorn ends at a signal, which it receives in the main thread only; elsewhere, as in a
         # notebook, this task is cancelled, and uvicorn must still close its connections.
@@ -258,10 +233,7 @@ def make_service(
     ledger: Ledger | None = None,
 ) -> Service:
     """The service over a tool and its forms for the clients of BrowseComp-Plus and Pi-Serini.
-
-    Raises:
-        InputError: If the tool has a function of a name that the server uses.
-    """
+    `InputError` if the tool has a function of a name that the server uses."""
     from soundingline.experiments.serve.browsecomp_plus import BrowseCompPlusTools
     from soundingline.experiments.serve.mcp import SESSION_TOOLS
     from soundingline.experiments.serve.pi_serini import PiSeriniTools
@@ -282,18 +254,15 @@ def make_service(
     return service
 
 
-@contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
+def _listener(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise InputError(
             f"cannot listen on {host} port={port}: {error.strerror or error}",
             do="choose another port=, or stop the process that has it",
         ) from error
-    with listener:
-        yield listener
 
 
 async def _announce(server: uvicorn.Server, host: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 
@@ -28,7 +28,7 @@ from soundingline.toolkit.search import format_answer, parse_answer
 from soundingline.toolkit.search.ranked_browsing import Browsing
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import ToolResult
-from soundingline.toolkit.trajectory import Answer, Trajectory
+from soundingline.toolkit.trajectory import Trajectory
 
 T = TypeVar("T")
 ANSWER = (  # how clients are told to send an answer
@@ -45,13 +45,8 @@ _compact_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allo
 
 
 class ApiError(HTTPException):
-    """A request that is refused.
-
-    Args:
-        status: The status of HTTP.
-        code: A stable word.
-        message: What was received and what to do next; `message` is one line.
-    """
+    """A request that is refused, with the status of HTTP, a stable word as its `code`, and what to
+    do next as its `message`, which is one line."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         self.code = code
@@ -85,15 +80,6 @@ def answer_text(answer: str, explanation: str = "", confidence: float | None = N
     return format_answer(explanation, answer, confidence)
 
 
-def submitted(answer: Answer) -> dict[str, Any]:
-    """The reply to an answer: how it was read."""
-    return {
-        "exact": answer.exact,
-        "confidence": answer.confidence,
-        "citations": list(answer.citations),
-    }
-
-
 class BytesInFlight:
     """The bytes of requests and replies that are under way, at most `limit` together. One that is
     larger by itself is served while it is alone. Used on the event loop only."""
@@ -117,12 +103,6 @@ class BytesInFlight:
             )
 
 
-class _Work(NamedTuple):
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
-    function: Callable[[], Any]
-
-
 class Threads:
     """Runs searches in `count` threads, which are started here: starting one delays every request.
     Used on the event loop only.
@@ -132,7 +112,7 @@ class Threads:
     """
 
     def __init__(self, count: int) -> None:
-        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Work] = SimpleQueue()
         self._threads = [
             Thread(target=_run_queued, args=(self._queue,), name=f"search_{number}", daemon=True)
             for number in range(count)
@@ -153,7 +133,7 @@ class Threads:
             async with self._free:
                 loop = asyncio.get_running_loop()
                 future: asyncio.Future[T] = loop.create_future()
-                self._queue.put(_Work(loop, future, function))
+                self._queue.put((loop, future, function))
                 return await future
         finally:
             self._pending -= 1
@@ -165,7 +145,8 @@ class Threads:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(_retrieve)
+            # asyncio complains of an exception that nobody retrieves.
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())
             raise
 
     def task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -187,14 +168,20 @@ class Threads:
             thread.join()
 
 
-def _run_queued(queue: SimpleQueue[_Work | None]) -> None:
+# The loop and the future of the result, and the work; None ends a thread.
+_Work = tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Callable[[], Any]] | None
+
+
+def _run_queued(queue: SimpleQueue[_Work]) -> None:
     while (work := queue.get()) is not None:
+        loop, future, function = work
+        outcome: tuple[Any, BaseException | None]
         try:
-            outcome: tuple[Any, BaseException | None] = (work.function(), None)
+            outcome = (function(), None)
         except BaseException as error:
             outcome = (None, error)
-        work.loop.call_soon_threadsafe(_settle, work.future, *outcome)
-        del work, outcome
+        loop.call_soon_threadsafe(_settle, future, *outcome)
+        del work, future, function, outcome  # while the thread waits, it holds none of them
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
@@ -206,20 +193,10 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
         future.set_exception(error)
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """asyncio complains of an exception that nobody retrieves."""
-    if not task.cancelled():
-        task.exception()
-
-
 class QuestionQueue:
-    """The questions of a run that are not answered yet. No two sessions have the same question at
-    the same time. Used on the event loop only, except that files are written in a thread.
-
-    Args:
-        folder: The run, open for writing as long as this is used.
-        topics: All questions of its benchmark.
-    """
+    """The questions, of all `topics`, that a run has not answered yet. No two sessions have the
+    same question at the same time. Used on the event loop only, except that files are written in a
+    thread. The `folder` of the run is open for writing as long as this is used."""
 
     def __init__(self, folder: RunFolder, topics: Sequence[Topic]) -> None:
         self.folder = folder
@@ -230,19 +207,17 @@ class QuestionQueue:
         self._under_way: set[str] = set()
 
     @property
-    def waiting(self) -> int:
-        """The number of questions that no session has."""
-        return len(self._waiting)
+    def counts(self) -> dict[str, int]:
+        """The number of questions that no session has, and of those that sessions have."""
+        return {"waiting": len(self._waiting), "under_way": len(self._under_way)}
 
     @property
-    def under_way(self) -> int:
-        """The number of questions that sessions have."""
-        return len(self._under_way)
+    def has_next(self) -> bool:
+        """Whether a question is left, for now or for good."""
+        return bool(self._waiting) and not self.stopped
 
-    def next(self) -> Topic | None:
-        """The next question; None if none is left, for now or for good."""
-        if not self._waiting or self.stopped:
-            return None
+    def next(self) -> Topic:
+        """The next question."""
         topic = self._waiting.popleft()
         self._under_way.add(topic.qid)
         return topic
@@ -265,14 +240,13 @@ class ClientSession:
     """One client's session: its tools, and the question that it answers.
 
     Attributes:
-        tool: The tool as configured, of which each question gets a copy with its own state.
-        episode: The state of the tool and, in a run, what becomes the trajectory.
-        topic: The question, or None.
-        connection: The name of the connection that the session belongs to, if any.
-        handle: The name of the session, which nobody can guess.
-        turn: Held by the call that is served.
-        waiting: The number of calls that are served or wait for `turn`.
-        left: Whether its connection has ended, so that only search ids lead to it.
+        tool: the tool as configured, of which each question gets a copy with its own state.
+        episode: the state of the tool and, in a run, what becomes the trajectory.
+        connection: the name of the connection that the session belongs to, if any.
+        handle: the name of the session, which nobody can guess.
+        turn: held by the call that is served.
+        waiting: the number of calls that are served or wait for `turn`.
+        left: whether its connection has ended, so that only search ids lead to it.
     """
 
     tool: SearchTool
@@ -298,23 +272,17 @@ class ClientSession:
         tool = self.episode.tool
         return bool(tool.search_id_suffix and tool.exposures.tiers["surfaced"])
 
-    def begin(self, topic: Topic | None, tool: SearchTool) -> None:
-        """Begin another question, or none, with a tool that has no state yet."""
-        self.topic = topic
-        self.episode = Episode(topic or _NO_TOPIC, tool)
-        self.calls = 0
-
 
 class SessionTable:
     """The open sessions. Used on the event loop only.
 
-    A session that was left (its connection has ended, but search ids still lead to it) is closed
-    if a new one needs its place, the least recently used first.
+    A session that was left (its connection has ended, but search ids still lead to it) is closed if
+    a new one needs its place, the least recently used first.
 
     Args:
-        limit: The number of sessions that may be open.
-        idle_seconds: A session that is unused for so long is closed.
-        ended: Called with each session that is closed.
+        limit: the number of sessions that may be open.
+        idle_seconds: a session that is unused for so long is closed.
+        ended: called with each session that is closed.
     """
 
     def __init__(
@@ -384,19 +352,15 @@ class SessionTable:
         session.closed = True
         self._ended(session)
 
-    def leave(self, session: ClientSession) -> None:
+    def leave(self, session: ClientSession | None) -> None:
         """Close a session whose connection has ended, unless search ids still lead to it."""
+        if session is None:
+            return
         if not session.pageable:
             self.close(session)
             return
         self._connections.pop(session.connection, None)
         session.left = True
-
-    def leave_connection(self, connection: str) -> None:
-        """`leave` the session of a connection, if it has one."""
-        session = self.of_connection(connection)
-        if session is not None:
-            self.leave(session)
 
     def close_idle(self) -> None:
         """Close the sessions that are unused for too long."""
@@ -412,41 +376,18 @@ class SessionTable:
             self.close_idle()
 
 
-class NextQuestion(NamedTuple):
-    """A question and the session that has it.
-
-    `topic` is None if none is left. `waiting` and `under_way` count the questions of the run that
-    are not answered.
-    """
-
-    session: ClientSession | None
-    topic: Topic | None
-    waiting: int
-    under_way: int
-
-    def body(self) -> dict[str, Any]:
-        """The reply to a client, with null for a question or session that there is not."""
-        return {
-            "session": self.session.handle if self.session else None,
-            "qid": self.topic.qid if self.topic else None,
-            "question": self.topic.text if self.topic else None,
-            "waiting": self.waiting,
-            "under_way": self.under_way,
-        }
-
-
 class Service:
     """All sessions of a server. Used on the event loop only; searches, reading and writing are done
     in threads, so that a slow one delays its own session only.
 
     Args:
-        interfaces: The tools that a session can be opened with, by name.
-        backend: Returns the pipeline of a question by its id; of the empty one, that of none.
-        store: The documents.
-        options: The bounds.
-        questions: The run, if one is recorded. A session then has tools only while it has a
+        interfaces: the tools that a session can be opened with, by name.
+        backend: returns the pipeline of a question by its id; of the empty one, that of none.
+        store: the documents.
+        options: the bounds.
+        questions: the run, if one is recorded. A session then has tools only while it has a
             question, and each answer becomes a trajectory.
-        ledger: Where the stages of the pipeline record their requests.
+        ledger: where the stages of the pipeline record their requests.
     """
 
     def __init__(
@@ -473,13 +414,8 @@ class Service:
     def open(
         self, interface: str = "tool", connection: str = "", *, named: bool = False
     ) -> ClientSession:
-        """Open a session without a question.
-
-        Args:
-            interface: One of `interfaces`.
-            connection: The name of the connection that the session belongs to, if any.
-            named: Whether its search ids carry its handle (`s1@<handle>`).
-        """
+        """Open a session without a question, which belongs to the `connection` if there is one.
+        Search ids of a `named` one carry its handle (`s1@<handle>`)."""
         self.sessions.make_room()
         tool = self._tool(interface)
         session = ClientSession(
@@ -597,23 +533,29 @@ class Service:
 
     async def next_question(
         self, session: ClientSession | None, interface: str = "tool", connection: str = ""
-    ) -> NextQuestion:
+    ) -> dict[str, Any]:
         """The question of the session, or the next one of the run, for which a session is opened
-        if there is none."""
+        if there is none. As the reply to a client, with the counts of questions that are not
+        answered, and null for a question or session that there is not."""
         questions = self._recorded()
-        if session is None or session.topic is None:
-            if not questions.waiting or questions.stopped:
-                return NextQuestion(session, None, questions.waiting, questions.under_way)
+        topic = session.topic if session else None
+        if topic is None and questions.has_next:
             session = session or self.open(interface, connection)
-            self._begin(session, questions.next())
-        return NextQuestion(session, session.topic, questions.waiting, questions.under_way)
+            topic = questions.next()
+            self._begin(session, topic)
+        return {
+            "session": session.handle if session else None,
+            "qid": topic.qid if topic else None,
+            "question": topic.text if topic else None,
+            **questions.counts,
+        }
 
-    async def submit(self, session: ClientSession, text: str) -> Answer:
-        """Record the session's answer, in the three-line format. It ends the question, whose
-        trajectory is on disk when this returns."""
+    async def submit(self, session: ClientSession, text: str) -> dict[str, Any]:
+        """Record the session's answer, in the three-line format, and reply how it was read. It ends
+        the question, whose trajectory is on disk when this returns."""
         return await self._threads.complete(self._submit(session, text))
 
-    async def _submit(self, session: ClientSession, text: str) -> Answer:
+    async def _submit(self, session: ClientSession, text: str) -> dict[str, Any]:
         questions = self._recorded()
         async with session.turn:
             self._check_open(session)
@@ -628,7 +570,12 @@ class Service:
                 del episode.messages[before:]  # the same answer may be sent again
                 raise ApiError(507, "not_written", str(error)) from error
             self._begin(session, None)
-            return trajectory.answer
+            answer = trajectory.answer
+            return {
+                "exact": answer.exact,
+                "confidence": answer.confidence,
+                "citations": list(answer.citations),
+            }
 
     def _recorded(self) -> QuestionQueue:
         if self.questions is None:
@@ -657,8 +604,9 @@ class Service:
             session.topic = None
 
     def _begin(self, session: ClientSession, topic: Topic | None) -> None:
-        backend = self._backend_of(topic.qid if topic else "")
-        session.begin(topic, session.tool.open(backend, self.store))
+        """Begin a question, or none, with a tool that has no state yet."""
+        tool = session.tool.open(self._backend_of(topic.qid if topic else ""), self.store)
+        session.topic, session.episode, session.calls = topic, Episode(topic or _NO_TOPIC, tool), 0
 
     def _tool(self, interface: str) -> SearchTool:
         """A new tool of an interface, without a question."""

@@ -18,7 +18,8 @@ from soundingline.toolkit.search import RankedBrowsing
 LAUNCHED = StatedFact(
     "Brel Star", ("Brel Star left the yard in 1874.",), ("The ship left in 1874.", "Launched: 1874")
 )
-CREW = StatedFact("Brel Star", ("Brel Star had a crew of 1,500.",), ("Crew: 1,500",))
+CREW_LINE = "Crew: 1,500"
+CREW = StatedFact("Brel Star", ("Brel Star had a crew of 1,500.",), (CREW_LINE,))
 OWNER = StatedFact("Ada Moor", ("Ada Moor owned Brel Star.",))
 READER = SimulatedReader(
     {"one": [LAUNCHED], "two": [LAUNCHED, CREW], "hops": [LAUNCHED, OWNER]},
@@ -38,19 +39,16 @@ def answer(qid, *shown):
         ("one", [("d9", "A harbour", "There brel star left the yard in 1874. Fog.")]),
         (
             "two",
-            [
-                ("d1", "Brel Star", "The ship left in 1874. It sank."),
-                ("d1", "Brel Star", "Crew: 1,500"),
-            ],
+            [("d1", "Brel Star", "The ship left in 1874."), ("d1", "Brel Star", "Crew: 1,500")],
         ),
         ("hops", [("d1", "Brel Star", "Launched: 1874"), ("d2", "x", "Ada Moor owned Brel Star.")]),
     ],
 )
 def test_it_is_right_when_all_facts_were_shown(qid, shown):
-    given = answer(qid, *shown)
-    assert (given.exact, given.confidence) == ("1874", 100.0)
-    assert given.citations == tuple(dict.fromkeys(docid for docid, *_ in shown))
-    assert given.explanation.startswith("Simulated reader: ")
+    reply = answer(qid, *shown)
+    assert (reply.exact, reply.confidence) == ("1874", 100.0)
+    assert reply.citations == tuple(dict.fromkeys(docid for docid, *_ in shown))
+    assert reply.explanation.startswith("Simulated reader: ")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +71,8 @@ def test_it_is_right_when_all_facts_were_shown(qid, shown):
     ],
 )  # fmt: skip
 def test_it_says_unknown_when_a_fact_was_not_shown(qid, shown):
-    given = answer(qid, *shown)
-    assert (given.exact, given.confidence, given.citations) == ("unknown", 0.0, ())
+    reply = answer(qid, *shown)
+    assert (reply.exact, reply.confidence, reply.citations) == ("unknown", 0.0, ())
 
 
 @cache
@@ -141,9 +139,7 @@ def test_the_pages_of_one_document_are_read_as_one_text():
     )
     agent = KeywordAgent(reader="simulated").bind(RunResources(Budget(), simulated_reader=READER))
     given = asyncio.run(agent.run(Topic("one", "When did Brel Star leave?"), tool))
-    assert [call.name for call in given.calls if call.name == "read_document"] == 2 * [
-        "read_document"
-    ]
+    assert [call.name for call in given.calls].count("read_document") == 2
     assert given.answer.exact == "1874"
 
 

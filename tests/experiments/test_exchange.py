@@ -1,7 +1,5 @@
 """Runs out in the formats of others and in again, through the commands themselves."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import zipfile
@@ -12,7 +10,7 @@ import ir_measures
 import pytest
 from experiment_samples import TINY
 from support.commands import run_entry
-from support.runs import answer, browsecomp, pi_serini, read, search, write_files
+from support.runs import answer, browsecomp, call, pi_serini, read, said, search, write_files
 
 from soundingline.experiments.config import Settings
 from soundingline.experiments.exchange import triplets
@@ -36,9 +34,12 @@ def working(tmp_path_factory):
         yield folder
 
 
+def read_json(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def metrics(run):
-    values = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
-    return values
+    return read_json(run / "metrics.json")
 
 
 def exported(working, form, *words):
@@ -48,10 +49,13 @@ def exported(working, form, *words):
     return out
 
 
+def import_run(name, path, form, *words):
+    return run_entry("import", str(path), f"format={form}", f"name={name}", *BENCHMARK, *words)
+
+
 def imported(name, path, form, *words):
     shutil.rmtree(Path("runs") / name, ignore_errors=True)
-    given = (f"format={form}", f"name={name}", *BENCHMARK, *words)
-    assert run_entry("import", str(path), *given) == 0
+    assert import_run(name, path, form, *words) == 0
     return Path("runs") / name
 
 
@@ -66,39 +70,20 @@ def test_a_round_trip_changes_no_measure_and_no_trajectory(working, form):
 def test_without_our_own_key_what_pages_showed_is_read_from_them(working):
     files = exported(working, "browsecomp_plus")
     for path in files.iterdir():
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         del content["metadata"]["soundingline"]
         path.write_text(json.dumps(content), encoding="utf-8")
-    foreign, ours = (
-        metrics(imported("foreign", files, "browsecomp_plus")),
-        metrics(working / "runs/demo"),
-    )
+    foreign = metrics(imported("foreign", files, "browsecomp_plus"))
+    ours = metrics(working / "runs/demo")
     same = [name for name in ours if name.endswith("_published")]
     same += ["accuracy", "recall_previewed", "recall_opened", "recall_cited", "search_calls"]
     assert {name: foreign[name] for name in same} == {name: ours[name] for name in same}
     assert foreign["recall_surfaced"] == ours["recall_previewed"]  # no more is on record
 
 
-def test_a_file_that_was_changed_after_the_export_is_refused(working, capsys):
-    files = exported(working, "browsecomp_plus")
-    path = sorted(files.iterdir())[0]
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["retrieved_docids"] += ["another"]
-    path.write_text(json.dumps(content), encoding="utf-8")
-    shutil.rmtree("runs/back", ignore_errors=True)
-    words = ("format=browsecomp_plus", "name=back", *BENCHMARK)
-    assert run_entry("import", str(files), *words) == 2
-    assert "was changed after it was exported" in capsys.readouterr().err
-    assert not Path("runs/back").exists()
-    assert not list(Path("runs").glob(".back*"))
-
-
-def test_the_leaderboard_entry_and_the_trec_run_hold_what_the_evaluation_holds(
-    working,
-):
+def test_the_leaderboard_entry_and_the_trec_run_contain_the_values_of_the_evaluation(working):
     (path,) = exported(working, "leaderboard").iterdir()
-    content = json.loads(path.read_text(encoding="utf-8"))
-    values = metrics(working / "runs/demo")
+    content, values = read_json(path), metrics(working / "runs/demo")
     assert content["Accuracy (%)"] == round(100 * values["accuracy_published"], 2)
     assert content["Recall (%)"] == round(100 * values["recall_published"], 2)
     assert content["avg_tool_stats"]["search"] == values["search_calls_published"]
@@ -203,13 +188,7 @@ REFUSED.remove(("tuned", "trec"))  # the rankings of the questions that it repor
 
 
 @pytest.mark.parametrize(("kind", "form"), REFUSED)
-def test_an_export_without_content_is_refused(
-    working,
-    without_trajectories,
-    kind,
-    form,
-    capsys,
-):
+def test_an_export_without_content_is_refused(working, without_trajectories, kind, form, capsys):
     out = working / f"out-{kind}-{form}"
     capsys.readouterr()
     arguments = (str(without_trajectories[kind]), f"format={form}", f"out={out}")
@@ -236,23 +215,21 @@ def test_an_export_names_a_language_model_only_where_the_agent_asked_it(
     choices = (f"agent={agent}", f"rewriter={rewriter}", "name=asking")
     assert run_entry("run", *TINY, *options, *choices) == 0
     manifest = Path("runs/asking/manifest.json")
-    content = json.loads(manifest.read_text(encoding="utf-8"))
+    content = read_json(manifest)
     content["config"]["llm"]["model"] = "big-model"  # Scripts have no name of their own.
     manifest.write_text(json.dumps(content), encoding="utf-8")
-    words = ("runs/asking", "format=browsecomp_plus", "out=out-asking")
-    assert run_entry("export", *words) == 0
-    files = [json.loads(path.read_text(encoding="utf-8")) for path in Path("out-asking").iterdir()]
-    assert [file["metadata"]["model"] for file in files] == [named] * 6
+    assert run_entry("export", "runs/asking", "format=browsecomp_plus", "out=out-asking") == 0
+    models = [read_json(path)["metadata"]["model"] for path in Path("out-asking").iterdir()]
+    assert models == [named] * 6
 
 
 @pytest.mark.parametrize("form", ["inspect", "inspect_json"])
 def test_an_exported_log_is_one_that_inspect_lists_loads_and_reads(working, form):
     (path,) = exported(working, form).iterdir()
     if form == "inspect":
-        with zipfile.ZipFile(path) as archive:
-            log = json.loads(archive.read("header.json"))
+        log = json.loads(zipfile.ZipFile(path).read("header.json"))
     else:
-        log = json.loads(path.read_text(encoding="utf-8"))
+        log = read_json(path)
     time, task, task_id = path.stem.split("_")
     assert (task, task_id) == ("demo", log["eval"]["task_id"])
     assert datetime.strptime(time[:19], "%Y-%m-%dT%H-%M-%S")
@@ -290,7 +267,7 @@ def test_a_foreign_run_goes_through_evaluation_and_comparison(working):
         browsecomp(qids[2], [search("three", ["y"]), read("y"), answer("no", "10%")]),
     ]
     run = imported("others", write_files(working / "others", files), "browsecomp_plus")
-    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+    manifest = read_json(run / "manifest.json")
     assert manifest["imported"]["model"] == manifest["factors"]["llm"] == "gpt-oss-20b"
     values = metrics(run)
     assert values["completion"] == pytest.approx(2 / 6)
@@ -302,7 +279,7 @@ def test_a_foreign_run_goes_through_evaluation_and_comparison(working):
     assert values["recall_previewed"] == pytest.approx(expected / 6)
     assert values["recall_published"] == pytest.approx(expected / 3)
     assert run_entry("compare", "runs/demo", "runs/others", "name=compared") == 0
-    verdicts = json.loads((working / "runs/compared/verdicts.json").read_text(encoding="utf-8"))
+    verdicts = read_json(working / "runs/compared/verdicts.json")
     assert {row["measure"] for row in verdicts} >= {"accuracy", "recall_opened"}
 
 
@@ -332,16 +309,14 @@ def test_traces_that_are_obfuscated_as_published_are_opened_by_their_own_canary(
         if item["type"] == "tool_call":
             item["arguments"] = canary.encrypt(item["arguments"])
     files = write_files(working / "sealed", [content])
-    words = ("format=browsecomp_plus", "name=sealed", *BENCHMARK)
-    for variable, said in (
-        ("", "is obfuscated"),
-        ("WRONG", "does not decrypt"),
-        ("NONE", "not set"),
+    monkeypatch.setenv("WRONG", "another canary")
+    for words, says in (
+        ([], "is obfuscated"),
+        (["canary_env=WRONG"], "does not decrypt"),
+        (["canary_env=NONE"], "not set"),
     ):
-        monkeypatch.setenv("WRONG", "another canary")
-        given = [f"canary_env={variable}"] if variable else []
-        assert run_entry("import", str(files), *words, *given) == 2
-        assert said in capsys.readouterr().err
+        assert import_run("sealed", files, "browsecomp_plus", *words) == 2
+        assert says in capsys.readouterr().err
     assert not Path("runs/sealed").exists()
     monkeypatch.setenv("STUDY_CANARY", "a canary of this test's own")
     run = imported("sealed", files, "browsecomp_plus", "canary_env=STUDY_CANARY")
@@ -353,56 +328,36 @@ def test_traces_that_are_obfuscated_as_published_are_opened_by_their_own_canary(
     assert trajectory.messages[1]["reasoning"] == "I think"
 
 
-def test_a_run_of_pi_serini_keeps_its_tiers_and_counts_no_failed_reading_as_opened(
-    working,
-):
+def test_a_run_of_pi_serini_keeps_its_tiers_and_counts_no_failed_reading_as_opened(working):
     qids, evidence = world()
     first, *_ = evidence[qids[0]]
     page = f"Showing ranks 1-2 of 1000 cached hits\n\n1. docid={first} score=9.1000\n   Title: t\n"
     page += "   Excerpt: words\n\n2. docid=x score=8.0000\n   Excerpt: words"
-    arguments = {"reason": "r", "query": "words"}
-    calls = [
-        {"type": "tool_call", "tool_name": "search", "arguments": arguments, "output": page},
-        {
-            "type": "tool_call",
-            "tool_name": "read_document",
-            "arguments": {"reason": "r", "docid": "gone"},
-            "output": "docid 'gone' was not found.",
-        },
-        {
-            "type": "output_text",
-            "tool_name": None,
-            "arguments": None,
-            "output": "pi-search extension failure (read_document): docid 'gone' was not found.",
-        },
-        {
-            "type": "tool_call",
-            "tool_name": "read_document",
-            "arguments": {"reason": "r", "docid": "x"},
-            "output": "[docid=x lines 1-2 of 2]\n\ntext",
-        },
+    failure = "docid 'gone' was not found."
+    items = [
+        call("search", {"reason": "r", "query": "words"}, page),
+        call("read_document", {"reason": "r", "docid": "gone"}, failure),
+        said(f"pi-search extension failure (read_document): {failure}"),
+        call("read_document", {"reason": "r", "docid": "x"}, "[docid=x lines 1-2 of 2]\n\ntext"),
+        answer("no", citing="[x]"),
     ]
     tiers = {
         "surfaced_docids": [first, "x", "deep"],
         "previewed_docids": [first, "x"],
         "opened_docids": ["gone", "x"],
     }
-    files = [
-        pi_serini(qids[0], [*calls, answer("no", citing="[x]")], **tiers),
-        pi_serini(
-            qids[1],
-            [answer("none"), {**answer(""), "output": "pi stderr:\nkilled"}],
-            status="timeout",
-        ),
-    ]
+    ended = [answer("none"), said("pi stderr:\nkilled")]
+    files = [pi_serini(qids[0], items, **tiers), pi_serini(qids[1], ended, status="timeout")]
     folder = write_files(working / "pi", files)
     (folder / "run_setup.json").write_text("{}", encoding="utf-8")
     run = imported("pi", folder, "pi_serini")
     one, two = RunFolder(run).trajectories()
-    assert one.tiers["surfaced"] == (first, "x", "deep")
-    assert one.tiers["previewed"] == (first, "x")
-    assert one.tiers["opened"] == ("x",)
-    assert one.tiers["cited"] == ("x",)
+    assert one.tiers == {
+        "surfaced": (first, "x", "deep"),
+        "previewed": (first, "x"),
+        "opened": ("x",),
+        "cited": ("x",),
+    }
     assert one.seconds == 12.5
     assert [call.error for call in one.calls] == ["", "tool_error", ""]
     assert (two.status, two.answer.exact) == ("timed_out", "none")
@@ -415,52 +370,49 @@ def test_an_import_that_was_killed_before_its_evaluation_is_repeated(working, ca
     expected = metrics(run)
     shutil.rmtree(run / "evaluation")
     (run / "metrics.json").unlink()
-    again = ("format=browsecomp_plus", "name=killed", *BENCHMARK)
-    assert run_entry("import", str(exported_files), *again) == 0
+    assert import_run("killed", exported_files, "browsecomp_plus") == 0
     assert metrics(run) == expected
-    qids, _ = world()
-    other = write_files(working / "other-files", [browsecomp(qids[0], [answer("no")])])
+    other = write_files(working / "other-files", [browsecomp(world()[0][0], [answer("no")])])
     capsys.readouterr()
-    assert run_entry("import", str(other), *again) == 2
+    assert import_run("killed", other, "browsecomp_plus") == 2
     assert "which holds something else" in capsys.readouterr().err
     assert metrics(run) == expected
 
 
-def test_a_second_file_of_a_question_is_refused_and_nothing_is_left(working, capsys):
+@pytest.mark.parametrize(
+    ("case", "form", "says"),
+    [
+        ("changed", "browsecomp_plus", "was changed after it was exported"),
+        ("twice", "browsecomp_plus", "a second file of question"),
+        ("other questions", "browsecomp_plus", "none of the 1 questions"),
+        *[
+            (case, form, "")
+            for case in ("cut", "bytes")
+            for form in ("browsecomp_plus", "pi_serini")
+        ],
+    ],
+)
+def test_a_refused_import_ends_in_one_line_and_leaves_no_run(working, case, form, says, capsys):
     qids, _ = world()
-    twice = [browsecomp(qids[0], [answer("no")])] * 2
-    files = write_files(working / "twice", twice)
-    words = ("format=browsecomp_plus", "name=twice", *BENCHMARK)
-    assert run_entry("import", str(files), *words) == 2
-    assert f"a second file of question {qids[0]!r}" in capsys.readouterr().err
-    assert not Path("runs/twice").exists()
-
-
-def test_a_run_over_other_questions_is_refused(working, capsys):
-    files = write_files(working / "strange", [browsecomp("831", [answer("no")])])
-    words = ("format=browsecomp_plus", "name=strange", *BENCHMARK)
-    assert run_entry("import", str(files), *words) == 2
-    assert "none of the 1 questions" in capsys.readouterr().err
-    assert not Path("runs/strange").exists()
-
-
-def test_damaged_files_end_in_one_line_and_leave_no_run(working, capsys):
-    qids, _ = world()
-    whole = json.dumps(browsecomp(qids[0], [search("q", ["x"]), answer("no")])).encode()
-    good = json.dumps(browsecomp(qids[1], [answer("no")])).encode()
-    damaged = [whole[:200], b"\xff\xfe{}"]
-    for number, content in enumerate(damaged):
-        place = working / "damaged"
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-        (place / "run_1.json").write_bytes(good)
-        (place / "run_2.json").write_bytes(content)
-        for form in ("browsecomp_plus", "pi_serini"):
-            words = (f"format={form}", "name=damaged", *BENCHMARK)
-            assert run_entry("import", str(place), *words) == 2, number
-            (line,) = capsys.readouterr().err.splitlines()
-            assert line.startswith("soundingline: ")
-        assert not Path("runs/damaged").exists()
+    good = browsecomp(qids[1], [answer("no")])
+    if case == "changed":
+        place = exported(working, "browsecomp_plus")
+        path, *_ = sorted(place.iterdir())
+        content = read_json(path)
+        content["retrieved_docids"] += ["another"]
+        path.write_text(json.dumps(content), encoding="utf-8")
+    else:
+        files = {"twice": [good, good], "other questions": [browsecomp("831", [answer("no")])]}
+        shutil.rmtree(working / "refused", ignore_errors=True)
+        place = write_files(working / "refused", files.get(case, [good]))
+    if case in ("cut", "bytes"):
+        content = json.dumps(browsecomp(qids[0], [search("q", ["x"]), answer("no")])).encode()
+        (place / "z.json").write_bytes(content[:200] if case == "cut" else b"\xff\xfe{}")
+    capsys.readouterr()
+    assert import_run("refused", place, form) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("soundingline: ") and says in line
+    assert not Path("runs/refused").exists() and not list(Path("runs").glob(".refused*"))
 
 
 def test_a_run_of_a_sealed_benchmark_is_sealed_when_it_comes_in_and_told_when_it_goes_out(
@@ -495,9 +447,7 @@ def test_a_run_of_a_sealed_benchmark_is_sealed_when_it_comes_in_and_told_when_it
     assert "Wilhelmina" in (out / "run_1.json").read_text(encoding="utf-8")
 
 
-def test_a_replay_through_the_recorded_pipeline_changes_nothing_and_another_is_tested(
-    working, capsys
-):
+def test_a_replay_through_the_recorded_pipeline_changes_nothing(working, capsys):
     assert run_entry("replay", "runs/demo", "name=again") == 0
     assert "(100.0%) before the first changed page" in capsys.readouterr().err
     assert run_entry("replay", "runs/demo", "name=again", "retriever=bm25_tuned") == 0
@@ -512,7 +462,7 @@ def test_a_replay_through_the_recorded_pipeline_changes_nothing_and_another_is_t
         assert recorded[name] == same[name] == same[f"{name}_unchanged"] == ours[name]
     assert other["unchanged_calls"] < 1
     assert other["recall_previewed_unchanged"] <= other["recall_previewed"]
-    verdicts = json.loads((working / "runs/again/verdicts.json").read_text(encoding="utf-8"))
+    verdicts = read_json(working / "runs/again/verdicts.json")
     assert {row["b"] for row in verdicts} == {"recorded"}
     assert "first_evidence_call" in {row["measure"] for row in verdicts}
 
@@ -520,21 +470,18 @@ def test_a_replay_through_the_recorded_pipeline_changes_nothing_and_another_is_t
 def test_a_replay_counts_recorded_queries_with_operators(working, capsys):
     """Four queries: two with a phrase, one of these also with an exclusion."""
     queries = ['"tide mill" town -river', '"tide mill" 1900', "tide mill - town", 'town "mill']
-    (document, *_) = json.loads(Path("runs/demo/queries/q1.json").read_text())["calls"][0][
-        "ranking"
-    ]
+    document, *_ = read_json(Path("runs/demo/queries/q1.json"))["calls"][0]["ranking"]
     steps = [search(query, [document.partition("%")[0]]) for query in queries]
     halves = {"q1": steps[:2], "q2": steps[2:]}
     contents = [browsecomp(qid, [*half, answer("none")]) for qid, half in halves.items()]
     files = write_files(working / "operators", contents)
-    words = ("format=browsecomp_plus", "name=operators", *BENCHMARK)
-    assert run_entry("import", str(files), *words) == 0
+    assert import_run("operators", files, "browsecomp_plus") == 0
     capsys.readouterr()
     chosen = ("retriever=bm25_operators", "name=operators-again")
     assert run_entry("replay", "runs/operators", *chosen) == 0
     told = " ".join(capsys.readouterr().err.split())
     assert "4 recorded queries: 50.0% with a quoted phrase, 25.0% with an exclusion" in told
-    verdicts = json.loads(Path("runs/operators-again/verdicts.json").read_text(encoding="utf-8"))
+    verdicts = read_json(Path("runs/operators-again/verdicts.json"))
     assert {row["b"] for row in verdicts} == {"recorded"}
 
 
@@ -571,7 +518,7 @@ def test_replays_with_different_scorers_are_different_cells(working):
     of_file = ("scorer=file", "scorer.path=scores.jsonl")
     assert run_entry("replay", "runs/scored", "name=scored-again", *of_file) == 0
     cells = [path.parent for path in Path("runs/scored-again").glob("*/replay.json")]
-    manifests = [json.loads((cell / "manifest.json").read_text()) for cell in cells]
+    manifests = [read_json(cell / "manifest.json") for cell in cells]
     assert sorted(row["factors"]["scorer"] for row in manifests) == ["file", "overlap"]
     targets = {row["factors"]["scorer"]: row["config"]["scorer"]["_target_"] for row in manifests}
     assert targets["file"] == "soundingline.pipelines.requirement_scorers.FileScorer"

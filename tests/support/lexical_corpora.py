@@ -1,7 +1,5 @@
 """Random collections, and the length that Lucene stores, for tests of ranking formulas."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hypothesis import strategies as st

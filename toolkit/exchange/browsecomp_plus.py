@@ -40,9 +40,8 @@ from soundingline.toolkit.evaluation.published import (
 )
 from soundingline.toolkit.exchange.transcript import (
     RECORD_KEY,
-    AssistantMessage,
     ForeignCall,
-    Reasoning,
+    Message,
     Step,
     Transcript,
     chat_messages,
@@ -97,15 +96,8 @@ class _RunFile(TypedDict, total=False):
 
 
 def write(trajectory: Trajectory, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The run file of a trajectory.
-
-    Args:
-        trajectory: the trajectory, whose messages are in the function-calling form.
-        metadata: facts about the run, such as `model`.
-
-    Raises:
-        InputError: for messages in another form.
-    """
+    """The run file of a trajectory, with facts about the run as `metadata`, such as `model`.
+    `InputError` for messages that are not in the function-calling form."""
     messages = chat_messages(trajectory)
     tool_outputs = {row.get("tool_call_id"): row.get("content") for row in messages}
     items: list[dict[str, Any]] = []
@@ -145,28 +137,46 @@ def _item(
 def read(
     files: Iterable[tuple[str, Mapping[str, Any]]], canary: Canary | None = None
 ) -> Iterator[Transcript | Trajectory]:
-    """The questions of BrowseComp-Plus run files, in the order of the files.
-
-    Args:
-        files: the location and the content of each file; see `transcript.run_files`.
-        canary: decrypts obfuscated files.
-
-    Yields:
-        the trajectory if we wrote the file, else a transcript.
-
-    Raises:
-        InputError: for content that is not a run file, and for an obfuscated file that `canary`
-            does not decrypt.
-    """
+    """The questions of BrowseComp-Plus run files, in the order of the files, each with its location
+    (`transcript.run_files`): the trajectory if we wrote the file, else a transcript. `InputError`
+    for other content, and for an obfuscated file that the `canary` does not decrypt."""
     for location, content in files:
         row = _parsed(location, content)
         metadata = row.get("metadata") or {}
         if RECORD_KEY in metadata:
             yield _our_trajectory(location, content, metadata[RECORD_KEY])
             continue
-        if _is_obfuscated(row):
-            row = _decrypted(location, row, canary)
-        yield _transcript(location, row)
+        items = row.get("result") or []
+        if any(map(_is_obfuscated, items)):
+            if canary is None:
+                raise ObfuscatedFile(
+                    f"{location} is obfuscated",
+                    valid="a file with its canary",
+                    do="export the canary that it was published with, and name the variable with "
+                    "canary_env=NAME",
+                )
+            try:
+                row["result"] = [_decrypted(item, canary) for item in items]
+            except NotObfuscated:
+                raise ObfuscatedFile(
+                    f"the canary does not decrypt {location}",
+                    valid="the canary that the run was published with, which need not be the "
+                    "benchmark's",
+                    do="name the variable that holds it with canary_env=NAME",
+                ) from None
+        usage, retrieved = row.get("usage") or {}, row.get("retrieved_docids") or []
+        yield Transcript(
+            qid=row["query_id"],
+            steps=_steps(row),
+            status=row.get("status") or "",
+            previewed=retrieved,
+            usage={
+                ours: usage[theirs]
+                for theirs, ours in _USAGE.items()
+                if usage.get(theirs) is not None
+            },
+            source=_source("browsecomp_plus", location, row, retrieved),
+        )
 
 
 def read_pi_serini(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Transcript]:
@@ -174,17 +184,16 @@ def read_pi_serini(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[T
     for location, content in files:
         row = _parsed(location, content)
         seconds = (row.get("stats") or {}).get("elapsed_seconds")
+        surfaced = row.get("surfaced_docids") or []
+        source = _source("pi_serini", location, row, surfaced)
         yield Transcript(
             qid=row["query_id"],
-            steps=_pi_serini_steps(location, row),
+            steps=_steps(row, pi_serini=True),
             status=row.get("status") or "",
-            surfaced=row.get("surfaced_docids") or [],
+            surfaced=surfaced,
             previewed=row.get("previewed_docids") or [],
             seconds=float(seconds) if is_number(seconds) else 0.0,
-            source={
-                **_source("pi_serini", location, row, row.get("surfaced_docids") or []),
-                "opened_docids": row.get("opened_docids") or [],
-            },
+            source={**source, "opened_docids": row.get("opened_docids") or []},
         )
 
 
@@ -209,9 +218,8 @@ def leaderboard_entry(
         correct: by qid, whether the answer is correct.
         answers: the accepted answers by qid. Questions without any are left out.
         qrels: grades by qid and docid.
-        llm: the name of the language model.
-        retriever: the name of the retriever.
-        date: the date of the evaluation in ISO 8601.
+        llm, retriever: their names.
+        date: of the evaluation, in ISO 8601.
     """
     rows = [row for row in trajectories if row.qid in answers]
     verdicts = [correct.get(row.qid, False) for row in rows]
@@ -266,46 +274,24 @@ def _source(form: str, location: str, row: _RunFile, retrieved: Sequence[str]) -
     }
 
 
-def _transcript(location: str, row: _RunFile) -> Transcript:
+def _steps(row: _RunFile, pi_serini: bool = False) -> list[Step]:
+    """The items of a file. The clients of BrowseComp-Plus write what went wrong into the output of
+    a call, Pi-Serini's into the message that follows it."""
     steps: list[Step] = []
     for item in row.get("result") or ():
         output = item.get("output")
         text = output_text(output)
-        if item["type"] == "reasoning":
-            steps.append(Reasoning(text))
-        elif item["type"] == "output_text":
-            steps.append(AssistantMessage(text))
-        else:
-            # Their clients write what went wrong into the output.
-            error = "tool_error" if text[:200].lstrip().startswith(_CLIENT_ERRORS) else ""
-            steps.append(ForeignCall(str(item["tool_name"]), item.get("arguments"), output, error))
-    usage, retrieved = row.get("usage") or {}, row.get("retrieved_docids") or []
-    return Transcript(
-        qid=row["query_id"],
-        steps=steps,
-        status=row.get("status") or "",
-        previewed=retrieved,
-        usage={
-            ours: usage[theirs] for theirs, ours in _USAGE.items() if usage.get(theirs) is not None
-        },
-        source=_source("browsecomp_plus", location, row, retrieved),
-    )
-
-
-def _pi_serini_steps(location: str, row: _RunFile) -> list[Step]:
-    steps: list[Step] = []
-    for item in row.get("result") or ():
-        text = output_text(item.get("output"))
         if item["type"] == "tool_call":
-            call = ForeignCall(str(item["tool_name"]), item.get("arguments"), item.get("output"))
-            steps.append(call)
-        elif item["type"] == "reasoning":
-            steps.append(Reasoning(text))
+            failed = not pi_serini and text[:200].lstrip().startswith(_CLIENT_ERRORS)
+            error = "tool_error" if failed else ""
+            steps.append(ForeignCall(str(item["tool_name"]), item.get("arguments"), output, error))
+        elif item["type"] == "reasoning" or not pi_serini:
+            steps.append(Message(text, reasoning=item["type"] == "reasoning"))
         elif text.startswith(_PI_FAILURE):
-            if steps and isinstance(failed := steps[-1], ForeignCall):
-                steps[-1] = replace(failed, error="tool_error")
+            if steps and isinstance(failed_call := steps[-1], ForeignCall):
+                steps[-1] = replace(failed_call, error="tool_error")
         elif not text.startswith(_PI_ERRORS):
-            steps.append(AssistantMessage(text))
+            steps.append(Message(text))
     return steps
 
 
@@ -321,36 +307,14 @@ def _our_trajectory(location: str, content: Mapping[str, Any], embedded: Any) ->
     return trajectory
 
 
-def _is_obfuscated(row: _RunFile) -> bool:
-    """Whether an output looks like base64 and nothing else."""
-    for item in row.get("result") or ():
-        output = item.get("output")
-        parts: list[Any] = output if isinstance(output, list) else [{"text": output}]
-        if any(is_text_part(part) and _OBFUSCATED.fullmatch(part["text"]) for part in parts):
-            return True
-    return False
+def _is_obfuscated(item: _Item) -> bool:
+    """Whether the output looks like base64 and nothing else."""
+    output = item.get("output")
+    parts: list[Any] = output if isinstance(output, list) else [{"text": output}]
+    return any(is_text_part(part) and _OBFUSCATED.fullmatch(part["text"]) for part in parts)
 
 
-def _decrypted(location: str, row: _RunFile, canary: Canary | None) -> _RunFile:
-    if canary is None:
-        raise ObfuscatedFile(
-            f"{location} is obfuscated",
-            valid="a file with its canary",
-            do="export the canary that it was published with, and name the variable with "
-            "canary_env=NAME",
-        )
-    try:
-        items = [_decrypted_item(item, canary) for item in row.get("result") or ()]
-    except NotObfuscated:
-        raise ObfuscatedFile(
-            f"the canary does not decrypt {location}",
-            valid="the canary that the run was published with, which need not be the benchmark's",
-            do="name the variable that holds it with canary_env=NAME",
-        ) from None
-    return {**row, "result": items}
-
-
-def _decrypted_item(item: _Item, canary: Canary) -> _Item:
+def _decrypted(item: _Item, canary: Canary) -> _Item:
     output, arguments = item.get("output"), item.get("arguments")
     if isinstance(output, str):
         output = canary.decrypt(output)

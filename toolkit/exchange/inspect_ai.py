@@ -21,6 +21,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TextIO
@@ -32,9 +33,8 @@ from soundingline.toolkit.benchmarks.formats import Id
 from soundingline.toolkit.errors import InputError, is_number, parse
 from soundingline.toolkit.exchange.transcript import (
     RECORD_KEY,
-    AssistantMessage,
     ForeignCall,
-    Reasoning,
+    Message,
     Step,
     Transcript,
     chat_messages,
@@ -44,7 +44,7 @@ from soundingline.toolkit.exchange.transcript import (
 )
 from soundingline.toolkit.files import atomic_file, dump_json
 from soundingline.toolkit.optional import import_optional
-from soundingline.toolkit.trajectory import ToolCall, Trajectory
+from soundingline.toolkit.trajectory import Trajectory
 
 VERSION = 2
 LARGEST = 1 << 29  # bytes of one sample
@@ -54,6 +54,9 @@ _LONG = 100  # characters above which a text of the pool is an attachment, as in
 _ATTACHMENT = re.compile(r"attachment://([0-9a-f]{32})")
 _NOT_IN_NAMES = re.compile(r"[_/:+]")
 _NOT_SPACE = re.compile(r"[^ \t\r\n]")
+# Inspect reads names of models as `<provider>/<model>`, and loads the model to score a log. This
+# provider needs neither a package nor a key.
+_PROVIDER = "none/"
 _LIMITS = {
     "time": "timed_out",
     "working": "timed_out",
@@ -93,15 +96,13 @@ def header(
     """The log of a run without its samples.
 
     Args:
-        name: the name of the task.
+        name, benchmark, model: the names of the task, the benchmark and the language model.
         created: when the run was created, in ISO 8601.
         identity: an id of the run and its content.
-        benchmark: the name of the benchmark.
-        model: the name of the language model; see `model_name`.
         factors: the options of the run.
         versions: the versions of the packages.
         means: the mean of each measure over all questions.
-        sample_ids: the ids of the samples. Inspect reads samples one at a time by these ids.
+        sample_ids: Inspect reads samples one at a time by these ids.
     """
     scores = [
         {
@@ -128,7 +129,7 @@ def header(
                 "samples": len(sample_ids),
                 "sample_ids": list(sample_ids),
             },
-            "model": model_name(model),
+            "model": f"{_PROVIDER}{model}",
             "config": {},
             "packages": dict(versions),
         },
@@ -142,12 +143,6 @@ def header(
     }
 
 
-def model_name(model: str) -> str:
-    """The name of a model in a log, `none/<model>`. Inspect reads names as `<provider>/<model>` and
-    loads the model to score a log; its provider `none` needs neither a package nor a key."""
-    return f"none/{model}"
-
-
 def log_name(head: Mapping[str, Any], form: str) -> str:
     """The name of the file of a log, `<time>_<task>_<id>.<form>` with the form `eval` or `json`.
     Inspect lists a `.json` file in a folder only under such a name."""
@@ -156,16 +151,9 @@ def log_name(head: Mapping[str, Any], form: str) -> str:
 
 
 def write(path: Path, head: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]) -> int:
-    """Write a log, whole or not at all, with one sample in memory at a time.
-
-    Args:
-        path: the file. The suffix `.json` selects that form, and any other one the `.eval` form.
-        head: the result of `header`.
-        samples: the results of `sample`.
-
-    Returns:
-        the number of samples.
-    """
+    """Write a log, whole or not at all, with one sample in memory at a time, and return the number
+    of samples. The suffix `.json` selects that form, and any other one the `.eval` form. `head` is
+    the result of `header`, and `samples` are those of `sample`."""
     write_samples = _write_json if path.suffix == ".json" else _write_eval
     with atomic_file(path) as stream:
         return write_samples(stream, head, samples)
@@ -211,15 +199,12 @@ def sample(
     """The sample of a trajectory.
 
     Args:
-        trajectory: the trajectory, whose messages are in the function-calling form.
-        model: the name of the language model; see `model_name`.
+        trajectory: whose messages are in the function-calling form; `InputError` for others.
+        model: the name of the language model.
         target: the accepted answers.
         scores: the value of each measure.
-
-    Raises:
-        InputError: for messages in another form.
     """
-    model = model_name(model)
+    model = f"{_PROVIDER}{model}"
     messages = sample_messages(trajectory)
     attachments: dict[str, str] = {}
     pool = [_with_attachments(message, attachments) for message in messages]
@@ -270,7 +255,17 @@ def sample_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
                 thought = {"type": "reasoning", "reasoning": message["reasoning"]}
                 text = [{"type": "text", "text": content}] if content else []
                 row["content"] = [{**thought, "redacted": False}, *text]
-            calls = [_tool_call(call) for call in message.get("tool_calls") or ()]
+            calls = []
+            for call in message.get("tool_calls") or ():
+                function, arguments = call["function"], None
+                with suppress(ValueError, RecursionError):
+                    arguments = json.loads(function["arguments"] or "{}")
+                made = {"id": call["id"], "function": function["name"], "type": "function"}
+                if isinstance(arguments, dict):
+                    calls.append({**made, "arguments": arguments})
+                else:
+                    error = str(function["arguments"])
+                    calls.append({**made, "arguments": {}, "parse_error": error})
             functions |= {call["id"]: call["function"] for call in calls}
             row |= {"tool_calls": calls} if calls else {}
         elif role == "tool":
@@ -283,18 +278,6 @@ def sample_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
             row["role"] = role if role in ("system", "user") else "user"
         rows.append(row)
     return rows
-
-
-def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    row = {"id": call["id"], "function": function["name"], "type": "function"}
-    if isinstance(arguments, dict):
-        return {**row, "arguments": arguments}
-    return {**row, "arguments": {}, "parse_error": str(function["arguments"])}
 
 
 def _with_attachments(message: Mapping[str, Any], attachments: dict[str, str]) -> dict[str, Any]:
@@ -353,30 +336,24 @@ def _events(
             }
         elif message["role"] == "tool":
             record = next(records, None)
-            event |= _tool_event(message, calls.get(message["tool_call_id"], {}), record)
+            call = calls.get(message["tool_call_id"], {})
+            event |= {
+                "event": "tool",
+                "type": "function",
+                "id": message["tool_call_id"],
+                "function": call.get("function", message["function"]),
+                "arguments": call.get("arguments", {}),
+                "result": message["content"],  # Inspect does not resolve attachments here.
+                **({"error": message["error"]} if "error" in message else {}),
+                "events": [],
+                "working_time": record.seconds if record else 0.0,
+                "message_id": message["id"],
+            }
             seconds += event["working_time"]
         else:
             continue
         events.append(event)
     return events
-
-
-def _tool_event(
-    message: Mapping[str, Any], call: Mapping[str, Any], record: ToolCall | None
-) -> dict[str, Any]:
-    failure = {"error": message["error"]} if "error" in message else {}
-    return {
-        "event": "tool",
-        "type": "function",
-        "id": message["tool_call_id"],
-        "function": call.get("function", message["function"]),
-        "arguments": call.get("arguments", {}),
-        "result": message["content"],  # Inspect does not resolve attachments here.
-        **failure,
-        "events": [],
-        "working_time": record.seconds if record else 0.0,
-        "message_id": message["id"],
-    }
 
 
 def _output(model: str, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -426,14 +403,8 @@ class _Sample(TypedDict, total=False):
 
 
 def read(path: Path) -> Iterator[Transcript | Trajectory]:
-    """The samples of a log, one at a time.
-
-    Yields:
-        the trajectory if we wrote the sample, else a transcript.
-
-    Raises:
-        InputError: for a file that is not a log or is damaged, and for a log with several epochs.
-    """
+    """The samples of a log, one at a time: a trajectory of what we wrote, otherwise a transcript.
+    `InputError` for a file that is not a log or is damaged, and for a log with several epochs."""
     samples = _zipped_samples if zipfile.is_zipfile(path) else _json_samples
     for location, content in samples(path):
         if content.get("epoch", 1) != 1:
@@ -444,7 +415,14 @@ def read(path: Path) -> Iterator[Transcript | Trajectory]:
             )
         store = content.get("store")
         if isinstance(store, dict) and RECORD_KEY in store:
-            yield _our_trajectory(location, content, store[RECORD_KEY])
+            row = parse(_Sample, dict(content), where=location)
+            messages = row.get("messages") or []
+            outputs = [str(each.get("content")) for each in messages if each.get("role") == "tool"]
+            trajectory = extract_record(location, store[RECORD_KEY], outputs)
+            again = json.loads(dump_json(sample_messages(trajectory)))
+            if row["id"] != trajectory.qid or again != messages:
+                raise edited_file(location)
+            yield trajectory
         else:
             yield transcript(location, content)
 
@@ -475,17 +453,6 @@ def transcript(location: str, content: Mapping[str, Any]) -> Transcript:
     )
 
 
-def _our_trajectory(location: str, content: Mapping[str, Any], embedded: Any) -> Trajectory:
-    row = parse(_Sample, dict(content), where=location)
-    messages = row.get("messages") or []
-    outputs = [str(message.get("content")) for message in messages if message.get("role") == "tool"]
-    trajectory = extract_record(location, embedded, outputs)
-    again = json.loads(dump_json(sample_messages(trajectory)))
-    if row["id"] != trajectory.qid or again != messages:
-        raise edited_file(location)
-    return trajectory
-
-
 def _resolved(value: Any, attachments: Mapping[str, Any], levels: int = 8) -> Any:
     """A value with the texts of attachments in place of references to them."""
     if isinstance(value, str):
@@ -506,14 +473,14 @@ def _steps(messages: Sequence[_Message]) -> Iterator[Step]:
         for part in content if isinstance(content, list) else [content]:
             part = {"text": part} if isinstance(part, str) else part
             if isinstance(part, dict) and isinstance(part.get("reasoning"), str):
-                yield Reasoning(part["reasoning"])
+                yield Message(part["reasoning"], reasoning=True)
             elif isinstance(part, dict) and part.get("text") and isinstance(part["text"], str):
-                yield AssistantMessage(part["text"])
+                yield Message(part["text"])
         for call in message.get("tool_calls") or ():
             arguments, result = call.get("arguments"), results.get(call.get("id", ""))
             answer = arguments.get("answer") if isinstance(arguments, dict) else None
             if call["function"] == "submit" and isinstance(answer, str):
-                yield AssistantMessage(answer)  # Inspect's own agents end so.
+                yield Message(answer)  # Inspect's own agents end so.
                 continue
             output = result.get("content") if result else None
             if isinstance(output, list):
@@ -599,11 +566,7 @@ def _json_samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def list_items(path: Path, name: str) -> Iterator[Any]:
     """The items of the list `name` of the JSON object in a file, one at a time, so that the file
-    need not fit into memory.
-
-    Raises:
-        InputError: if the file is not JSON up to the end of the list.
-    """
+    need not fit into memory. `InputError` if it is not JSON up to the end of the list."""
     try:
         with path.open(encoding="utf-8-sig") as stream:
             yield from _JsonStream(stream).items(name)

@@ -59,39 +59,39 @@ class GroundTruth:
 def findings(
     rows: Rows, truth: GroundTruth, foreign: Sequence[str] = (), judges: Mapping[str, str] = {}
 ) -> list[Finding]:
-    """The faults that occur, those that change figures first.
-
-    Args:
-        rows: the trajectories of the run files.
-        truth: the ground truth.
-        foreign: the locations of files that are not run files.
-        judges: the judge of each verdict by its location.
-    """
+    """The faults that occur, those that change figures first. `foreign` has the locations of files
+    that are not run files, and `judges` the judge of each verdict by its location."""
     before = _figures(rows.values(), truth)
-    found = [_missing(rows, truth, before)]
+    present = Counter(row.qid for row in rows.values())
+    missing = [qid for qid in truth.qids if qid not in present]
+    files = sum(count for qid, count in present.items() if qid in truth.answers)
+    share = files / max(files + len(missing), 1)
+    published = {"accuracy_published", "completion_published"} & set(before)
+    changes = _changes(before, {name: before[name] * share for name in sorted(published)})
+    faults = [Finding("missing_qids", len(missing), missing, changes)]
     for code, wrong, repair in _faults(rows, truth):
         changes = {}
         if wrong and repair:
             repaired = [repair(row) if at in wrong else row for at, row in rows.items()]
             changes = _changes(before, _figures(filter(None, repaired), truth))
-        found.append(Finding(code, len(wrong), wrong, changes))
+        faults.append(Finding(code, len(wrong), wrong, changes))
     # A harness that resumes takes an incomplete file as done and never repeats its question.
     wrong = [at for at, row in rows.items() if published_status(row) != "completed"]
     at_most = f"accuracy_published by up to {len(wrong) / max(len(rows), 1):.3f}, if repeated"
-    found.append(Finding("incomplete_taken_for_done", len(wrong), wrong, at_most=at_most))
+    faults.append(Finding("incomplete_taken_for_done", len(wrong), wrong, at_most=at_most))
     settings = Counter(map(_settings, rows.values())).most_common()
     usual = [row for row in rows.values() if _settings(row) == settings[0][0]]
     others = len(rows) - len(usual)
     changes = _changes(before, _figures(usual, truth)) if others else {}
-    found.append(Finding("several_models_or_settings", others, _lines(settings), changes))
-    found.append(Finding("foreign_or_damaged_json", len(foreign), foreign))
+    faults.append(Finding("several_models_or_settings", others, _lines(settings), changes))
+    faults.append(Finding("foreign_or_damaged_json", len(foreign), foreign))
     verdicts = Counter(judges.values()).most_common()
     minority = len(judges) - verdicts[0][1] if verdicts else 0
     at_most = f"accuracy by up to {minority / max(len(judges), 1):.3f}"
     places = _lines(verdicts)
-    found.append(Finding("verdicts_of_different_judges", minority, places, at_most=at_most))
-    present = [finding for finding in found if finding.count]
-    return sorted(present, key=lambda finding: not (finding.changes or finding.at_most))
+    faults.append(Finding("verdicts_of_different_judges", minority, places, at_most=at_most))
+    occurring = [finding for finding in faults if finding.count]
+    return sorted(occurring, key=lambda finding: not (finding.changes or finding.at_most))
 
 
 def _lines(counts: Iterable[tuple[str, int]]) -> list[str]:
@@ -128,7 +128,13 @@ def _faults(rows: Rows, truth: GroundTruth) -> Iterator[tuple[str, list[str], Re
     yield "retrieved_docids_that_contradict_the_calls", differing, recorded
     if corpus is not None:
         lacking = files(lambda row: not set(retrieved_docids(row)) <= corpus)
-        present = source(retrieved_docids=lambda row: _in_corpus(retrieved_docids(row), corpus))
+        present = source(
+            retrieved_docids=lambda row: [
+                docid
+                for name in retrieved_docids(row)
+                if (docid := name if name in corpus else _document(name)) in corpus
+            ]
+        )
         yield "documents_that_the_corpus_lacks", lacking, present
     invented = files(lambda row: _without_invented(row) is not row)
     yield "citations_never_shown", invented, _without_invented
@@ -148,17 +154,6 @@ def _figures(trajectories: Iterable[Trajectory], truth: GroundTruth) -> Figures:
 def _changes(before: Figures, after: Figures) -> dict[str, tuple[float, float]]:
     pairs = {name: (before[name], value) for name, value in after.items() if name in before}
     return {name: (a, b) for name, (a, b) in pairs.items() if abs(a - b) > _NOTICEABLE}
-
-
-def _missing(rows: Rows, truth: GroundTruth, before: Figures) -> Finding:
-    present = [row.qid for row in rows.values()]
-    known = set(present)
-    missing = [qid for qid in truth.qids if qid not in known]
-    files = sum(qid in truth.answers for qid in present)
-    share = files / max(files + len(missing), 1)
-    names = {"accuracy_published", "completion_published"} & set(before)
-    after = {name: before[name] * share for name in sorted(names)}
-    return Finding("missing_qids", len(missing), missing, _changes(before, after))
 
 
 def _settings(row: Trajectory) -> str:
@@ -186,12 +181,6 @@ def _recorded_docids(row: Trajectory) -> list[str]:
         return retrieved_docids(row)
     tier = "surfaced" if row.source.get("format") == "pi_serini" else "previewed"
     return list(row.tiers.get(tier, ()))
-
-
-def _in_corpus(docids: Iterable[str], corpus: Set[str]) -> list[str]:
-    """The documents of the corpus among the ids, and those of passages."""
-    documents = (docid if docid in corpus else _document(docid) for docid in docids)
-    return [docid for docid in documents if docid in corpus]
 
 
 def _document(docid: str) -> str:

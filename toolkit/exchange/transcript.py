@@ -40,15 +40,10 @@ NO_OUTPUT = "no_output"  # the `error` of a call whose output the file does not 
 SUFFIXES = (".json", ".jsonl", ".eval")
 
 _OUTPUT_NUMBER = "output_number"
+_EXPORT_AGAIN = f"export the run again, or remove {RECORD_KEY!r} to read it as a foreign file"
 _PREFIX = "browsecomp_plus_"
 _PASSAGE = re.compile(r"(.+)_(\d+)", re.DOTALL)
-_STATUSES = {
-    "completed": "completed",
-    "timeout": "timed_out",
-    "timed_out": "timed_out",
-    "failed": "failed",
-    "error": "failed",
-}
+_STATUSES = {"timeout": "timed_out", "error": "failed"}  # their words, and ours
 _WRAPPERS = 4  # levels around a list of hits that are searched; MCP has two
 _LISTS = ("results", "hits", "documents")
 _DOCID = re.compile(r'"docid"\s*:\s*(?:"([^"]+)"|(\d+))')
@@ -63,15 +58,8 @@ _EXCERPT_DEPTH = 50  # Pi-Serini's hits beyond this rank have none
 
 def run_paths(path: Path, skip: Collection[str] = ()) -> list[Path]:
     """The files of a run: `path` itself, or the `.json`, `.jsonl` and `.eval` files in the folder
-    `path`, sorted by name.
-
-    Args:
-        path: a file or a folder.
-        skip: names of files to leave out. Hidden files are left out too.
-
-    Raises:
-        InputError: if there is no such file.
-    """
+    `path`, sorted by name, without hidden ones and those with a name in `skip`. `InputError` if
+    there is no such file."""
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -91,11 +79,7 @@ def run_paths(path: Path, skip: Collection[str] = ()) -> list[Path]:
 
 def run_files(paths: Iterable[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The JSON objects of `.json` files and of the lines of `.jsonl` files, one at a time, each
-    with its location for messages: the path, or the path and the line.
-
-    Raises:
-        InputError: for a file or a line that is not a JSON object.
-    """
+    with its location for messages. `InputError` for a file or a line that is not a JSON object."""
     for path in paths:
         if path.suffix == ".jsonl":
             yield from ((str(location), content) for location, content in records(path))
@@ -104,17 +88,11 @@ def run_files(paths: Iterable[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @dataclass(frozen=True)
-class Reasoning:
-    """Reasoning of the agent."""
+class Message:
+    """A message or, with `reasoning`, the reasoning of the agent."""
 
     text: str
-
-
-@dataclass(frozen=True)
-class AssistantMessage:
-    """A message of the agent."""
-
-    text: str
+    reasoning: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,21 +100,18 @@ class ForeignCall:
     """A tool call of the agent.
 
     Args:
-        tool: the name of the tool in the foreign run.
-        arguments: the arguments as in the file: an object, or its JSON text.
-        output: the output as in the file; None if the file does not contain it.
+        tool, arguments, output: as in the file. Arguments are an object, or its JSON text; the
+            output is None if the file does not contain it.
         error: a code; empty if the call succeeded.
-        seconds: the duration of the call; 0 if unknown.
     """
 
     tool: str
     arguments: Any
     output: Any
     error: str = ""
-    seconds: float = 0.0
 
 
-Step = Reasoning | AssistantMessage | ForeignCall
+Step = Message | ForeignCall
 
 
 @dataclass(frozen=True)
@@ -170,22 +145,16 @@ class Transcript:
 def trajectory_of(
     transcript: Transcript, question: str, documents: Collection[str] = ()
 ) -> Trajectory:
-    """The trajectory of a transcript.
+    """The trajectory of a transcript, with the text of its question.
 
     The ranking of a search is the list of ids in its output, because nothing else is recorded.
     Ids of the form `<docid>_<n>` become passages in our form, `<docid>%p<n>`, if one of them is not
-    a known document and its docid is known or is listed by the file.
-
-    Args:
-        transcript: the transcript.
-        question: the text of the question.
-        documents: known docids, such as the judged ones.
+    one of the known `documents` and its docid is one, or is listed by the file.
     """
     calls_made = [step for step in transcript.steps if isinstance(step, ForeignCall)]
     listed = {*transcript.surfaced, *transcript.previewed}
-    found = chain.from_iterable(
-        docids_shown(call.output) for call in calls_made if our_tool(call.tool) == "search"
-    )
+    searches = [call.output for call in calls_made if our_tool(call.tool) == "search"]
+    found = chain.from_iterable(map(docids_shown, searches))
     passages = any(_names_passage(docid, documents, listed) for docid in found)
 
     def unit(docid: str) -> str:
@@ -216,18 +185,22 @@ def trajectory_of(
             shown = (parent(unit(str(docid))),) if isinstance(docid, (str, int)) else ()
             log.show("opened", shown)
         notes = {} if name == call.tool else {"tool": call.tool}
-        calls.append(
-            ToolCall(name, arguments, text, error, call.seconds, tokens, ranking, shown, notes)
-        )
+        calls.append(ToolCall(name, arguments, text, error, 0.0, tokens, ranking, shown, notes))
     log.surface(parent(unit(docid)) for docid in transcript.surfaced)
     lost: list[str] = []  # ids of outputs that the file does not contain
     if any(call.name == "search" and call.error == NO_OUTPUT for call in calls):
         lost = [parent(unit(docid)) for docid in transcript.previewed]
         log.surface(lost)
-    answer = parse_answer(final_text(transcript.steps), log.known)
+    final = ""  # the last message, if no tool call follows it
+    for step in transcript.steps:
+        if isinstance(step, ForeignCall):
+            final = ""
+        elif not step.reasoning:
+            final = step.text
+    answer = parse_answer(final, log.known)
     log.show("cited", answer.citations)
-    known_status = transcript.status if transcript.status in STATUSES else "out_of_turns"
-    status = _STATUSES.get(transcript.status, known_status)
+    status = _STATUSES.get(transcript.status, transcript.status)
+    status = status if status in STATUSES else "out_of_turns"
     return Trajectory(
         qid=transcript.qid,
         question=question,
@@ -256,17 +229,6 @@ def our_tool(name: str) -> str:
     return "search" if "search" in lower or "retrieval" in lower else name
 
 
-def final_text(steps: Iterable[Step]) -> str:
-    """The last message of the agent if no tool call follows it, else an empty text."""
-    final = ""
-    for step in steps:
-        if isinstance(step, AssistantMessage):
-            final = step.text
-        elif isinstance(step, ForeignCall):
-            final = ""
-    return final
-
-
 def call_arguments(arguments: Any) -> dict[str, Any]:
     """The arguments of a call as an object. Text that is not a JSON object becomes the value of
     `unreadable`."""
@@ -280,11 +242,9 @@ def call_arguments(arguments: Any) -> dict[str, Any]:
 
 
 def docids_shown(output: Any) -> list[str]:
-    """The distinct ids of documents or passages in the output of a search tool, in order.
-
-    They are read from JSON with `docid` fields, also within text parts or wrapper objects, from
-    text that quotes such JSON, and from pages with lines `docid=...`.
-    """
+    """The distinct ids in the output of a search tool, in order: from JSON with `docid` fields,
+    also within text parts or wrapper objects, from text that quotes such JSON, and from pages with
+    lines `docid=...`."""
     return list(dict.fromkeys(_docids(output, _WRAPPERS)))
 
 
@@ -320,25 +280,18 @@ def is_text_part(part: Any) -> bool:
 
 
 def embed_record(trajectory: Trajectory, outputs: Sequence[str]) -> dict[str, Any]:
-    """The record of a trajectory for a foreign file.
-
-    Tool outputs make up most of a file. Texts of the record that are equal to one of `outputs`, the
-    tool outputs of the file in order, are therefore replaced by its number.
-    """
+    """The record of a trajectory for a foreign file. Tool outputs make up most of a file; texts of
+    the record that are equal to one of `outputs`, the tool outputs of the file in order, are
+    therefore replaced by its number."""
     numbers: dict[str, int] = {}
     for number, text in enumerate(outputs):
-        numbers.setdefault(text, number)
+        if text:
+            numbers.setdefault(text, number)
 
     def shortened(row: Mapping[str, Any], name: str) -> dict[str, Any]:
         text = row.get(name)
-        number = numbers.get(text) if isinstance(text, str) and text else None
-        if number is None:
-            return dict(row)
-        # The order of the keys does not change, so that the file reads back byte for byte.
-        return {
-            _OUTPUT_NUMBER if key == name else key: number if key == name else value
-            for key, value in row.items()
-        }
+        number = numbers.get(text) if isinstance(text, str) else None
+        return dict(row) if number is None else _renamed(row, name, _OUTPUT_NUMBER, number)
 
     record = to_record(trajectory)
     record["calls"] = [shortened(call, "output") for call in record["calls"]]
@@ -355,27 +308,29 @@ def extract_record(location: str, embedded: Any, outputs: Sequence[str]) -> Traj
         number = row[_OUTPUT_NUMBER]
         if not isinstance(number, int) or number not in range(len(outputs)):
             raise ValueError(f"there is no output {str(number)[:40]}")
-        text = outputs[number]
-        return {
-            name if key == _OUTPUT_NUMBER else key: text if key == _OUTPUT_NUMBER else value
-            for key, value in row.items()
-        }
+        return _renamed(row, _OUTPUT_NUMBER, name, outputs[number])
 
-    do = f"export the run again, or remove {RECORD_KEY!r} to read it as a foreign file"
+    what = f"{location} was written by us and is damaged"
     try:
         record = dict(embedded)
         record["calls"] = [completed(call, "output") for call in record["calls"]]
         record["messages"] = [completed(message, "content") for message in record["messages"]]
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise InputError(f"{location} was written by us and is damaged: {error}", do=do) from None
-    return from_record(record, where=f"{location} was written by us and is damaged", do=do)
+        raise InputError(f"{what}: {error}", do=_EXPORT_AGAIN) from None
+    return from_record(record, where=what, do=_EXPORT_AGAIN)
+
+
+def _renamed(row: Mapping[str, Any], old: str, new: str, value: Any) -> dict[str, Any]:
+    """The row with another key and value in the place of `old`. The order of the keys does not
+    change, so that a file reads back byte for byte."""
+    return {new if key == old else key: value if key == old else row[key] for key in row}
 
 
 def edited_file(location: str) -> InputError:
     """The error for a file that differs from its embedded record."""
     return InputError(
         f"{location} was changed after it was exported: its content and its {RECORD_KEY!r} differ",
-        do=f"export the run again, or remove {RECORD_KEY!r} to read it as a foreign file",
+        do=_EXPORT_AGAIN,
     )
 
 
@@ -456,14 +411,14 @@ def _messages(steps: Sequence[Step], question: str) -> Iterator[dict[str, Any]]:
     reasoning: list[str] = []
     number = 0
     for step in steps:
-        if isinstance(step, Reasoning):
+        if isinstance(step, Message) and step.reasoning:
             reasoning.append(step.text)
             continue
         message: dict[str, Any] = {"role": "assistant", "content": ""}
         if reasoning:
             message["reasoning"] = "\n\n".join(reasoning)
             reasoning = []
-        if isinstance(step, AssistantMessage):
+        if isinstance(step, Message):
             yield {**message, "content": step.text}
             continue
         number += 1

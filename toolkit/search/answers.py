@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.tokens import with_zero_width_spaces, without_format_characters
@@ -34,16 +33,7 @@ _SEPARATOR = re.compile(r"([,;])")
 _PREFIX = re.compile(r"(?:docid|doc|id)\s*[=:]\s*", re.IGNORECASE)
 
 
-class _Label(NamedTuple):
-    """A label at `start` to `end`, with its colon and the marks around it.
-
-    `opens_line`: only list, heading and emphasis marks precede it on its line.
-    """
-
-    name: str
-    start: int
-    end: int
-    opens_line: bool
+_Label = tuple[str, int, int, bool]  # name, start, end, whether it opens a line
 
 
 def parse_answer(text: str, known: Collection[str]) -> Answer:
@@ -99,7 +89,7 @@ def list_part(text: str) -> str | None:
     if label is None:
         return None
     body = text[label.end() :].lstrip(_CLOSING_MARKS)
-    following = (other.start for other in _labels(body) if other.opens_line)
+    following = (start for _, start, _, opens_line in _labels(body) if opens_line)
     return body[: next(following, len(body))].strip()
 
 
@@ -207,21 +197,20 @@ def _sections(text: str) -> Mapping[str, str]:
     """The text after each label, up to the next one. A label inside a line counts only if no label
     of that name opens a line."""
     labels = list(_labels(text))
-    opening = {label.name for label in labels if label.opens_line}
-    labels = [label for label in labels if label.opens_line or label.name not in opening]
+    opening = {name for name, _, _, opens_line in labels if opens_line}
+    labels = [label for label in labels if label[3] or label[0] not in opening]
     if not labels:
         return {"explanation": text.strip()}
-    ends = [label.start for label in labels[1:]] + [len(text)]
+    ends = [start for _, start, _, _ in labels[1:]] + [len(text)]
     parts: dict[str, str] = {}
-    for label, end in zip(labels, ends, strict=True):
-        body = text[label.end : end].strip()
-        parts[label.name] = body or parts.get(label.name, "")
+    for (name, _, start, _), end in zip(labels, ends, strict=True):
+        parts[name] = text[start:end].strip() or parts.get(name, "")
     return parts
 
 
 def _labels(text: str) -> Iterator[_Label]:
-    """The labels that a colon follows, in order. Marks right after the colon close those of the
-    label; marks before a word belong to the word."""
+    """The labels that a colon follows, in order, with the colon and the marks around it. Marks
+    right after the colon close those of the label; marks before a word belong to the word."""
     plain = with_zero_width_spaces(text)
     previous = 0
     for match in _LABEL.finditer(text):
@@ -236,10 +225,10 @@ def _labels(text: str) -> Iterator[_Label]:
         line = before.rpartition("\n")[2]
         opens_line = opens_text or len(line) < len(before)
         if opens_line and _OPENING.fullmatch(without_format_characters(line)):
-            yield _Label(name, start - len(line), end, opens_line=True)
+            yield name, start - len(line), end, True
         elif start == 0 or not (text[start - 1].isalnum() or text[start - 1] == "_"):
             marks = len(before) - len(before.rstrip(_MARKS))
-            yield _Label(name, start - marks, end, opens_line=False)
+            yield name, start - marks, end, False
 
 
 def _unmarked(text: str) -> str:

@@ -36,9 +36,9 @@ Spans = Iterator[tuple[int, int]]
 class Grep(Browsing):
     """`grep`, `read_search_results` and `read_document`.
 
-    A pattern is matched within single lines of the titles and whole texts of all documents. The
-    pipeline is not used. The notes of a call record the documents that were read (`documents`), how
-    many match (`matching`), and the limit that stopped the call (`stopped`), if one did.
+    A pattern is matched within single lines of the titles and texts of all documents. The pipeline
+    is not used. The notes of a call record the documents that were read (`documents`), how many
+    match (`matching`), and the limit that stopped the call (`stopped`), if one did.
 
     Args:
         syntax: `regex` (RE2's syntax), or `words`: documents that contain any of some whole words,
@@ -91,7 +91,7 @@ class Grep(Browsing):
         check_optional("re2")
 
     def begin(self) -> None:
-        self.backend = _Scan(self)
+        self.backend = self
 
     def searching(self) -> tuple[str, str]:
         return _GREP, ARGUMENTS[self.syntax]
@@ -130,7 +130,6 @@ class Grep(Browsing):
         return f"\n[{notes['matching']} documents match]" if notes["matching"] > count else ""
 
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
-        """The hits from rank `first` with the first lines that match, numbered."""
         pattern = self.compile(query)
         shown = max(0, self.excerpt_depth - first + 1)
         found = [hit._replace(snippet=self._lines(pattern, hit.docid)) for hit in hits[:shown]]
@@ -155,6 +154,49 @@ class Grep(Browsing):
             lines[number] = cut(text[begin:stop], start - begin - lead, room)
         return "\n   ".join(f"{number}: {line}" for number, line in lines.items())
 
+    def search(self, request: SearchRequest) -> SearchResult:
+        """The documents that match the pattern `request.query`; scores are numbers of matches. An
+        open `Grep` is its own search backend."""
+        notes: dict[str, Any] = {"documents": 0, "matching": 0}
+        counted = self._counts(self.compile(request.query), request.depth, notes)
+        if self.order == "matches":
+            best = nlargest(request.depth, counted, key=lambda row: row[1])
+        else:
+            best = list(counted)
+        hits = [
+            Hit(document.docid, document.docid, rank, float(count), title=document.title)
+            for rank, (document, count) in enumerate(best, start=1)
+        ]
+        return SearchResult(hits, notes)
+
+    def _counts(
+        self, pattern: Any, depth: int, notes: dict[str, Any]
+    ) -> Iterator[tuple[Document, int]]:
+        """Each document that matches, without its text, and its matches, in the corpus's order."""
+        deadline = None if self.seconds is None else self.clock() + self.seconds
+        for document in self.store.documents():
+            if notes["documents"] == self.max_documents:
+                notes["stopped"] = "documents"
+                return
+            if self.order == "corpus" and notes["matching"] == depth:
+                notes["stopped"] = "depth"
+                return
+            count = 0
+            for data in pieces(f"{document.title}\n{document.text}"):
+                if deadline is not None and self.clock() > deadline:
+                    notes["stopped"] = "seconds"
+                    break
+                left = self.max_matches - count
+                count += sum(1 for _ in islice(matches(pattern, data), left))
+                if count == self.max_matches:
+                    break
+            if count:
+                notes["matching"] += 1
+                yield document._replace(text=""), count
+            if "stopped" in notes:
+                return
+            notes["documents"] += 1
+
     def compile(self, query: str) -> Any:
         """The compiled pattern; `ToolError` if it is not valid or exceeds a limit."""
         re2 = import_optional("re2")
@@ -165,7 +207,12 @@ class Grep(Browsing):
         options.case_sensitive = self.case_sensitive
         options.never_capture = options.never_nl = True
         options.log_errors = False
-        pattern = _any_word(query) if self.syntax == "words" else query
+        pattern = query
+        if self.syntax == "words":
+            words = dict.fromkeys(_WORD.findall(query))
+            if not words:
+                raise _refused("bad_pattern", argument, "holds no words")
+            pattern = "|".join(f"{_border(word[0])}{word}{_border(word[-1])}" for word in words)
         try:
             compiled = re2.compile(f"(?m){pattern}", options)
         except re2.error as error:
@@ -182,56 +229,6 @@ class Grep(Browsing):
         if compiled.search(b""):
             raise _refused("bad_pattern", argument, "matches the empty string, so every document")
         return compiled
-
-
-class _Scan:
-    """The search backend of an open `Grep`, which reads all documents of its store."""
-
-    def __init__(self, tool: Grep) -> None:
-        self._tool = tool
-
-    def search(self, request: SearchRequest) -> SearchResult:
-        """The documents that match the pattern `request.query`; scores are numbers of matches."""
-        notes: dict[str, Any] = {"documents": 0, "matching": 0}
-        counted = self._counts(self._tool.compile(request.query), request.depth, notes)
-        if self._tool.order == "matches":
-            best = nlargest(request.depth, counted, key=lambda row: row[1])
-        else:
-            best = list(counted)
-        hits = [
-            Hit(document.docid, document.docid, rank, float(count), title=document.title)
-            for rank, (document, count) in enumerate(best, start=1)
-        ]
-        return SearchResult(hits, notes)
-
-    def _counts(
-        self, pattern: Any, depth: int, notes: dict[str, Any]
-    ) -> Iterator[tuple[Document, int]]:
-        """Each document that matches, without its text, and its matches, in the corpus's order."""
-        tool = self._tool
-        deadline = None if tool.seconds is None else tool.clock() + tool.seconds
-        for document in tool.store.documents():
-            if notes["documents"] == tool.max_documents:
-                notes["stopped"] = "documents"
-                return
-            if tool.order == "corpus" and notes["matching"] == depth:
-                notes["stopped"] = "depth"
-                return
-            count = 0
-            for data in pieces(f"{document.title}\n{document.text}"):
-                if deadline is not None and tool.clock() > deadline:
-                    notes["stopped"] = "seconds"
-                    break
-                left = tool.max_matches - count
-                count += sum(1 for _ in islice(matches(pattern, data), left))
-                if count == tool.max_matches:
-                    break
-            if count:
-                notes["matching"] += 1
-                yield document._replace(text=""), count
-            if "stopped" in notes:
-                return
-            notes["documents"] += 1
 
 
 def pieces(content: str) -> Iterator[bytes]:
@@ -263,13 +260,6 @@ def _positions(pattern: Any, text: str) -> Spans:
             first = before + len(data[:start].decode())
             yield first, first + len(data[start:end].decode())
         before += len(data.decode())
-
-
-def _any_word(query: str) -> str:
-    words = dict.fromkeys(_WORD.findall(query))
-    if not words:
-        raise _refused("bad_pattern", ARGUMENTS["words"], "holds no words")
-    return "|".join(f"{_border(word[0])}{word}{_border(word[-1])}" for word in words)
 
 
 def _border(letter: str) -> str:

@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from soundingline.toolkit.benchmarks.links import DIRECTIONS, LinkGraph
-from soundingline.toolkit.corpus.resolve import Resolution, Resolver
+from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.corpus.sentences import rule_spans
 from soundingline.toolkit.data import DocumentStore, Hit, Ranking, SearchRequest, Unit, parent
 from soundingline.toolkit.errors import check_int
-from soundingline.toolkit.search.pages import Limits, document_page, one_line, short
+from soundingline.toolkit.search.pages import document_page, one_line, short
 from soundingline.toolkit.search.scoring import (
     CandidateDocument,
     Evidence,
@@ -40,7 +40,6 @@ from soundingline.toolkit.search.tool import (
     ResultsPage,
     ToolError,
     ToolSpec,
-    call_text,
     quoted,
 )
 from soundingline.toolkit.tokens import WORDS, Tokenizer
@@ -75,15 +74,9 @@ class EvidenceLocator(Protocol):
     def locate(
         self, docids: Sequence[str], requirements: Sequence[str], most: int = 3
     ) -> list[list[list[Located]]]:
-        """By document, then by requirement: at most `most` passages, best first.
-
-        Raises `KeyError` for an unknown document.
-        """
+        """By document, then by requirement: at most `most` passages, best first; `KeyError` for an
+        unknown document."""
         ...
-
-
-def _no_fields(docid: str) -> Mapping[str, str]:
-    return {}
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ class Operators:
     passages: DocumentStore | None = None
     resolver: Resolver | None = None
     order: ListReranker | None = None
-    fields: Fields = _no_fields
+    fields: Fields = lambda docid: {}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -129,7 +122,7 @@ class Literature(SearchTool):
         passage_tokens: their length.
         largest_hub: documents with more links than this are not expanded.
         max_lines, max_bytes: size of one page of a whole text.
-        operators: see `bind`.
+        operators: what the tools work with.
 
     Example:
         >>> literature = Literature().open(backend, store)
@@ -163,10 +156,8 @@ class Literature(SearchTool):
         self._located: dict[str, tuple[Unit, ...]] = {}
 
     def memory(self, docids: Iterable[str]) -> dict[str, Any]:
-        """The passages located for these documents, which later calls of `score` and `order` read.
-
-        See `SearchTool.memory`.
-        """
+        """See `SearchTool.memory`: the passages located for these documents, which later calls of
+        `score` and `order` read."""
         located = [(docid, self._located[docid]) for docid in docids if docid in self._located]
         return {"located": {docid: [unit.unit_id for unit in units] for docid, units in located}}
 
@@ -189,7 +180,7 @@ class Literature(SearchTool):
                 request = SearchRequest(call.arguments["query"].strip(), depth=self.depth)
                 hits = Ranking(call.ranking, [0.0] * len(call.ranking))
                 notes = {name: note for name, note in call.notes.items() if name != "layer"}
-                self.cache(CachedSearch(request, hits, tuple(call.ranking), notes))
+                self.cache(CachedSearch(request, hits, notes))
 
     def tools(self) -> Iterable[Tool]:
         operators = self.operators
@@ -279,7 +270,7 @@ class Literature(SearchTool):
         ]
         request = SearchRequest(f"{direction}: {' '.join(seeds)}", depth=self.depth)
         notes = {"operator": "expand", **({"hubs": hubs} if hubs else {})}
-        search = CachedSearch(request, hits, tuple(hit.unit_id for hit in hits), notes)
+        search = CachedSearch(request, hits, notes)
         shown = hits[: self.hits]
         header = f"[{len(shown)} of {len(hits)} linked documents direction={direction}]"
         if hubs:
@@ -327,12 +318,8 @@ class Literature(SearchTool):
 
     def _text(self, docid: str, first: int) -> ToolOutput:
         lines = self.read_lines("read", docid, first, self.max_lines, layer=TEXT)
-
-        def next_call(line: int) -> str:
-            return call_text("read", docid=docid, layer=TEXT, offset=line)
-
-        limits = Limits(LARGEST_OFFSET, self.max_bytes)
-        text, page = document_page(lines, limits, "read", next_call)
+        call = {"docid": docid, "layer": TEXT, "offset": 0}
+        text, page = document_page(lines, "read", call, max_bytes=self.max_bytes)
         more = page.continuation
         if more is not None:
             more = replace(more, arguments={**more.arguments, "layer": TEXT})
@@ -401,15 +388,14 @@ class Literature(SearchTool):
 
     def _order(self, reranker: ListReranker, docids: str, question: str) -> ToolOutput:
         documents = self._named(docids, "order")
-        ordered = reranker(self._qid, question, [(d, self._known_text(d)) for d in documents])
+        texts = []
+        for docid in documents:  # title and located passages; without passages, the abstract
+            passages = " ".join(passage.text for passage in self._located.get(docid, ()))
+            texts.append(f"{self._title(docid)}\n{passages or self._abstract(docid)}".strip())
+        ordered = reranker(self._qid, question, list(zip(documents, texts, strict=True)))
         hits = [Hit(docid, docid, rank, 0.0) for rank, docid in enumerate(ordered, start=1)]
         text = "\n".join(["[in order, the best first]", *(f"docid={docid}" for docid in ordered)])
         return ToolOutput(text, ResultsPage(question, tuple(hits), len(hits), layer=EVIDENCE))
-
-    def _known_text(self, docid: str) -> str:
-        """Title and located passages of a document; without passages, its abstract."""
-        passages = " ".join(passage.text for passage in self._located.get(docid, ()))
-        return f"{self._title(docid)}\n{passages or self._abstract(docid)}".strip()
 
     def _resolve(self, resolver: Resolver, findings: str) -> ToolOutput:
         resolutions = resolver.resolve_lines(findings)
@@ -418,24 +404,30 @@ class Literature(SearchTool):
             Hit(docid, docid, rank, 1.0, title=self._title(docid))
             for rank, docid in enumerate(docids, start=1)
         ]
-        lines = [self._resolution(one) for one in resolutions]
+        lines = []
+        for one in resolutions:
+            means = f"{one.how}{': ' if one.candidates else ''}"
+            means += ", ".join(one.candidates[:_CANDIDATES])
+            if (more := len(one.candidates) - _CANDIDATES) > 0:
+                means += f" and {more} more"
+            if one.docid:
+                means = f"docid={one.docid} {self._title(one.docid)} (by {one.how})"
+            lines.append(f"{short(one.finding.strip())}: {means}")
         page = ResultsPage("", tuple(hits), len(hits), layer=METADATA)
         return ToolOutput("\n".join([f"[{len(docids)} of {len(resolutions)} found]", *lines]), page)
-
-    def _resolution(self, one: Resolution) -> str:
-        finding = short(one.finding.strip())
-        if one.docid:
-            return f"{finding}: docid={one.docid} {self._title(one.docid)} (by {one.how})"
-        could = f": {', '.join(one.candidates[:_CANDIDATES])}" if one.candidates else ""
-        more = len(one.candidates) - _CANDIDATES
-        return f"{finding}: {one.how}{could}" + (f" and {more} more" if more > 0 else "")
 
     def _title(self, docid: str) -> str:
         return one_line(self.store.document(docid).title)
 
     def _named(self, docids: str, tool: str) -> list[str]:
         """The documents that an argument names, each once; at most `MOST_DOCIDS`."""
-        names = _json_texts(docids) or _IDS.findall(docids)
+        try:
+            names = json.loads(docids)  # a list, whose members may contain spaces
+        except (ValueError, RecursionError):
+            names = None
+        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            names = None
+        names = names or _IDS.findall(docids)
         documents = list(dict.fromkeys(map(parent, names)))[:MOST_DOCIDS]
         self._check_known(documents, tool, "docids")
         return documents
@@ -461,13 +453,3 @@ def first_sentences(text: str, most: int, tokens: Tokenizer = WORDS) -> str:
     # The last sentence of the head depends on the text that follows it.
     ends = [end for _, end in rule_spans(text[: 2 * len(head) + 1000]) if end <= len(head)]
     return text[: ends[-1]].strip() if ends else head.strip()
-
-
-def _json_texts(text: str) -> list[str]:
-    """The members of a JSON list of strings, which may contain spaces; empty for other texts."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return []
-    texts = value if isinstance(value, list) else []
-    return texts if all(isinstance(item, str) for item in texts) else []

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from soundingline.toolkit.data import Hit, Lines
 from soundingline.toolkit.search.tool import (
+    LARGEST_OFFSET,
     Continuation,
     DocumentPage,
     ResultsPage,
@@ -21,15 +22,14 @@ _LONGEST_QUERY = 300
 _BROWSE = "read_search_results"
 
 
-class Limits(NamedTuple):
-    """The most lines and UTF-8 bytes of one output, header and hint included."""
-
-    lines: int
-    bytes: int
-
-
 def results_page(
-    page: ResultsPage, limit: int | None, default: int, limits: Limits, remark: str = ""
+    page: ResultsPage,
+    limit: int | None,
+    default: int,
+    *,
+    max_lines: int,
+    max_bytes: int,
+    remark: str = "",
 ) -> tuple[str, ResultsPage]:
     """The text of a page of hits, and the page with the hits that fit and its continuation. `limit`
     is the number of hits that the caller named, if any, and `remark` follows the header."""
@@ -45,7 +45,7 @@ def results_page(
         return f"Next hits: {call_text(_BROWSE, reason='...', **arguments)}"
 
     blocks = [_hit_block(hit) for hit in page.hits]
-    text, count = _fitted(header, hint, blocks, page.first, page.total, limits)
+    text, count = _fitted(header, hint, blocks, page.first, page.total, max_lines, max_bytes)
     hits = tuple([hit._replace(title=one_line(hit.title)) for hit in page.hits[:count]])
     arguments = {"search_id": page.search_id, "offset": page.first + count}
     following = _continuation(_BROWSE, arguments, limit, page.total)
@@ -54,16 +54,16 @@ def results_page(
 
 def document_page(
     lines: Lines,
-    limits: Limits,
     tool: str,
-    next_call: Callable[[int], str],
+    arguments: dict[str, Any],
+    *,
+    max_lines: int = LARGEST_OFFSET,
+    max_bytes: int,
     limit: int | None = None,
 ) -> tuple[str, DocumentPage]:
-    """The text of a page of lines, and the page with the lines that fit and its continuation.
-
-    `next_call` gives the call of `tool` for the lines from a number on, as hints print it; `limit`
-    is the number of lines that the caller named, if any.
-    """
+    """The text of a page of lines, and the page with the lines that fit and its continuation. The
+    hint shows the call of `tool` for the next lines with these `arguments` and their `offset`;
+    `limit` is the number of lines that the caller named, if any."""
     title = one_line(lines.title)
 
     def header(last: int) -> str:
@@ -71,15 +71,15 @@ def document_page(
         return f"[docid={lines.docid} {numbers}]{f' {title}' if lines.title else ''}"
 
     def hint(last: int) -> str:
-        return (
-            f"Next lines: {next_call(last + 1)}" if last < lines.total else "End of the document."
-        )
+        if last >= lines.total:
+            return "End of the document."
+        return f"Next lines: {call_text(tool, **{**arguments, 'offset': last + 1})}"
 
-    text, count = _fitted(header, hint, lines.lines, lines.first, lines.total, limits)
-    arguments = {"docid": lines.docid, "offset": lines.first + count}
-    following = _continuation(tool, arguments, limit, lines.total)
+    text, count = _fitted(header, hint, lines.lines, lines.first, lines.total, max_lines, max_bytes)
+    following = {"docid": lines.docid, "offset": lines.first + count}
+    more = _continuation(tool, following, limit, lines.total)
     shown = tuple(lines.lines[:count])
-    return text, DocumentPage(lines.docid, title, shown, lines.total, lines.first, following)
+    return text, DocumentPage(lines.docid, title, shown, lines.total, lines.first, more)
 
 
 def one_line(title: str) -> str:
@@ -94,10 +94,8 @@ def short(query: str) -> str:
 
 
 def line_of(passage: str, lines: Sequence[str]) -> int:
-    """The line (from 1) in which a passage begins; 1 if the lines do not contain it.
-
-    White space is ignored, because wrapping a text into lines changes it.
-    """
+    """The line (from 1) in which a passage begins; 1 if the lines do not contain it. White space is
+    ignored, because wrapping a text into lines changes it."""
     key = "".join(passage.split())
     solid = ["".join(line.split()) for line in lines]
     position = "".join(solid).find(key) if key else -1
@@ -128,16 +126,14 @@ def _fitted(
     blocks: Sequence[str],
     first: int,
     total: int,
-    limits: Limits,
+    max_lines: int,
+    max_bytes: int,
 ) -> tuple[str, int]:
-    """Header, blocks and hint, with as many blocks as fit, and their number.
-
-    There is at least one block, even if it exceeds the limits: an empty page would be requested
-    again for ever, and a block that is cut loses text. `header` and `hint` depend on the number of
-    the last block.
-    """
+    """Header, blocks and hint, with as many blocks as fit, and their number. `header` and `hint`
+    depend on the number of the last block. There is at least one block, even if it exceeds the
+    limits: an empty page would be requested again for ever, and a block that is cut loses text."""
     frame = f"{header(total)}\n{max(hint(total - 1), hint(total), key=len)}"
-    lines, room = limits.lines - _lines(frame), limits.bytes - _bytes(frame)
+    lines, room = max_lines - _lines(frame), max_bytes - _bytes(frame)
     count = len(blocks)
     for index, block in enumerate(blocks):
         lines -= _lines(block)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from soundingline.toolkit.data import PASSAGE_MARK, Hit, Unit, parent
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.search.pages import Limits, document_page, line_of, results_page, short
+from soundingline.toolkit.search.pages import document_page, line_of, results_page, short
 from soundingline.toolkit.search.session import CachedSearch, SearchTool, Tool, ToolOutput
 from soundingline.toolkit.search.tool import (
     LARGEST_OFFSET,
@@ -30,12 +30,11 @@ class Browsing(SearchTool):
     """Base class of interfaces with `read_search_results` and `read_document`.
 
     A subclass yields a tool that searches, which returns `first_page`, and then `browsing_tools`;
-    it writes `filled`. An output is cut between hits or lines, never inside one, and its hint
-    continues at the first hit or line that was left out. A single hit or line is shown whatever
-    its size.
+    it writes `filled`. An output is cut between hits or lines, and its hint continues at the first
+    one that was left out. A single hit or line is shown whatever its size.
 
     Args:
-        depth: hits of a ranking, all of which are kept and count as surfaced.
+        depth: hits of a ranking, all of which count as surfaced.
         page: hits that a search shows.
         browse_page, max_page: hits that `read_search_results` shows by default and at most.
         excerpt_characters: length of a snippet.
@@ -43,8 +42,7 @@ class Browsing(SearchTool):
             count as previewed.
         read_limit: lines that `read_document` shows by default.
         max_lines, max_bytes: size of one output, in lines and in bytes of UTF-8.
-        reason_words: words of the argument `reason`, at most. A call with a longer one is refused.
-            None for any number.
+        reason_words: the most words of the argument `reason`; None for any number.
 
     Example:
         >>> read = tool.call("read_document", {"reason": "It is the first hit.", "docid": "d1"})
@@ -149,8 +147,15 @@ class Browsing(SearchTool):
         query = search.request.query
         hits = self.filled(query, first, search.hits[first - 1 : first - 1 + count])
         page = ResultsPage(query, hits, len(search.hits), first, search_id, excerpts=True)
-        limits = Limits(self.max_lines, self.max_bytes)
-        return ToolOutput(*results_page(page, limit, self.browse_page, limits, self.remark(search)))
+        text, page = results_page(
+            page,
+            limit,
+            self.browse_page,
+            max_lines=self.max_lines,
+            max_bytes=self.max_bytes,
+            remark=self.remark(search),
+        )
+        return ToolOutput(text, page)
 
     def _read_search_results(
         self, reason: str, search_id: str, offset: int | None, limit: int | None
@@ -160,7 +165,20 @@ class Browsing(SearchTool):
             search_id += suffix  # some callers leave it out
         search = self.cached(search_id)
         if search is None:
-            raise self._not_cached(search_id)
+            ids = self._search_ids()
+            tool, argument = self.searching()
+            if search_id in ids:
+                query = {argument: self._queries[ids.index(search_id)]}
+                code = "dropped_search_id"
+                message = (
+                    f"was dropped: only the newest {self.max_rankings} rankings are kept. "
+                    f"Call {call_text(tool, reason='...', **query)} to rank it again."
+                )
+            else:
+                known = f" (kept: {', '.join(self._searches)})" if ids else ""
+                code, message = "unknown_search_id", f"is unknown{known}. Call {tool}(...) first."
+            message = f"search_id {quoted(search_id)} {message}"
+            raise ToolError(code, message, tool=_BROWSE, field="search_id")
         first = offset or self.page + 1
         if first > len(search.hits):
             again = call_text(_BROWSE, reason="...", search_id=search_id, offset=1)
@@ -172,22 +190,6 @@ class Browsing(SearchTool):
                 field="offset",
             )
         return self._results(search_id, search, first, limit or self.browse_page, limit)
-
-    def _not_cached(self, search_id: str) -> ToolError:
-        ids = self._search_ids()
-        tool, argument = self.searching()
-        if search_id in ids:
-            query = {argument: self._queries[ids.index(search_id)]}
-            code = "dropped_search_id"
-            message = (
-                f"was dropped: only the newest {self.max_rankings} rankings are kept. "
-                f"Call {call_text(tool, reason='...', **query)} to rank it again."
-            )
-        else:
-            known = f" (kept: {', '.join(self._searches)})" if ids else ""
-            code, message = "unknown_search_id", f"is unknown{known}. Call {tool}(...) first."
-        message = f"search_id {quoted(search_id)} {message}"
-        return ToolError(code, message, tool=_BROWSE, field="search_id")
 
     def _search_ids(self) -> list[str]:
         """The search ids of all searches, including those whose rankings were dropped."""
@@ -209,12 +211,15 @@ class Browsing(SearchTool):
                 tool=_READ,
                 field="docid",
             ) from None
-
-        def next_call(line: int) -> str:
-            return call_text(_READ, reason="...", docid=lines.docid, offset=line, limit=count)
-
-        limits = Limits(self.max_lines, self.max_bytes)
-        return ToolOutput(*document_page(lines, limits, _READ, next_call, limit))
+        text, page = document_page(
+            lines,
+            _READ,
+            {"reason": "...", "docid": lines.docid, "offset": 0, "limit": count},
+            max_lines=self.max_lines,
+            max_bytes=self.max_bytes,
+            limit=limit,
+        )
+        return ToolOutput(text, page)
 
     def _first_line(self, unit_id: str) -> int:
         """The line of the document in which a passage begins; 1 for a docid."""
@@ -230,13 +235,12 @@ class Browsing(SearchTool):
 
 @dataclass(kw_only=True, eq=False)
 class RankedBrowsing(Browsing):
-    """`search`, `read_search_results` and `read_document`, with Pi-Serini's defaults.
+    """`search`, `read_search_results` and `read_document`, with Pi-Serini's defaults
+    (arXiv:2605.10848).
 
     Args:
         excerpt: `window` (the stretch of text that matches the query best), `first_match` or
-            `none`.
-
-    For the other settings see `Browsing` and `SearchTool`. Source: Pi-Serini (arXiv:2605.10848).
+            `none`. For the other settings see `Browsing` and `SearchTool`.
 
     Example:
         >>> tool = RankedBrowsing(page=3).open(backend, store)
@@ -262,11 +266,9 @@ class RankedBrowsing(Browsing):
             f"to {self.depth} under a search_id, which read_search_results pages through.",
             (self.reason, Parameter("query", "The search query.")),
         )
-        yield Tool(search, self._search, searches_by="query")
+        otherwise = "Call search with other words."
+        yield Tool(search, lambda reason, query: self.first_page(query, otherwise), "query")
         yield from self.browsing_tools()
-
-    def _search(self, reason: str, query: str) -> ToolOutput:
-        return self.first_page(query, "Call search with other words.")
 
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
         from soundingline.toolkit.search.snippets import METHODS, QueryTerms  # it imports numba

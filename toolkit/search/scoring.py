@@ -30,11 +30,9 @@ class Evidence(NamedTuple):
 
 
 class CandidateDocument(NamedTuple):
-    """A document whose evidence is to be scored.
-
-    `context` holds passages of requirements that have a score already; they count for the
-    probability of the document. `qid` is the question that a model's requests are charged to.
-    """
+    """A document whose evidence is to be scored. `context` holds passages of requirements that have
+    a score already; they count for the probability of the document. `qid` is the question that a
+    model's requests are charged to."""
 
     question: str
     docid: str
@@ -51,11 +49,8 @@ class CandidateDocument(NamedTuple):
 
 
 class RequirementScore(NamedTuple):
-    """The score of a document for one requirement.
-
-    `verdict` is one of `VERDICTS` and `score` is in [0, 1]; `passage` is the id of the passage that
-    the rationale refers to, or an empty string.
-    """
+    """The score of a document for one requirement: one of `VERDICTS`, a number in [0, 1], and the
+    id of the passage that the rationale refers to, if there is one."""
 
     verdict: str
     score: float
@@ -64,14 +59,9 @@ class RequirementScore(NamedTuple):
 
 
 class DocumentScore(NamedTuple):
-    """What a scorer returns for a candidate.
-
-    Attributes:
-        requirements: one score for each row of the evidence; None for one without a score.
-        probability: in [0, 1], that the document is relevant; None if the scorer gives none.
-        origin: where the probability was read, one of `ORIGINS`.
-        error: the code of what went wrong, or an empty string.
-    """
+    """What a scorer returns for a candidate: a score (or None) for each row of the evidence, the
+    probability in [0, 1] that the document is relevant (or None) and where it was read (one of
+    `ORIGINS`), and the code of what went wrong, if anything."""
 
     requirements: tuple[RequirementScore | None, ...]
     probability: float | None = None
@@ -105,10 +95,8 @@ class ScorerResources:
 
 @runtime_checkable
 class RequirementScorer(Protocol):
-    """Scores documents, each on its own.
-
-    Constructors take plain values and are cheap; any number of threads may call a scorer at once.
-    """
+    """Scores documents, each on its own. Constructors take plain values and are cheap; any number
+    of threads may call a scorer at once."""
 
     @property
     def needs_llm(self) -> bool:
@@ -140,14 +128,8 @@ class RequirementScorer(Protocol):
 
 @dataclass(frozen=True)
 class ScoresPage(Page):
-    """The page of a call that scores documents.
-
-    Args:
-        docids: the documents, whose evidence the scorer read.
-        requirements: the requirements that every score has, in order.
-        scores: one for each document.
-        layer: see `Page`.
-    """
+    """The page of a call that scores documents: a score for each of `docids`, whose evidence the
+    scorer read, with the `requirements` in order."""
 
     docids: Sequence[str]
     requirements: Sequence[str]
@@ -185,18 +167,9 @@ def verdict_of(score: float, evidence: Evidence) -> str:
 def training_rows(
     trajectory: Trajectory, passages: DocumentStore, repeat: int = 1
 ) -> Iterator[dict[str, Any]]:
-    """A row for each document that the rounds of a trajectory scored, as `scorer=file` reads them.
-
-    A row has `query`, `docid`, `chunks` (the whole passages that the scores name), `requirements`
-    (`requirement`, `verdict`, `score`, `rationale`, `passage`), `overall` (a probability), its
-    `origin`, and `repeat`. Documents without a score, and passages that the store lacks, are left
-    out.
-
-    Args:
-        trajectory: of a navigator with a scorer.
-        passages: the store of the passages.
-        repeat: the number of the repeat, from 1.
-    """
+    """A row for each document that the rounds of a navigator's trajectory scored, as `scorer=file`
+    reads them, with the passages of the store that the scores name. Documents without a score, and
+    passages that the store lacks, are left out. `repeat` is the number of the repeat, from 1."""
     for docid, document in scored_documents(trajectory.rounds).items():
         if not document.requirements:
             continue

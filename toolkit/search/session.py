@@ -40,9 +40,9 @@ from soundingline.toolkit.tokens import Tokenizer, load_tokenizer
 from soundingline.toolkit.trajectory import TIERS, Answer, Exposure, ToolCall
 
 
-class CachedSearch(NamedTuple):
-    """A search whose ranking can be paged through: its hits, at most as many as were requested,
-    their unit ids, and the notes of the backend.
+@dataclass(frozen=True)
+class CachedSearch:
+    """A search whose ranking can be paged through, and the notes of the backend.
 
     Example:
         >>> _, search = tool.rank("old mill", depth=5)
@@ -52,8 +52,14 @@ class CachedSearch(NamedTuple):
 
     request: SearchRequest
     hits: Sequence[Hit]
-    unit_ids: Sequence[str]
     notes: Mapping[str, Any]
+
+    @property
+    def unit_ids(self) -> Sequence[str]:
+        """The unit ids of the hits, best first."""
+        if isinstance(self.hits, Ranking):
+            return self.hits.unit_ids
+        return tuple([hit.unit_id for hit in self.hits])
 
 
 class ToolOutput(NamedTuple):
@@ -90,25 +96,23 @@ class Tool(NamedTuple):
 class SearchTool(ABC):
     """Base class of search-tool interfaces.
 
-    An object holds the settings of an interface, which a configuration names by class and fields.
-    `open` returns a copy that serves one question: it checks calls, caches rankings, and records
-    calls and exposures. A subclass is a dataclass that adds settings, writes `tools`, and serves
-    them with `rank`, `cached`, `units` and `read_lines`. Calls may overlap; they are recorded in
-    the order in which they end.
+    An object holds the settings of an interface. `open` returns a copy that serves one question: it
+    checks calls, caches rankings, and records calls and exposures. A subclass is a dataclass that
+    adds settings, writes `tools`, and serves them with `rank`, `cached`, `units` and `read_lines`.
+    Calls may overlap; they are recorded in the order in which they end.
 
     Args:
-        max_rankings: rankings kept for repeated queries and for paging; the oldest is dropped.
+        max_rankings: rankings that are cached; the oldest is dropped.
         tokenizer: what counts the tokens of outputs, see
             `soundingline.toolkit.tokens.load_tokenizer`; None counts words and punctuation marks.
 
     Attributes:
-        uses_pipeline: False for an interface that never calls `rank` with the backend of `open`,
-            so that a run opens no index for it.
+        uses_pipeline: False for an interface that never ranks with the backend of `open`, so that a
+            run opens no index for it.
         store: the document store (of an open tool, as all that follow).
-        reasoning: what the agent thought last. An agent sets it before a call; it is passed to the
-            backend with the query. Searches with equal query and reasoning share a ranking.
-        search_id_suffix: ends every search id. A server sets it, so that a search id alone
-            identifies the session.
+        reasoning: what the agent thought last. An agent sets it before a call; the backend gets it
+            with the query. Searches with equal query and reasoning share a ranking.
+        search_id_suffix: ends every search id, so that a search id alone identifies the session.
         keeps_calls: False if nobody will read `calls`, whose outputs would fill the memory.
 
     Raises:
@@ -144,13 +148,10 @@ class SearchTool(ABC):
         self, backend: SearchBackend, store: DocumentStore, clock: Callable[[], float]
     ) -> None:
         self.tokens: Tokenizer = load_tokenizer(self.tokenizer)
-        self.store = store
-        self.reasoning = ""
-        self.search_id_suffix = ""
+        self.backend, self.store, self.clock = backend, store, clock
+        self.reasoning = self.search_id_suffix = self._blocked = ""
         self.keeps_calls = True
         self.exposures = ExposureLog()
-        self.backend, self.clock = backend, clock
-        self._blocked = ""
         self._lock = threading.RLock()
         self._searches: dict[str, CachedSearch] = {}
         self._queries: list[str] = []
@@ -196,20 +197,14 @@ class SearchTool(ABC):
         return [tool.spec.schema() for tool in self._opened_tools.values()]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Serve a call and record it.
-
-        A call that is not valid returns a text for the model, its record has the code of the
-        error, and it exposes nothing. Exceptions of the backend and the store are raised, and the
-        call is not recorded.
-        """
+        """Serve a call and record it. A call that is not valid returns a text for the model, its
+        record has the code of the error, and it exposes nothing. Exceptions of the backend and the
+        store are raised, and the call is not recorded."""
         return self.record(self.serve(name, arguments))
 
     def serve(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Serve a call without recording it.
-
-        Calls may be served in several threads at once and recorded afterwards, in an order that
-        does not depend on their times.
-        """
+        """Serve a call without recording it. Calls may be served in several threads at once and
+        recorded afterwards, in an order that does not depend on their times."""
         started = self.clock()
         error = ""
         try:
@@ -252,16 +247,12 @@ class SearchTool(ABC):
             self.exposures.count(call.tokens)
             self.exposures.surface(parents(call.ranking))
             if isinstance(page, Page):
-                docids = [parent(unit_id) for unit_id in page.exposed]
-                self.exposures.show(page.tier, docids, page.layer)
+                self.exposures.show(page.tier, map(parent, page.exposed), page.layer)
         return result
 
     def memory(self, docids: Iterable[str]) -> dict[str, Any]:
-        """State that later calls on these documents depend on and that is not on record.
-
-        The values are JSON values for `restore`. An interface whose calls depend on each other
-        overrides both methods.
-        """
+        """State that later calls on these documents depend on and that is not on record, as JSON
+        values for `restore`. An interface whose calls depend on each other overrides both."""
         return {}
 
     def restore(
@@ -270,10 +261,8 @@ class SearchTool(ABC):
         exposures: Sequence[Exposure],
         memories: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Continue an earlier session from its record and its memories, in their order.
-
-        Its rankings cannot be paged through any more.
-        """
+        """Continue an earlier session from its record and its memories, in their order. Its
+        rankings cannot be paged through any more."""
         self._calls += calls
         self.exposures.restore(calls, exposures)
 
@@ -282,11 +271,8 @@ class SearchTool(ABC):
         self._blocked = reason
 
     def cite(self, docids: Iterable[str]) -> Sequence[str]:
-        """Mark documents as cited and return them, each once, in order.
-
-        Passages count as their documents. Documents that no call of this session returned are
-        ignored.
-        """
+        """Mark documents as cited and return them, each once, in order. Passages count as their
+        documents. Documents that no call of this session returned are ignored."""
         known = self.exposures.known
         cited = tuple(dict.fromkeys(parent(docid) for docid in docids if parent(docid) in known))
         self.exposures.show("cited", cited)
@@ -306,12 +292,7 @@ class SearchTool(ABC):
             search = next((each for each in searches if each.request == request), None)
         if search is None:
             result = self.backend.search(request)
-            hits = result.hits[:depth]
-            if isinstance(hits, Ranking):
-                unit_ids = hits.unit_ids
-            else:
-                unit_ids = tuple([hit.unit_id for hit in hits])
-            search = CachedSearch(request, hits, unit_ids, recordable(result.notes))
+            search = CachedSearch(request, result.hits[:depth], recordable(result.notes))
         return self.cache(search), search
 
     def cache(self, search: CachedSearch) -> str:
@@ -329,11 +310,9 @@ class SearchTool(ABC):
         return self._searches.get(search_id)
 
     def read_lines(self, tool: str, docid: str, first: int, limit: int, **extra: Any) -> Lines:
-        """At most `limit` lines of a document from line `first`.
-
-        Raises `KeyError` for an unknown docid, and a `ToolError` of `tool` for a line past the
-        end. Its message names the call for the beginning, which has the arguments `extra` in front.
-        """
+        """At most `limit` lines of a document from line `first`. Raises `KeyError` for an unknown
+        docid, and a `ToolError` of `tool` for a line past the end, whose message names the call for
+        the beginning, with the arguments `extra` in front."""
         try:
             return self.store.lines(docid, first, limit)
         except ValueError:
@@ -363,11 +342,11 @@ class SearchTool(ABC):
 class ExposureLog:
     """The documents that an agent was exposed to, in ordered sets, one for each evidence tier.
 
-    The tiers are surfaced (in a ranking, shown or not), previewed (on a page of results; where
-    pages have excerpts, with one), opened (its text was read) and cited (by the answer). They hold
-    docids; passages count as their documents. `rows` has one row for the first showing of each
-    document, and of each layer of it, in the last three tiers. A row counts all tokens of tool
-    output, error messages included, up to the end of its call.
+    The tiers hold docids: surfaced (in a ranking, shown or not), previewed (on a page of results;
+    where pages have excerpts, with one), opened (its text was read) and cited (by the answer).
+    `rows` has one row for the first showing of each document, and of each layer of it, in the last
+    three tiers. A row counts all tokens of tool output, error messages included, up to the end of
+    its call.
 
     Example:
         >>> _ = tool.call("search", {"reason": "Where is it?", "query": "old mill"})

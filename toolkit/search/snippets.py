@@ -58,12 +58,16 @@ _ANYWHERE = -1
 _UNLIMITED = 1 << 62
 _START, _END, _STEM = 0, 1, 2
 
+_Codes = NDArray[np.uint32]
+_Numbers = NDArray[np.int64]
+_Flags = NDArray[np.bool_]
+# The stems of a query, joined; the offset, the length and the longest ending of each; `heads`.
+_Stems = tuple[_Codes, _Numbers, _Numbers]
+
 
 class QueryTerms:
-    """The stems of a query, prepared once for all texts of a page.
-
-    Only the 24 longest distinct stems of at most 200 letters are used.
-    """
+    """The stems of a query, prepared once for all texts of a page: the 24 longest distinct ones of
+    at most 200 letters."""
 
     def __init__(self, query: str) -> None:
         distinct = dict.fromkeys(_stem(word) for word in _WORD.findall(_lower(query)))
@@ -81,26 +85,18 @@ class QueryTerms:
             for position, row in enumerate(heads):
                 last_byte = ord(stem[position]) % 256 if position < len(stem) else slice(None)
                 row[last_byte] |= 1 << number
-        self._stems = (_codes("".join(stems)), shapes, heads)
-
-    def best_window(self, text: str, characters: int) -> tuple[int, int]:
-        """Start of the first and end of the last match of the best window; both -1 without one.
-
-        A window is worth the sum of the weights of its distinct stems, `n ** -0.5` for a stem with
-        n matches in the text. Of equal windows the first one counts. Stems that occur more than 64
-        times count only if no others match.
-        """
-        codes, characters = _codes(_lower(text)), min(characters, len(text))
-        return _best_window(codes, word_characters(), *self._stems, _WEIGHTS, characters)
-
-    def first_match(self, text: str) -> int:
-        """Where the first match begins; -1 without one."""
-        return _first_match(_codes(_lower(text)), word_characters(), *self._stems)
+        self.stems: _Stems = (_codes("".join(stems)), shapes, heads)
 
 
 def best_window(terms: QueryTerms, text: str, characters: int) -> str:
-    """The stretch of `characters` around the window that is worth most."""
-    start, end = terms.best_window(text, characters)
+    """The stretch of `characters` around the window of matches that is worth most.
+
+    A window is worth the sum of the weights of its distinct stems, `n ** -0.5` for a stem with
+    n matches in the text. Of equal windows the first one counts. Stems that occur more than 64
+    times count only if no others match.
+    """
+    codes, room = _codes(_lower(text)), min(characters, len(text))
+    start, end = _best_window(codes, word_characters(), terms.stems, _WEIGHTS, room)
     if end < 0:
         return cut(text, 0, characters)
     return cut(text, start - max(0, characters - (end - start)) // 2, characters)
@@ -108,7 +104,7 @@ def best_window(terms: QueryTerms, text: str, characters: int) -> str:
 
 def first_match(terms: QueryTerms, text: str, characters: int) -> str:
     """The stretch that starts 55 characters before the first match of any query word."""
-    start = max(0, terms.first_match(text))
+    start = max(0, _first_match(_codes(_lower(text)), word_characters(), terms.stems))
     return cut(text, start - min(_LEAD, characters // 4), characters)
 
 
@@ -125,10 +121,8 @@ def prepare() -> None:
 
 
 def cut(text: str, start: int, characters: int) -> str:
-    """At most `characters` of `text` from about `start`: whole words, white space collapsed.
-
-    An ellipsis marks text that was left out.
-    """
+    """At most `characters` of `text` from about `start`: whole words, white space collapsed. An
+    ellipsis marks text that was left out."""
     start = max(0, min(start, len(text) - characters))
     end = min(len(text), start + characters)
     if start > 0 and _TWO.match(text, start - 1):
@@ -160,30 +154,23 @@ def _stem(word: str) -> str:
     return word
 
 
-def _codes(text: str) -> NDArray[np.uint32]:
+def _codes(text: str) -> _Codes:
     """The codes of the characters, always of one type, because each type is compiled anew."""
     return np.array(character_codes(text), np.uint32)
 
 
 @compiled
 def _best_window(
-    text: NDArray[np.uint32],
-    word_characters: NDArray[np.bool_],
-    stems: NDArray[np.uint32],
-    shapes: NDArray[np.int64],
-    heads: NDArray[np.int64],
-    weights: NDArray[np.float64],
-    characters: int,
+    text: _Codes, letters: _Flags, query: _Stems, weights: NDArray[np.float64], characters: int
 ) -> tuple[int, int]:
-    """See `QueryTerms.best_window`.
-
-    `stems` are the stems, joined; a row of `shapes` has a stem's offset in them, its length, and
-    the longest ending that may follow it. `weights[n]` is the weight of a stem with n matches.
-    """
+    """Start of the first and end of the last match of the best window; both -1 without one.
+    `letters` has the codes of word characters; `weights[n]` is the weight of a stem with n
+    matches."""
+    shapes = query[1]
     frequent = len(weights) - 1
     counts = np.zeros((2, len(shapes)), np.int64)  # of places; of those that match
     matches = np.empty((len(shapes) * frequent, 3), np.int64)
-    count = _find(text, word_characters, stems, shapes, heads, frequent, counts, matches)
+    count = _find(text, letters, query, frequent, counts, matches)
     rare = 0
     for row in range(count):
         if counts[0, matches[row, _STEM]] < frequent:
@@ -197,34 +184,19 @@ def _best_window(
 
 
 @compiled
-def _first_match(
-    text: NDArray[np.uint32],
-    word_characters: NDArray[np.bool_],
-    stems: NDArray[np.uint32],
-    shapes: NDArray[np.int64],
-    heads: NDArray[np.int64],
-) -> int:
-    counts = np.zeros((2, len(shapes)), np.int64)
+def _first_match(text: _Codes, letters: _Flags, query: _Stems) -> int:
+    counts = np.zeros((2, len(query[1])), np.int64)
     matches = np.empty((1, 3), np.int64)
-    count = _find(text, word_characters, stems, shapes, heads, _UNLIMITED, counts, matches)
-    return matches[0, _START] if count else -1
+    return matches[0, _START] if _find(text, letters, query, _UNLIMITED, counts, matches) else -1
 
 
 @compiled
 def _find(
-    text: NDArray[np.uint32],
-    word_characters: NDArray[np.bool_],
-    stems: NDArray[np.uint32],
-    shapes: NDArray[np.int64],
-    heads: NDArray[np.int64],
-    most: int,
-    counts: NDArray[np.int64],
-    matches: NDArray[np.int64],
+    text: _Codes, letters: _Flags, query: _Stems, most: int, counts: _Numbers, matches: _Numbers
 ) -> int:
-    """Fill `matches` (start, end, stem) in order, from the first `most` places of each stem.
-
-    The places of a stem do not overlap. Stops when `matches` is full; returns their number.
-    """
+    """Fill `matches` (start, end, stem) in order, from the first `most` places of each stem. The
+    places of a stem do not overlap. Stops when `matches` is full; returns their number."""
+    stems, shapes, heads = query
     free = np.zeros(len(shapes), np.int64)  # where the next place of a stem may start
     wanted = (1 << len(shapes)) - 1
     count = 0
@@ -246,7 +218,7 @@ def _find(
                 counts[0, stem] += 1
                 if counts[0, stem] == most:
                     wanted ^= 1 << stem
-                end = _end(text, word_characters, start, start + length, ending)
+                end = _end(text, letters, start, start + length, ending)
                 if end:
                     counts[1, stem] += 1
                     _insert(matches, count, start, end, stem)
@@ -260,7 +232,7 @@ def _find(
 
 
 @compiled
-def _equals(text: NDArray[np.uint32], start: int, stem: NDArray[np.uint32]) -> bool:
+def _equals(text: _Codes, start: int, stem: _Codes) -> bool:
     """Whether the stem occurs at `start`."""
     if start + len(stem) > len(text):
         return False
@@ -271,16 +243,14 @@ def _equals(text: NDArray[np.uint32], start: int, stem: NDArray[np.uint32]) -> b
 
 
 @compiled
-def _end(
-    text: NDArray[np.uint32], word_characters: NDArray[np.bool_], start: int, end: int, ending: int
-) -> int:
+def _end(text: _Codes, letters: _Flags, start: int, end: int, ending: int) -> int:
     """The end of the word whose stem is at `start` to `end`; 0 if it is no match."""
     if ending == _ANYWHERE:
         return end
-    if start > 0 and word_characters[text[start - 1]]:
+    if start > 0 and letters[text[start - 1]]:
         return 0  # inside another word
     stop = end
-    while stop < len(text) and word_characters[text[stop]]:
+    while stop < len(text) and letters[text[stop]]:
         stop += 1
         if stop - end > ending:
             return 0
@@ -288,7 +258,7 @@ def _end(
 
 
 @compiled
-def _insert(matches: NDArray[np.int64], count: int, start: int, end: int, stem: int) -> None:
+def _insert(matches: _Numbers, count: int, start: int, end: int, stem: int) -> None:
     """Add a match to `count` others that begin no later, which stay ordered by start and end."""
     row = count
     while row > 0 and matches[row - 1, _START] == start and matches[row - 1, _END] > end:
@@ -298,7 +268,7 @@ def _insert(matches: NDArray[np.int64], count: int, start: int, end: int, stem: 
 
 
 @compiled
-def _copy(matches: NDArray[np.int64], source: int, target: int) -> None:
+def _copy(matches: _Numbers, source: int, target: int) -> None:
     # Assigning a whole row would take a second longer to compile.
     for column in range(matches.shape[1]):
         matches[target, column] = matches[source, column]
@@ -306,10 +276,7 @@ def _copy(matches: NDArray[np.int64], source: int, target: int) -> None:
 
 @compiled
 def _heaviest(
-    matches: NDArray[np.int64],
-    occurrences: NDArray[np.int64],
-    weights: NDArray[np.float64],
-    characters: int,
+    matches: _Numbers, occurrences: _Numbers, weights: NDArray[np.float64], characters: int
 ) -> tuple[int, int]:
     """First and last match of the window that is worth most."""
     inside = np.zeros(len(occurrences), np.int64)

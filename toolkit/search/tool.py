@@ -25,10 +25,8 @@ json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 @dataclass(frozen=True)
 class Parameter:
-    """One argument of a tool.
-
-    By default it is a required string of at most 10,000 characters. An integer is accepted for a
-    string, because models send numeric docids as numbers.
+    """One argument of a tool, by default a required string of at most 10,000 characters. An integer
+    is accepted for a string, because models send numeric docids as numbers.
 
     Args:
         name: its name in the schema.
@@ -67,31 +65,21 @@ class Parameter:
 
     def check(self, value: Any, tool: str) -> str | int | None:
         """The value as the tool takes it; `ToolError` if it is not valid."""
-        if self.bounds:
-            return self._integer(value, tool, *self.bounds)
-        if self.choices:
-            return self._choice(value, tool)
         if value is None:
+            if not self.bounds and not self.choices:
+                message = f"{tool} needs {self.name}. Call it again with {self.name}."
+                raise ToolError("missing_argument", message, tool=tool, field=self.name)
+            return self.default if self.choices else None
+        checked, code, valid = self._integer(value) if self.bounds else self._text(value)
+        if code:
             raise ToolError(
-                "missing_argument",
-                f"{tool} needs {self.name}. Call it again with {self.name}.",
+                code,
+                f"{self.name} must be {valid}; got {quoted(value)}. "
+                f"Call {tool} again with a valid {self.name}.",
                 tool=tool,
                 field=self.name,
             )
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
-            value = str(value)
-        if not isinstance(value, str):
-            raise self._refusal("wrong_type", tool, "a string", value)
-        if len(value) > MAX_CHARACTERS:
-            raise self._refusal("too_long", tool, f"at most {MAX_CHARACTERS} characters", value)
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            valid = "text without lone surrogates"
-            raise self._refusal("bad_unicode", tool, valid, value) from None
-        if not self.blank and not value.strip():
-            raise self._refusal("empty_value", tool, "a string that is not blank", value)
-        if self.words is not None and (count := len(value.split())) > self.words:
+        if self.words is not None and (count := len(str(checked).split())) > self.words:
             raise ToolError(
                 "too_long",
                 f"{self.name} must have at most {self.words} words; it has {count}. "
@@ -99,37 +87,36 @@ class Parameter:
                 tool=tool,
                 field=self.name,
             )
-        return value
+        return checked
 
-    def _integer(self, value: Any, tool: str, least: int, most: int) -> int | None:
-        if value is None:
-            return None
+    def _integer(self, value: Any) -> tuple[int, str, str]:
+        """The number, and the code of what is wrong with the value and what would be valid."""
+        least, most = self.bounds or (0, 0)
         valid = f"an integer from {least} to {most}, or null"
         text = isinstance(value, str) and _INTEGER.fullmatch(value)
-        whole = isinstance(value, float) and value.is_integer()
-        if isinstance(value, bool) or not (isinstance(value, int) or text or whole):
-            raise self._refusal("wrong_type", tool, valid, value)
-        number = int(value)
-        if not least <= number <= most:
-            raise self._refusal("out_of_range", tool, valid, value)
-        return number
+        integral = isinstance(value, float) and value.is_integer()
+        if isinstance(value, bool) or not (isinstance(value, int) or text or integral):
+            return 0, "wrong_type", valid
+        return int(value), "" if least <= int(value) <= most else "out_of_range", valid
 
-    def _choice(self, value: Any, tool: str) -> str:
-        if value is None:
-            return self.default
-        if not isinstance(value, str) or value.strip().lower() not in self.choices:
-            code = "out_of_range" if isinstance(value, str) else "wrong_type"
-            raise self._refusal(code, tool, f"one of {', '.join(self.choices)}, or null", value)
-        return value.strip().lower()
-
-    def _refusal(self, code: str, tool: str, valid: str, value: Any) -> ToolError:
-        return ToolError(
-            code,
-            f"{self.name} must be {valid}; got {quoted(value)}. "
-            f"Call {tool} again with a valid {self.name}.",
-            tool=tool,
-            field=self.name,
-        )
+    def _text(self, value: Any) -> tuple[str, str, str]:
+        if self.choices:
+            valid = f"one of {', '.join(self.choices)}, or null"
+            choice = value.strip().lower() if isinstance(value, str) else None
+            wrong = "wrong_type" if choice is None else "out_of_range"
+            return choice or "", "" if choice in self.choices else wrong, valid
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
+            value = str(value)
+        if not isinstance(value, str):
+            return "", "wrong_type", "a string"
+        if len(value) > MAX_CHARACTERS:
+            return "", "too_long", f"at most {MAX_CHARACTERS} characters"
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return "", "bad_unicode", "text without lone surrogates"
+        blank = not self.blank and not value.strip()
+        return value, "empty_value" if blank else "", "a string that is not blank"
 
 
 @dataclass(frozen=True)
@@ -161,7 +148,8 @@ class ToolSpec:
 
     def check(self, arguments: Any) -> dict[str, Any]:
         """The arguments as the tool takes them; `ToolError` for the first that is not valid."""
-        names = ", ".join(parameter.name for parameter in self.parameters)
+        known = [parameter.name for parameter in self.parameters]
+        names = ", ".join(known)
         if not isinstance(arguments, Mapping):
             raise ToolError(
                 "arguments_not_an_object",
@@ -169,9 +157,8 @@ class ToolSpec:
                 f"Call {self.name} again with {names}.",
                 tool=self.name,
             )
-        known = {parameter.name for parameter in self.parameters}
         for name in arguments:
-            if not isinstance(name, str) or name not in known:
+            if name not in known:
                 raise ToolError(
                     "unknown_argument",
                     f"{self.name} has no argument {quoted(name)}. Call it again with {names} only.",
@@ -187,9 +174,9 @@ class ToolError(Exception):
     """A refused call. Its message tells the model what was wrong and what to do next.
 
     Args:
-        code: one of the codes that `docs/agents.md` lists.
-        message: the text for the model, which follows the code.
-        tool, field: the tool that was called and the argument that was wrong, if there is one.
+        code: one of those in `docs/agents.md`.
+        message: the text that follows the code.
+        tool, field: the tool, and the argument that was wrong, if there is one.
 
     Example:
         >>> str(ToolError("empty_query", "The query is empty.", tool="search", field="query"))
@@ -203,12 +190,12 @@ class ToolError(Exception):
 
 
 class Page(ABC):
-    """What the text of a tool result shows, as values, so that no agent parses texts. An interface
-    with another kind of page writes a subclass.
+    """What the text of a tool result shows, as values. An interface with another kind of page
+    writes a subclass.
 
     Attributes:
         tier: the evidence tier of the documents on the page.
-        layer: the layer of reading that the page shows (one of `LAYERS`), or an empty string.
+        layer: the layer of reading that the page shows, one of `LAYERS`; empty without layers.
 
     Example:
         >>> page = tool.call("search", {"reason": "Where is it?", "query": "old mill"}).page
@@ -250,10 +237,10 @@ class ResultsPage(Page):
 
     Args:
         query: the query of the ranking.
-        hits: those on the page, with titles, snippets and texts as far as the page shows them.
+        hits: those on the page, with what it shows of them.
         total: the number of hits of the ranking.
         first: the rank of the first hit, from 1.
-        search_id: names the ranking if it can be paged through.
+        search_id: the name of a ranking that can be paged through.
         continuation: the call for the next page; None on the last one.
         layer: see `Page`.
         excerpts: whether hits without a snippet are only listed: they do not count as previewed.
@@ -280,9 +267,7 @@ class ResultsPage(Page):
 
     @property
     def exposed(self) -> Sequence[str]:
-        if not self.excerpts:
-            return self.shown
-        return tuple([hit.unit_id for hit in self.hits if hit.snippet])
+        return tuple([hit.unit_id for hit in self.hits if hit.snippet or not self.excerpts])
 
 
 @dataclass(frozen=True)
@@ -290,8 +275,7 @@ class DocumentPage(Page):
     """The page of a call that reads a document.
 
     Args:
-        docid: the document.
-        title: its title.
+        docid, title: those of the document.
         lines: those on the page; joined by line breaks they are the text.
         total: the number of lines of the document.
         first: the number of the first line, from 1.

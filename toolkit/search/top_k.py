@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from soundingline.toolkit.data import Hit, parent
 from soundingline.toolkit.errors import check_int
-from soundingline.toolkit.search.pages import Limits, document_page, short
+from soundingline.toolkit.search.pages import document_page, short
 from soundingline.toolkit.search.session import SearchTool, Tool, ToolOutput
 from soundingline.toolkit.search.tool import (
     LARGEST_OFFSET,
@@ -16,7 +16,6 @@ from soundingline.toolkit.search.tool import (
     ResultsPage,
     ToolError,
     ToolSpec,
-    call_text,
     quoted,
 )
 
@@ -32,7 +31,7 @@ class TopK(SearchTool):
         max_tokens: tokens shown of each hit, title included; None shows the whole text.
         get_document: whether there is a tool that returns a whole document.
         max_bytes: size of one output of `get_document` in bytes of UTF-8. A longer document comes
-            in pages of lines; each page names the call for the next one.
+            in pages of lines.
 
     `tokenizer` (see `SearchTool`) counts the tokens of hits too.
 
@@ -109,10 +108,10 @@ class TopK(SearchTool):
                 title = f" {document.title}" if document.title else ""
                 text = f"[docid={document.docid}]{title}\n{document.text}"
                 if len(text.encode()) <= self.max_bytes:
-                    lines = tuple(document.text.split("\n"))
-                    page = DocumentPage(document.docid, document.title, lines, len(lines))
+                    every = tuple(document.text.split("\n"))
+                    page = DocumentPage(document.docid, document.title, every, len(every))
                     return ToolOutput(text, page)
-            return self._lines_page(docid, offset or 1)
+            lines = self.read_lines(_READ, docid, offset or 1, LARGEST_OFFSET)
         except KeyError:
             raise ToolError(
                 "unknown_docid",
@@ -121,12 +120,5 @@ class TopK(SearchTool):
                 tool=_READ,
                 field="docid",
             ) from None
-
-    def _lines_page(self, docid: str, first: int) -> ToolOutput:
-        lines = self.read_lines(_READ, docid, first, LARGEST_OFFSET)
-
-        def next_call(line: int) -> str:
-            return call_text(_READ, docid=lines.docid, offset=line)
-
-        limits = Limits(LARGEST_OFFSET, self.max_bytes)
-        return ToolOutput(*document_page(lines, limits, _READ, next_call))
+        call = {"docid": lines.docid, "offset": 0}
+        return ToolOutput(*document_page(lines, _READ, call, max_bytes=self.max_bytes))

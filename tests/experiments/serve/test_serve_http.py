@@ -1,21 +1,18 @@
 """The JSON interface, and the run that it records."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from html import escape
-from html.parser import HTMLParser
+from html import escape, unescape
 
 import pytest
 from support.documents import ROOT, code_blocks
 from support.served import DOCUMENTS, STORE, TOPICS, plain_backend, serving, until
 
-from soundingline.toolkit.data import Document, Hit, SearchResult
+from soundingline.toolkit.data import Hit, SearchResult
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import RankedBrowsing, TopK
@@ -66,16 +63,12 @@ def test_each_answered_question_is_a_trajectory_of_the_run(tmp_path):
         server.ask("/call", session=handle, **SEARCH)
         read = {"reason": "r", "docid": "mill", "offset": None, "limit": None}
         server.ask("/call", session=handle, tool="read_document", arguments=read)
-        result = server.ask(
-            "/submit_answer",
-            **{"session": handle, "answer": "Torvald Brekke", "explanation": "So says [mill]."},
-            confidence=80,
-        )
+        answer = {"answer": "Torvald Brekke", "explanation": "So says [mill].", "confidence": 80}
+        result = server.ask("/submit_answer", session=handle, **answer)
         assert result == {"exact": "Torvald Brekke", "confidence": 80, "citations": ["mill"]}
         assert folder.statuses() == {"q1": "completed"}  # on disk when the client is told
         assert server.ask("/question", session=handle)["qid"] == TOPICS[1].qid
     trajectory = folder.read("q1")
-    assert trajectory is not None and folder.statuses() == {"q1": "completed"}
     assert [call.name for call in trajectory.calls] == ["search", "read_document"]
     assert set(trajectory.calls[0].ranking) == set(DOCUMENTS) - {"empty"}
     assert trajectory.tiers["opened"] == trajectory.tiers["cited"] == ("mill",)
@@ -133,11 +126,17 @@ def test_what_would_escape_the_record_is_refused(tmp_path):
             assert server.post(path, **body)[1]["error"] == "recorded", path
 
 
-def test_without_a_run_there_are_no_questions():
+@pytest.fixture(scope="module")
+def plain():
+    """A server without a run."""
     with serving() as server:
-        assert server.post("/question")[1]["error"] == "no_run"
-        handle = server.ask("/open")["session"]
-        assert server.post("/submit_answer", session=handle, answer="x")[1]["error"] == "no_run"
+        yield server
+
+
+def test_without_a_run_there_are_no_questions(plain):
+    assert plain.post("/question")[1]["error"] == "no_run"
+    handle = plain.ask("/open")["session"]
+    assert plain.post("/submit_answer", session=handle, answer="x")[1]["error"] == "no_run"
 
 
 class Gate:
@@ -176,9 +175,7 @@ def test_a_slow_query_holds_up_its_own_session_only():
         assert "search_id=s2" in behind.result(10)["text"]
 
 
-def test_a_session_that_is_closed_during_a_call_gives_its_question_back_behind_it(
-    tmp_path,
-):
+def test_a_session_that_is_closed_during_a_call_gives_its_question_back_behind_it(tmp_path):
     gate, folder = Gate(), RunFolder(tmp_path / "run")
     with serving(folder=folder, topics=TOPICS[:1], backend=lambda qid: gate) as server:
         with ThreadPoolExecutor(1) as pool:
@@ -201,20 +198,14 @@ def test_a_broken_pipeline_ends_its_question_as_failed_and_nothing_else(tmp_path
         assert "fire" not in refusal["message"] and "\n" not in refusal["message"]
         assert "the disk is on fire" in caplog.text
         assert server.post("/call", session=handle, **query("x"))[1]["error"] == "no_question"
+        handle = server.ask("/question")["session"]
+        status, refusal = server.post("/call", session=handle, **query("bad"))
+        assert (status, refusal["message"]) == (500, "the index is gone. build it.")
         server.ask("/call", session=other, **query("x"))
         server.ask("/submit_answer", session=other, answer="x")
     failed = folder.read(TOPICS[0].qid)
-    assert failed is not None and failed.status == "failed"
-    assert "the disk is on fire" in failed.traceback
+    assert failed.status == "failed" and "the disk is on fire" in failed.traceback
     assert [topic.qid for topic in folder.pending(TOPICS)] == [TOPICS[0].qid, TOPICS[2].qid]
-
-
-def test_bad_input_in_the_pipeline_is_told_in_its_own_line():
-    gate = Gate()
-    with serving(backend=lambda qid: gate) as server:
-        handle = server.ask("/open")["session"]
-        status, refusal = server.post("/call", session=handle, **query("bad"))
-        assert (status, refusal["message"]) == (500, "the index is gone. build it.")
 
 
 def test_sessions_calls_bodies_and_results_are_bounded():
@@ -236,21 +227,6 @@ def test_sessions_calls_bodies_and_results_are_bounded():
         assert (status, refusal["error"]) == (500, "too_large")
 
 
-def test_the_description_names_every_path_and_the_page_is_served():
-    with serving() as server:
-        status, description = server.get("/openapi.json")
-        assert status == 200 and description["openapi"].startswith("3.1")
-        page = server.request("GET", "/")[1].decode()
-        assert "src=" not in page and "http://" not in page and "https://" not in page
-        for path in PATHS:
-            ((method, operation),) = description["paths"][path].items()
-            assert path in page and escape(operation["summary"]) in page
-            assert set(operation["responses"]) == {"200", "default"}
-            status, _ = server.request(method.upper(), path, b"[]")
-            assert status == (200 if method == "get" else 400), path
-        assert set(description["paths"]) == set(PATHS)
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "code"),
     [
@@ -261,7 +237,7 @@ def test_the_description_names_every_path_and_the_page_is_served():
         ("/call", b"{}", 400, "wrong_body"),
         ("/open", b'{"interface": "x"}', 400, "unknown_interface"),
         ("/open", b'{"more": 1}', 400, "wrong_body"),
-        ("/open", b"[]", 400, "wrong_body"),
+        *[(path, b"[]", 400, "wrong_body") for path in PATHS[2:]],
         ("/open", b'{"interface": 5}', 400, "wrong_body"),
         ("/call", b'{"session": "", "tool": "x", "arguments": []}', 400, "wrong_body"),
         ("/call", b'{"session": "x", "tool": "x", "arguments": {}}', 404, "unknown_session"),
@@ -271,28 +247,23 @@ def test_the_description_names_every_path_and_the_page_is_served():
         ("/browsecomp-plus/search", b'{"query": ""}', 400, "wrong_body"),
         ("/browsecomp-plus/search", b'{"query": "x", "k": 0}', 400, "wrong_body"),
         ("/browsecomp-plus/search", b'{"query": "x", "k": 1001}', 400, "wrong_body"),
-        ("/browsecomp-plus/search", b'{"query": "x", "k": "5"}', 400, "wrong_body"),
         ("/browsecomp-plus/search", b'{"query": "x", "k": true}', 400, "wrong_body"),
-        ("/browsecomp-plus/search", b'{"query": "x", "k": null}', 400, "wrong_body"),
         ("/browsecomp-plus/get_document", b'{"docid": 5}', 400, "wrong_body"),
         ("/nothing", b"", 404, "unknown_path"),
         ("/openapi.json", b"", 405, "wrong_method"),
     ],
 )
-def test_a_wrong_request_is_told_in_one_line(path, body, status, code):
-    with serving() as server:
-        got, reply = server.request("POST", path, body)
-        refusal = json.loads(reply)
-        assert (got, refusal["error"]) == (status, code)
-        assert "\n" not in refusal["message"] and len(refusal["message"]) < 500
+def test_a_wrong_request_is_refused_in_one_line(plain, path, body, status, code):
+    actual, reply = plain.request("POST", path, body)
+    refusal = json.loads(reply)
+    assert (actual, refusal["error"]) == (status, code)
+    assert "\n" not in refusal["message"] and len(refusal["message"]) < 500
 
 
-def test_a_body_may_be_absent_and_its_content_type_is_ignored():
-    with serving() as server:
-        for content_type in ("application/x-www-form-urlencoded", "text/plain", "application/json"):
-            status, _ = server.request("POST", "/open", b"{}", {"Content-Type": content_type})
-            assert status == 200
-        assert server.request("POST", "/open")[0] == 200
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", ""])
+def test_a_body_may_be_absent_and_its_content_type_is_ignored(plain, kind):
+    headers = {"Content-Type": kind} if kind else {}
+    assert plain.request("POST", "/open", b"{}" if kind else b"", headers)[0] == 200
 
 
 def test_another_address_needs_a_token_and_every_request_carries_it():
@@ -305,44 +276,31 @@ def test_another_address_needs_a_token_and_every_request_carries_it():
             assert server.request("GET", "/mcp", headers=headers)[0] == 401
 
 
-class Forms(HTMLParser):
-    """The forms of a page as (method, path, body)."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.forms, self._area = [], False
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        values = dict(attributes)
-        if tag == "form":
-            self.forms.append([values["data-method"], "", ""])
-        elif tag == "input" and self.forms and not self.forms[-1][1]:
-            self.forms[-1][1] = values["value"]
-        self._area = tag == "textarea"
-
-    def handle_data(self, text):
-        if self._area:
-            self.forms[-1][2] += text
-
-
-def test_the_page_has_a_form_for_each_endpoint_and_needs_no_other_site():
+def test_the_page_has_a_form_for_each_endpoint_and_needs_no_other_site(plain):
     httpx = pytest.importorskip("httpx2")
-    with serving() as server, httpx.Client(base_url=server.url) as client:
+    with httpx.Client(base_url=plain.url) as client:
         reply = client.get("/")
-        policy = reply.headers["content-security-policy"]
+        page, policy = reply.text, reply.headers["content-security-policy"]
+        assert not re.search("src=|https?://", page)
         assert "default-src 'none'" in policy and "connect-src 'self'" in policy
-        (script,) = re.findall(r"<script>(.*?)</script>", reply.text, re.DOTALL)
+        (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         assert f"script-src 'sha256-{digest}'" in policy
-        forms = Forms(reply.text).forms
-        assert sorted(path for _, path, _ in forms) == sorted(PATHS)
-        bodies = {path: json.loads(body) if body else None for _, path, body in forms}
+        description = client.get("/openapi.json").json()
+        assert description["openapi"].startswith("3.1") and set(description["paths"]) == set(PATHS)
+        form = r'<form data-method=(\w+)><input value="([^"]+)"[^>]*>(?:<textarea [^>]*>([^<]*))?'
+        forms = {path: (method, body) for method, path, body in re.findall(form, page)}
+        bodies = {path: json.loads(unescape(body) or "null") for path, (_, body) in forms.items()}
+        for path in PATHS:
+            ((method, operation),) = description["paths"][path].items()
+            assert forms[path][0] == method.upper() and escape(operation["summary"]) in page
+            assert set(operation["responses"]) == {"200", "default"}
+            assert method == "post" or client.get(path).status_code == 200
         assert bodies["/open"] == {"interface": "tool"} and bodies["/status"] is None
-        # What the forms send is taken where a session and a query are put in.
+        # What the forms send is accepted once a session and a query are put in.
         session = client.post("/open", json=bodies["/open"]).json()["session"]
         assert bodies["/call"]["session"] == "" and bodies["/call"]["tool"] == "search"
-        arguments = {**bodies["/call"]["arguments"], "query": "mill", "reason": "r"}
+        arguments = {"query": "mill", "reason": "r"}
         assert arguments.keys() == bodies["/call"]["arguments"].keys()
         asked = {**bodies["/call"], "session": session, "arguments": arguments}
         assert "Grenholm" in client.post("/call", json=asked).json()["text"]
@@ -368,22 +326,12 @@ def test_the_page_is_guarded_by_the_token_which_a_browser_asks_for():
         assert client.post("/open", headers=bearer).status_code == 200
 
 
-def test_a_page_of_somebody_else_reaches_nothing():
-    with serving() as server:
-        for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
-            status, reply = server.request("GET", "/status", headers=headers)
-            assert (status, json.loads(reply)["error"]) == (403, "not_local")
-        local = {"Host": "localhost:1", "Origin": "http://127.0.0.1:5"}
-        assert server.request("GET", "/status", headers=local)[0] == 200
-
-
-def test_an_answer_in_three_lines_is_taken_as_it_is(tmp_path):
-    folder = RunFolder(tmp_path / "run")
-    text = "Explanation: so\nExact Answer: Brekke\nConfidence: 55%"
-    with serving(folder=folder) as server:
-        handle = server.ask("/question")["session"]
-        result = server.ask("/submit_answer", session=handle, answer=text)
-        assert (result["exact"], result["confidence"]) == ("Brekke", 55)
+def test_a_page_of_somebody_else_reaches_nothing(plain):
+    for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+        status, reply = plain.request("GET", "/status", headers=headers)
+        assert (status, json.loads(reply)["error"]) == (403, "not_local")
+    local = {"Host": "localhost:1", "Origin": "http://127.0.0.1:5"}
+    assert plain.request("GET", "/status", headers=local)[0] == 200
 
 
 def test_an_answer_that_cannot_be_written_can_be_sent_again(tmp_path, monkeypatch):
@@ -399,17 +347,7 @@ def test_an_answer_that_cannot_be_written_can_be_sent_again(tmp_path, monkeypatc
         status, refusal = server.post("/submit_answer", session=handle, answer="x")
         assert (status, refusal["error"]) == (507, "not_written")
         monkeypatch.setattr(folder, "write", write)
-        server.ask("/submit_answer", session=handle, answer="x")
-    trajectory = folder.read("q1")
-    assert trajectory is not None and len(trajectory.messages) == 2
-
-
-def test_documents_are_named_with_their_titles_for_the_searcher_of_browsecomp_plus():
-    with serving() as server:
-        hits = server.ask("/browsecomp-plus/search", query="Grenholm mill", k=2)
-        whole = Document("mill", "Mill", DOCUMENTS["mill"].text)
-        assert hits[0] == {"docid": "mill", "score": 2.0, "text": f"Mill\n{whole.text}"}
-        assert len(hits) == 2
-        document = server.ask("/browsecomp-plus/get_document", docid="mill")
-        assert document == {"docid": "mill", "text": f"Mill\n{whole.text}"}
-        assert server.post("/browsecomp-plus/get_document", docid="none") == (200, None)
+        text = "Explanation: so\nExact Answer: Brekke\nConfidence: 55%"  # is taken as it is
+        result = server.ask("/submit_answer", session=handle, answer=text)
+        assert (result["exact"], result["confidence"]) == ("Brekke", 55)
+    assert len(folder.read("q1").messages) == 2

@@ -1,32 +1,22 @@
 """MCP over server-sent events and streamable HTTP, by the SDK's own client of both eras."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from importlib import metadata
-from typing import Any
 
 import mcp
 import pytest
 from mcp.client.sse import sse_client
-from support.checkpoints import write_tokenizer
-from support.search import WordBackend, store_of
 from support.served import STORE, TOPICS, plain_backend, serving, until
 
-from soundingline.experiments.serve.browsecomp_plus import BrowseCompPlusTools
-from soundingline.toolkit.data import Hit, SearchResult
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import Parameter, RankedBrowsing, TopK
 from soundingline.toolkit.search.session import ToolOutput
-from soundingline.toolkit.tokens import WORDS, load_tokenizer
 
 ASK = {"reason": "r", "query": "mill"}
 PAGE = {"reason": "r", "search_id": "s1", "offset": 6}
-Talk = Callable[[mcp.Client], Awaitable[Any]]
 
 
 def connect(server, door):
@@ -129,32 +119,29 @@ def test_searches_without_a_connection_are_bounded_and_the_oldest_is_forgotten()
         return [search_id_of(await text(client, "search", **ASK)) for _ in range(5)]
 
     with serving(max_sessions=4) as server:
-        kept = server.ask("/open")["session"]
+        own = server.ask("/open")["session"]
         search_ids = talk(server, "sessionless", conversation)
         assert len(server.service.sessions) == 4
-        server.ask("/call", session=kept, tool="search", arguments=ASK)  # not one of these
-        found = [server.service.of_search_id(each) is not None for each in search_ids]
-        assert found == [False, False, True, True, True]
+        server.ask("/call", session=own, tool="search", arguments=ASK)  # not one of these
+        present = [server.service.of_search_id(each) is not None for each in search_ids]
+        assert present == [False, False, True, True, True]
         for number in range(3):
             server.ask("/open")
             assert len(server.service.sessions) == 4, number
         assert server.post("/open")[0] == 503
 
 
-def test_a_search_id_is_forgotten_when_nobody_uses_it():
+def test_what_nobody_uses_or_can_page_through_leaves_nothing_behind():
     async def search(client):
-        return await text(client, "search", **ASK)
+        await text(client, "search", **ASK)
 
-    with serving(idle_seconds=0.2) as server:
-        talk(server, "sessionless", search)
-        until(lambda: len(server.service.sessions) == 0)
-
-
-def test_a_connection_that_did_not_search_leaves_nothing_behind():
     async def conversation(client):
         await text(client, "read_document", reason="r", docid="mill")
         assert (await text(client, "search", reason="r", query=" ")).startswith("!")
 
+    with serving(idle_seconds=0.2) as server:
+        talk(server, "sessionless", search)
+        until(lambda: len(server.service.sessions) == 0)
     with serving() as server:
         for door in ("sse", "streamable", "sessionless"):
             talk(server, door, conversation)
@@ -172,10 +159,8 @@ def test_search_ids_of_sessions_with_a_handle_of_their_own_are_short(tmp_path):
 
     async def recorded(client):
         await text(client, "question")
-        return [
-            await text(client, "search", **ASK),
-            await text(client, "read_search_results", **PAGE),
-        ]
+        first = await text(client, "search", **ASK)
+        return [first, await text(client, "read_search_results", **PAGE)]
 
     for door in ("sse", "streamable"):
         with serving(folder=RunFolder(tmp_path / door)) as server:
@@ -183,27 +168,32 @@ def test_search_ids_of_sessions_with_a_handle_of_their_own_are_short(tmp_path):
 
 
 @pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable", "sessionless"])
-def test_the_tools_are_those_of_the_interface_and_optional_arguments_are_optional(
-    door,
-):
+def test_the_tools_are_those_of_the_interface_and_optional_arguments_are_optional(door, tmp_path):
     specs = {each["name"]: each for each in RankedBrowsing().open(plain_backend(), STORE).specs()}
+    reads = mcp.types.ToolAnnotations(read_only_hint=True)
+    writes = mcp.types.ToolAnnotations(read_only_hint=False, destructive_hint=False)
 
     async def conversation(client):
+        assert client.server_info.name == "search-server"
+        assert client.server_info.version == metadata.version("soundingline")
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(tools) == set(specs)
+        assert set(tools) == {*specs, "question", "submit_answer"}
+        for name, tool in tools.items():
+            assert tool.annotations == (reads if name in specs else writes)
         for name, spec in specs.items():
             schema, parameters = tools[name].input_schema, spec["parameters"]
             assert tools[name].description == spec["description"]
-            assert set(schema["properties"]) == set(parameters["properties"])
+            assert set(schema["properties"]) - {"session"} == set(parameters["properties"])
             assert all(isinstance(each["type"], str) for each in schema["properties"].values())
-            assert tools[name].annotations == mcp.types.ToolAnnotations(read_only_hint=True)
         assert tools["read_document"].input_schema["required"] == ["reason", "docid"]
-        optional = await text(client, "read_document", reason="r", docid="mill", offset=None)
+        handle = {"session": json.loads(await text(client, "question"))["session"]}
+        read = {"reason": "r", "docid": "mill", "offset": None}
+        optional = await text(client, "read_document", **read, **handle)
         assert optional.startswith("[docid=mill lines 1-2 of 2]")
         with pytest.raises(mcp.MCPError):
             await client.list_resources()
 
-    with serving() as server:
+    with serving(folder=RunFolder(tmp_path / "run")) as server:
         talk(server, door, conversation)
 
 
@@ -228,22 +218,6 @@ def test_a_choice_that_may_be_left_out_is_a_choice_of_texts():
         talk(server, "streamable", conversation)
 
 
-@pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable", "sessionless"])
-def test_the_server_tells_its_version_and_which_tools_change_something(door, tmp_path):
-    async def conversation(client):
-        assert client.server_info is not None
-        assert client.server_info.name == "search-server"
-        assert client.server_info.version == metadata.version("soundingline")
-        tools = {tool.name: tool.annotations for tool in (await client.list_tools()).tools}
-        changing = {"question", "submit_answer"}
-        for name, hints in tools.items():
-            assert hints is not None and hints.read_only_hint == (name not in changing), name
-            assert name not in changing or hints.destructive_hint is False
-
-    with serving(folder=RunFolder(tmp_path / "run")) as server:
-        talk(server, door, conversation)
-
-
 @pytest.mark.parametrize("door", ["sse", "streamable", "sessionless"])
 def test_a_question_answered_over_mcp_is_a_trajectory(door, tmp_path):
     folder = RunFolder(tmp_path / "run")
@@ -262,7 +236,7 @@ def test_a_question_answered_over_mcp_is_a_trajectory(door, tmp_path):
     with serving(folder=folder) as server:
         talk(server, door, conversation)
     trajectory = folder.read("q1")
-    assert trajectory is not None and trajectory.status == "completed"
+    assert trajectory.status == "completed"
     assert [call.name for call in trajectory.calls] == ["search"]
     assert trajectory.tiers["cited"] == ("mill",)
 
@@ -303,19 +277,13 @@ def test_top_k_at_mcp_is_one_json_array_whatever_it_holds(door, query, count):
         assert await text(client, "get_document", docid="none") == "null"
         assert (await text(client, "search", query=" ")).startswith("!")
 
+    async def configured(client):
+        return await text(client, "search", query=query)
+
     with serving(interface) as server:
         talk(server, door, conversation)
-
-
-def test_top_k_at_sse_is_as_configured():
-    interface = TopK(k=3)
-
-    async def conversation(client):
-        return await text(client, "search", query="mill")
-
-    with serving(interface) as server:
-        page = talk(server, "sse", conversation)
-    assert page == interface.open(plain_backend(), STORE).call("search", {"query": "mill"}).text
+        page = interface.open(plain_backend(), STORE).call("search", {"query": query}).text
+        assert talk(server, "sse", configured) == page
 
 
 def test_the_record_of_a_json_page_is_what_was_sent(tmp_path):
@@ -331,50 +299,5 @@ def test_the_record_of_a_json_page_is_what_was_sent(tmp_path):
     with serving(TopK(k=2, get_document=True), folder=folder) as server:
         talk(server, "sse at /mcp", conversation)
     trajectory = folder.read("q1")
-    assert trajectory is not None
     assert [call.output for call in trajectory.calls] == sent
     assert len(trajectory.tiers["previewed"]) == 2 and trajectory.tiers["opened"] == ("mill",)
-
-
-class Odd:
-    """Passages, and scores that JSON cannot hold."""
-
-    def search(self, request):
-        rows = [("m1%p0", float("inf")), ("m1%p1", float("nan")), ("m2%p0", 1.5)]
-        return SearchResult([Hit(unit[:2], unit, 1, score) for unit, score in rows])
-
-
-def test_ids_are_those_of_documents_and_scores_without_a_number_are_left_out():
-    passages = {"m1%p0": "A mill.", "m1%p1": "Old.", "m2%p0": "Another."}
-    store = store_of({"m1": "A mill. Old.", "m2": "Another."}, passages)
-    session = BrowseCompPlusTools().open(Odd(), store)
-    result = session.call("search", {"query": "x"})
-    assert json.loads(result.text) == [
-        {"docid": "m1", "snippet": "A mill."},
-        {"docid": "m1", "snippet": "Old."},
-        {"docid": "m2", "score": 1.5, "snippet": "Another."},
-    ]
-    assert list(result.call.shown) == list(passages)
-
-
-def test_a_document_that_is_too_long_is_cut_and_says_so():
-    text = "\n".join(f"line {number}" for number in range(100))
-    store, backend = store_of({"d": text}), WordBackend({"d": text})
-    session = BrowseCompPlusTools(get_document=True, max_bytes=200).open(backend, store)
-    document = json.loads(session.call("get_document", {"docid": "d"}).text)
-    assert document["truncated"] is True and text.startswith(document["text"])
-
-
-def test_a_snippet_is_cut_by_the_tokenizer_that_is_named(tmp_path):
-    path = str(write_tokenizer(tmp_path / "tokenizer.json"))
-    text = "antidisestablishment kings of the king " * 60
-    store, backend = store_of({"d": text}), WordBackend({"d": text})
-    settings = BrowseCompPlusTools.like(TopK(k=1, max_tokens=16, tokenizer=path))
-    result = settings.open(backend, store).call("search", {"query": "king"})
-    tokens = load_tokenizer(path)
-    assert (
-        json.loads(result.text)[0]["snippet"]
-        == tokens.truncate(text, 16)
-        != WORDS.truncate(text, 16)
-    )
-    assert result.call.tokens == tokens.count(result.text)

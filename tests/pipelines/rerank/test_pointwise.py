@@ -11,7 +11,6 @@ from support.llm_server import Say, running_peer
 
 from soundingline.pipelines.rerank.answer_tokens import expected_digit
 from soundingline.pipelines.rerank.pointwise import Pointwise, read_score
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import ModelError, OutOfMoney, Refused, ServerGone, Truncated
 from soundingline.toolkit.llm.openai_chat import OpenAIChat
@@ -143,20 +142,6 @@ def test_the_head_is_ordered_as_far_as_the_money_of_the_question_goes():
         Pointwise(ScriptedPrompts(lambda prompt: OutOfMoney("the run's"))).transform(ranking("a"))
 
 
-def test_an_empty_ranking_stays_empty():
-    model = ScriptedPrompts(lambda prompt: '{"score": 1}')
-    assert Pointwise(model).transform(ranking("a").iloc[:0]).empty and not model.prompts
-
-
-def test_settings_are_checked():
-    with pytest.raises(InputError, match="depth"):
-        Pointwise(depth=0)
-    with pytest.raises(InputError, match="max_characters=0"):
-        Pointwise(max_characters=0)
-    with pytest.raises(InputError, match="is not bound"):
-        Pointwise().transform(ranking("a"))
-
-
 def logs(**shares):
     return {text.strip("_"): math.log(share) for text, share in shares.items()}
 
@@ -266,10 +251,3 @@ def test_a_structured_score_is_a_whole_number_that_the_body_asks_for(peer):
     assert schema["required"] == ["score"] and schema["additionalProperties"] is False
     scored(peer, "a", "b")
     assert "response_format" not in peer.requests[-1].body
-
-
-def test_kinds_of_scores_are_checked():
-    with pytest.raises(InputError, match=r"score is 'likely'\. valid: generated, expected, p_yes"):
-        Pointwise(score="likely")
-    with pytest.raises(InputError, match="score=p_yes requests one token"):
-        Pointwise(score="p_yes", structured=True)

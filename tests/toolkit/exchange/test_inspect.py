@@ -1,7 +1,5 @@
 """Logs of Inspect AI: what we write reads back, what others write becomes a run."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -18,7 +16,7 @@ from soundingline.toolkit.exchange import inspect_ai
 from soundingline.toolkit.exchange.transcript import Transcript, trajectory_of
 
 HEAD = inspect_ai.header(
-    "run",
+    "bm25_tuned/passage",
     created="2026-01-01T00:00:00+00:00",
     identity="abc",
     benchmark="b",
@@ -30,10 +28,10 @@ HEAD = inspect_ai.header(
 )
 
 
-def trajectories(count=3):
+def trajectories():
     """With reasoning, a failed call, malformed arguments, half a surrogate pair, and usage."""
-    made = []
-    for number in range(count):
+    rows = []
+    for number in range(3):
         items = [
             thought(f"I think {number}"),
             search("query", ["a", "b"]),
@@ -42,9 +40,9 @@ def trajectories(count=3):
             answer("x", citing="[a]"),
         ]
         usage = {"input_tokens": 100, "input_tokens_cached": 40, "output_tokens": 7}
-        made.append(trajectory(browsecomp(f"q/{number}", items, usage=usage)))
-    failed = replace(made[-1], status="failed", traceback="Traceback\nValueError: no", source={})
-    return [*made[:-1], failed]
+        rows.append(trajectory(browsecomp(f"q/{number}", items, usage=usage)))
+    failed = replace(rows[-1], status="failed", traceback="Traceback\nValueError: no", source={})
+    return [*rows[:-1], failed]
 
 
 def samples(rows):
@@ -60,10 +58,13 @@ def test_what_we_write_reads_back_as_it_was(tmp_path, name):
     assert list(inspect_ai.read(tmp_path / name)) == rows
 
 
-def test_a_log_has_a_model_with_a_provider_and_the_ids_of_its_samples(tmp_path):
-    """Without them `inspect score` cannot load a log, and `read_eval_log_samples` not read it."""
-    rows = samples(trajectories())
-    inspect_ai.write(tmp_path / "log.json", HEAD, rows)
+def test_a_log_has_what_inspect_needs_to_list_and_load_it(tmp_path):
+    """A name of its pattern, a model with a provider, and the ids of the samples."""
+    name = inspect_ai.log_name(HEAD, "json")
+    assert name == "2026-01-01T00-00-00-00-00_bm25-tuned-passage_abc.json"
+    # The pattern of `inspect_ai.log._file.is_log_file`, version 0.3.285.
+    assert re.match(r"^\d{4}-\d{2}-\d{2}T\d{2}[:-]\d{2}[:-]\d{2}.*$", name)
+    inspect_ai.write(tmp_path / "log.json", HEAD, samples(trajectories()))
     log = json.loads((tmp_path / "log.json").read_text(encoding="utf-8"))
     assert log["eval"]["dataset"]["sample_ids"] == [row["id"] for row in log["samples"]]
     assert log["eval"]["model"] == "none/m"
@@ -74,34 +75,25 @@ def test_a_log_has_a_model_with_a_provider_and_the_ids_of_its_samples(tmp_path):
         assert replies and set(models) == {"none/m"}
 
 
-def test_a_log_has_a_name_under_which_inspect_lists_it():
-    head = json.loads(json.dumps(HEAD))
-    head["eval"]["task"] = "bm25_tuned/passage"
-    name = inspect_ai.log_name(head, "json")
-    assert name == "2026-01-01T00-00-00-00-00_bm25-tuned-passage_abc.json"
-    # The pattern of `inspect_ai.log._file.is_log_file`, version 0.3.285.
-    assert re.match(r"^\d{4}-\d{2}-\d{2}T\d{2}[:-]\d{2}[:-]\d{2}.*$", name)
-
-
 def test_a_log_without_our_key_gives_calls_answer_and_usage():
-    (row, *_) = samples(trajectories())
-    row = json.loads(json.dumps(row | {"store": {}}))
-    recorded = inspect_ai.transcript("log, sample 1", row)
-    again = trajectory_of(recorded, "question?")
+    row = json.loads(json.dumps(samples(trajectories())[0] | {"store": {}}))
+    again = trajectory_of(inspect_ai.transcript("log, sample 1", row), "question?")
     first = trajectories()[0]
     assert [(c.name, c.output, c.shown) for c in again.calls] == [
         (c.name, c.output, c.shown) for c in first.calls
     ]
     assert again.calls[1].error == "tool_error"
-    assert again.answer == first.answer
-    assert again.tiers == first.tiers
-    assert again.usage["input_tokens"] == 100
-    assert again.usage["cached_tokens"] == 40
+    assert (again.answer, again.tiers) == (first.answer, first.tiers)
+    assert (again.usage["input_tokens"], again.usage["cached_tokens"]) == (100, 40)
 
 
 def foreign(**changed):
     """A sample as Inspect's own basic agent leaves it, its texts as attachments."""
     hits = json.dumps([{"docid": "12", "snippet": "text"}])
+    parts = [{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "I look"}]
+    search = {"id": "1", "function": "search", "arguments": {"query": "q"}, "type": "function"}
+    answer = {"answer": "Explanation: [12]\nExact Answer: Ada"}
+    submit = {"id": "2", "function": "submit", "arguments": answer}
     return {
         "id": 7,
         "epoch": 1,
@@ -110,33 +102,9 @@ def foreign(**changed):
         "messages": [
             {"role": "system", "content": "be good"},
             {"role": "user", "content": "?"},
-            {
-                "role": "assistant",
-                "content": [
-                    {"type": "reasoning", "reasoning": "hm"},
-                    {"type": "text", "text": "I look"},
-                ],
-                "tool_calls": [
-                    {
-                        "id": "1",
-                        "function": "search",
-                        "arguments": {"query": "q"},
-                        "type": "function",
-                    }
-                ],
-            },
+            {"role": "assistant", "content": parts, "tool_calls": [search]},
             {"role": "tool", "tool_call_id": "1", "content": "attachment://" + "0" * 32},
-            {
-                "role": "assistant",
-                "content": "",
-                "tool_calls": [
-                    {
-                        "id": "2",
-                        "function": "submit",
-                        "arguments": {"answer": "Explanation: [12]\nExact Answer: Ada"},
-                    }
-                ],
-            },
+            {"role": "assistant", "content": "", "tool_calls": [submit]},
             {"role": "tool", "tool_call_id": "2", "content": "ok"},
         ],
         "attachments": {"0" * 32: hits},
@@ -146,39 +114,39 @@ def foreign(**changed):
     }
 
 
+def imported(**changed):
+    return trajectory_of(inspect_ai.transcript("f", foreign(**changed)), "?")
+
+
 @pytest.mark.parametrize("count", [-5, float("nan"), 10**400, True, "5"])
 def test_an_impossible_count_of_a_foreign_log_is_unknown(count):
     models = {
         "openai/gpt-5": {"input_tokens": 5, "output_tokens": 2},
         "openai/gpt-5-mini": {"input_tokens": 5, "output_tokens": count, "total_cost": 0.5},
     }
-    read = inspect_ai.transcript("f", foreign(model_usage=models))
-    usage = trajectory_of(read, "?").usage
+    usage = imported(model_usage=models).usage
     assert "output_tokens" not in usage and usage["unmetered"] == 1
     assert (usage["input_tokens"], usage["dollars"]) == (10, 0.5)
-
-
-def test_an_agent_that_submits_its_answer_by_a_tool_has_answered():
-    trajectory = trajectory_of(inspect_ai.transcript("f", foreign()), "?")
-    assert trajectory.qid == "7"
-    assert trajectory.answer.exact == "Ada"
-    assert trajectory.tiers["cited"] == ("12",)
-    assert [row.name for row in trajectory.calls] == ["search"]
-    assert trajectory.seconds == 3
 
 
 @pytest.mark.parametrize(
     ("change", "status"),
     [
+        ({}, "completed"),
         ({"error": {"message": "boom"}}, "failed"),
         ({"limit": {"type": "time", "limit": 60}}, "timed_out"),
         ({"limit": {"type": "message", "limit": 10}}, "out_of_turns"),
         ({"limit": {"type": "cost", "limit": 1}}, "out_of_money"),
     ],
 )
-def test_limits_and_errors_become_statuses(change, status):
-    trajectory = trajectory_of(inspect_ai.transcript("f", foreign(**change)), "?")
-    assert trajectory.status == status
+def test_a_foreign_sample_becomes_a_trajectory_with_the_answer_that_its_agent_submits(
+    change, status
+):
+    trajectory = imported(**change)
+    assert (trajectory.qid, trajectory.status, trajectory.seconds) == ("7", status, 3)
+    assert trajectory.answer.exact == "Ada"
+    assert trajectory.tiers["cited"] == ("12",)
+    assert [row.name for row in trajectory.calls] == ["search"]
 
 
 def test_several_epochs_are_refused(tmp_path):
@@ -204,8 +172,7 @@ def test_a_log_as_inspect_compresses_it_is_read(tmp_path):
     path = tmp_path / "log.eval"
     path.write_bytes(raw)
     (recorded,) = inspect_ai.read(path)
-    assert isinstance(recorded, Transcript)
-    assert recorded.qid == "7"
+    assert isinstance(recorded, Transcript) and recorded.qid == "7"
     path.write_bytes(raw.replace(packed[-8:], bytes(8)))
     with pytest.raises(InputError, match=r"damaged|not whole"):
         list(inspect_ai.read(path))
@@ -237,10 +204,10 @@ def test_a_truncated_or_damaged_log_ends_in_one_line(tmp_path, cut, form, noise)
     ),
 )
 def test_messages_of_any_content_are_read_or_refused(place, field, value):
-    content = foreign()
-    content["messages"][place] = {**content["messages"][place], field: value}
+    messages = foreign()["messages"]
+    messages[place] = {**messages[place], field: value}
     try:
-        trajectory_of(inspect_ai.transcript("f", content), "?")
+        imported(messages=messages)
     except InputError as error:
         assert "\n" not in str(error)
 

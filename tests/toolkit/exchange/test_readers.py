@@ -1,10 +1,6 @@
-"""Whatever a file holds, a reader gives a transcript or one line that says what is wrong."""
-
-from __future__ import annotations
+"""Whatever a file contains, a reader gives a transcript or one line that says what is wrong."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,9 +18,8 @@ from soundingline.toolkit.exchange.transcript import (
     trajectory_of,
 )
 from soundingline.toolkit.obfuscation import Canary
-from soundingline.toolkit.trajectory import Trajectory, dump_trajectory, from_record, known_usage
+from soundingline.toolkit.trajectory import dump_trajectory, from_record, known_usage
 
-Reader = Callable[[Iterable[tuple[str, dict[str, Any]]]], Iterator[Transcript | Trajectory]]
 READERS = {"browsecomp_plus": bcp.read, "pi_serini": bcp.read_pi_serini}
 FIELDS = [
     *("query_id", "status", "retrieved_docids", "tool_call_counts", "result", "metadata", "usage"),
@@ -39,7 +34,7 @@ WHOLE = browsecomp("1", [thought("I"), search("q", ["12", "x"]), answer("a", cit
 
 
 def readable(reader, content):
-    """The trajectory of a file, which must be one that can be written and read; None where it was
+    """The trajectory of a file, which must be one that can be written and read; None if it was
     refused, in one line."""
     try:
         (recorded,) = reader([("file.json", content)])
@@ -56,30 +51,25 @@ def readable(reader, content):
 def test_impossible_counts_of_a_foreign_run_are_unknown():
     usage = {"input_tokens": -5, "output_tokens": 7, "included_reasoning_tokens": True}
     trajectory = readable(bcp.read, {**WHOLE, "usage": usage})
-    assert trajectory and trajectory.usage == {"output_tokens": 7, "unmetered": 1}
+    assert trajectory.usage == {"output_tokens": 7, "unmetered": 1}
     assert known_usage(trajectory.usage, "input_tokens") is None
 
 
 @pytest.mark.parametrize("form", READERS)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-@given(field=st.sampled_from(FIELDS), value=JSON)
-def test_a_field_of_any_type_is_read_or_refused(form, field, value):
-    whole = WHOLE if form == "browsecomp_plus" else pi_serini("1", WHOLE["result"])
-    readable(READERS[form], {**whole, field: value})
-
-
-@pytest.mark.parametrize("form", READERS)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    place=st.integers(0, 2),
-    field=st.sampled_from(["type", "tool_name", "arguments", "output"]),
+    field=st.sampled_from(FIELDS),
+    place=st.integers(-3, 2),
+    item=st.sampled_from(["type", "tool_name", "arguments", "output"]),
     value=JSON,
 )
-def test_an_item_of_any_content_is_read_or_refused(form, place, field, value):
-    items = [dict(item) for item in WHOLE["result"]]
-    items[place][field] = value
-    content = browsecomp("1", []) | {"result": items}
-    readable(READERS[form], content if form == "browsecomp_plus" else pi_serini("1", items))
+def test_a_field_or_item_of_any_content_is_read_or_refused(form, field, place, item, value):
+    items = [dict(each) for each in WHOLE["result"]]
+    change = {field: value}
+    if place >= 0:
+        items[place][item], change = value, {}
+    whole = WHOLE | {"result": items} if form == "browsecomp_plus" else pi_serini("1", items)
+    readable(READERS[form], {**whole, **change})
 
 
 @settings(max_examples=150)
@@ -89,17 +79,16 @@ def test_random_bytes_are_refused_in_one_line(tmp_path_factory, content):
     for name in ("run.json", "run.jsonl"):
         (folder / name).write_bytes(content)
         try:
-            for _, content in run_files(run_paths(folder / name)):
-                readable(bcp.read, content)
+            for _, row in run_files(run_paths(folder / name)):
+                readable(bcp.read, row)
         except InputError as error:
             assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize("length", range(0, 690, 37))
+@pytest.mark.parametrize("length", range(0, 690, 115))
 def test_a_truncated_file_is_refused(tmp_path, length):
-    text = json.dumps(WHOLE)
     path = tmp_path / "run.json"
-    path.write_text(text[:length], encoding="utf-8")
+    path.write_text(json.dumps(WHOLE)[:length], encoding="utf-8")
     with pytest.raises(InputError, match=r"run\.json is damaged"):
         list(run_files([path]))
 
@@ -107,13 +96,13 @@ def test_a_truncated_file_is_refused(tmp_path, length):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda kept: kept.update(calls="none"),
-        lambda kept: kept["calls"].append({"output_number": 99}),
-        lambda kept: kept["calls"][0].update(output_number=-1),
-        lambda kept: kept.pop("messages"),
-        lambda kept: kept.update(status="fine"),
-        lambda kept: kept.update(tiers={"seen": []}),
-        lambda kept: kept.update(qid="2"),
+        lambda record: record.update(calls="none"),
+        lambda record: record["calls"].append({"output_number": 99}),
+        lambda record: record["calls"][0].update(output_number=-1),
+        lambda record: record.pop("messages"),
+        lambda record: record.update(status="fine"),
+        lambda record: record.update(tiers={"seen": []}),
+        lambda record: record.update(qid="2"),
     ],
 )
 def test_a_damaged_key_of_ours_is_refused(change):
@@ -142,17 +131,23 @@ def test_a_damaged_key_of_ours_is_refused(change):
         (json.dumps([[[[[[{"docid": "deep"}]]]]]]), []),
     ],
 )
-def test_documents_are_found_in_every_shape_of_output(output, docids):
+def test_documents_are_read_from_every_shape_of_output(output, docids):
     assert docids_shown(output) == docids
 
 
-def test_what_published_traces_hold_as_text_parts_is_one_text():
-    assert output_text([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]) == "a\nb"
-    assert output_text({"docid": 1}) == '{"docid": 1}'
-    assert output_text(None) == ""
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
+        ({"docid": 1}, '{"docid": 1}'),
+        (None, ""),
+    ],
+)
+def test_an_output_is_one_text(output, text):
+    assert output_text(output) == text
 
 
-def test_names_of_tools_of_other_clients_are_ours_and_kept():
+def test_tools_of_other_clients_get_our_names_and_their_own_are_noted():
     hits = json.dumps([{"docid": "d"}])
     items = [
         call("local_knowledge_base_retrieval", {"user_query": "q"}, hits),
@@ -161,7 +156,6 @@ def test_names_of_tools_of_other_clients_are_ours_and_kept():
         said("Exact Answer: x"),
     ]
     trajectory = readable(bcp.read, browsecomp("1", items, retrieved_docids=["d"]))
-    assert trajectory is not None
     assert [row.name for row in trajectory.calls] == ["search", "search", "get_document"]
     assert trajectory.calls[0].notes == {"tool": "local_knowledge_base_retrieval"}
     assert trajectory.tiers["opened"] == ("d",)
@@ -170,23 +164,21 @@ def test_names_of_tools_of_other_clients_are_ours_and_kept():
 def test_an_output_that_is_not_on_record_leaves_the_documents_that_the_file_lists():
     lost = {**search("q", ["a"]), "output": None}
     trajectory = readable(bcp.read, browsecomp("1", [lost, answer("x")], retrieved_docids=["a"]))
-    assert trajectory is not None
     assert trajectory.tiers["previewed"] == ("a",)
     assert trajectory.calls[0].error == "no_output"
     assert trajectory.exposures == ()
 
 
-def test_an_id_with_an_underscore_is_a_passage_only_where_its_document_is_known():
+def test_an_id_with_an_underscore_is_a_passage_only_if_its_document_is_known():
     items = [search("q", ["a_1", "b_2"]), answer("x")]
     plain = readable(bcp.read, browsecomp("1", items))
     passages = readable(bcp.read, browsecomp("1", items, retrieved_docids=["a", "b"]))
-    assert plain is not None and passages is not None
     assert plain.calls[0].shown == ("a_1", "b_2")
     assert passages.calls[0].shown == ("a%p1", "b%p2")
     assert passages.tiers["previewed"] == ("a", "b")
 
 
-def test_published_jsonl_with_text_parts_opens_and_keeps_queries_in_the_clear():
+def test_obfuscated_text_parts_are_decrypted_and_queries_in_the_clear_remain():
     canary = Canary("canary of a test")
     hits = canary.encrypt(
         json.dumps([{"docid": "12", "snippet": "long enough to be told from text"}])
@@ -196,7 +188,6 @@ def test_published_jsonl_with_text_parts_opens_and_keeps_queries_in_the_clear():
         said(canary.encrypt("Explanation: it is so [12]\nExact Answer: x\nConfidence: 5%")),
     ]
     (recorded,) = bcp.read([("f", browsecomp("1", items, retrieved_docids=["12"]))], canary)
-    assert isinstance(recorded, Transcript)
     trajectory = trajectory_of(recorded, "q")
     assert trajectory.calls[0].arguments == {"query": "in the clear"}
     assert trajectory.tiers["previewed"] == ("12",)

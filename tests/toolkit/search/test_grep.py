@@ -19,9 +19,7 @@ from support.served import serving
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.keyword import KeywordAgent
-from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.data import Document, Topic
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.agent_run import _effort
 from soundingline.toolkit.search import Grep
 
@@ -49,6 +47,10 @@ def find(tool, pattern):
     return tool.call("grep", {"reason": "", "pattern": pattern})
 
 
+def mills(count, text="a mill"):
+    return {f"d{number}": Document(f"d{number}", "", text) for number in range(count)}
+
+
 def test_documents_stand_by_number_of_matches_then_in_the_order_of_the_corpus():
     result = find(grep(), "mill")
     assert result.call.ranking == ("river", "mill", "ø")
@@ -72,9 +74,9 @@ def test_what_matches_is_what_matches_in_a_line(texts, pattern):
     corpus = {f"d{number}": Document(f"d{number}", "", text) for number, text in enumerate(texts)}
     expected = {}
     for docid, document in corpus.items():
-        found = [m for line in document.text.split("\n") for m in re.findall(pattern, line)]
-        if found:
-            expected[docid] = float(len(found))
+        matches = [m for line in document.text.split("\n") for m in re.findall(pattern, line)]
+        if matches:
+            expected[docid] = float(len(matches))
     tool = grep(corpus, order="corpus", case_sensitive=True, page=4)
     result = find(tool, pattern)
     assert {hit.docid: hit.score for hit in result.page.hits} == expected
@@ -87,38 +89,25 @@ def test_long_texts_are_searched_to_their_end_and_lines_are_numbered_as_they_are
     result = find(tool, r"\bLine (?:3|1499) of the ølgod")
     hit = result.page.hits[0]
     assert hit.score == 2
-    for shown in hit.snippet.split("\n"):
-        number = int(shown.strip().partition(":")[0])
+    for shown, number in zip(hit.snippet.split("\n"), (4, 1500), strict=True):
         line = {"reason": "", "docid": "d", "offset": number, "limit": 1}
         start = tool.call("read_document", line).page.lines[0][:20]
-        assert shown.partition(": ")[2].startswith(start)
-    assert [line.split(":")[0].strip() for line in hit.snippet.split("\n")] == ["4", "1500"]
+        assert shown.strip().startswith(f"{number}: {start}")
     one_line = "é" * 40_000 + " needle " + "é" * 40_000
     (hit,) = find(grep({"d": Document("d", "", one_line)}), "needle").page.hits
     assert "needle" in hit.snippet and len(hit.snippet) < 300
 
 
-def test_hits_beyond_the_excerpts_are_listed_and_not_previewed():
-    corpus = {f"d{number}": Document(f"d{number}", "", "a mill") for number in range(12)}
-    tool = grep(corpus, excerpt_depth=2)
-    assert len(find(tool, "mill").call.shown) == 5
-    assert tool.exposures.tiers["previewed"] == ("d0", "d1")
-
-
-def test_hits_count_as_shown_and_documents_are_paged_through_and_read():
-    corpus = {f"d{number}": Document(f"d{number}", "", "a mill") for number in range(12)}
-    tool = grep(corpus, page=3)
+def test_documents_are_paged_through_and_those_with_excerpts_are_previewed():
+    tool = grep(mills(12), page=3, excerpt_depth=7)
     first = find(tool, "m.ll")
     assert "1. docid=d0 score=1.0000\n   1: a mill" in first.text
-    tiers = tool.exposures.tiers
-    assert tiers["surfaced"] == tuple(corpus) and tiers["previewed"] == ("d0", "d1", "d2")
     more = first.page.continuation
     rest = tool.call(more.tool, {**more.arguments, "reason": ""})
-    assert rest.call.shown[0] == "d3" and len(tool.exposures.tiers["previewed"]) == 12
-    tool.call("read_document", {"reason": "", "docid": "d5"})
-    assert tool.exposures.tiers["opened"] == ("d5",)
+    assert rest.call.shown == tuple(mills(12))[3:]
+    assert tool.exposures.tiers["previewed"] == tuple(mills(7))
     unknown = tool.call("read_document", {"reason": "", "docid": "d99"})
-    assert unknown.call.error == "unknown_docid" and "Call grep(...) first" in unknown.text
+    assert "Call grep(...) first" in unknown.text
 
 
 @pytest.mark.parametrize(
@@ -128,7 +117,6 @@ def test_hits_count_as_shown_and_documents_are_paged_through_and_read():
         ("mill(?=s)", "bad_pattern", "without look-around"),
         (r"(a)\1", "bad_pattern", "back-references"),
         ("a*", "bad_pattern", "empty string"),
-        ("mill|", "bad_pattern", "empty string"),
         ("x" * 1001, "too_long", "1000 characters"),
         (r"\pL{40}", "too_long", "too large"),
         ("(?:(?:x{900}){900}){900}", "bad_pattern", "repetition"),
@@ -139,11 +127,10 @@ def test_a_wrong_pattern_is_refused_and_exposes_nothing(pattern, code, says):
     result = find(tool, pattern)
     assert result.call.error == code and says in result.text
     assert not any(tool.exposures.tiers.values())
-    assert not find(tool, "mill").failed
 
 
-def test_limits_are_told_and_recorded():
-    corpus = {f"d{number}": Document(f"d{number}", "", "mill " * 9) for number in range(50)}
+def test_limits_are_shown_and_recorded():
+    corpus = mills(50, "mill " * 9)
     few = find(grep(corpus, max_documents=20, max_matches=4), "mill")
     assert few.call.notes == {"documents": 20, "matching": 20, "stopped": "documents"}
     assert few.page.hits[0].score == 4
@@ -193,36 +180,21 @@ def test_a_language_model_searches_by_patterns():
     assert trajectory.status == "completed" and trajectory.tiers["cited"] == ("mill",)
     counts = _effort([trajectory])
     assert (counts["search_calls"], counts["read_calls"]) == ({"q": 1.0}, {"q": 1.0})
-    assert "{question}" in load_prompt("grep").sections["question"]
 
 
-def test_it_is_served_as_other_interfaces_are():
+def test_it_is_served_over_http_and_mcp():
+    arguments = {"reason": "", "pattern": "Torvald|twelve"}
+
+    async def conversation(url):
+        async with mcp.Client(f"{url}/mcp", mode="legacy") as client:
+            return (await client.call_tool("grep", arguments)).content[0].text
+
     with serving(Grep()) as server:
         opened = server.ask("/open")
         assert opened["tools"][0]["name"] == "grep"
-        arguments = {"reason": "", "pattern": "Torvald|twelve"}
         reply = server.ask("/call", session=opened["session"], tool="grep", arguments=arguments)
         assert reply["shown"] == ["mill", "12"] and not reply["error"]
-        status, found = server.post("/pi-serini/search", query="mill", limit=2)
-        assert status == 200 and len(found["hits"]) == 2  # its doors rank as before
-
-
-def test_it_is_served_over_mcp():
-    async def conversation(url):
-        async with mcp.Client(f"{url}/mcp", mode="legacy") as client:
-            tools = [tool.name for tool in (await client.list_tools()).tools]
-            result = await client.call_tool("grep", {"reason": "", "pattern": "Torvald|twelve"})
-            return tools, result.content[0].text
-
-    with serving(Grep()) as server:
-        tools, text = asyncio.run(asyncio.wait_for(conversation(server.url), 60))
-    assert {"grep", "read_search_results", "read_document"} <= set(tools)
+        status, ranked = server.post("/pi-serini/search", query="mill", limit=2)
+        assert status == 200 and len(ranked["hits"]) == 2  # the pipeline ranks as before
+        text = asyncio.run(asyncio.wait_for(conversation(server.url), 60))
     assert "docid=mill" in text and "   1: Grenholm Mill was built by Torvald Brekke." in text
-
-
-@pytest.mark.parametrize(
-    "setting", [{"syntax": "glob"}, {"order": "score"}, {"seconds": 0}, {"lines": -1}, {"page": 0}]
-)
-def test_impossible_settings_are_refused(setting):
-    with pytest.raises(InputError, match=next(iter(setting))):
-        Grep(**setting)

@@ -1,18 +1,19 @@
-"""Pi-Serini's contract over HTTP."""
-
-from __future__ import annotations
+"""The tools of Pi-Serini and BrowseComp-Plus for their own clients."""
 
 import json
 
 import pytest
 from jsonschema import Draft202012Validator
+from support.checkpoints import write_tokenizer
 from support.search import WordBackend, store_of
 from support.served import DOCUMENTS, serving
 
+from soundingline.experiments.serve.browsecomp_plus import BrowseCompPlusTools
 from soundingline.experiments.serve.pi_serini import PiSeriniTools
 from soundingline.toolkit.data import Hit, SearchResult
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.search import RankedBrowsing
+from soundingline.toolkit.search import RankedBrowsing, TopK
+from soundingline.toolkit.tokens import WORDS, load_tokenizer
 
 # The published contract: fields and types; what is optional is absent, never null.
 _NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
@@ -71,31 +72,28 @@ def check(value, schema):
 
 def test_search_and_read_follow_the_contract():
     with serving() as server:
-        page = check(server.ask("/pi-serini/search", query="Grenholm mill", limit=1000), SEARCHED)
+
+        def search(**body):
+            return check(server.ask("/pi-serini/search", **body), SEARCHED)
+
+        def read(schema=READ, **body):
+            return check(server.ask("/pi-serini/read", **body), schema)
+
+        page = search(query="Grenholm mill", limit=1000)
         assert page["hits"][0]["docid"] == "mill" and page["hits"][0]["title"] == "Mill"
         assert "Brekke" in page["hits"][0]["snippet"] and page["hasMore"] is False
         assert len(page["hits"]) == len(DOCUMENTS) - 1
-        some = check(server.ask("/pi-serini/search", query="mill", limit=2, offset=3), SEARCHED)
-        every = server.ask("/pi-serini/search", query="mill", limit=1000)["hits"]
+        some = search(query="mill", limit=2, offset=3)
+        every = search(query="mill", limit=1000)["hits"]
         assert (some["hits"], some["nextOffset"]) == (every[2:4], 5)
-        assert (
-            check(server.ask("/pi-serini/search", query="xyzzy", limit=9), SEARCHED)["hits"] == []
-        )
-        first = check(server.ask("/pi-serini/read", docid="mill", limit=1), READ)
-        assert (first["text"], first["nextOffset"]) == (
-            "Grenholm Mill was built by Torvald Brekke.",
-            2,
-        )
-        rest = check(server.ask("/pi-serini/read", docid="mill", offset=2), READ)
-        assert (rest["text"], rest["truncated"], rest["returnedOffsetEnd"]) == (
-            "It is old.",
-            False,
-            2,
-        )
-        empty = check(server.ask("/pi-serini/read", docid="empty"), READ)
-        past = check(server.ask("/pi-serini/read", docid="mill", offset=50), READ)
+        assert search(query="xyzzy", limit=9)["hits"] == []
+        first, rest = read(docid="mill", limit=1), read(docid="mill", offset=2)
+        assert first["text"] == "Grenholm Mill was built by Torvald Brekke."
+        assert (first["nextOffset"], rest["text"]) == (2, "It is old.")
+        assert (rest["truncated"], rest["returnedOffsetEnd"]) == (False, 2)
+        empty, past = read(docid="empty"), read(docid="mill", offset=50)
         assert empty["text"] == past["text"] == "" and "returnedOffsetStart" not in past
-        check(server.ask("/pi-serini/read", docid="none"), MISSING)
+        read(MISSING, docid="none")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +135,6 @@ def test_a_session_in_the_address_is_recorded(tmp_path):
         status, refusal = server.post(f"/pi-serini/search?session={other}", query="x", limit=1)
         assert (status, refusal["error"]) == (409, "wrong_interface")
     trajectory = folder.read("q1")
-    assert trajectory is not None
     assert [call.name for call in trajectory.calls] == ["search", "read_document"]
     assert len(trajectory.tiers["surfaced"]) == len(DOCUMENTS) - 1
     assert trajectory.tiers["opened"] == ("mill",)
@@ -155,3 +152,60 @@ def test_the_size_of_what_is_read_at_once_is_that_of_the_tool():
         shown += page["text"].split("\n")
         offset = page.get("nextOffset", 0)
     assert shown == text.split("\n")
+
+
+# BrowseComp-Plus.
+
+
+def test_the_searcher_returns_documents_with_their_titles():
+    with serving() as server:
+        hits = server.ask("/browsecomp-plus/search", query="Grenholm mill", k=2)
+        text = f"Mill\n{DOCUMENTS['mill'].text}"
+        assert hits[0] == {"docid": "mill", "score": 2.0, "text": text} and len(hits) == 2
+        document = server.ask("/browsecomp-plus/get_document", docid="mill")
+        assert document == {"docid": "mill", "text": text}
+        assert server.post("/browsecomp-plus/get_document", docid="none") == (200, None)
+
+
+class Odd:
+    """Passages, and scores that JSON cannot hold."""
+
+    def search(self, request):
+        rows = [("m1%p0", float("inf")), ("m1%p1", float("nan")), ("m2%p0", 1.5)]
+        return SearchResult([Hit(unit[:2], unit, 1, score) for unit, score in rows])
+
+
+def test_ids_are_those_of_documents_and_scores_without_a_number_are_left_out():
+    passages = {"m1%p0": "A mill.", "m1%p1": "Old.", "m2%p0": "Another."}
+    store = store_of({"m1": "A mill. Old.", "m2": "Another."}, passages)
+    session = BrowseCompPlusTools().open(Odd(), store)
+    result = session.call("search", {"query": "x"})
+    assert json.loads(result.text) == [
+        {"docid": "m1", "snippet": "A mill."},
+        {"docid": "m1", "snippet": "Old."},
+        {"docid": "m2", "score": 1.5, "snippet": "Another."},
+    ]
+    assert list(result.call.shown) == list(passages)
+
+
+def test_a_document_that_is_too_long_is_cut_and_says_so():
+    text = "\n".join(f"line {number}" for number in range(100))
+    store, backend = store_of({"d": text}), WordBackend({"d": text})
+    session = BrowseCompPlusTools(get_document=True, max_bytes=200).open(backend, store)
+    document = json.loads(session.call("get_document", {"docid": "d"}).text)
+    assert document["truncated"] is True and text.startswith(document["text"])
+
+
+def test_a_snippet_is_cut_by_the_tokenizer_that_is_named(tmp_path):
+    path = str(write_tokenizer(tmp_path / "tokenizer.json"))
+    text = "antidisestablishment kings of the king " * 60
+    store, backend = store_of({"d": text}), WordBackend({"d": text})
+    settings = BrowseCompPlusTools.like(TopK(k=1, max_tokens=16, tokenizer=path))
+    result = settings.open(backend, store).call("search", {"query": "king"})
+    tokens = load_tokenizer(path)
+    assert (
+        json.loads(result.text)[0]["snippet"]
+        == tokens.truncate(text, 16)
+        != WORDS.truncate(text, 16)
+    )
+    assert result.call.tokens == tokens.count(result.text)
