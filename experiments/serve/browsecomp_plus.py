@@ -8,10 +8,10 @@ its readers look for quoted ones.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from soundingline.experiments.serve.sessions import dump_json, finite
+from soundingline.experiments.serve.sessions import dump_json, finite, settings_of
 from soundingline.toolkit.data import DocumentStore, Hit, SearchBackend, SearchRequest, parent
 from soundingline.toolkit.search import Parameter, Tool, ToolError, ToolOutput, ToolSpec, TopK
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage
@@ -29,11 +29,7 @@ class BrowseCompPlusTools(TopK):
     @classmethod
     def like(cls, other: object) -> BrowseCompPlusTools:
         """With the settings of another interface, if that is a `TopK`."""
-        if not isinstance(other, TopK):
-            return cls(get_document=True)
-        return cls(
-            **{field.name: getattr(other, field.name) for field in fields(TopK) if field.init}
-        )
+        return cls(**settings_of(other, TopK) or {"get_document": True})
 
     def tools(self) -> Iterable[Tool]:
         for tool in super().tools():

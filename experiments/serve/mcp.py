@@ -115,7 +115,9 @@ class McpTools:
         session = service.sessions.get(handle) if handle is not None else None
         session = session or service.of_search_id(arguments.get("search_id"))
         if session is None and connection:
-            session = service.of_connection(connection, self._interface, named=self._named)
+            session = service.sessions.of_connection(connection) or service.open(
+                self._interface, connection, named=self._named
+            )
         if name == "question" and service.questions is not None:
             question = await service.next_question(session, self._interface, connection)
             return json.dumps(question, ensure_ascii=False), False

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from soundingline.experiments.serve.sessions import dump_json, finite
+from soundingline.experiments.serve.sessions import dump_json, finite, settings_of
 from soundingline.toolkit.data import Hit, parent
 from soundingline.toolkit.search import Parameter, RankedBrowsing, Tool, ToolOutput, ToolSpec
 from soundingline.toolkit.search.tool import LARGEST_OFFSET, DocumentPage
@@ -27,10 +27,7 @@ class PiSeriniTools(RankedBrowsing):
     @classmethod
     def like(cls, other: object) -> PiSeriniTools:
         """With the settings of another interface, if that is a `RankedBrowsing`."""
-        if not isinstance(other, RankedBrowsing):
-            return cls(excerpt="first_match")
-        named = {each.name for each in fields(RankedBrowsing) if each.init}
-        return cls(**{name: getattr(other, name) for name in named})
+        return cls(**settings_of(other, RankedBrowsing) or {"excerpt": "first_match"})
 
     def tools(self) -> Iterable[Tool]:
         limit = Parameter("limit", "How many, at most.", bounds=(1, LARGEST_OFFSET))

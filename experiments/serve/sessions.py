@@ -10,7 +10,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -73,6 +73,13 @@ def finite(score: float) -> float | None:
     return score if math.isfinite(score) else None
 
 
+def settings_of(tool: object, interface: type[SearchTool]) -> dict[str, Any]:
+    """The settings of a tool that is of this interface; empty for another one."""
+    if not isinstance(tool, interface):
+        return {}
+    return {each.name: getattr(tool, each.name) for each in fields(interface) if each.init}
+
+
 def answer_text(answer: str, explanation: str = "", confidence: float | None = None) -> str:
     """An answer in the three-line format; unchanged if it has the line `Exact Answer:` itself."""
     if not explanation and confidence is None and parse_answer(answer, ()).exact:
@@ -85,22 +92,12 @@ class BytesInFlight:
     larger by itself is served while it is alone. Used on the event loop only."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self.bytes = 0
 
     def fits(self, size: int) -> bool:
         """Whether there is room for so many bytes more."""
-        return not self.bytes or self.bytes + size <= self._limit
-
-    def check(self, size: int) -> None:
-        """`ApiError` if there is no room for so many bytes more."""
-        if not self.fits(size):
-            raise ApiError(
-                503,
-                "busy",
-                f"{self.bytes} bytes of requests and replies are under way, and with {size} more "
-                f"there would be more than {self._limit}. Try again later.",
-            )
+        return not self.bytes or self.bytes + size <= self.limit
 
 
 class Threads:
@@ -427,14 +424,6 @@ class Service:
         self.sessions.add(session)
         return session
 
-    def of_connection(
-        self, connection: str, interface: str = "tool", *, named: bool = False
-    ) -> ClientSession:
-        """The session of a connection, which `open` opens at its first call."""
-        return self.sessions.of_connection(connection) or self.open(
-            interface, connection, named=named
-        )
-
     def of_search_id(self, search_id: object) -> ClientSession | None:
         """The open session whose handle a search id carries, or None."""
         _, _, handle = search_id.rpartition("@") if isinstance(search_id, str) else ("", "", "")
@@ -514,22 +503,17 @@ class Service:
         except ApiError:
             raise
         except Exception as error:
-            if self.questions is not None:
+            if (questions := self.questions) is not None:
+                # The question of a pipeline that fails is recorded as `failed`.
+                trajectory = session.episode.ended_by(error)
+                if stops_run(trajectory.reason):
+                    questions.stopped = trajectory.reason
                 try:
-                    await self._fail(session, error, self.questions)
+                    await questions.record(trajectory)
                 except InputError as unwritten:
                     raise _defect(unwritten) from error
+                self._begin(session, None)
             raise _defect(error) from error
-
-    async def _fail(
-        self, session: ClientSession, error: Exception, questions: QuestionQueue
-    ) -> None:
-        """Record the question of a pipeline that fails as `failed`, with its traceback."""
-        trajectory = session.episode.ended_by(error)
-        if stops_run(trajectory.reason):
-            questions.stopped = trajectory.reason
-        await questions.record(trajectory)
-        self._begin(session, None)
 
     async def next_question(
         self, session: ClientSession | None, interface: str = "tool", connection: str = ""

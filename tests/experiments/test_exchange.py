@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import zipfile
-from datetime import datetime
 from pathlib import Path
 
 import ir_measures
@@ -223,21 +221,6 @@ def test_an_export_names_a_language_model_only_where_the_agent_asked_it(
     assert models == [named] * 6
 
 
-@pytest.mark.parametrize("form", ["inspect", "inspect_json"])
-def test_an_exported_log_is_one_that_inspect_lists_loads_and_reads(working, form):
-    (path,) = exported(working, form).iterdir()
-    if form == "inspect":
-        log = json.loads(zipfile.ZipFile(path).read("header.json"))
-    else:
-        log = read_json(path)
-    time, task, task_id = path.stem.split("_")
-    assert (task, task_id) == ("demo", log["eval"]["task_id"])
-    assert datetime.strptime(time[:19], "%Y-%m-%dT%H-%M-%S")
-    assert log["eval"]["model"] == "none/keyword"
-    ids = list(RunFolder(working / "runs/demo").statuses())
-    assert log["eval"]["dataset"]["sample_ids"] == ids
-
-
 def test_an_export_does_not_replace_what_is_there(working, capsys):
     out = exported(working, "trec")
     before = sorted(out.iterdir())
@@ -281,51 +264,6 @@ def test_a_foreign_run_goes_through_evaluation_and_comparison(working):
     assert run_entry("compare", "runs/demo", "runs/others", "name=compared") == 0
     verdicts = read_json(working / "runs/compared/verdicts.json")
     assert {row["measure"] for row in verdicts} >= {"accuracy", "recall_opened"}
-
-
-def test_traces_that_are_obfuscated_as_published_are_opened_by_their_own_canary(
-    working, monkeypatch, capsys
-):
-    """As the text-ranking study publishes them: outputs and arguments, JSON where they were no
-    text; passages as `browsecomp_plus_<docid>_<n>`."""
-    qids, evidence = world()
-    seen = evidence[qids[0]][0]
-    canary = Canary("a canary of this test's own")
-    content = browsecomp(
-        qids[0],
-        [
-            {"type": "reasoning", "tool_name": None, "arguments": None, "output": ["I think"]},
-            search(
-                "the words that were asked", [f"browsecomp_plus_{seen}_12", "browsecomp_plus_x_0"]
-            ),
-            answer("no", citing=f"[{seen}]" + " and more" * 9),
-        ],
-        retrieved_docids=[seen, "x"],
-    )
-    for item in content["result"]:
-        output = item["output"]
-        text = output if isinstance(output, str) else json.dumps(output)
-        item["output"] = canary.encrypt(text)
-        if item["type"] == "tool_call":
-            item["arguments"] = canary.encrypt(item["arguments"])
-    files = write_files(working / "sealed", [content])
-    monkeypatch.setenv("WRONG", "another canary")
-    for words, says in (
-        ([], "is obfuscated"),
-        (["canary_env=WRONG"], "does not decrypt"),
-        (["canary_env=NONE"], "not set"),
-    ):
-        assert import_run("sealed", files, "browsecomp_plus", *words) == 2
-        assert says in capsys.readouterr().err
-    assert not Path("runs/sealed").exists()
-    monkeypatch.setenv("STUDY_CANARY", "a canary of this test's own")
-    run = imported("sealed", files, "browsecomp_plus", "canary_env=STUDY_CANARY")
-    (trajectory,) = RunFolder(run).trajectories()
-    assert trajectory.calls[0].arguments == {"query": "the words that were asked"}
-    assert trajectory.calls[0].shown == (f"{seen}%p12", "x%p0")
-    assert trajectory.tiers["previewed"] == (seen, "x")
-    assert trajectory.answer.citations == (seen,)
-    assert trajectory.messages[1]["reasoning"] == "I think"
 
 
 def test_a_run_of_pi_serini_keeps_its_tiers_and_counts_no_failed_reading_as_opened(working):
@@ -385,6 +323,9 @@ def test_an_import_that_was_killed_before_its_evaluation_is_repeated(working, ca
         ("changed", "browsecomp_plus", "was changed after it was exported"),
         ("twice", "browsecomp_plus", "a second file of question"),
         ("other questions", "browsecomp_plus", "none of the 1 questions"),
+        ("obfuscated", "browsecomp_plus", "is obfuscated"),
+        ("obfuscated", "browsecomp_plus canary_env=WRONG", "does not decrypt"),
+        ("obfuscated", "browsecomp_plus canary_env=NONE", "not set"),
         *[
             (case, form, "")
             for case in ("cut", "bytes")
@@ -392,7 +333,10 @@ def test_an_import_that_was_killed_before_its_evaluation_is_repeated(working, ca
         ],
     ],
 )
-def test_a_refused_import_ends_in_one_line_and_leaves_no_run(working, case, form, says, capsys):
+def test_a_refused_import_ends_in_one_line_and_leaves_no_run(
+    working, case, form, says, capsys, monkeypatch
+):
+    monkeypatch.setenv("WRONG", "another canary")
     qids, _ = world()
     good = browsecomp(qids[1], [answer("no")])
     if case == "changed":
@@ -402,14 +346,19 @@ def test_a_refused_import_ends_in_one_line_and_leaves_no_run(working, case, form
         content["retrieved_docids"] += ["another"]
         path.write_text(json.dumps(content), encoding="utf-8")
     else:
-        files = {"twice": [good, good], "other questions": [browsecomp("831", [answer("no")])]}
+        sealed = said(Canary("a canary").encrypt("Exact Answer: no" + " and more" * 9))
+        files = {
+            "twice": [good, good],
+            "other questions": [browsecomp("831", [answer("no")])],
+            "obfuscated": [browsecomp(qids[0], [sealed])],
+        }
         shutil.rmtree(working / "refused", ignore_errors=True)
         place = write_files(working / "refused", files.get(case, [good]))
     if case in ("cut", "bytes"):
         content = json.dumps(browsecomp(qids[0], [search("q", ["x"]), answer("no")])).encode()
         (place / "z.json").write_bytes(content[:200] if case == "cut" else b"\xff\xfe{}")
     capsys.readouterr()
-    assert import_run("refused", place, form) == 2
+    assert import_run("refused", place, *form.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("soundingline: ") and says in line
     assert not Path("runs/refused").exists() and not list(Path("runs").glob(".refused*"))
