@@ -1,9 +1,7 @@
-"""BrowseComp-Plus's tools in the form of its own server, and its searcher over HTTP.
-
-`search` returns a JSON array of `{docid, score, snippet}`, also for one hit or none, and
-`get_document` returns `{docid, text}` or null. Ids name documents and are always strings, because
-its readers look for quoted ones.
-"""
+"""BrowseComp-Plus's tools in the form of its own server, and its searcher over HTTP. `search`
+returns a JSON array of `{docid, score, snippet}`, also for one hit or none, and `get_document`
+returns `{docid, text}` or null. Ids name documents and are always strings, because its readers look
+for quoted ones."""
 
 from __future__ import annotations
 
@@ -21,10 +19,8 @@ MOST_HITS = 1000
 
 @dataclass(kw_only=True, eq=False)
 class BrowseCompPlusTools(TopK):
-    """`TopK` with JSON instead of texts.
-
-    A document of more than `max_bytes` is cut to its first lines and has `"truncated": true`.
-    """
+    """`TopK` with JSON instead of texts. A document of more than `max_bytes` is cut to its first
+    lines and has `"truncated": true`."""
 
     @classmethod
     def like(cls, other: object) -> BrowseCompPlusTools:

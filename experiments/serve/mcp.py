@@ -1,9 +1,7 @@
 """The Model Context Protocol over standard streams, server-sent events (SSE) and streamable HTTP.
-
 A connection has its own session. Some clients open a connection for each call, and the newest
 revision of the protocol has none. For them, search ids carry the handle of their session, over HTTP
-if no run is recorded. In a run, they send the handle as the argument `session`.
-"""
+if no run is recorded. In a run, they send the handle as the argument `session`."""
 
 from __future__ import annotations
 
@@ -47,14 +45,9 @@ _WRITES = types.ToolAnnotations(read_only_hint=False, destructive_hint=False)
 
 
 class McpTools:
-    """The tools of one interface for MCP clients, and in a run `question` and `submit_answer`.
-
-    Args:
-        service: the sessions.
-        interface: the name of the interface.
-        handles: whether tools show the argument `session` in a run; they take it in any case.
-        named: whether search ids carry the session's handle if no run is recorded.
-    """
+    """The tools of one interface for MCP clients, and in a run `question` and `submit_answer`. With
+    `handles`, tools show the argument `session` in a run; they take it in any case. Search ids of
+    `named` tools carry the session's handle if no run is recorded."""
 
     def __init__(
         self, service: Service, interface: str, *, handles: bool = False, named: bool = False

@@ -1,9 +1,7 @@
-"""Pi-Serini's contract of a search backend, for its own client: JSON over HTTP.
-
-The client keeps rankings, pages and cuts by itself, so that what its agent saw of a ranking is not
-known here: a search counts as surfaced, and only what is read counts as opened. Optional fields are
-absent, never null. Ids name documents, each once in a ranking, at its best passage.
-"""
+"""Pi-Serini's contract of a search backend, for its own client: JSON over HTTP. The client keeps
+rankings, pages and cuts by itself, so that what its agent saw of a ranking is not known here: a
+search counts as surfaced, and only what is read counts as opened. Optional fields are absent, never
+null. Ids name documents, each once in a ranking, at its best passage."""
 
 from __future__ import annotations
 

@@ -102,11 +102,8 @@ class BytesInFlight:
 
 class Threads:
     """Runs searches in `count` threads, which are started here: starting one delays every request.
-    Used on the event loop only.
-
     A result goes straight to the event loop's future; with an executor's future and its lock
-    between them, handing work over takes twice as long.
-    """
+    between them, handing work over takes twice as long. Used on the event loop only."""
 
     def __init__(self, count: int) -> None:
         self._queue: SimpleQueue[_Work] = SimpleQueue()
@@ -234,17 +231,11 @@ class QuestionQueue:
 
 @dataclass(eq=False)
 class ClientSession:
-    """One client's session: its tools, and the question that it answers.
-
-    Attributes:
-        tool: the tool as configured, of which each question gets a copy with its own state.
-        episode: the state of the tool and, in a run, what becomes the trajectory.
-        connection: the name of the connection that the session belongs to, if any.
-        handle: the name of the session, which nobody can guess.
-        turn: held by the call that is served.
-        waiting: the number of calls that are served or wait for `turn`.
-        left: whether its connection has ended, so that only search ids lead to it.
-    """
+    """One client's session: its tools, and the question that it answers. `tool` is the tool as
+    configured, of which each question gets a copy with its own state. Nobody can guess the
+    `handle`. The call that is served holds `turn`; `waiting` counts the calls that are served or
+    wait for it. A session that was `left` has lost its connection, so that only search ids lead to
+    it."""
 
     tool: SearchTool
     episode: Episode
@@ -271,16 +262,9 @@ class ClientSession:
 
 
 class SessionTable:
-    """The open sessions. Used on the event loop only.
-
-    A session that was left (its connection has ended, but search ids still lead to it) is closed if
-    a new one needs its place, the least recently used first.
-
-    Args:
-        limit: the number of sessions that may be open.
-        idle_seconds: a session that is unused for so long is closed.
-        ended: called with each session that is closed.
-    """
+    """The open sessions, at most `limit`. One that is unused for `idle_seconds` is closed; one that
+    was left is closed if a new one needs its place, the least recently used first. `ended` is
+    called with each session that is closed. Used on the event loop only."""
 
     def __init__(
         self, limit: int, idle_seconds: float, ended: Callable[[ClientSession], None]
@@ -380,8 +364,7 @@ class Service:
     Args:
         interfaces: the tools that a session can be opened with, by name.
         backend: returns the pipeline of a question by its id; of the empty one, that of none.
-        store: the documents.
-        options: the bounds.
+        store, options: the documents, and the bounds.
         questions: the run, if one is recorded. A session then has tools only while it has a
             question, and each answer becomes a trajectory.
         ledger: where the stages of the pipeline record their requests.

@@ -1,10 +1,7 @@
-"""Foreign run files, the transcripts that they hold, and the trajectories that these become.
-
-A reader of a format makes a `Transcript` of each question, and `trajectory_of` turns it into a
-`Trajectory`. A file that we wrote also contains our own record of the question (`embed_record`),
-because no foreign format has a place for rankings, exposures and seconds. It reads back as the same
-trajectory (`extract_record`).
-"""
+"""Foreign run files, the transcripts that they hold, and the trajectories that these become. A file
+that we wrote also contains our own record of the question (`embed_record`), because no foreign
+format has a place for rankings, exposures and seconds. It reads back as the same trajectory
+(`extract_record`)."""
 
 from __future__ import annotations
 
@@ -119,16 +116,13 @@ class Transcript:
     """One question of a foreign run.
 
     Args:
-        qid: the id of the question.
-        steps: what the agent did, in order.
+        qid, steps: the id of the question, and what the agent did, in order.
         status: how the question ended, in the words of the file.
         source: facts about the file, and the fields that the format's own evaluator reads.
-        surfaced: ids of whole rankings, where the file lists them for the question.
-        previewed: ids that pages showed, where the file lists them for the question. They count if
-            the output of a search is missing.
+        surfaced, previewed: ids of whole rankings, and ids that pages showed, where the file lists
+            them for the question. The latter count if the output of a search is missing.
         usage: tokens and dollars as in the file, impossible numbers included.
-        seconds: the duration of the question; 0 if unknown.
-        started: the time of its start in ISO 8601; empty if unknown.
+        seconds, started: duration, and time of the start in ISO 8601; 0 and empty if unknown.
     """
 
     qid: str
