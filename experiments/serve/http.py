@@ -253,7 +253,8 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
 async def _pi_serini(service: Service, tool: str, body: _Body, handle: str | None) -> Response:
     arguments = body.model_dump(exclude_unset=True)
     if handle is None:
-        result = await service.call_once("pi_serini", tool, arguments)
+        call = service.tool("pi_serini").call
+        result = await service.run(lambda: call(tool, arguments))
     else:
         session = service.sessions.get(handle)
         if not isinstance(session.tool, pi_serini.PiSeriniTools):

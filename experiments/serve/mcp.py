@@ -88,9 +88,11 @@ class McpTools:
         self, context: Any, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         try:
-            text, failed = await self._serve(
-                _connection_of(context), params.name, dict(params.arguments or {})
-            )
+            connection = context.lifespan_context  # the name of a connection, if it has one
+            if not isinstance(connection, str):
+                headers = getattr(context.request, "headers", {})
+                connection = str(headers.get(_CONNECTION_HEADER, ""))
+            text, failed = await self._serve(connection, params.name, dict(params.arguments or {}))
             limit = self._service.options.max_result_bytes
             if len(text) > limit:
                 raise ApiError(500, "too_large", f"the result is larger than {limit}")
@@ -125,8 +127,14 @@ class McpTools:
                 "session that it gives with each call",
             )
         if name == "submit_answer" and service.questions is not None:
-            answer = await service.submit(session, _answer(arguments))
-            return json.dumps(answer, ensure_ascii=False), False
+            answer, explanation = arguments.get("answer"), arguments.get("explanation") or ""
+            confidence = arguments.get("confidence")
+            if not isinstance(answer, str) or not isinstance(explanation, str):
+                raise ApiError(400, "wrong_type", "answer and explanation are texts")
+            if confidence is not None and not (is_number(confidence) and 0 <= confidence <= 100):
+                raise ApiError(400, "wrong_type", "confidence is a number from 0 to 100")
+            text = answer_text(answer, explanation, confidence)
+            return json.dumps(await service.submit(session, text), ensure_ascii=False), False
         try:
             result = await service.call(session, name, arguments)
         finally:
@@ -267,14 +275,6 @@ async def serve_stdio(service: Service) -> None:
         await server.run(reading, writing, server.create_initialization_options())
 
 
-def _connection_of(context: Any) -> str:
-    """The name of a call's connection; empty if the transport has none."""
-    if isinstance(context.lifespan_context, str):
-        return context.lifespan_context
-    headers = getattr(context.request, "headers", {})
-    return str(headers.get(_CONNECTION_HEADER, ""))
-
-
 def _shorten_log(record: logging.LogRecord) -> bool:
     """Filter the SDK's log. A message that is no JSON-RPC is the client's mistake and gets one
     line; a client that has gone while it sent one gets none."""
@@ -287,16 +287,6 @@ def _shorten_log(record: logging.LogRecord) -> bool:
 
 for _name in ("mcp.server.sse", "mcp.server.streamable_http"):
     logging.getLogger(_name).addFilter(_shorten_log)
-
-
-def _answer(arguments: Mapping[str, Any]) -> str:
-    answer, explanation = arguments.get("answer"), arguments.get("explanation") or ""
-    confidence = arguments.get("confidence")
-    if not isinstance(answer, str) or not isinstance(explanation, str):
-        raise ApiError(400, "wrong_type", "answer and explanation are texts")
-    if confidence is not None and not (is_number(confidence) and 0 <= confidence <= 100):
-        raise ApiError(400, "wrong_type", "confidence is a number from 0 to 100")
-    return answer_text(answer, explanation, confidence)
 
 
 def _mcp_tool(spec: Mapping[str, Any], more: Mapping[str, Any]) -> types.Tool:

@@ -397,7 +397,7 @@ class Service:
         """Open a session without a question, which belongs to the `connection` if there is one.
         Search ids of a `named` one carry its handle (`s1@<handle>`)."""
         self.sessions.make_room()
-        tool = self._tool(interface)
+        tool = self.tool(interface)
         session = ClientSession(
             self.interfaces[interface], Episode(_NO_TOPIC, tool), connection=connection
         )
@@ -418,18 +418,13 @@ class Service:
 
     def specs(self, interface: str) -> list[dict[str, Any]]:
         """The schemas of an interface's tools."""
-        return self._tool(interface).specs()
+        return self.tool(interface).specs()
 
     async def call(
         self, session: ClientSession, name: str, arguments: Any, reasoning: str = ""
     ) -> ToolResult:
         """Serve a tool call of a session. `reasoning` is what the agent thought before it."""
         return await self._threads.complete(self._call(session, name, arguments, reasoning))
-
-    async def call_once(self, interface: str, name: str, arguments: Any) -> ToolResult:
-        """Serve a tool call that belongs to no session."""
-        tool = self._tool(interface)
-        return await self.run(lambda: tool.call(name, arguments))
 
     async def run(self, function: Callable[[], T]) -> T:
         """What `function`, which belongs to no session, returns, in a thread; `ApiError` for what
@@ -575,7 +570,7 @@ class Service:
         tool = session.tool.open(self._backend_of(topic.qid if topic else ""), self.store)
         session.topic, session.episode, session.calls = topic, Episode(topic or _NO_TOPIC, tool), 0
 
-    def _tool(self, interface: str) -> SearchTool:
+    def tool(self, interface: str) -> SearchTool:
         """A new tool of an interface, without a question."""
         if interface not in self.interfaces:
             names = ", ".join(self.interfaces)

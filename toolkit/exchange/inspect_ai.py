@@ -191,7 +191,14 @@ def sample(
     model = f"{_PROVIDER}{model}"
     messages = sample_messages(trajectory)
     attachments: dict[str, str] = {}
-    pool = [_with_attachments(message, attachments) for message in messages]
+    pool = []
+    for message in messages:
+        content = message["content"]
+        if isinstance(content, str) and len(content) > _LONG:
+            name = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:32]
+            attachments[name] = content
+            content = f"attachment://{name}"
+        pool.append({**message, "content": content})
     outputs = [message["content"] for message in messages if message["role"] == "tool"]
     try:
         began = datetime.fromisoformat(trajectory.started)
@@ -262,15 +269,6 @@ def sample_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
             row["role"] = role if role in ("system", "user") else "user"
         rows.append(row)
     return rows
-
-
-def _with_attachments(message: Mapping[str, Any], attachments: dict[str, str]) -> dict[str, Any]:
-    content = message["content"]
-    if not isinstance(content, str) or len(content) <= _LONG:
-        return dict(message)
-    name = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:32]
-    attachments[name] = content
-    return {**message, "content": f"attachment://{name}"}
 
 
 def _model_usage(trajectory: Trajectory, model: str) -> dict[str, dict[str, float]]:

@@ -371,7 +371,16 @@ def _docids(output: Any, levels: int) -> Iterator[str]:
     if levels == 0:
         return
     if isinstance(output, str):
-        yield from _docids_in_text(output, levels)
+        if output.lstrip()[:1] in ("[", "{"):
+            try:
+                yield from _docids(json.loads(output), levels - 1)
+                return
+            except (ValueError, RecursionError):
+                pass
+        if '"docid"' in output:
+            yield from (quoted or number for quoted, number in _DOCID.findall(output))
+        else:
+            yield from _PAGE_LINE.findall(output)
     elif isinstance(output, list):
         for item in output:
             yield from _docids(item, levels - 1)
@@ -379,23 +388,10 @@ def _docids(output: Any, levels: int) -> Iterator[str]:
         if isinstance(docid := output.get("docid"), (str, int)) and not isinstance(docid, bool):
             yield str(docid)
         elif is_text_part(output):
-            yield from _docids_in_text(output["text"], levels)
+            yield from _docids(output["text"], levels)
         for name in _LISTS:
             if isinstance(output.get(name), list):
                 yield from _docids(output[name], levels - 1)
-
-
-def _docids_in_text(text: str, levels: int) -> Iterator[str]:
-    if text.lstrip()[:1] in ("[", "{"):
-        try:
-            yield from _docids(json.loads(text), levels - 1)
-            return
-        except (ValueError, RecursionError):
-            pass
-    if '"docid"' in text:
-        yield from (quoted or number for quoted, number in _DOCID.findall(text))
-    else:
-        yield from _PAGE_LINE.findall(text)
 
 
 def _messages(steps: Sequence[Step], question: str) -> Iterator[dict[str, Any]]:

@@ -68,7 +68,6 @@ class EvidenceLocator(Protocol):
     ) -> list[list[list[Located]]]:
         """By document, then by requirement: at most `most` passages, best first; `KeyError` for an
         unknown document."""
-        ...
 
 
 @dataclass(frozen=True)

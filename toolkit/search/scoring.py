@@ -93,29 +93,23 @@ class RequirementScorer(Protocol):
     @property
     def needs_llm(self) -> bool:
         """Whether it needs a language model."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """Equal fingerprints give equal scores; `InputError` if a file cannot be read."""
-        ...
 
     @property
     def counts(self) -> Mapping[str, float]:
         """Requests and irregularities so far, by name."""
-        ...
 
     def bind(self, resources: ScorerResources) -> RequirementScorer:
         """A copy that works with `resources`."""
-        ...
 
     def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
         """One score for each candidate, in order."""
-        ...
 
     def close(self) -> None:
         """Close connections."""
-        ...
 
 
 @dataclass(frozen=True)
