@@ -227,8 +227,8 @@ def sample(
     }
     if trajectory.status == "failed":
         text = trajectory.traceback
-        message = (text.strip().splitlines() or [trajectory.reason])[-1]
-        row["error"] = {"message": message, "traceback": text, "traceback_ansi": text}
+        last = (text.strip().splitlines() or [trajectory.reason])[-1]
+        row["error"] = {"message": last, "traceback": text, "traceback_ansi": text}
     return {**row, "attachments": attachments, "events_data": {"messages": pool, "calls": []}}
 
 
