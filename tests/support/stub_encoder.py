@@ -1,7 +1,5 @@
 """Encoders without a model: vectors that are drawn by the length of a text."""
 
-from __future__ import annotations
-
 import numpy as np
 
 
