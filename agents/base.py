@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from soundingline.agents.simulated_reader import SimulatedReader
 from soundingline.toolkit.corpus.resolve import Resolver
@@ -31,6 +31,7 @@ from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import Continuation, ToolResult
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Answer, Trajectory
 
+T = TypeVar("T")
 Clock = Callable[[], float]
 End = tuple[str, str]  # the status and the reason with which a question ends
 
@@ -45,14 +46,13 @@ class Budget:
         steer_at: a share of `seconds`, above 0 and at most 1 (1: the model is never informed).
         turns: replies in which the model may call tools.
         tool_calls: tool calls, refused ones included.
-        output_tokens: tokens of all replies together, reasoning included. Checked between replies.
+        output_tokens: tokens of all replies, reasoning included. Checked between replies.
         context_window: tokens that the transcript may take, by the server's counts and our
             estimate of what came since. The larger of `answer_tokens` and the longest reply that a
             request asks for stays free.
         answer_tokens: tokens of the window that are reserved for the answer. 0 reserves nothing:
             replies are shortened to what is left until none fits.
-        dollars: cost of a question. Needs a known price.
-        run_dollars: cost of the run. Needs a known price.
+        dollars, run_dollars: cost of a question and of the run. Need a known price.
 
     When a limit other than `seconds` is reached, the model is asked once more, without tools, for
     its final answer. Each limit has an exit status of its own.
@@ -90,25 +90,24 @@ class Budget:
         """Whether `steer_at` of the time is over after so many seconds."""
         return self.seconds is not None and seconds >= self.steer_at * self.seconds
 
+    def seconds_left(self, seconds: float) -> float | None:
+        """The seconds that are left after so many. None without a limit."""
+        return None if self.seconds is None else self.seconds - seconds
+
 
 @dataclass(frozen=True)
 class RunResources:
     """What only a run can provide to its agent.
 
     Args:
-        budget: the limits of a question.
         ledger: where requests are recorded. None: a new ledger.
-        model: the language model. None before it runs, or if the run has none.
+        model: None before it runs, or if the run has none.
         settings: how the model samples.
-        price: the price of the model's tokens.
-        document_frequency: word -> number of documents of the collection that contain it. None if
-            that is not known.
-        documents: the number of documents of the collection. None if that is not known.
+        document_frequency: word -> number of documents of the collection that contain it, and
+        documents: the number of documents. None if that is not known.
         resolver: makes, at its first use, what maps titles, urls and identifiers to documents.
-        simulated_reader: a simulation that reads in place of a model. None if the benchmark does
-            not know the facts that its questions need.
-        rounds: question id -> the file of its finished rounds, for agents that work in rounds.
-            None: rounds are not saved.
+        simulated_reader: None if the benchmark does not know the facts that its questions need.
+        rounds: question id -> the file of its finished rounds. None: rounds are not saved.
     """
 
     budget: Budget
@@ -146,8 +145,8 @@ class Agent(ABC):
     requires_llm: ClassVar[bool] = False
     """Whether the agent cannot work without a language model."""
     accepts_llm: ClassVar[bool] = False
-    """Whether the agent asks a language model if the run has one. If not, the run starts no model
-    for it, and its settings are not part of the run's name."""
+    """Whether the agent asks the run's language model. If not, the run starts none for it, and the
+    model's settings are not part of the run's name."""
     reads_document_frequencies: ClassVar[bool] = False
     """Whether the agent reads the collection's document frequencies, which need an index."""
     calls_tools: ClassVar[bool] = True
@@ -177,11 +176,7 @@ class Episode:
     """One question at work: its messages in the function-calling format (question, tool calls of
     the assistant, tool results, final answer), its answer and its status.
 
-    Args:
-        topic: the question.
-        tool: the session of the question.
-        opening: the messages at the start. None: the question as a message of the user.
-        clock: returns seconds.
+    `opening` are the messages at the start; None: the question as a message of the user.
 
     Example:
         >>> episode = Episode(topic, tool)
@@ -225,7 +220,7 @@ class Episode:
         """Search with whatever tool of the interface takes a query. None if the tool refuses.
         `InputError` if the interface has no such tool."""
         name, argument = search_tool_of(self.tool)
-        return self._call(name, {argument: query}, reason)
+        return _unless_failed(self.call(name, {argument: query}, reason=reason))
 
     def read(self, unit_id: str, reason: str) -> ToolResult | None:
         """Read a document from where the tool begins. None if the tool refuses, or if the interface
@@ -233,25 +228,24 @@ class Episode:
         if self.tool.read_tool is None:
             return None
         name, argument = self.tool.read_tool
-        return self._call(name, {argument: unit_id}, reason)
+        return _unless_failed(self.call(name, {argument: unit_id}, reason=reason))
 
     def follow(self, continuation: Continuation, reason: str) -> ToolResult | None:
         """Open what follows a page. None if the tool refuses."""
-        return self._call(continuation.tool, continuation.arguments, reason)
-
-    def _call(self, name: str, arguments: Mapping[str, Any], reason: str) -> ToolResult | None:
-        extra = {"reason": reason} if name in self._tools_with_reasons else {}
-        result = self.call(name, {**extra, **arguments}, content=reason)
-        return None if result.failed else result
+        result = self.call(continuation.tool, continuation.arguments, reason=reason)
+        return _unless_failed(result)
 
     @cached_property
     def _tools_with_reasons(self) -> set[str]:
-        functions = [spec.get("function", spec) for spec in self.tool.specs()]
-        return {f["name"] for f in functions if "reason" in f["parameters"]["properties"]}
+        specs = self.tool.specs()
+        return {spec["name"] for spec in specs if "reason" in spec["parameters"]["properties"]}
 
-    def call(self, name: str, arguments: Mapping[str, Any], *, content: str = "") -> ToolResult:
-        """Call a tool. The messages record the call, with `content`, and the result."""
-        identifier = self._request(name, arguments, content)
+    def call(self, name: str, arguments: Mapping[str, Any], *, reason: str = "") -> ToolResult:
+        """Call a tool. The messages record the call and the result. `reason` is the text of the
+        call's message, and an argument of the call if the tool takes it."""
+        if reason and name in self._tools_with_reasons:
+            arguments = {"reason": reason, **arguments}
+        identifier = self._request(name, arguments, reason)
         result = self.tool.call(name, arguments)
         self.add_result(identifier, result)
         return result
@@ -294,18 +288,17 @@ class Episode:
         was reached, also by a stage of the pipeline. Otherwise it is `failed`, with the traceback,
         and with the error's `code` as the reason if it has one."""
         if isinstance(error, OutOfMoney):
-            status, reason = out_of_money(error)
-            self.conclude("", status=status, reason=reason)
+            self.status, self.reason = out_of_money(error)
             return self.trajectory()
-        lines = "".join(traceback.format_exception(error))
-        return self.trajectory(failure=lines, reason=str(getattr(error, "code", "")) or "defect")
+        self.status, self.reason = "failed", str(getattr(error, "code", "")) or "defect"
+        return self.trajectory("".join(traceback.format_exception(error)))
 
-    def trajectory(self, *, failure: str = "", reason: str = "") -> Trajectory:
-        """All that happened. `failure` is a traceback, and makes the status `failed`."""
+    def trajectory(self, failure: str = "") -> Trajectory:
+        """All that happened; `failure` is the traceback of a question that failed."""
         return Trajectory(
             qid=self.topic.qid,
             question=self.topic.text,
-            status="failed" if failure else self.status,
+            status=self.status,
             answer=self.answer,
             messages=tuple(self.messages),
             calls=tuple(self.tool.calls),
@@ -315,10 +308,14 @@ class Episode:
             started=self._started,
             seconds=self.seconds,
             traceback=failure,
-            reason=reason or self.reason,
+            reason=self.reason,
             warnings=tuple(self.warnings),
             rounds=tuple(self.rounds),
         )
+
+
+def _unless_failed(result: ToolResult) -> ToolResult | None:
+    return None if result.failed else result
 
 
 async def run_episode(
@@ -350,6 +347,31 @@ def search_tool_of(tool: SearchTool) -> tuple[str, str]:
             "tool=grep set tool.syntax=words",
         )
     return search
+
+
+def needed_arguments(spec: Mapping[str, Any]) -> list[str]:
+    """The arguments that a call of a tool must give."""
+    properties = spec["parameters"]["properties"]
+    return [name for name, schema in properties.items() if "null" not in schema["type"]]
+
+
+class OutOfTime(Exception):
+    """The question's seconds are over."""
+
+
+async def within(work: Awaitable[T], seconds: float | None) -> T:
+    """The result of `work`, or `OutOfTime`. Unlike `asyncio.wait_for`, it does not mistake a
+    time-out that `work` itself raises for its own. A thread cannot be stopped and runs on."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=None if seconds is None else max(0.0, seconds))
+        if not task.done():
+            raise OutOfTime
+    except (asyncio.CancelledError, OutOfTime):
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+    return task.result()
 
 
 def out_of_money(error: OutOfMoney) -> End:

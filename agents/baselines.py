@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from soundingline.agents.base import (
     Agent,
     Clock,
     Episode,
-    RunResources,
     run_episode,
     search_tool_of,
 )
 from soundingline.agents.chat import ChatAgent
-from soundingline.toolkit.corpus.resolve import AMBIGUOUS, UNRESOLVED, Resolution, Resolver
+from soundingline.toolkit.corpus.resolve import AMBIGUOUS, UNRESOLVED, Resolver
 from soundingline.toolkit.data import Topic, parent
 from soundingline.toolkit.errors import check_int
 from soundingline.toolkit.search.answers import format_answer, list_part
@@ -27,6 +26,7 @@ from soundingline.toolkit.trajectory import Answer, Trajectory
 MOST_MATCHES = 3  # documents that one line can stand for
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class OneShotAgent(Agent):
     """Searches for the question as it is, and lists the ranking: what a pipeline reaches without an
     agent.
@@ -38,7 +38,6 @@ class OneShotAgent(Agent):
 
     Args:
         listed: the number of documents in the list.
-        clock: returns seconds.
 
     Example:
         >>> asyncio.run(OneShotAgent(listed=10).run(topic, tool)).answer.documents
@@ -47,10 +46,11 @@ class OneShotAgent(Agent):
 
     name = "one_shot"
 
-    def __init__(self, *, listed: int = 50, clock: Clock = time.monotonic) -> None:
-        check_int("listed", listed)
-        self.listed = listed
-        self._clock = clock
+    listed: int = 50
+    clock: Clock = time.monotonic
+
+    def __post_init__(self) -> None:
+        check_int("listed", self.listed)
 
     def check_tool(self, tool: SearchTool) -> None:
         """See `Agent`: one of the tools must take a query."""
@@ -58,7 +58,7 @@ class OneShotAgent(Agent):
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question with a list of documents."""
-        return await run_episode(topic, tool, self._work, clock=self._clock)
+        return await run_episode(topic, tool, self._work, clock=self.clock)
 
     async def _work(self, episode: Episode) -> None:
         # In a thread, because a stage of the pipeline may wait for a language model.
@@ -71,6 +71,7 @@ class OneShotAgent(Agent):
         episode.finish(format_answer("The ranking of one search.", "", None, (), documents))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ClosedBookAgent(ChatAgent):
     """A `ChatAgent` without tools: what the language model answers from its own knowledge.
 
@@ -90,30 +91,14 @@ class ClosedBookAgent(ChatAgent):
     name = "closed_book"
     calls_tools = False
 
-    def __init__(
-        self,
-        *,
-        prompt: str = "closed_book",
-        answer_extra: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(prompt=prompt, answer_extra=answer_extra, **options)
-        self._resolver: Callable[[], Resolver] | None = None
-
-    def bind(self, resources: RunResources) -> ClosedBookAgent:
-        """See `ChatAgent`. The resolver is bound as well."""
-        bound = cast(ClosedBookAgent, super().bind(resources))
-        bound._resolver = resources.resolver
-        return bound
+    prompt: str = "closed_book"
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
-        """See `ChatAgent`."""
-        prompt = self._settings.prompt
-        tool.block(prompt.sections["blocked"])
-        resolver = self._resolver if prompt.asks_for_list else None
+        tool.block(self.texts.sections["blocked"])
+        resolver = self.resources.resolver if self.texts.asks_for_list else None
         session = cast(SearchTool, WithoutTools(tool, resolver))
-        opening = prompt.opening(topic.text)
-        return await run_episode(topic, session, self._work, opening=opening, clock=self._clock)
+        opening = self.texts.opening(topic.text)
+        return await run_episode(topic, session, self._work, opening=opening, clock=self.clock)
 
 
 class WithoutTools:
@@ -154,14 +139,11 @@ def resolve_listed_titles(listed: str, resolver: Resolver, most: int = 1000) -> 
     resolutions = resolver.resolve_lines("\n".join(lines[:most]))
     documents: dict[str, None] = {}
     for number, resolution in enumerate(resolutions, start=1):
-        documents.update(dict.fromkeys(_matches(resolution, number)))
+        if resolution.docid:
+            matches: Sequence[str] = [resolution.docid]
+        elif len(resolution.candidates) > MOST_MATCHES:
+            matches = [f"{AMBIGUOUS}{number}"]
+        else:
+            matches = resolution.candidates or [f"{UNRESOLVED}{number}"]
+        documents.update(dict.fromkeys(matches))
     return tuple(documents)
-
-
-def _matches(resolution: Resolution, number: int) -> Sequence[str]:
-    """The entries of the list for the line of that number."""
-    if resolution.docid:
-        return [resolution.docid]
-    if len(resolution.candidates) > MOST_MATCHES:
-        return [f"{AMBIGUOUS}{number}"]
-    return resolution.candidates or [f"{UNRESOLVED}{number}"]

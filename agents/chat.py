@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from typing_extensions import Self
 
 from soundingline.agents.base import (
     Agent,
     Budget,
     Clock,
     Episode,
+    OutOfTime,
     RunResources,
+    needed_arguments,
     run_episode,
+    within,
 )
-from soundingline.agents.conversation import ChatSettings, Conversation, NoAnswer, OutOfTime
+from soundingline.agents.context_window import ContextWindow, message_bytes
 from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
-from soundingline.toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncated
+from soundingline.toolkit.llm.errors import ContextOverflow, ModelError, OutOfMoney, Truncated
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
-from soundingline.toolkit.llm.messages import ChatModel, SamplingParams
+from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams, Turn, user
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
+from soundingline.toolkit.search.answers import follows_format
 from soundingline.toolkit.search.session import SearchTool
-from soundingline.toolkit.trajectory import Trajectory
+from soundingline.toolkit.search.tool import call_text
+from soundingline.toolkit.trajectory import NO_FORMAT, Trajectory
 
+T = TypeVar("T")
 # A model that calls closed tools in so many turns will not answer.
 _MOST_REFUSED_TURNS = 3
+_MOST_FORCED = 3  # requests of a question that force a search, which some servers ignore
+_BYTES_PER_TOKEN = 3  # of a reply that the server does not count
 # Budgets that leave room for one reply more than the answer.
 _ROOM_LEFT = ("turns", "tool_calls")
 _STATUS = {
@@ -41,6 +53,15 @@ _STATUS = {
 }
 
 
+class NoAnswer(Exception):
+    """The model was asked again and its reply was of no use again; `code` names the reason."""
+
+    def __init__(self, code: str, what: str) -> None:
+        super().__init__(what)
+        self.code = code
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class ChatAgent(Agent):
     """ReAct over tool calls (Yao et al., 2023), with the rules of a prompt.
 
@@ -56,9 +77,7 @@ class ChatAgent(Agent):
             answer.
         first_call: `search` if the first call must be a search; a model that answers instead is
             corrected once. Not part of the published agents either. None: no demand.
-        price: the price of the model's tokens.
         ledger: where every request is recorded. None: a new ledger with the budget's caps.
-        clock: returns seconds.
 
     How a question ends (the status, and the reason if the status does not imply it):
 
@@ -85,74 +104,71 @@ class ChatAgent(Agent):
     requires_llm = True
     accepts_llm = True
 
-    def __init__(
-        self,
-        *,
-        model: ChatModel | None = None,
-        prompt: str = "pi_serini",
-        budget: Budget | None = None,
-        settings: SamplingParams | None = None,
-        answer_extra: Mapping[str, Any] | None = None,
-        remind: bool = False,
-        first_call: str | None = None,
-        price: Price = UNKNOWN,
-        ledger: Ledger | None = None,
-        clock: Clock = time.monotonic,
-    ) -> None:
-        self._model = model
-        budget = budget or Budget()
-        self._settings = ChatSettings(
-            prompt=load_prompt(prompt),
-            budget=budget,
-            sampling=settings or SamplingParams(),
-            price=price,
-            ledger=ledger or Ledger(cap=budget.run_dollars, question_cap=budget.dollars),
-            answer_extra=answer_extra or {},
-            remind=remind,
-            first_call=first_call,
-        )
-        self._clock = clock
+    model: ChatModel | None = None
+    prompt: str = "pi_serini"
+    budget: Budget | None = None
+    settings: SamplingParams | None = None
+    answer_extra: Mapping[str, Any] | None = None
+    remind: bool = False
+    first_call: str | None = None
+    price: Price = UNKNOWN
+    ledger: Ledger | None = None
+    clock: Clock = time.monotonic
 
-    def bind(self, resources: RunResources) -> ChatAgent:
-        """See `Agent`."""
+    def __post_init__(self) -> None:
+        if self.first_call not in (None, "search"):
+            raise InputError(
+                f"agent.first_call is {self.first_call!r}", valid="search, or null for no demand"
+            )
+        self.texts = load_prompt(self.prompt)
+        budget = self.budget or Budget()
+        self._use(RunResources(budget, self.ledger, self.model, self.settings, self.price))
+
+    def bind(self, resources: RunResources) -> Self:
         bound = copy.copy(self)
-        budget = resources.budget
-        bound._model = resources.model
-        bound._settings = replace(
-            self._settings,
-            budget=budget,
-            sampling=resources.settings or SamplingParams(),
-            price=resources.price,
-            ledger=resources.ledger or Ledger(cap=budget.run_dollars, question_cap=budget.dollars),
-        )
+        bound._use(resources)
         return bound
+
+    def _use(self, resources: RunResources) -> None:
+        budget = resources.budget
+        self.resources, self.sampling = resources, resources.settings or SamplingParams()
+        self.accounts = resources.ledger or Ledger(
+            cap=budget.run_dollars, question_cap=budget.dollars
+        )
+        self.accounts.check_price("agent", resources.price, "llm.price.input and llm.price.output")
+        window, answer = budget.context_window, budget.answer_tokens
+        longest = self.sampling.max_output_tokens or 0
+        if window is not None and max(longest, answer) >= window:
+            raise InputError(
+                f"a context window of {window} tokens has no room beside replies of {longest} and "
+                f"an answer of {answer}",
+                valid="llm.settings.max_output_tokens and budget.answer_tokens below the window",
+                do="lower them, or set a larger budget.context_window",
+            )
 
     @property
     def fingerprints(self) -> dict[str, str]:
         """Hashes of the prompt, and of the sections that optional demands use."""
-        prompt = self._settings.prompt
-        hashes = {"prompt": prompt.fingerprint}
-        if self._settings.remind:
-            words = prompt.words("reminder"), prompt.words("reminder_closed")
-            hashes["prompt.reminder"] = fingerprint(*words)
-        if self._settings.first_call:
-            hashes["prompt.first_call"] = fingerprint(prompt.words("first_call"))
+        words = self.texts.words
+        hashes = {"prompt": self.texts.fingerprint}
+        if self.remind:
+            hashes["prompt.reminder"] = fingerprint(words("reminder"), words("reminder_closed"))
+        if self.first_call:
+            hashes["prompt.first_call"] = fingerprint(words("first_call"))
         return hashes
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question. Any number of questions may run at once; tools run in threads."""
         reader = any(spec["name"] == "get_document" for spec in tool.specs())
-        opening = self._settings.prompt.opening(topic.text, reader=reader)
-        return await run_episode(topic, tool, self._work, opening=opening, clock=self._clock)
+        opening = self.texts.opening(topic.text, reader=reader)
+        return await run_episode(topic, tool, self._work, opening=opening, clock=self.clock)
 
     async def _work(self, episode: Episode) -> None:
-        qid, settings = episode.topic.qid, self._settings
-        if self._model is None:
+        qid, model, price = episode.topic.qid, self.resources.model, self.resources.price
+        if model is None:
             raise RuntimeError("the agent has no model: bind it to one")
-        model = MeteredModel(
-            self._model, settings.ledger, role="agent", qid=qid, price=settings.price
-        )
-        talk = Conversation(episode, self._asked(model), settings)
+        metered = MeteredModel(model, self.accounts, role="agent", qid=qid, price=price)
+        talk = Conversation(episode, self._wrap(metered), self)
         try:
             await self._converse(talk)
         except (OutOfTime, OutOfMoney, NoAnswer, Truncated) as end:
@@ -163,11 +179,11 @@ class ChatAgent(Agent):
             else:
                 raise
         finally:
-            episode.usage = settings.ledger.usage(qid)
+            episode.usage = self.accounts.usage(qid)
             episode.warnings += talk.warnings
 
-    def _asked(self, model: ChatModel) -> ChatModel:
-        """The model as the conversation asks it."""
+    def _wrap(self, model: ChatModel) -> ChatModel:
+        """The model as the conversation uses it."""
         return model
 
     async def _converse(self, talk: Conversation) -> None:
@@ -207,12 +223,13 @@ class ChatAgent(Agent):
     async def _demand_answer(self, talk: Conversation, reason: str) -> None:
         """Demand the answer after a budget is used up, if room and time are left for one. If the
         transcript leaves too little room, the newest exchange, which took it, is left out."""
-        demand, text = self._settings.prompt.sections["final"], None
+        demand, text = self.texts.sections["final"], None
         room = talk.make_room(demand)
         while room and text is None:
             text = await self._last_reply(talk, demand)
             room = text is not None or talk.retreat(demand)
-        answered = text or talk.called_closed_tools
+        # A model may call the closed tools instead of an answer.
+        answered = text or talk.episode.messages[-1]["role"] == "tool"
         if answered and reason in _ROOM_LEFT and talk.reminder.remind(text or "", closed=True):
             text = await self._last_reply(talk) or talk.reminder.use_draft()
         talk.reminder.mark(text or "")
@@ -236,3 +253,293 @@ class ChatAgent(Agent):
             return None if no_room and not text.strip() else text
         except (OutOfTime, OutOfMoney):
             return ""  # The budget that ended the question first is the recorded reason.
+
+
+class Conversation:
+    """The transcript of `episode` with `model`.
+
+    The transcript only grows at its end. All of it is sent, except what `retreat` leaves out.
+    Methods raise what the model raises, and `OutOfTime` if a reply or the result of a tool does not
+    arrive in time.
+    """
+
+    def __init__(self, episode: Episode, model: ChatModel, agent: ChatAgent) -> None:
+        self.episode = episode
+        self.steered = False
+        self.refused_turns = 0
+        self.cramped = False  # whether the last request had to ask for a shorter reply
+        self._model, self._agent = model, agent
+        self._budget = agent.resources.budget
+        self._tools = episode.tool.specs()
+        self._closed = not self._tools
+        self._turns = 0
+        self._output_tokens = 0
+        self._window = ContextWindow(
+            size=self._budget.context_window,
+            answer=self._budget.answer_tokens,
+            longest=agent.sampling.max_output_tokens,
+            tools=self._tools,
+        )
+        # Messages that the next request leaves out, and those that the last one left out.
+        self._left_out = self._was_left_out = range(0)
+        self._too_long = 0  # messages of the last request, if its reply did not fit the window
+        self._spent = self._highest_cost = 0.0
+        self._cached_tokens = 0
+        self._cache_warnings: list[str] = []
+        self._asked_again = False
+        self.reminder = AnswerReminder(episode, agent)
+
+    @property
+    def left(self) -> float | None:
+        """Seconds left. None without a limit."""
+        return self._budget.seconds_left(self.episode.seconds)
+
+    def make_room(self, text: str) -> bool:
+        """Whether a last reply fits the window behind a message `text`, as far as is known. If the
+        answer does not fit, this leaves out what `retreat` does."""
+        return (
+            self._window.fits_answer((*self._sent(), user(text)))
+            or self.retreat(text)
+            or self._window.fits_anything((*self._sent(), user(text)))
+        )
+
+    def retreat(self, text: str) -> bool:
+        """Leave the newest exchange, such as a page that was too long, out of what is sent.
+
+        Goes back to a request that the server accepted, and at the next call to the one before.
+        Returns whether there is one, with room for a reply behind a message `text`.
+        """
+        below = self._left_out.start or self._too_long or len(self._sent())
+        first = self._window.retreat(below)
+        if not first:
+            return False
+        self._left_out = range(first, len(self.episode.messages))
+        return self._window.fits_anything((*self._sent(), user(text)))
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about how messages were sent, for the trajectory."""
+        gap = self._was_left_out
+        left_out = (
+            f"messages {gap.start + 1} to {gap.stop} were left out of the last request: there was "
+            "no room for them and an answer in the context window"
+        )
+        return [*self._cache_warnings, *([left_out] if gap else [])]
+
+    def used_up(self) -> str:
+        """The first budget that allows no further tool call. Empty while all allow one."""
+        budget, cap = self._budget, self._agent.accounts.question_cap
+        cost = self._highest_cost
+        checks = (
+            ("turns", budget.turns and self._turns >= budget.turns),
+            ("tool_calls", self._calls_used_up()),
+            ("output_tokens", budget.output_tokens and self._output_tokens >= budget.output_tokens),
+            ("context_window", self._window.full(self._sent())),
+            # The answer has to be paid for as well.
+            ("dollars", cap and cost and self._spent + 2 * cost >= cap),
+        )
+        return next((name for name, used in checks if used), "")
+
+    def steer_if_due(self) -> None:
+        """Inform the model once that its time is nearly over, and close the tools."""
+        if not self.steered and self._steering_due():
+            self.steered = True
+            self.close_tools()
+            self.say(self._agent.texts.sections["steer"])
+
+    @property
+    def may_call(self) -> bool:
+        """Whether the next reply may call a tool."""
+        return not (self._closed or self._steering_due() or self.used_up())
+
+    def close_tools(self) -> None:
+        """Refuse every later tool call."""
+        self._closed = True
+        self.episode.tool.block(self._agent.texts.sections["blocked"])
+
+    def say(self, text: str) -> None:
+        """Add a message of the harness, as the user."""
+        self.episode.messages.append(user(text))
+
+    async def ask(self, *, answer_only: bool = False) -> Turn:
+        """The model's next turn, which is recorded."""
+        sampling = self._agent.sampling
+        if answer_only:
+            extra = {**sampling.extra, **(self._agent.answer_extra or {})}
+            sampling = replace(sampling, tool_choice="none", extra=extra)
+        elif not self._closed and (name := self.reminder.forced_tool()):
+            sampling = replace(sampling, tool_choice=name)
+        messages = self._sent()
+        longest = self._window.longest_reply(messages)
+        self.cramped = longest != sampling.max_output_tokens
+        sampling = replace(sampling, max_output_tokens=longest)
+        self._was_left_out = self._left_out
+        self._turns += 1
+        try:
+            turn = await self.in_time(self._model.respond(messages, self._tools, sampling))
+        except ModelError as error:
+            if isinstance(error, ContextOverflow):
+                self._window.overflow()
+            self._too_long = len(messages)
+            if error.turn:
+                # Half a call cannot be answered, and half a provider's item cannot be sent back.
+                self._add_reply(messages, replace(error.turn, tool_calls=(), provider={}))
+            raise
+        finally:
+            usage = self._agent.accounts.by_role(self.episode.topic.qid).values()
+            spent = sum(totals.dollars for totals in usage)
+            self._highest_cost = max(self._highest_cost, spent - self._spent)
+            self._spent = spent
+        self._too_long = 0
+        self._add_reply(messages, turn)
+        if self.left is not None and self.left <= 0:
+            raise OutOfTime
+        return turn
+
+    async def call_tools(self, turn: Turn) -> None:
+        """Carry out the turn's calls in order, each in a thread. Errors are results of the calls.
+        The session is informed of the model's last reasoning."""
+        tool = self.episode.tool
+        self.reminder.draft = ""  # it was not the model's last word
+        if newest := turn.reasoning or turn.text:
+            tool.reasoning = newest
+        self.refused_turns += self.steered or not self._tools
+        for call in turn.tool_calls:
+            if self._calls_used_up() or self._steering_due():
+                self.close_tools()
+            try:
+                arguments = call.parsed()
+            except ValueError:
+                # The session refuses a text in the place of an object, and quotes it.
+                arguments = call.arguments
+            result = await self.in_time(asyncio.to_thread(tool.call, call.name, arguments))
+            self.episode.add_result(call.id, result)
+
+    def demand(self, answer: str) -> bool:
+        """After an `answer`, demand a search first, if a tool can still be called, and then the
+        format. Returns whether something was demanded."""
+        may_call = self.may_call
+        searches = may_call and self.reminder.search_first()
+        return searches or self.reminder.remind(answer, closed=not may_call)
+
+    def ask_again(self, section: str, code: str, error: Exception | None = None) -> None:
+        """Say the prompt's `section`, or its variant for closed tools, after a reply that cannot be
+        used. At the second time in a question raise `error`, or `NoAnswer`."""
+        if self._asked_again:
+            raise error or NoAnswer(code, f"no usable reply after {self._turns} turns")
+        self._asked_again = True
+        closed = self._tools and not self.may_call
+        self.say(self._agent.texts.words(f"{section}_closed" if closed else section))
+
+    async def in_time(self, work: Awaitable[T]) -> T:
+        """The result of `work`; `OutOfTime` when the seconds of the question are over."""
+        return await within(work, self.left)
+
+    def _steering_due(self) -> bool:
+        return self._budget.steer_at < 1 and self._budget.is_late(self.episode.seconds)
+
+    def _calls_used_up(self) -> bool:
+        most = self._budget.tool_calls
+        return most is not None and len(self.episode.tool.calls) >= most
+
+    def _sent(self) -> Sequence[Message]:
+        """The messages of the next request."""
+        messages, gap = self.episode.messages, self._left_out
+        return (*messages[: gap.start], *messages[gap.stop :])
+
+    def _add_reply(self, messages: Sequence[Message], turn: Turn) -> None:
+        usage = turn.usage
+        message = turn.message()
+        counts = {"input": usage.input, "cached": usage.cached, "output": usage.output}
+        message["usage"] = {name: value for name, value in counts.items() if value is not None}
+        self.episode.messages.append(message)
+        if usage.cached is not None:
+            if usage.cached < self._cached_tokens:
+                self._cache_warnings.append(
+                    f"request {self._turns}: the server had {self._cached_tokens} tokens of the "
+                    f"prefix cached and now {usage.cached}, though it was sent unchanged: evicted, "
+                    "answered by another replica, or rewritten by the model's chat template"
+                )
+            self._cached_tokens = usage.cached
+        output = usage.output
+        if output is None:
+            output = message_bytes(message) // _BYTES_PER_TOKEN
+        self._output_tokens += output
+        self._window.accepted(messages, message, counted=usage.input, output=output)
+
+
+class AnswerReminder:
+    """Demands on a model that does not follow the protocol, each made at most once a question.
+
+    - `remind`: an answer without a line `Exact Answer` is accepted only after a reminder.
+    - `first_call`: the first call must be a search.
+    """
+
+    def __init__(self, episode: Episode, agent: ChatAgent) -> None:
+        self.draft = ""  # the answer without the format of which the model has been reminded
+        self._episode = episode
+        self._texts = agent.texts
+        self.reminds = self._reminder_left = agent.remind
+        search = episode.tool.search_tool if agent.first_call and episode.tool.specs() else None
+        self._search, self._query_argument = search or ("", "")
+        self._search_demand_left = bool(self._search)
+        self._forced = 0
+
+    def forced_tool(self) -> str:
+        """The tool that the next request must force while tools are open. Empty for none."""
+        if not self._search_missing or self._forced == _MOST_FORCED:
+            return ""
+        self._forced += 1
+        return self._search
+
+    def search_first(self) -> bool:
+        """Demand a search if the model answers before it called one, and return whether this was
+        demanded. Some servers force no call, so that words are needed as well."""
+        if not self._search_demand_left or not self._search_missing:
+            return False
+        self._search_demand_left = False
+        spec = next(s for s in self._episode.tool.specs() if s["name"] == self._search)
+        call = call_text(self._search, **dict.fromkeys(needed_arguments(spec), "..."))
+        words = self._texts.words("first_call").replace("{call}", call)
+        self._say("first_call", words.replace("{argument}", self._query_argument))
+        return True
+
+    def remind(self, text: str, *, closed: bool) -> bool:
+        """Remind the model of the answer format if `text` does not follow it; `text` is the `draft`
+        then. `closed`: no tool can be called any more. Returns whether the model was reminded."""
+        if not self._reminder_left or self._follows_format(text):
+            return False
+        self._reminder_left, self.draft = False, text
+        self._say("reminder", self._texts.words("reminder_closed" if closed else "reminder"))
+        return True
+
+    def mark(self, text: str) -> None:
+        """Mark the last message if it is an answer `text` that still does not follow the format, so
+        that such answers can be counted."""
+        if self.reminds and text and not self._follows_format(text):
+            self._episode.messages[-1][NO_FORMAT] = True
+
+    def use_draft(self) -> str:
+        """Repeat the draft as the last message, because the reply to the reminder was of no use.
+        Empty if there is no draft."""
+        if not self.draft:
+            return ""
+        self._episode.messages.append({"role": "assistant", "content": self.draft})
+        self._episode.warnings.append(
+            "the reply to the reminder of the answer format was of no use; the last message "
+            "repeats the answer before it"
+        )
+        return self.draft
+
+    def _follows_format(self, text: str) -> bool:
+        listed = self._texts.asks_for_list
+        return follows_format(text, self._texts.placeholders, listed=listed)
+
+    @property
+    def _search_missing(self) -> bool:
+        calls = self._episode.tool.calls
+        return bool(self._search) and all(call.name != self._search for call in calls)
+
+    def _say(self, section: str, words: str) -> None:
+        # Marked, so that demands can be counted.
+        self._episode.messages.append({**user(words), "demand": section})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from soundingline.toolkit.llm.messages import Message
@@ -35,29 +36,25 @@ class _Count(NamedTuple):
     tokens: int = 0
 
 
+@dataclass(kw_only=True, eq=False)
 class ContextWindow:
     """The context window of one question.
 
     Args:
         size: tokens. None: unknown.
         answer: tokens that the answer needs. 0: nothing is reserved.
-        longest_reply: the maximum of output of a request. None: the server's choice. The larger of
+        longest: the maximum of output of a request. None: the server's choice. The larger of
             this and `answer` stays free while the model may still call tools, unless `answer` is 0.
-        tools: the tool specifications that are sent with each request.
+        tools: the specifications that are sent with each request.
     """
 
-    def __init__(
-        self,
-        size: int | None,
-        *,
-        answer: int,
-        longest_reply: int | None,
-        tools: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
-        self._size = size
-        self._answer = answer
-        self._longest = longest_reply
-        self._tools = len(json.dumps(list(tools), ensure_ascii=False).encode())
+    size: int | None
+    answer: int
+    longest: int | None
+    tools: Sequence[Mapping[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        self._tool_bytes = len(json.dumps(list(self.tools), ensure_ascii=False).encode())
         self._rate = _RATE
         self._counted = _Count()
         self._accepted: list[_Count] = []  # requests that the server accepted
@@ -72,13 +69,13 @@ class ContextWindow:
     def full(self, messages: Sequence[Message]) -> bool:
         """Whether a reply of full length, or the answer, may no longer fit behind `messages`. If
         nothing is reserved: whether the shortest reply may not."""
-        if not self._answer:
+        if not self.answer:
             return not self.fits_anything(messages)
-        return not self._has_room(messages, max(self._answer, self._longest or 0) + 1)
+        return not self._has_room(messages, max(self.answer, self.longest or 0) + 1)
 
     def fits_answer(self, messages: Sequence[Message]) -> bool:
         """Whether a quarter of the answer's tokens is left, as far as is known."""
-        return self._has_room(messages, max(_LEAST_REPLY, int(self._answer * _LEAST_SHARE)))
+        return self._has_room(messages, max(_LEAST_REPLY, int(self.answer * _LEAST_SHARE)))
 
     def fits_anything(self, messages: Sequence[Message]) -> bool:
         """Whether the shortest reply that servers accept fits."""
@@ -86,17 +83,17 @@ class ContextWindow:
 
     def longest_reply(self, messages: Sequence[Message]) -> int | None:
         """The maximum of output to ask for: no more than fits."""
-        if self._longest is None:
+        if self.longest is None:
             # The server chooses what fits. After an overflow ask for no more than is needed.
-            return (self._answer or None) if self._overflows else None
-        room = self._longest if self._size is None else self._size - self.tokens(messages)
-        return max(_LEAST_REPLY, min(self._longest, room))
+            return (self.answer or None) if self._overflows else None
+        room = self.longest if self.size is None else self.size - self.tokens(messages)
+        return max(_LEAST_REPLY, min(self.longest, room))
 
     def overflow(self) -> None:
         """The server refused a request as too long: the window is smaller than expected, or the
         estimate was too low. What the server accepted before did fit."""
         if self._fitted:
-            self._size = min(self._fitted, self._size or self._fitted)
+            self.size = min(self._fitted, self.size or self._fitted)
         if self._overflows:
             self._rate = _HIGHEST_RATE
         self._overflows += 1
@@ -125,12 +122,12 @@ class ContextWindow:
         return shorter[-1].messages if shorter else 0
 
     def _has_room(self, messages: Sequence[Message], tokens: int) -> bool:
-        return self._size is None or self.tokens(messages) + tokens <= self._size
+        return self.size is None or self.tokens(messages) + tokens <= self.size
 
     def _uncounted(self, messages: Sequence[Message]) -> tuple[int, int]:
         """The number and the bytes of the messages that the server has not counted."""
         added = messages[self._counted.messages :]
-        tools = 0 if self._counted.messages else self._tools
+        tools = 0 if self._counted.messages else self._tool_bytes
         return len(added), sum(map(message_bytes, added)) + tools
 
     def _learn_rate(self, messages: Sequence[Message], counted: int) -> None:

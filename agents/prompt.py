@@ -108,12 +108,8 @@ class AgentPrompt:
 def read_prompt(name: str, folder: Path) -> tuple[Path, dict[str, str]]:
     """The path of a prompt and its sections by name.
 
-    Args:
-        name: the name of a prompt in `folder`, or the path of a file that ends in `.txt`.
-        folder: prompts of the package.
-
-    Raises:
-        InputError: if the file cannot be read. The message names the prompts in `folder`.
+    `name` is that of a prompt in `folder`, or the path of a file that ends in `.txt`. `InputError`
+    with the prompts in `folder` if the file cannot be read.
     """
     path = Path(name) if name.endswith(".txt") else folder / f"{name}.txt"
     try:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from soundingline.agents.base import run_episode, search_tool_of
+from soundingline.agents.base import needed_arguments, run_episode, search_tool_of
 from soundingline.agents.baselines import WithoutTools
-from soundingline.agents.chat import ChatAgent
-from soundingline.agents.conversation import Conversation
+from soundingline.agents.chat import ChatAgent, Conversation
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import ContextOverflow, Truncated
@@ -25,6 +24,7 @@ _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 _CONTINUE = {"add_generation_prompt": False, "continue_final_message": True}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SearchR1Agent(ChatAgent):
     """Search-R1 (Jin et al., 2025, arXiv 2503.09516), as its authors' code runs it.
 
@@ -41,7 +41,8 @@ class SearchR1Agent(ChatAgent):
         continue_reply: send replies and results as one text of the model that it continues, which
             is how it was trained. vLLM can do that for chat completions. False sends the results as
             messages of the user, for any other server.
-        options: those of `ChatAgent` without `remind` and `first_call`, which concern tool calls.
+
+    The other arguments are those of `ChatAgent`; `remind` and `first_call` concern tool calls.
 
     Raises:
         InputError: for a tool whose search needs other arguments than a query.
@@ -53,18 +54,13 @@ class SearchR1Agent(ChatAgent):
 
     name = "search_r1"
 
-    def __init__(
-        self, *, prompt: str = "search_r1", continue_reply: bool = True, **options: Any
-    ) -> None:
-        super().__init__(prompt=prompt, **options)
-        self._continue_reply = continue_reply
+    prompt: str = "search_r1"
+    continue_reply: bool = True
 
     def check_tool(self, tool: SearchTool) -> None:
         """See `Agent`: the search must need a query alone."""
         name, argument = search_tool_of(tool)
-        function = next(spec for spec in tool.specs() if spec["name"] == name)
-        properties = function["parameters"]["properties"]
-        needed = [key for key, schema in properties.items() if "null" not in schema["type"]]
+        needed = needed_arguments(next(s for s in tool.specs() if s["name"] == name))
         if needed != [argument]:
             raise InputError(
                 f"the tool {name} needs {', '.join(needed)}, and Search-R1 writes queries alone",
@@ -73,15 +69,14 @@ class SearchR1Agent(ChatAgent):
             )
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
-        """See `ChatAgent`."""
         question = topic.text.strip()
         question += "" if question.endswith("?") else "?"
-        opening = self._settings.prompt.opening(question)
+        opening = self.texts.opening(question)
         session = cast(SearchTool, WithoutTools(tool))
-        return await run_episode(topic, session, self._work, opening=opening, clock=self._clock)
+        return await run_episode(topic, session, self._work, opening=opening, clock=self.clock)
 
-    def _asked(self, model: ChatModel) -> ChatModel:
-        return _OneReply(model) if self._continue_reply else model
+    def _wrap(self, model: ChatModel) -> ChatModel:
+        return _OneReply(model) if self.continue_reply else model
 
     async def _converse(self, talk: Conversation) -> None:
         while not (reason := talk.used_up()):
@@ -94,20 +89,18 @@ class SearchR1Agent(ChatAgent):
                 return await self._demand_answer(talk, overflow.code)
             action = _ACTION.search(text)
             if action is None:
-                talk.say(f"\n{self._settings.prompt.words('empty')}\n")
+                talk.say(f"\n{self.texts.words('empty')}\n")
                 continue
             talk.episode.messages[-1]["content"] = text[: action.end()]
             if action[1] == "answer":
                 return self._accept(talk, _formatted(action))
             talk.episode.tool.reasoning = text[: action.start()]
-            result = await self._search(talk, action[2].strip())
+            tool = talk.episode.tool
+            name, argument = search_tool_of(tool)
+            search = asyncio.to_thread(tool.call, name, {argument: action[2].strip()})
+            result = await talk.in_time(search)
             talk.say(f"\n\n<information>{_information(result)}</information>\n\n")
         await self._demand_answer(talk, reason)
-
-    async def _search(self, talk: Conversation, query: str) -> ToolResult:
-        tool = talk.episode.tool
-        name, argument = search_tool_of(tool)
-        return await talk.in_time(asyncio.to_thread(tool.call, name, {argument: query}))
 
     async def _last_reply(self, talk: Conversation, demand: str = "") -> str | None:
         text = await super()._last_reply(talk, demand)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from soundingline.toolkit.data import StatedFact
@@ -18,6 +19,7 @@ class ShownText(NamedTuple):
     text: str
 
 
+@dataclass(frozen=True)
 class SimulatedReader:
     """Answers a question right if the texts that an agent was shown state every fact that the
     question needs, and says `unknown` otherwise. It never guesses and never misreads, so that the
@@ -39,18 +41,14 @@ class SimulatedReader:
         '1820'
     """
 
-    def __init__(
-        self,
-        needed_facts: Mapping[str, Sequence[StatedFact]],
-        answers: Mapping[str, Sequence[str]],
-    ) -> None:
-        self._needed, self._answers = needed_facts, answers
+    needed_facts: Mapping[str, Sequence[StatedFact]]
+    answers: Mapping[str, Sequence[str]]
 
     def answer(self, qid: str, shown: Iterable[ShownText]) -> Answer:
         """The answer to a question after these texts, with confidence 100 or 0."""
         texts = [(each, _plain(each.title), _plain(each.text)) for each in shown]
         everything = "\n".join(text for _, _, text in texts)
-        facts, sources = self._needed[qid], dict[str, None]()
+        facts, sources = self.needed_facts[qid], dict[str, None]()
         stated = 0
         for fact in facts:
             # Most facts have not been shown, which a search for plain strings tells quickly.
@@ -66,7 +64,7 @@ class SimulatedReader:
         explanation = f"Simulated reader: {stated} of {len(facts)} needed facts were shown."
         if stated < len(facts):
             return Answer(explanation, "unknown", 0.0)
-        return Answer(explanation, self._answers[qid][0], 100.0, tuple(sources))
+        return Answer(explanation, self.answers[qid][0], 100.0, tuple(sources))
 
 
 def _plain(text: str) -> str:

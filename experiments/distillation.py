@@ -22,6 +22,7 @@ from soundingline.experiments.build import language_model, make, make_interface
 from soundingline.experiments.config import Settings
 from soundingline.experiments.naming import identity_of
 from soundingline.experiments.pipeline import (
+    blocking_model,
     build_pipeline,
     caches_folder,
     evidence_encoder,
@@ -58,7 +59,6 @@ from soundingline.toolkit.files import (
     write_json,
     write_text,
 )
-from soundingline.toolkit.llm.blocking import BlockingModel, weights_fingerprint
 from soundingline.toolkit.llm.ledger import open_ledger
 from soundingline.toolkit.llm.prompts import spotlight
 from soundingline.toolkit.optional import import_optional
@@ -137,12 +137,12 @@ def distill(
         )
     checkpoint_config(start)  # before anything is paid for
     training = {"start": start, "steps": steps, "batch": batch, "rate": rate, "method": method}
-    recipe = {
+    data = {
         **{"clusters": clusters, "questions": questions, "held_out": held_out, "seed": seed},
         **{"settings": identity_of(settings), "corpus": benchmark.corpus_fingerprint},
     }
     with file_lock(folder / ".lock"):
-        _claim(folder, json.loads(dump_json(recipe)), training)
+        _claim(folder, json.loads(dump_json(data)), training)
         written = _questions(settings, benchmark, folder, clusters, questions, seed)
         rows = _judgements(settings, benchmark, folder, written)
         learning, calibrating, checking = split(written, held_out)
@@ -164,23 +164,23 @@ def distill(
     )
 
 
-def _claim(folder: Path, recipe: Mapping[str, Any], training: Mapping[str, Any]) -> None:
+def _claim(folder: Path, data: Mapping[str, Any], training: Mapping[str, Any]) -> None:
     """Write what the folder is made from. `InputError` if it is made from something else; how a
     student is trained may change before there is one."""
-    path = folder / "recipe.json"
-    if not path.exists() and any(item.name != ".lock" for item in folder.iterdir()):
-        raise InputError(f"'{folder}' is not empty", do="name another folder, or remove it")
+    path, recipe = folder / "recipe.json", {**data, **training}
     known = read_json(path, dict) if path.exists() else {}
-    fixed = {**recipe, **(training if (folder / "student").exists() else {})}
+    if not known and any(item.name != ".lock" for item in folder.iterdir()):
+        raise InputError(f"'{folder}' is not empty", do="name another folder, or remove it")
+    fixed = recipe if (folder / "student").exists() else data
     if known and (changed := [name for name in fixed if known.get(name) != fixed[name]]):
         raise InputError(
             f"'{folder}' was begun with another {', '.join(changed)}",
             do="repeat the command as it was, or name another folder; to train another student "
             "from the same scores, remove 'student' in the folder",
         )
-    if known != {**recipe, **training}:
+    if known != recipe:
         (folder / "report.json").unlink(missing_ok=True)
-        write_json(path, {**recipe, **training})
+        write_json(path, recipe)
 
 
 # Step 1: questions for clusters of documents.
@@ -200,25 +200,24 @@ def _questions(
     vectors = np.stack(encoder.encode(texts)) if encoder else word_vectors(texts, seed)
     groups = cluster(vectors, clusters, seed)
     shown = [
-        (number, [chosen[n] for n in members[_SHOWN * place : _SHOWN * (place + 1)]])
+        (number, [chosen[n] for n in members[start : start + _SHOWN]])
         for number, members in enumerate(groups)
-        for place in range(each)
+        for start in range(0, min(len(members), _SHOWN * each), _SHOWN)
     ]
-    shown = [(number, documents) for number, documents in shown if documents]
     llm = language_model(settings.config, "llm")
     if llm is None:
+        by = "the subject of a document"
         written = [f"Find documents about {subject(documents[0])}" for _, documents in shown]
     else:
+        by = llm.name
         written = _asked(settings, llm, folder, [documents for _, documents in shown])
-    by = llm.name if llm else "the subject of a document"
-    result = [
-        Question(f"g{place}", text, number, [document.docid for document in documents], by)
-        for place, ((number, documents), text) in enumerate(
-            zip(shown, written, strict=True), start=1
-        )
-        if text
-    ]
-    result = list({" ".join(one.text.split()).casefold(): one for one in result}.values())
+    by_text: dict[str, Question] = {}
+    for place, ((number, documents), text) in enumerate(zip(shown, written, strict=True), start=1):
+        if text:
+            docids = [document.docid for document in documents]
+            question = Question(f"g{place}", text, number, docids, by)
+            by_text[" ".join(text.split()).casefold()] = question
+    result = list(by_text.values())
     write_json(path, [one._asdict() for one in result])
     notify(f"{len(result)} questions for {len(groups)} clusters of {len(chosen)} documents")
     return result
@@ -261,8 +260,7 @@ def subject(document: Document) -> str:
 def _asked(
     settings: Settings, llm: Any, folder: Path, shown: Sequence[Sequence[Document]]
 ) -> list[str]:
-    """The question that the model writes for each group of documents. Replies are cached, so that
-    an interrupted step does not pay for them again."""
+    """The question that the model writes for each group of documents. Replies are cached."""
     config, template = settings.config, PromptTemplate(None, "scorer/question.txt", ("documents",))
     prompts = []
     for documents in shown:
@@ -271,20 +269,13 @@ def _asked(
         )
         section = spotlight("{documents}", {"documents": texts}, fingerprint(texts))
         prompts.append(template.filled({"documents": section}))
-    counts = Counts("asked", "retried", "shared")
     model = CachedLLM(
         name="distillation-questions",
         parts=[template.text],
         is_empty=lambda text: not text.strip(),
-        counts=counts,
+        counts=Counts("asked", "retried", "shared"),
     )
-    blocking = BlockingModel(
-        llm.name,
-        role="navigator",
-        settings=llm.settings,
-        price=llm.price,
-        weights_fingerprint=weights_fingerprint(llm),
-    )
+    blocking = blocking_model(llm, "navigator")
     cap = make(config.budget).run_dollars
     with (
         open_ledger(folder / "ledger.jsonl", cap=cap) as ledger,
@@ -390,40 +381,39 @@ def _calibrate(
     held = [row for row in rows if row["query"] in calibrating | checking]
     scored = student.score(_candidates(settings, benchmark, held))
     student.close()
-    parts = {True: ([], []), False: ([], [])}  # type: dict[bool, tuple[list[float], list[bool]]]
+    # Probabilities, and whether the teacher finds the document relevant.
+    fitting, checked = ([], []), ([], [])  # type: tuple[list[float], list[bool]], tuple[list[float], list[bool]]
     for row, score in zip(held, scored, strict=True):
-        probabilities, met = parts[row["query"] in calibrating]
+        probabilities, met = fitting if row["query"] in calibrating else checked
         probabilities.append(score.probability or 0.0)
         met.append(overall(row) >= _SATISFIED)
-    if len(set(parts[True][1])) < 2 or not parts[False][1]:
+    if len(set(fitting[1])) < 2 or not checked[1]:
         raise InputError(
-            f"the teacher finds {sum(parts[True][1])} of {len(parts[True][1])} documents of the "
+            f"the teacher finds {sum(fitting[1])} of {len(fitting[1])} documents of the "
             "held-out questions relevant",
             valid="some that are, and some that are not",
             do="take more clusters or questions, in another folder",
         )
-    fitted = fit_probabilities(*parts[True], method)
-    write_json(
-        folder / "calibration.json",
-        {**fitted, "pairs": len(parts[True][1]), "scorer": student.fingerprint},
-    )
-    probabilities, met = parts[False]
-    mapped = list(map(Calibration(str(folder / "calibration.json")), probabilities))
-    write_reliability(folder / "reliability.png", {"before": probabilities, "after": mapped}, met)
-    error = [calibration_error(values, met) for values in (probabilities, mapped)]
+    path = folder / "calibration.json"
+    fitted = fit_probabilities(*fitting, method)
+    write_json(path, {**fitted, "pairs": len(fitting[1]), "scorer": student.fingerprint})
+    probabilities, met = checked
+    by_time = {"before": probabilities, "after": list(map(Calibration(str(path)), probabilities))}
+    write_reliability(folder / "reliability.png", by_time, met)
+    error = {time: calibration_error(values, met) for time, values in by_time.items()}
     report = {
         "teacher": settings.choices["scorer"],
         "teacher_llm": getattr(language_model(settings.config, "librarian_llm"), "name", None),
         "questions": {"calibrating": len(calibrating), "checking": len(checking)},
-        "documents": {"calibrating": len(parts[True][1]), "checking": len(met)},
-        "relevant": {"calibrating": sum(parts[True][1]), "checking": sum(met)},
-        "ece": {"before": error[0], "after": error[1]},
-        "brier": {"before": brier(probabilities, met), "after": brier(mapped, met)},
+        "documents": {"calibrating": len(fitting[1]), "checking": len(met)},
+        "relevant": {"calibrating": sum(fitting[1]), "checking": sum(met)},
+        "ece": error,
+        "brier": {time: brier(values, met) for time, values in by_time.items()},
     }
     write_json(folder / "report.json", report)
     notify(
         f"on {len(met)} documents of {len(checking)} other questions the expected calibration "
-        f"error is {error[0]:.3f} before and {error[1]:.3f} after "
+        f"error is {error['before']:.3f} before and {error['after']:.3f} after "
         f"calibration: '{folder}'"
     )
 

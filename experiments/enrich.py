@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, compress, islice
 from pathlib import Path
@@ -38,7 +39,6 @@ from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, read_json
 from soundingline.toolkit.llm.errors import OutOfMoney
-from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import estimate
 
 SAMPLE = 20
@@ -59,9 +59,9 @@ class AnswerTally(NamedTuple):
     """Documents that were asked for, how many of them got an error instead of an answer, and the
     first `SAMPLE` of these."""
 
-    documents: int = 0
-    failed: Mapping[str, int] = {}
-    again: Sequence[Unit] = ()
+    documents: int
+    failed: Counter[str]
+    again: Sequence[Unit]
 
 
 def enrich(settings: Settings) -> None:
@@ -90,14 +90,14 @@ def enrich(settings: Settings) -> None:
     caches = caches_folder(config, writes_obfuscated(config, benchmark))
     collection = stages.collection(prepared, segmenter, caches)
     units, shard = StoredUnits(prepared.store), shard_of(config)
+    left = 0
     if isinstance(stage.corpus, ModelPhrases):
         form = form_of(config, benchmark)
         ask_missing(settings, stages, stage.corpus, prepared, collection, form)
-        left = sum(stage.corpus.missing_flags(units, len(units), collection)) if shard else 0
+        if shard:
+            left = sum(stage.corpus.missing_flags(units, len(units), collection))
     elif shard:
         left = len(units) - sum(1 for _ in stage.corpus.for_documents(shard.of(units), collection))
-    else:
-        left = 0
     if left:
         line = f"{shard} is enriched; without shard= this command enriches what is left and indexes"
         Console().print(line, highlight=False, soft_wrap=True)
@@ -143,13 +143,37 @@ def ask_missing(
         began = time.monotonic()
 
         def estimate_rest(answered: list[str]) -> None:
-            tell_estimate(console, ledger, answered, missing, time.monotonic() - began)
-            check_money(ledger, answered, missing, cap, config.confirm)
+            """Tell what all missing documents will take, judged by the first. `InputError` if that
+            is more than the cap and nobody has confirmed it."""
+            costs = [ledger.usage(unit_id) for unit_id in answered]
+            longest = duration((time.monotonic() - began) / len(answered) * missing)
+            amounts = [part for part in (expected(costs, missing), f"{longest} at most") if part]
+            console.print(
+                f"{missing:,} documents will take about {'; '.join(amounts)} (by the first "
+                f"{len(answered)})",
+                highlight=False,
+            )
+            dollars = [cost.get("dollars", 0.0) for cost in costs]
+            total = ledger.spent_before + estimate(dollars, missing).total
+            if cap is not None and not config.confirm and total > cap:
+                raise InputError(
+                    f"enriching the corpus is expected to cost ${total:,.2f}, more than "
+                    f"budget.run_dollars={cap:g}",
+                    do="raise budget.run_dollars, or set confirm=true to go on until it is spent; "
+                    "the same command then goes on with what is left",
+                )
 
         try:
             sampled = [unit.unit_id for unit in sample]
+            # The first document alone: from its reply on, the ledger knows what a request may cost,
+            # and holds the cap.
+            asked = (
+                answer
+                for some in (sample[:1], sample[1:])
+                for answer in source.ask_documents(some, collection, accounts=True)
+            )
             try:
-                first = ask_all(ask_sample(source, sample, collection), len(sample))
+                first = ask_all(asked, len(sample))
             except OutOfMoney:
                 # What was answered tells all the same what the rest will take.
                 if answered := [unit_id for unit_id in sampled if ledger.usage(unit_id)]:
@@ -157,80 +181,39 @@ def ask_missing(
                 raise
             estimate_rest(sampled)
             rest = source.ask_documents(chain(first.again, left), collection)
-            second = ask_all(rest, missing - first.documents + sum(first.failed.values()))
+            second = ask_all(rest, missing - first.documents + first.failed.total())
         finally:
             folder.add_counts({"enrichment": source.counts})
-            tell_answers(console, source.counts)
-        failed = dict(second.failed) if second.documents else dict(first.failed)
+            counts = source.counts
+            for name, words in _ANSWERS.items():
+                if counts[name]:
+                    line = f"{counts[name]:,} of {counts['texts']:,} {words}"
+                    console.print(line, highlight=False)
+            left_out = [
+                f"{counts[name]:,} {text}" for name, text in _LEFT_OUT.items() if counts[name]
+            ]
+            if left_out:
+                console.print(f"phrases left out: {', '.join(left_out)}", highlight=False)
+        failed = second.failed if second.documents else first.failed
     note_phrases(prepared.folder, source.content(collection), folder)
     if failed:
-        shown = ", ".join(f"{count:,} {code}" for code, count in sorted(failed.items()))
+        shown = ", ".join(f"{number:,} {code}" for code, number in sorted(failed.items()))
         console.print(f"failed: {shown}; the same command tries them again", highlight=False)
-
-
-def ask_sample(
-    source: ModelPhrases, sample: Sequence[Unit], collection: Collection
-) -> Iterator[tuple[Unit, object, str]]:
-    """Ask for the first document alone and then for the others together: from its reply on, the
-    ledger knows what a request may cost, and holds the cap."""
-    yield from source.ask_documents(sample[:1], collection, accounts=True)
-    yield from source.ask_documents(sample[1:], collection, accounts=True)
 
 
 def ask_all(answers: Iterator[tuple[Unit, object, str]], total: int) -> AnswerTally:
     """Ask for everything, with a bar."""
-    documents, failed, again = 0, dict[str, int](), list[Unit]()
+    documents, failed, again = 0, Counter[str](), list[Unit]()
     with progress_bar() as progress:
         task = progress.add_task("Asking for phrases", total=total, note="")
         for unit, _, error in answers:
             documents += 1
             if error:
-                failed[error] = failed.get(error, 0) + 1
+                failed[error] += 1
                 again += [unit] if len(again) < SAMPLE else []
-            progress.update(
-                task, advance=1, note=f"{sum(failed.values())} failed" if failed else ""
-            )
+            note = f"{failed.total()} failed" if failed else ""
+            progress.update(task, advance=1, note=note)
     return AnswerTally(documents, failed, again)
-
-
-def tell_estimate(
-    console: Console, ledger: Ledger, sample: list[str], missing: int, seconds: float
-) -> None:
-    """What all missing documents will take, judged by the first."""
-    costs = [ledger.usage(unit_id) for unit_id in sample]
-    longest = duration(seconds / len(sample) * missing)
-    amounts = [part for part in (expected(costs, missing), f"{longest} at most") if part]
-    console.print(
-        f"{missing:,} documents will take about {'; '.join(amounts)} (by the first {len(sample)})",
-        highlight=False,
-    )
-
-
-def check_money(
-    ledger: Ledger, sample: list[str], missing: int, cap: float | None, confirm: bool
-) -> None:
-    """`InputError` where the estimate passes the cap and nobody has confirmed it."""
-    if cap is None or confirm:
-        return
-    dollars = [ledger.usage(unit_id).get("dollars", 0.0) for unit_id in sample]
-    total = estimate(dollars, missing).total
-    if ledger.spent_before + total > cap:
-        raise InputError(
-            f"enriching the corpus is expected to cost ${ledger.spent_before + total:,.2f}, more "
-            f"than budget.run_dollars={cap:g}",
-            do="raise budget.run_dollars, or set confirm=true to go on until it is spent; the same "
-            "command then goes on with what is left",
-        )
-
-
-def tell_answers(console: Console, counts: Mapping[str, float]) -> None:
-    """What was out of the ordinary in the model's answers, if anything was."""
-    for name, words in _ANSWERS.items():
-        if counts[name]:
-            console.print(f"{counts[name]:,} of {counts['texts']:,} {words}", highlight=False)
-    left_out = [f"{counts[name]:,} {words}" for name, words in _LEFT_OUT.items() if counts[name]]
-    if left_out:
-        console.print(f"phrases left out: {', '.join(left_out)}", highlight=False)
 
 
 def print_enriched(index: LexicalIndex) -> None:

@@ -20,7 +20,6 @@ from soundingline.experiments.judging import (
     judge_run,
     judges_of,
     judging_alone,
-    questions_of,
 )
 from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import recorded_benchmark
@@ -54,6 +53,7 @@ from soundingline.toolkit.obfuscation import is_obfuscated
 from soundingline.toolkit.report import benchmark_tables, comparison_table, render, write_report
 from soundingline.toolkit.report.traces import PAGE, write_traces
 from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.runs.run_folder import repeat_id
 
 ALL_PAIRS = 8  # with more runs, each is compared only with the baseline (or the first run)
 _RECALL_OF_CHANGES = "recall_surfaced"  # is tested too where there is a baseline
@@ -108,18 +108,15 @@ def evaluated(
     entered in `ledger`; see `judge_run`."""
     state = folder.state()
     judges = judge_run(config, folder, benchmark, ledger, servers)
-    texts = partial(texts_under, Path(config.paths.indexes), benchmark)
-    measures = list(config.measures)
-    prices = price_tables(folder.manifest(), config.prices)
     run = evaluate_run_folder(
         folder,
         benchmark,
         judges,
-        measures,
+        list(config.measures),
         state=state,
-        texts=texts,
+        texts=partial(texts_under, Path(config.paths.indexes), benchmark),
         forced_answers=config.forced_answers,
-        prices=prices,
+        prices=price_tables(folder.manifest(), config.prices) if config.prices else {},
     )
     if config.traces is True and is_obfuscated(folder.path / PAGE):
         notify("no traces are written of an obfuscated run; traces=plain writes them in plain text")
@@ -132,14 +129,14 @@ def evaluated(
     return run
 
 
-def price_tables(manifest: Mapping[str, Any], month: str | None) -> PriceTables:
-    """The recorded prices of a run's models by role, and their lists of a month; empty without one.
-    `InputError` for a model that has prices, but no such list."""
+def price_tables(manifest: Mapping[str, Any], month: str) -> PriceTables:
+    """The recorded prices of a run's models by role, and their lists of a month. `InputError` for a
+    model that has prices, but no such list."""
     config, tables = manifest.get("config", {}), {}
-    for role in ANSWERING if month else ():
+    for role in ANSWERING:
         group = "llm" if role in AGENTS else f"{role}_llm"
         table = (config.get(group) or {}).get("price")
-        if isinstance(table, Mapping) and month:
+        if isinstance(table, Mapping):
             price = Price.of_record(table)
             try:
                 tables[role] = price, price.listed(month)
@@ -233,16 +230,13 @@ def compare_folders(
     by: Sequence[str] = (),
 ) -> None:
     """Compare evaluated runs, print a table, and write `report.html`, `report.md` and
-    `verdicts.json`.
+    `verdicts.json` to `folder`.
 
     Only runs over the same benchmark content are compared. Runs over several benchmarks are
     compared within each, with the run of the baseline's system, and have a table of systems by
     benchmarks with macro averages.
 
     Args:
-        paths: the run folders.
-        folder: where the report is written.
-        title: the report's title.
         tested: the measures to test; None for those of `TESTED` that all runs have.
         baseline: the name of the run that the others are compared with.
         factors: without a baseline, the run with these factors is the baseline; of several, the
@@ -253,8 +247,23 @@ def compare_folders(
     """
     runs = load_runs(paths)
     if factors and baseline is None:
-        baseline = _run_with(runs, factors)
-    traces = _trace_links(runs, paths, folder)
+        having = [
+            run
+            for run in runs
+            if all(str(run.factors.get(k)) == v.replace("/", "-") for k, v in factors.items())
+        ]
+        if having:
+            baseline = min(having, key=lambda run: len(run.factors)).name
+        else:
+            named = ", ".join(f"{name}={value}" for name, value in factors.items())
+            notify(f"no run has {named}: the report has no such baseline")
+    # The runs are those of these folders, in this order.
+    pages = [path / PAGE for path in dict.fromkeys(path.resolve() for path in paths)]
+    traces = {
+        run.name: quote(os.path.relpath(page, folder.resolve()))
+        for run, page in zip(runs, pages, strict=True)
+        if page.is_file()
+    }
     runs = sorted(runs, key=lambda run: run.name != baseline)  # the baseline first
     systems = systems_of(runs, by)
     comparisons: list[PairedComparison] = []
@@ -263,8 +272,8 @@ def compare_folders(
         inside = None
         if baseline is not None or len(group) > ALL_PAIRS:
             inside = next((run.name for run in group if run.name in chosen), None)
-        if inside is None and len(group) > ALL_PAIRS:
-            inside = group[0].name
+            if len(group) > ALL_PAIRS:
+                inside = inside or group[0].name
         questions = max((len(values) for values in group[0].per_question.values()), default=0)
         if len(group) > 1 and questions < 2:
             notify(f"{group[0].name} has one question: paired comparisons need two or more")
@@ -273,15 +282,8 @@ def compare_folders(
             known = [m for m in wanted if all(m in run.per_question for run in group)]
             comparisons += compare_runs(group, list(tested or known), inside, test=test)
     write_json(folder / "verdicts.json", [row._asdict() for row in comparisons])
-    report = render(
-        runs,
-        comparisons,
-        title=title,
-        baseline=baseline,
-        unfinished=unfinished,
-        traces=traces,
-        by=by,
-    )
+    settings: dict[str, Any] = {"title": title, "unfinished": unfinished, "traces": traces}
+    report = render(runs, comparisons, baseline=baseline, by=by, **settings)
     report_path = write_report(folder, report)
     console = Console()
     console.print(comparison_table(runs, comparisons, baseline=baseline))
@@ -289,37 +291,6 @@ def compare_folders(
     for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
         console.print(table)
     console.print(f"Report: {report_path}", highlight=False, soft_wrap=True)
-
-
-def _run_with(runs: Sequence[EvaluatedRun], factors: Mapping[str, str]) -> str | None:
-    """The name of the run with these factors and the fewest others, the first of several; None,
-    with a line on the terminal, if there is none."""
-    having = [
-        run
-        for run in runs
-        if all(
-            str(run.factors.get(name)) == value.replace("/", "-") for name, value in factors.items()
-        )
-    ]
-    if having:
-        return min(having, key=lambda run: len(run.factors)).name
-    wanted = ", ".join(f"{name}={value}" for name, value in factors.items())
-    notify(f"no run has {wanted}: the report has no such baseline")
-    return None
-
-
-def _trace_links(
-    runs: Sequence[EvaluatedRun], paths: Sequence[Path], folder: Path
-) -> dict[str, str]:
-    """The addresses of the runs' traces, relative to a report in `folder`. The runs are those of
-    `load_runs(paths)`."""
-    folders = dict.fromkeys(path.resolve() for path in paths)
-    pages = {run.name: path / PAGE for run, path in zip(runs, folders, strict=True)}
-    return {
-        name: quote(os.path.relpath(page, folder.resolve()))
-        for name, page in pages.items()
-        if page.is_file()
-    }
 
 
 def judge(settings: Settings, runs: Sequence[Path]) -> None:
@@ -338,7 +309,9 @@ def judge(settings: Settings, runs: Sequence[Path]) -> None:
                 f"only {', '.join(judges)} has judged {folder.path}",
                 do=f"soundingline evaluate judge=llm llm@judge_llm=... {folder.path}",
             )
-        questions = questions_of(folder)
+        questions = {
+            repeat_id(qid, part.number): qid for part in folder.repeats() for qid in part.statuses()
+        }
         pairs = {
             (a, b): agreement(judges[a], judges[b], questions)
             for a, b in combinations(sorted(judges), 2)

@@ -63,10 +63,12 @@ def judging_alone(config: DictConfig, folder: RunFolder) -> Iterator[Ledger]:
     if not judges_by_model(config):
         yield Ledger()
         return
-    with (
-        folder.locked(),
-        open_ledger(folder.ledger_path, cap=_cap(config, folder)) as ledger,
-    ):
+    cap: float | None = make(config.budget).run_dollars
+    if cap is None:
+        budget = folder.manifest().get("config", {}).get("budget") or {}
+        recorded = Budget(run_dollars=budget.get("run_dollars"))
+        cap = last_cap(folder.ledger_path, otherwise=recorded.run_dollars)
+    with folder.locked(), open_ledger(folder.ledger_path, cap=cap) as ledger:
         yield ledger
 
 
@@ -100,10 +102,24 @@ def judge_run(
         except ModelError as error:
             cases = sum(one.cases for one in work)
             left = sum(len(_work(part, judge, benchmark).left) for part in parts)
-            raise _stopped(error, folder, f"{cases - left} of {cases}", ledger) from error
+            do = "correct it"
+            if isinstance(error, OutOfMoney):
+                do = "raise budget.run_dollars"
+                if ledger.unpriced:
+                    do = "choose a server that reports the usage of every reply"
+            raise InputError(
+                f"judging {folder.path} stopped: {error}. {cases - left} of {cases} answers have "
+                "a verdict, which is kept",
+                do=f"{do} and run the same command, which asks for the others",
+            ) from error
     verdicts = [one.record.read() for one in work]
-    if line := without_verdict([verdict for rows in verdicts for verdict in rows.values()]):
-        Console(stderr=True, soft_wrap=True).print(line)
+    errors = Counter(one.error for rows in verdicts for one in rows.values() if one.error)
+    if errors:
+        listed = ", ".join(f"{count} {error}" for error, count in sorted(errors.items()))
+        Console(stderr=True, soft_wrap=True).print(
+            f"{errors.total()} of {sum(map(len, verdicts))} answers have no verdict ({listed}) and "
+            "count as wrong; evaluating again asks the failed ones again"
+        )
     return [RecordedVerdicts(judge, rows) for rows in verdicts]
 
 
@@ -125,39 +141,6 @@ def _work(part: RunFolder, judge: LlmJudge, benchmark: Benchmark) -> JudgeWork:
         if trajectory.status != "failed" and (answers.get(trajectory.qid) or not judge.reference)
     ]
     return JudgeWork(part.number, len(cases), record.left(cases), record)
-
-
-def without_verdict(verdicts: Sequence[ModelVerdict]) -> str:
-    """A line on answers without a verdict; empty if there are none."""
-    counts = Counter(verdict.error for verdict in verdicts if verdict.error)
-    parts = [f"{count} {error}" for error, count in sorted(counts.items())]
-    if not parts:
-        return ""
-    return (
-        f"{sum(counts.values())} of {len(verdicts)} answers have no verdict ({', '.join(parts)}) "
-        "and count as wrong; evaluating again asks the failed ones again"
-    )
-
-
-def _stopped(error: ModelError, folder: RunFolder, judged: str, ledger: Ledger) -> InputError:
-    do = "correct it"
-    if isinstance(error, OutOfMoney):
-        do = "raise budget.run_dollars"
-        if ledger.unpriced:
-            do = "choose a server that reports the usage of every reply"
-    return InputError(
-        f"judging {folder.path} stopped: {error}. {judged} answers have a verdict, which is kept",
-        do=f"{do} and run the same command, which asks for the others",
-    )
-
-
-def _cap(config: DictConfig, folder: RunFolder) -> float | None:
-    cap: float | None = make(config.budget).run_dollars
-    if cap is not None:
-        return cap
-    budget = folder.manifest().get("config", {}).get("budget") or {}
-    recorded = Budget(run_dollars=budget.get("run_dollars"))
-    return last_cap(folder.ledger_path, otherwise=recorded.run_dollars)
 
 
 def _judge(config: DictConfig) -> tuple[Any, LanguageModel | None]:
@@ -210,31 +193,18 @@ async def _judge_all(
 def judges_of(folder: RunFolder, benchmark: Benchmark) -> Mapping[str, Mapping[str, bool]]:
     """Judge -> answer -> whether it is correct. Answers are named by `repeat_id`. A failed request
     is no verdict; an unreadable reply is a wrong answer."""
+    rule = ExactAnswerJudge()
     judges: dict[str, dict[str, bool]] = {"exact_answer": {}}
     for part in folder.repeats():
-        judges["exact_answer"] |= exact(part, benchmark)
+        for trajectory in part.trajectories():
+            accepted = benchmark.answers.get(trajectory.qid)
+            if trajectory.status != "failed" and accepted:
+                verdict = rule.verdict(trajectory.qid, trajectory.answer, accepted)
+                name = repeat_id(trajectory.qid, part.number)
+                judges["exact_answer"][name] = verdict.correct
         for path in sorted((part.path / "evaluation").glob("verdicts-*.jsonl")):
             verdicts = judges.setdefault(path.stem.removeprefix("verdicts-"), {})
-            for qid, verdict in verdicts_in(path).items():
-                if verdict.error != FAILED:
-                    verdicts[repeat_id(qid, part.number)] = verdict.correct
+            for qid, recorded in verdicts_in(path).items():
+                if recorded.error != FAILED:
+                    verdicts[repeat_id(qid, part.number)] = recorded.correct
     return judges
-
-
-def exact(part: RunFolder, benchmark: Benchmark) -> dict[str, bool]:
-    """The verdicts of the exact rule on the answers of one repeat."""
-    judge = ExactAnswerJudge()
-    verdicts = {}
-    for trajectory in part.trajectories():
-        accepted = benchmark.answers.get(trajectory.qid)
-        if trajectory.status != "failed" and accepted:
-            verdict = judge.verdict(trajectory.qid, trajectory.answer, accepted)
-            verdicts[repeat_id(trajectory.qid, part.number)] = verdict.correct
-    return verdicts
-
-
-def questions_of(folder: RunFolder) -> dict[str, str]:
-    """Answer (`repeat_id`) -> its question."""
-    return {
-        repeat_id(qid, part.number): qid for part in folder.repeats() for qid in part.statuses()
-    }

@@ -25,7 +25,6 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.corpus import Passages
 from soundingline.toolkit.corpus.segmentation import Segmenter
-from soundingline.toolkit.data import DocumentStore
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.blocking import (
     BlockingModel,
@@ -44,10 +43,8 @@ from soundingline.toolkit.search.session import SearchTool
 if TYPE_CHECKING:
     from soundingline.pipelines.learned.dense import Dense
 
-# In the order of the pipeline.
-STAGES = ("rewriter", "enrichment", "retriever", "reranker")
-# What librarians work with beside it.
-LIBRARIANS = ("scorer", "list_reranker")
+STAGES = ("rewriter", "enrichment", "retriever", "reranker")  # in the order of the pipeline
+LIBRARIANS = ("scorer", "list_reranker")  # what librarians work with in addition to it
 Transformers = Mapping[str, pt.Transformer]
 
 
@@ -62,7 +59,7 @@ class BoundPipeline:
     pipeline: pt.Transformer
     stages: Stages
     parts: Transformers
-    obfuscated: bool = False
+    obfuscated: bool
 
 
 def build_pipeline(
@@ -73,7 +70,7 @@ def build_pipeline(
     opened before it is asked for."""
     engine = make(config.engine)
     segmenter = make(config.unit)
-    stages = with_librarians(make_stages(config), config)
+    stages = make_stages(config, (*STAGES, *LIBRARIANS))
     stages.validate(engine)
     benchmark = benchmark or make(config.benchmark)
     indexes = Path(config.paths.indexes)
@@ -81,13 +78,13 @@ def build_pipeline(
     for note in notes(benchmark, prepared):
         Console(stderr=True).print(note, soft_wrap=True)
     obfuscated = writes_obfuscated(config, benchmark)
-    if not searched:
-        return BoundPipeline(
-            benchmark, segmenter, prepared, NotSearched(), stages.without_pipeline(), {}, obfuscated
-        )
-    caches = caches_folder(config, obfuscated)
-    parts = stages.bind(prepared, segmenter, caches, benchmark)
-    pipeline = compose(**parts, aggregate=segmenter.aggregate)
+    parts: Transformers = {}
+    if searched:
+        parts = stages.bind(prepared, segmenter, caches_folder(config, obfuscated), benchmark)
+        pipeline = compose(**parts, aggregate=segmenter.aggregate)
+    else:
+        models = {group: pair for group, pair in stages.models.items() if group in LIBRARIANS}
+        stages, pipeline = replace(stages, transformers={}, models=models), NotSearched()
     return BoundPipeline(benchmark, segmenter, prepared, pipeline, stages, parts, obfuscated)
 
 
@@ -103,7 +100,7 @@ class NotSearched(pt.Transformer):
         )
 
 
-# Gives what ranks when it is asked for, so that what cannot work is told before.
+# Gives the pipeline when it is needed, so that what cannot work is refused before.
 PipelineOpener = Callable[[], BoundPipeline]
 
 
@@ -142,10 +139,8 @@ class Stages:
         for transformer in self.transformers.values():
             if isinstance(transformer, Stage):
                 transformer.validate(engine)
-        if self.scorer is not None:
-            _ = self.scorer.fingerprint
-        if self.locator is not None:
-            _ = self.locator.fingerprint
+        for part in (self.scorer, self.locator):
+            _ = part and part.fingerprint
         if isinstance(self.list_reranker, Stage):
             self.list_reranker.validate(engine)
         compose(**self.transformers, aggregate=False)
@@ -168,14 +163,9 @@ class Stages:
             # Every stage ranks in the enriched index, where the corpus is enriched.
             collection = enrichment.enriched(collection)
         return {
-            group: bound(transformer, collection.with_model(self._model(group)))
+            group: bound(transformer, collection.with_model(self.model_of(group)))
             for group, transformer in self.transformers.items()
         }
-
-    def without_pipeline(self) -> Stages:
-        """What works beside a pipeline alone: the scorer and the re-ranker of lists."""
-        models = {group: pair for group, pair in self.models.items() if group not in STAGES}
-        return replace(self, transformers={}, models=models)
 
     def collection(
         self, prepared: IndexedCollection, segmenter: Segmenter, caches: Path | None
@@ -188,7 +178,7 @@ class Stages:
             texts=prepared.store.texts,
             whole_documents=segmenter.whole_documents,
             caches=caches,
-            model=self._model("enrichment"),
+            model=self.model_of("enrichment"),
             links=prepared.links,
             engine=prepared.engine,
         )
@@ -216,30 +206,9 @@ class Stages:
                 stack.callback(self.scorer.close)
             yield versions
 
-    def bound_scorer(self, caches: Path | None, **statistics: Any) -> RequirementScorer | None:
-        """The scorer with what it works with; `statistics` are those of `ScorerResources`."""
-        if self.scorer is None:
-            return None
-        blocking, llm = self.models.get("scorer", (None, None))
-        gives_logprobs = llm is None or bool(getattr(llm, "gives_logprobs", True))
-        return self.scorer.bind(
-            ScorerResources(
-                caches=caches, model=blocking, gives_logprobs=gives_logprobs, **statistics
-            )
-        )
-
-    def bound_list_reranker(self, collection: Collection) -> pt.Transformer | None:
-        """The re-ranker of the final list, bound to what was prepared."""
-        if self.list_reranker is None:
-            return None
-        return bound(self.list_reranker, collection.with_model(self._model("list_reranker")))
-
-    def _model(self, group: str) -> BlockingModel | None:
+    def model_of(self, group: str) -> BlockingModel | None:
+        """The language model of a group; None if it asks none."""
         return self.models[group][0] if group in self.models else None
-
-
-def _declared(config: DictConfig, group: str) -> DictConfig:
-    return librarian_option(config, group) if group in LIBRARIANS else config[group]
 
 
 def active(config: DictConfig, group: str) -> bool:
@@ -250,8 +219,11 @@ def active(config: DictConfig, group: str) -> bool:
 
 def asking_groups(config: DictConfig) -> list[str]:
     """The groups whose part, a stage or what librarians work with, asks a language model."""
-    groups = [group for group in (*STAGES, *LIBRARIANS) if active(config, group)]
-    return [group for group in groups if declares(_declared(config, group), "needs_llm")]
+    return [
+        group
+        for group in (*STAGES, *LIBRARIANS)
+        if active(config, group) and declares(librarian_option(config, group), "needs_llm")
+    ]
 
 
 def asks_agents_model(config: DictConfig, asking: Iterable[str]) -> bool:
@@ -264,41 +236,30 @@ def asks_agents_model(config: DictConfig, asking: Iterable[str]) -> bool:
 
 
 def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
-    """Make the stages of a configuration, or those of some groups. `InputError` for bad settings,
-    and for a stage that asks a language model where none is chosen."""
-    transformers: dict[str, pt.Transformer] = {}
-    models: dict[str, tuple[BlockingModel, LanguageModel]] = {}
+    """Make the stages, and what librarians work with, of some groups of a configuration.
+    `InputError` for bad settings, and for a part that asks a language model if none is chosen."""
+    parts: dict[str, Any] = {}
+    models = {}
     for group in groups:
-        if not active(config, group):
-            continue
-        transformer = make(config[group])
-        if group == "reranker" and not isinstance(transformer, Stage):
-            transformer = RerankHead(transformer)
-        transformers[group] = transformer
-        if isinstance(transformer, Stage) and transformer.needs_llm:
-            models[group] = _model_of(transformer, config, group, group)
-    if {"rewriter", "enrichment", "reranker"} & set(transformers):
+        if active(config, group):
+            part = make(librarian_option(config, group))
+            if group == "reranker" and not isinstance(part, Stage):
+                part = RerankHead(part)
+            if getattr(part, "needs_llm", False):
+                role = "librarian" if group in LIBRARIANS else group
+                models[group] = _model_of(part, config, group, role)
+            parts[group] = part
+    if parts.keys() - {"retriever"}:
         keep_bound(config.paths.caches, config.paths.caches_gb)
-    return Stages(transformers, models)
-
-
-def with_librarians(stages: Stages, config: DictConfig) -> Stages:
-    """The stages, and what librarians work with: the scorer of requirements and the re-ranker of
-    the final list, where the configuration has them. What these ask is the librarians'."""
-    groups = [group for group in LIBRARIANS if active(config, group)]
-    parts = {group: make(librarian_option(config, group)) for group in groups}
-    if not parts:
-        return stages
-    models = dict(stages.models)
-    for group, part in parts.items():
-        if getattr(part, "needs_llm", False):
-            models[group] = _model_of(part, config, group, "librarian")
-    keep_bound(config.paths.caches, config.paths.caches_gb)
-    return replace(stages, models=models, locator=evidence_encoder(config), **parts)
+    librarians = {group: parts.pop(group) for group in LIBRARIANS if group in parts}
+    locator = evidence_encoder(config) if librarians else None
+    return Stages(parts, models, locator=locator, **librarians)
 
 
 def librarian_option(config: DictConfig, group: str) -> DictConfig:
-    """The option of a group of `LIBRARIANS` without the locator, which is no argument of it."""
+    """The option of a group; of `LIBRARIANS` without the locator, which is no argument of it."""
+    if group not in LIBRARIANS:
+        return config[group]
     option: DictConfig = copy.deepcopy(config[group])
     with open_dict(option):
         option.pop("locator", None)
@@ -341,14 +302,18 @@ def _model_of(
             valid="a model behind text completions (OpenAICompletions), such as rank1",
             do=f"choose one for it: llm@{role}_llm=rank1",
         )
-    blocking = BlockingModel(
+    return blocking_model(llm, role), llm
+
+
+def blocking_model(llm: LanguageModel, role: str) -> BlockingModel:
+    """A language model for code without coroutines, which is not yet running."""
+    return BlockingModel(
         llm.name,
         settings=llm.settings,
         price=llm.price,
         role=role,
         weights_fingerprint=weights_fingerprint(llm),
     )
-    return blocking, llm
 
 
 def stage_counts(
@@ -382,46 +347,50 @@ def with_literature_tools(
     # Here, because starting would wait for numba.
     from soundingline.pipelines.evidence import DenseLocator, LexicalLocator
 
+    stages, prepared = built.stages, built.prepared
     passages = evidence_passages(built.benchmark, config)
-    graph = built.prepared.links() if built.prepared.links else None
+    graph = prepared.links() if prepared.links else None
     caches = caches_folder(config, built.obfuscated)
-    scorer = built.stages.bound_scorer(caches, **statistics(built))
-    collection = built.stages.collection(built.prepared, built.segmenter, caches)
-    reranker = built.stages.bound_list_reranker(collection)
-    encoder = _shared_encoder(built.stages)
+    scorer, reranker, encoder = stages.scorer, stages.list_reranker, stages.locator
+    if scorer is not None:
+        blocking, llm = stages.models.get("scorer", (None, None))
+        resources = ScorerResources(
+            caches=caches,
+            model=blocking,
+            gives_logprobs=llm is None or llm.gives_logprobs,
+            **statistics(built),
+        )
+        scorer = scorer.bind(resources)
+    if reranker is not None:
+        collection = stages.collection(prepared, built.segmenter, caches)
+        reranker = bound(reranker, collection.with_model(stages.model_of("list_reranker")))
+    if encoder is not None:
+        # The retriever's encoder if it is the same, so that it is loaded once.
+        retriever = stages.transformers.get("retriever")
+        for other in (retriever, getattr(retriever, "retriever", None)):
+            if isinstance(other, type(encoder)) and other.fingerprint == encoder.fingerprint:
+                encoder = other
+                break
+    texts = passages.store.texts
+    locator = (
+        DenseLocator(passages.index, encoder, texts) if encoder else LexicalLocator(passages.index)
+    )
     operators = Operators(
         links=graph,
-        locator=(
-            DenseLocator(passages.index, encoder, passages.store.texts)
-            if encoder
-            else LexicalLocator(passages.index)
-        ),
+        locator=locator,
         scorer=scorer,
         passages=passages.store,
-        resolver=built.prepared.resolver() if built.prepared.resolver else None,
+        resolver=prepared.resolver() if prepared.resolver else None,
         order=ListOrder(reranker) if reranker is not None else None,
     )
-    prints = {"evidence": passages.fingerprint}
-    if encoder:
-        prints["locator.content"] = encoder.fingerprint
-    if graph:
-        prints["links"] = graph.fingerprint
-    if scorer:
-        prints["scorer.content"] = scorer.fingerprint
-    if print_ := getattr(reranker, "fingerprint", ""):
-        prints["list_reranker.content"] = print_
-    return interface.bind(operators), prints
-
-
-def _shared_encoder(stages: Stages) -> Dense | None:
-    """The locator's encoder: that of the retriever if it is the same, so that it is loaded once."""
-    retriever, locator = stages.transformers.get("retriever"), stages.locator
-    if locator is None:
-        return None
-    for other in (retriever, getattr(retriever, "retriever", None)):
-        if isinstance(other, type(locator)) and other.fingerprint == locator.fingerprint:
-            return other
-    return locator
+    prints = {
+        "evidence": passages.fingerprint,
+        "locator.content": encoder.fingerprint if encoder else "",
+        "links": graph.fingerprint if graph else "",
+        "scorer.content": scorer.fingerprint if scorer else "",
+        "list_reranker.content": getattr(reranker, "fingerprint", ""),
+    }
+    return interface.bind(operators), {name: text for name, text in prints.items() if text}
 
 
 def evidence_passages(benchmark: Benchmark, config: DictConfig) -> IndexedCollection:
@@ -439,11 +408,6 @@ def parts_of(interface: SearchTool, built: BoundPipeline) -> dict[str, Any]:
     operators = interface.operators
     others = {"scorer": operators.scorer, "list_reranker": getattr(operators.order, "stage", None)}
     return {**built.parts, **{name: part for name, part in others.items() if part is not None}}
-
-
-def passages_of(interface: SearchTool) -> DocumentStore | None:
-    """The passages in which an interface of literature search locates evidence."""
-    return interface.operators.passages if isinstance(interface, Literature) else None
 
 
 def statistics(built: BoundPipeline) -> dict[str, Any]:

@@ -65,7 +65,16 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         InputError: for a folder without an evaluated run, runs without published figures, and runs
             of several experiments.
     """
-    folders = list(dict.fromkeys(cell.resolve() for path in paths for cell in _cells(path)))
+    folders: list[Path] = []
+    for path in paths:
+        single = (path / "manifest.json").is_file()
+        evaluated = [path] if single else sorted(p.parent for p in path.glob("*/metrics.json"))
+        if not evaluated:
+            raise InputError(
+                f"{path} has no evaluated run", valid="the folder of a run or of a sweep"
+            )
+        folders += [cell.resolve() for cell in evaluated]
+    folders = list(dict.fromkeys(folders))
     runs = load_runs(folders)
     published = _published(runs)
     varied = varied_factors(runs)
@@ -78,13 +87,17 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     table.add_column("published is")
     figures = []
     for run, label in zip(runs, labels, strict=True):
-        rows = [row for row in rows_of(published) if _is_of(run, row)]
-        found = [figure for row in rows for figure in figures_of(run, row)]
-        for place, figure in enumerate(found):
+        of_run = [
+            figure
+            for row in rows_of(published)
+            if _is_of(run, row)
+            for figure in figures_of(run, row)
+        ]
+        for place, figure in enumerate(of_run):
             table.add_row("" if place else label, *_shown(figure))
-        if not found:
+        if not of_run:
             table.add_row(label, "", "—", "", "", "not stated")
-        figures += found
+        figures += of_run
     console.print(table)
     for system in published.get("other_systems") or ():
         shown = ", ".join(f"{key} {value}" for key, value in system.items())
@@ -102,16 +115,6 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         cells = "" if count == len(runs) else f" ({count} of {len(runs)} cells)"
         console.print(f"Known cause of differences: {cause}{cells}", highlight=False)
     console.print(_conclusion(runs, published, figures, explained=bool(known)), highlight=False)
-
-
-def _cells(path: Path) -> list[Path]:
-    """The run of a folder, or the evaluated cells of a sweep."""
-    if (path / "manifest.json").is_file():
-        return [path]
-    cells = sorted(found.parent for found in path.glob("*/metrics.json"))
-    if not cells:
-        raise InputError(f"{path} has no evaluated run", valid="the folder of a run or of a sweep")
-    return cells
 
 
 def _published(runs: Sequence[EvaluatedRun]) -> Mapping[str, Any]:
@@ -142,7 +145,6 @@ def is_measure(column: str) -> bool:
 
 
 def _factors(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The factors of a row that matter."""
     return {name: v for name, v in row.items() if not is_measure(name) and v is not None}
 
 
@@ -245,16 +247,14 @@ def _conclusion(
     within = sum(not figure.outside for figure in tested)
     text = f"{within} of {len(tested)} published values are within our 95 % intervals"
     questions = published.get("questions")
+    no_evidence = f"{text}. This is no evidence on the paper's result"
     if questions is None:
         return (
-            f"{text}. This is no evidence on the paper's result, because the experiment does not "
-            "state how many questions the paper has for each collection."
+            f"{no_evidence}, because the experiment does not state how many questions the paper "
+            "has for each collection."
         )
     if any(recorded_count(run) < questions for run in runs):
-        return (
-            f"{text}. This is no evidence on the paper's result, which needs its {questions:,} "
-            "questions."
-        )
+        return f"{no_evidence}, which needs its {questions:,} questions."
     if explained:
         return f"{text}. The known causes above keep the runs from being the paper's."
     return f"{text}: these are reproduced."

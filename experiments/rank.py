@@ -66,15 +66,14 @@ from soundingline.toolkit.runs import RunFolder
 
 _SHOWN = ("calls", "input_tokens", "output_tokens", "dollars")
 _Runs = dict[str, dict[str, float]]
+_PHRASES_OF_RUNS = "phrases-{}.json"
 _DO = "move it away; only what the corpus has cost is then unknown"
-_TOKENS = ("reply_input_tokens", "reply_output_tokens")
-_UNMETERED = "reply_unmetered"
 
 
 def note_phrases(folder: Path, phrases: str, run: RunFolder) -> None:
     """Record what a run has paid for phrases in the collection's `folder` of indexes, for every
     index with these phrases. A run that is resumed is counted once, with all of its starts."""
-    path = _phrases_path(folder, phrases)
+    path = folder / _PHRASES_OF_RUNS.format(phrases)
     total = recorded_usage(run.ledger_path)
     if total:
         with file_lock(folder / ".phrases.lock"):  # two runs may end at once
@@ -98,7 +97,7 @@ def corpus_costs(parts: Transformers) -> dict[str, float]:
     if folder is None:
         return {}
     costs = {"documents": len(index), **read_json(folder / SECONDS, dict[str, float], do=_DO)}
-    path = _phrases_path(folder.parents[1], phrases_manifest(folder)["phrases"])
+    path = folder.parents[1] / _PHRASES_OF_RUNS.format(phrases_manifest(folder)["phrases"])
     if path.exists():
         runs = list(read_json(path, _Runs, do=_DO).values())
         for name in _SHOWN:
@@ -114,32 +113,28 @@ def query_costs(
     asked for now or kept, where the tokens of all are known; dollars where the price of every model
     is known as well, at the rates of requests below any `long_context`."""
     costs = {"seconds": seconds / max(1, queries)}
-    numbers_of_models = [counted.get(group, {}) for group in stages.models]
-    if not stages.models or any(_of_queries(each, _UNMETERED) for each in numbers_of_models):
+    if not stages.models:
         return costs
-    prices, dollars = [model.price for model, _ in stages.models.values()], 0.0
-    for price, numbers in zip(prices, numbers_of_models, strict=True):
-        tokens = [_of_queries(numbers, name) / max(1, queries) for name in _TOKENS]
-        costs["input_tokens"] = costs.get("input_tokens", 0.0) + tokens[0]
-        costs["output_tokens"] = costs.get("output_tokens", 0.0) + tokens[1]
-        rates = price.input or 0.0, price.output or 0.0
-        dollars += (tokens[0] * rates[0] + tokens[1] * rates[1]) / 1_000_000
-    if all(price.known for price in prices):
+
+    def of_query(group: str, name: str) -> float:
+        """The mean count of a stage, or of the query side of an enrichment."""
+        numbers = counted.get(group, {})
+        total = numbers.get(f"reply_{name}", 0) + numbers.get(f"query_reply_{name}", 0)
+        return total / max(1, queries)
+
+    if any(of_query(group, "unmetered") for group in stages.models):
+        return costs
+    costs |= {"input_tokens": 0.0, "output_tokens": 0.0}
+    dollars = 0.0
+    for group, (model, _) in stages.models.items():
+        read, written = of_query(group, "input_tokens"), of_query(group, "output_tokens")
+        costs["input_tokens"] += read
+        costs["output_tokens"] += written
+        rates = model.price.input or 0.0, model.price.output or 0.0
+        dollars += (read * rates[0] + written * rates[1]) / 1_000_000
+    if all(model.price.known for model, _ in stages.models.values()):
         costs["dollars"] = dollars
     return costs
-
-
-def _of_queries(numbers: Mapping[str, float], name: str) -> float:
-    """The count of a stage, or of the query side of an enrichment."""
-    return numbers.get(name, 0) + numbers.get(f"query_{name}", 0)
-
-
-def _phrases_path(folder: Path, phrases: str) -> Path:
-    return folder / f"phrases-{phrases}.json"
-
-
-NAME = "phrases.jsonl"
-REWRITES = "rewrites.jsonl"
 
 
 def keep_phrases(
@@ -147,14 +142,12 @@ def keep_phrases(
 ) -> dict[str, dict[str, float]]:
     """Write what was proposed for each query, what was kept and why not to `phrases.jsonl`.
 
-    `notes` are those of the search, `answers` the accepted answers by question. Gives, by question
-    with such, how many of the kept phrases hold one, as a measure: prompts forbid to guess, because
-    a query with its answer finds the documents that a benchmark was made of. Nothing without an
-    enriched query.
+    `notes` are those of the search, `answers` the accepted answers by question. Returns, by
+    question with answers, how many of the kept phrases contain one, as a measure: prompts forbid to
+    guess, because a query with its answer finds the documents that a benchmark was made of. Nothing
+    without an enriched query.
     """
     rows = [{**row, "phrases": list(row["phrases"])} for row in notes.get("enrichment", ())]
-    if not rows:
-        return {}
     guessed: dict[str, float] = {}
     for row in rows:
         if accepted := answers.get(row["qid"]):
@@ -162,38 +155,38 @@ def keep_phrases(
                 phrase["holds_answer"] = holds_answer(phrase["phrase"], accepted)
             guesses = (phrase["kept"] and phrase["holds_answer"] for phrase in row["phrases"])
             guessed[row["qid"]] = float(sum(guesses))
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-    write_text(folder / NAME, "".join(lines))
+    _write_lines(folder / "phrases.jsonl", rows)
     return {PHRASES_WITH_ANSWER: guessed} if guessed else {}
 
 
-def keep_rewrites(folder: Path, notes: Mapping[str, Any], topics: Sequence[Topic]) -> None:
-    """Write each query as it was, as it was rewritten, and what happened on the way to
-    `rewrites.jsonl`; nothing without a rewriter."""
-    qids: dict[str, list[str]] = {}
-    for topic in topics:
-        qids.setdefault(topic.text, []).append(topic.qid)
-    rows = [{"qid": qid, **row} for row in rewrites(notes) for qid in qids.get(row["raw"], ())]
-    if rows:
-        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-        write_text(folder / REWRITES, "".join(lines))
-
-
-def guessing_rewrites(
-    notes: Mapping[str, Any], topics: Sequence[Topic], answers: Mapping[str, Sequence[str]]
+def keep_rewrites(
+    folder: Path,
+    notes: Mapping[str, Any],
+    topics: Sequence[Topic],
+    answers: Mapping[str, Sequence[str]],
 ) -> dict[str, dict[str, float]]:
-    """By question with accepted answers, as a measure: how many rewritten queries hold one that
-    the question does not have. Nothing without a rewriter."""
-    rows: dict[str, list[Mapping[str, str]]] = {}
+    """Write each query as it was, as it was rewritten, and what happened on the way to
+    `rewrites.jsonl`. Returns, by question with accepted answers, how many rewritten queries contain
+    one that the question lacks, as a measure. Nothing without a rewriter."""
+    by_query: dict[str, list[Mapping[str, str]]] = {}
     for row in rewrites(notes):
-        rows.setdefault(row["raw"], []).append(row)
+        by_query.setdefault(row["raw"], []).append(row)
+    qids: dict[str, list[str]] = {}
     guessed: dict[str, float] = {}
     for topic in topics:
+        qids.setdefault(topic.text, []).append(topic.qid)
         accepted = answers.get(topic.qid)
-        if accepted and topic.text in rows:
-            guesses = guessed_rewrites(rows[topic.text], topic.text, accepted)
+        if accepted and topic.text in by_query:
+            guesses = guessed_rewrites(by_query[topic.text], topic.text, accepted)
             guessed[topic.qid] = float(len(guesses))
+    rows = [{"qid": qid, **row} for row in rewrites(notes) for qid in qids.get(row["raw"], ())]
+    _write_lines(folder / "rewrites.jsonl", rows)
     return {REWRITES_WITH_ANSWER: guessed} if guessed else {}
+
+
+def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def rank(settings: Settings, prepared: PipelineOpener | None = None) -> EvaluatedRun:
@@ -220,14 +213,12 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
                 evaluation = evaluate_pipeline(built.benchmark, built.pipeline, measures)
             seconds = time.monotonic() - began
         ranked = len(evaluation.per_question[measures[0]])
-        once = corpus_costs(built.parts)
-        a_query = query_costs(built.stages, counted, seconds, ranked)
-        folder.note_costs({"once": once, "query": a_query})
+        of_query = query_costs(built.stages, counted, seconds, ranked)
+        folder.note_costs({"once": corpus_costs(built.parts), "query": of_query})
         answers = built.benchmark.answers
-        keep_rewrites(folder.path, notes, built.benchmark.topics)
         guessed = {
             **keep_phrases(folder.path, notes, answers),
-            **guessing_rewrites(notes, built.benchmark.topics, answers),
+            **keep_rewrites(folder.path, notes, built.benchmark.topics, answers),
         }
         covered = answer_coverage(
             evaluation.rankings,
@@ -286,15 +277,10 @@ def evaluate_pipeline(
     rankings = {str(qid): list(rows) for qid, rows in ranked.groupby("qid", sort=False)["docno"]}
     outline = evaluate_ranking(rankings, judged, [], topics=benchmark.topics)
     qrels = {topic.qid: judged[topic.qid] for topic in judged_topics}
+    checked = (benchmark.targets, benchmark.checklists, benchmark.satisfaction)
     per_question = {
         **measure_rankings(outline.rankings, qrels, measures),
-        **checklist_measures(
-            outline.rankings,
-            outline.rankings,
-            benchmark.targets,
-            benchmark.checklists,
-            benchmark.satisfaction,
-        ),
+        **checklist_measures(outline.rankings, outline.rankings, *checked),
     }
     qids = [topic.qid for topic in benchmark.topics]
     counts = {**outline.counts, **list_counts(benchmark.targets, qids)}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -31,15 +31,14 @@ from soundingline.experiments.pipeline import (
     with_literature_tools,
 )
 from soundingline.experiments.recorded import recorded_benchmark
-from soundingline.experiments.rollouts import check_concurrency
 from soundingline.experiments.run_context import open_run
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.lexical.operators import parse
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, track
 from soundingline.toolkit.data import DocumentStore
-from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.evaluation import Evaluation, evaluate_run, write_evaluation
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.evaluation import evaluate_run, write_evaluation
 from soundingline.toolkit.evaluation.agent_run import without_texts
 from soundingline.toolkit.evaluation.funnel import relevant_documents
 from soundingline.toolkit.evaluation.replay import (
@@ -104,11 +103,13 @@ class Replaying:
         self._evidence = evidence
 
     def replay(self, run: RunFolder, concurrency: int) -> None:
-        """Replay every question, at most `concurrency` at once."""
+        """Replay every question, at most `concurrency` at once, and twice as many in memory."""
         pending = track(run.trajectories(), "Replaying", len(run.statuses()))
         with ThreadPoolExecutor(concurrency, "replay") as pool:
-            for before, after in _in_turn(pool, self._one, iter(pending), concurrency):
-                self._add(before, after)
+            waiting = deque(pool.submit(self._one, one) for one in islice(pending, 2 * concurrency))
+            while waiting:
+                self._add(*waiting.popleft().result())
+                waiting.extend(pool.submit(self._one, one) for one in islice(pending, 1))
 
     def _one(self, recorded: Trajectory) -> tuple[Trajectory, Replay]:
         session = self._interface.open(self._backend.asked_by(recorded.qid), self._store)
@@ -133,11 +134,6 @@ class Replaying:
         }
 
 
-def evidence_of(benchmark: Benchmark) -> dict[str, frozenset[str]]:
-    """The relevant documents of each question."""
-    return relevant_documents(benchmark.qrels.get("evidence", {}))
-
-
 def replay_run(settings: Settings, run: Path) -> None:
     """Send the recorded calls of a run through another pipeline; no agent's model is asked.
 
@@ -157,7 +153,7 @@ def replay_run(settings: Settings, run: Path) -> None:
     benchmark = recorded_benchmark(recorded, settings)
     settings = with_tool(settings, manifest)
     config = settings.config
-    check_concurrency(config.concurrency)
+    check_int("concurrency", config.concurrency)
     interface = make_interface(config.tool)
     folder = cell_folder(root, cell_name(settings, REPLAYED))
     built = build_pipeline(config, benchmark, searched=interface.uses_pipeline)
@@ -171,7 +167,8 @@ def replay_run(settings: Settings, run: Path) -> None:
         "replayed": recorded.state(),
     }
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
-    replaying = Replaying(backend, built.prepared.store, interface, evidence_of(benchmark))
+    evidence = relevant_documents(benchmark.qrels.get("evidence", {}))
+    replaying = Replaying(backend, built.prepared.store, interface, evidence)
     of_benchmark = manifest.get("benchmark") or {}
     with open_run(settings, folder, prints, chosen, of_benchmark) as context:
         with context.running(built.stages, parts_of(interface, built)):
@@ -213,29 +210,15 @@ def _as_recorded(
     text that refers to other values is left out: whose manifest it is may be anybody."""
     option = settings.option(group, name)
     recorded = (manifest.get("config") or {}).get(group)
-    values = recorded if isinstance(recorded, Mapping) else {}
-    overrides = [
-        f"{group}.{key}={_override_value(value)}"
-        for key, value in values.items()
-        if key in option and not key.startswith("_") and value != option[key]
-        if isinstance(value, (bool, int, float, str, type(None))) and "${" not in str(value)
-    ]
-    return [f"{group}={name}", *overrides]
-
-
-def _override_value(value: Any) -> str:
-    """A plain value as Hydra's command line takes it."""
-    if isinstance(value, str):
-        return QuotedString(value, Quote.single).with_quotes()
-    return "null" if value is None else str(value)
-
-
-def _in_turn(pool: Any, work: Any, items: Iterator[Trajectory], ahead: int) -> Iterator[Any]:
-    """Results in the order of the items, of which at most twice `ahead` are held."""
-    waiting = [pool.submit(work, item) for item in islice(items, 2 * ahead)]
-    while waiting:
-        yield waiting.pop(0).result()
-        waiting += [pool.submit(work, item) for item in islice(items, 1)]
+    overrides = [f"{group}={name}"]
+    for key, value in recorded.items() if isinstance(recorded, Mapping) else ():
+        plain = isinstance(value, (bool, int, float, str, type(None))) and "${" not in str(value)
+        if plain and key in option and not key.startswith("_") and value != option[key]:
+            written = "null" if value is None else str(value)
+            if isinstance(value, str):
+                written = QuotedString(value, Quote.single).with_quotes()
+            overrides.append(f"{group}.{key}={written}")
+    return overrides
 
 
 def _first(trajectory: Trajectory, relevant: frozenset[str]) -> dict[str, float]:
@@ -244,20 +227,16 @@ def _first(trajectory: Trajectory, relevant: frozenset[str]) -> dict[str, float]
 
 def _write(folder: RunFolder, side: Side, benchmark: Benchmark) -> None:
     """The evaluation of one side: what is retrieved and shown, and no answer."""
-    evaluation = _evaluated(side.rows, benchmark)
+    judged = Benchmark(benchmark.name, benchmark.topics, benchmark.qrels)  # without answers
+    evaluation = evaluate_run(side.rows, judged, measures=())
     per_question = evaluation.per_question
-    heads = _evaluated(side.heads, benchmark).per_question if side.heads else {}
+    heads = evaluate_run(side.heads, judged, measures=()).per_question if side.heads else {}
     values = {
         **{name: per_question[name] for name in _KEPT if name in per_question},
         **side.values,
         **{f"{name}{PREFIX}": heads[name] for name in _BEFORE_CHANGE if name in heads},
     }
     write_evaluation(folder.path, evaluation.with_values(values), state=folder.state())
-
-
-def _evaluated(rows: Sequence[Trajectory], benchmark: Benchmark) -> Evaluation:
-    judged = Benchmark(benchmark.name, benchmark.topics, benchmark.qrels)  # without answers
-    return evaluate_run(rows, judged, measures=())
 
 
 def _tell(run: RunFolder, shares: Mapping[str, Mapping[str, int]]) -> None:
@@ -272,7 +251,7 @@ def _tell(run: RunFolder, shares: Mapping[str, Mapping[str, int]]) -> None:
         console.print(
             f"{queries:,} recorded queries: {total['with_phrases'] / queries:.1%} with a quoted "
             f"phrase, {total['with_exclusions'] / queries:.1%} with an exclusion "
-            "(retriever=bm25_operators honours them)"
+            "(+retriever.operators=phrases honours them)"
         )
     if "imported" in run.manifest():
         console.print(

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
@@ -21,7 +20,7 @@ from soundingline.experiments.pipeline import asking_groups
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import exception_of, in_one_line
 from soundingline.toolkit.data import Topic
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation import ExactAnswerJudge
 from soundingline.toolkit.llm.blocking import interruptible
 from soundingline.toolkit.llm.client import LanguageModel
@@ -51,13 +50,11 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.trajectories = 0
-        # Of the first questions only: what is kept must not grow with the run.
-        self.costs: list[Mapping[str, float]] = []
-        self._warned: list[str] = []
-        self._warnings = 0
-        self._failed = self._judged = self._right = 0
+        self.costs: list[Mapping[str, float]] = []  # of the first questions, which bounds it
+        self.ledger = ledger
+        self._warnings: list[str] = []  # the first ones, likewise
+        self._more_warnings = self._failed = self._judged = self._right = 0
         self._calls = Counter[str]()  # by the code of the refusal, which is empty for the others
-        self._ledger = ledger
         self._accepted = accepted
         self._changed = changed
         self._judge = ExactAnswerJudge()
@@ -67,36 +64,28 @@ class Progress:
 
     def add(self, trajectory: Trajectory) -> None:
         """One more question has ended. Judging takes time in proportion to the answer."""
-        right = self._is_right(trajectory)
+        accepted, failed = self._accepted.get(trajectory.qid), trajectory.status == "failed"
+        right = False
+        if accepted and not failed:
+            verdict = self._judge.verdict(trajectory.qid, trajectory.answer, accepted)
+            right = verdict.correct
         with self._lock:
-            self._count(trajectory, right)
+            self.trajectories += 1
+            self._failed += failed
+            self._calls.update(call.error for call in trajectory.calls)
+            lines = [f"question {trajectory.qid}: {line}" for line in trajectory.warnings]
+            room = _MOST_WARNINGS - len(self._warnings)
+            self._warnings += lines[:room]
+            self._more_warnings += len(lines[room:])
+            if trajectory.usage and len(self.costs) < _MOST_COSTS:
+                self.costs.append(trajectory.usage)
+            self._judged += bool(accepted)
+            self._right += right
             self._changed(self.line())
-
-    def _is_right(self, trajectory: Trajectory) -> bool:
-        accepted = self._accepted.get(trajectory.qid)
-        if not accepted or trajectory.status == "failed":
-            return False
-        return self._judge.verdict(trajectory.qid, trajectory.answer, accepted).correct
-
-    def _count(self, trajectory: Trajectory, right: bool) -> None:
-        self.trajectories += 1
-        self._failed += trajectory.status == "failed"
-        self._calls.update(call.error for call in trajectory.calls)
-        self._warnings += len(trajectory.warnings)
-        if len(self._warned) < _MOST_WARNINGS:
-            self._warned += [f"question {trajectory.qid}: {line}" for line in trajectory.warnings]
-        if trajectory.usage and len(self.costs) < _MOST_COSTS:
-            self.costs.append(trajectory.usage)
-        self._judged += bool(self._accepted.get(trajectory.qid))
-        self._right += right
-
-    def usage(self, qid: str) -> dict[str, float]:
-        """What the question has taken so far, the stages of its pipeline included."""
-        return self._ledger.usage(qid)
 
     def line(self) -> str:
         """`2 failed · accuracy 0.61 · $1.20 · 340 tokens/s`; what is unknown is left out."""
-        total = self._ledger.total
+        total = self.ledger.total
         seconds = self._clock() - self._began
         parts = [f"{self._failed} failed"] if self._failed else []
         if self._judged:
@@ -111,7 +100,7 @@ class Progress:
         """Lines for the end: the share of input that a prefix cache answered, the calls that were
         refused, and the warnings."""
         lines = []
-        share = self._ledger.total.cached_share
+        share = self.ledger.total.cached_share
         if share is not None:
             lines.append(f"{share:.1%} of the input tokens came from the prefix cache")
         refused = Counter({code: count for code, count in self._calls.items() if code})
@@ -120,16 +109,10 @@ class Progress:
             lines.append(
                 f"{refused.total()} of {calls} tool calls were refused ({listed(refused)})"
             )
-        lines += self._warned[:_MOST_WARNINGS]
-        if (more := self._warnings - _MOST_WARNINGS) > 0:
-            lines.append(f"and {more} more warnings; each trajectory holds its own")
+        lines += self._warnings
+        if self._more_warnings:
+            lines.append(f"and {self._more_warnings} more warnings; each trajectory holds its own")
         return lines
-
-
-def first_failure(trajectory: Trajectory, path: Path) -> str:
-    """A line on the question that failed first, with the file of its trajectory."""
-    error = trajectory.traceback.strip().rpartition("\n")[2] or trajectory.reason
-    return f"question {trajectory.qid} failed: {error}; its trace: {path}"
 
 
 def listed(codes: Counter[str]) -> str:
@@ -188,38 +171,29 @@ def repeat_agents(config: DictConfig, repeats: int) -> list[Agent]:
     """The agents that ask the questions for the first time, the second time, and so on: equal but
     for `seed`, where the option has one, which is raised by one with each repeat. `InputError`
     where nothing can differ between repeats: no seed, and no model whose replies are not kept."""
-    if repeats < 1:
-        raise InputError(f"repeats={repeats}", valid="1 or more", do="set repeats=1")
-    seed = config.agent.get("seed")
-    first = make(config.agent)
+    check_int("repeats", repeats)
+    option = config.agent.copy()
+    agents: list[Agent] = []
+    for _ in range(repeats):
+        agents.append(make(option))
+        if option.get("seed") is not None:
+            option.seed += 1
+    first = agents[0]
     if not isinstance(first, Agent):
         raise InputError(
             f"the option agent gives a {type(first).__name__}",
             valid="a subclass of soundingline.agents.base.Agent",
         )
-    if repeats > 1 and seed is None and not _asks_anew(first, config):
+    asks_model = first.requires_llm or (first.accepts_llm and config.llm is not None)
+    # A stage asks its model again only if its replies are not cached.
+    asks_anew = asks_model or (config.paths.caches is None and bool(asking_groups(config)))
+    if repeats > 1 and option.get("seed") is None and not asks_anew:
         raise InputError(
             f"repeats={repeats}, and {type(first).__name__} would do the same each time",
             valid="an agent that asks a language model, or has a seed",
             do="set repeats=1, or choose another agent, or llm=... for one that can ask a model",
         )
-    others = [make(_with_seed(config.agent, seed, more)) for more in range(1, repeats)]
-    return [first, *others]
-
-
-def _asks_anew(agent: Agent, config: DictConfig) -> bool:
-    """Whether a repeat asks a language model what was asked before: the agent does, and a stage
-    does whose replies are kept nowhere."""
-    if agent.requires_llm or (agent.accepts_llm and config.llm is not None):
-        return True
-    return config.paths.caches is None and bool(asking_groups(config))
-
-
-def _with_seed(option: DictConfig, seed: int | None, more: int) -> DictConfig:
-    changed = option.copy()
-    if seed is not None:
-        changed.seed = seed + more
-    return changed
+    return agents
 
 
 def check_agent(agent: Agent, llm: LanguageModel | None, budget: Budget) -> Mapping[str, str]:
@@ -262,19 +236,6 @@ def resources(
     return RunResources(budget, settings=settings, price=llm.price, **others)
 
 
-def within_window(budget: Budget, llm: LanguageModel | None) -> Budget:
-    """The budget, its context window that of the model where it names none."""
-    if llm is None or budget.context_window is not None:
-        return budget
-    return replace(budget, context_window=llm.context_window)
-
-
-def check_concurrency(value: int) -> None:
-    """`InputError` for a number below 1."""
-    if value < 1:
-        raise InputError(f"concurrency={value}", valid="1 or more", do="set concurrency=1")
-
-
 def stops_run(reason: str) -> bool:
     """Whether every further question would end for the same reason."""
     faults = {kind.code for kind in ModelError.__subclasses__() if kind.stops_run}
@@ -282,7 +243,7 @@ def stops_run(reason: str) -> bool:
 
 
 class Rollout(NamedTuple):
-    """A question that is to be asked, and which repeat of it, counted from 1."""
+    """A question, and which repeat of it, counted from 1."""
 
     topic: Topic
     repeat: int = 1
@@ -346,7 +307,7 @@ class RolloutRunner:
                 trajectory = episode.ended_by(error)
             if not trajectory.usage:
                 # An agent that asks no model may search through a pipeline that does.
-                trajectory = replace(trajectory, usage=self.tally.usage(qid))
+                trajectory = replace(trajectory, usage=self.tally.ledger.usage(qid))
             trajectory = replace(trajectory, qid=topic.qid)
             # A write that has begun ends even where this task is cancelled: the loop waits for its
             # threads before it closes.
@@ -354,7 +315,8 @@ class RolloutRunner:
             if trajectory.status == "failed" and not self._failed:
                 self._failed = True
                 path = self._folder.repeat(repeat).trajectory_path(trajectory.qid)
-                self._tell(first_failure(trajectory, path))
+                reason = trajectory.traceback.strip().rpartition("\n")[2] or trajectory.reason
+                self._tell(f"question {trajectory.qid} failed: {reason}; its trace: {path}")
             if stops_run(trajectory.reason):
                 self.stopped = trajectory
 
@@ -362,30 +324,25 @@ class RolloutRunner:
         self._folder.repeat(repeat).write(trajectory)
         self.tally.add(trajectory)
 
-
-async def run_rollouts(
-    answering: RolloutRunner,
-    askings: Sequence[Rollout],
-    first: int,
-    tell: Callable[[str], Any],
-    model: ChatModel | None = None,
-) -> None:
-    """Answer all questions, the `first` few before the others, after which `tell` gets a line on
-    what the rest will take; `model` is closed at the end."""
-    loop = asyncio.get_running_loop()
-    # Tools and writes run in threads. More than there are questions, because a search that its
-    # question no longer waits for still holds one.
-    loop.set_default_executor(ThreadPoolExecutor(2 * answering.concurrency, "question"))
-    try:
-        if 0 < first < len(askings):
-            began = loop.time()
-            await answering.answer(askings[:first])
-            if estimated := expected(answering.tally.costs, len(askings)):
-                took = duration((loop.time() - began) / first * len(askings))
-                line = f"{len(askings)} questions, judged by the first {first}: {estimated}"
-                tell(f"{line}; about {took}")
-            askings = askings[first:]
-        await answering.answer(askings)
-    finally:
-        if model:
-            await model.close()
+    async def answer_all(
+        self, askings: Sequence[Rollout], first: int, model: ChatModel | None = None
+    ) -> None:
+        """Answer all questions, the `first` few before the others, after which a line tells what
+        the rest will take; `model` is closed at the end."""
+        loop = asyncio.get_running_loop()
+        # Tools and writes run in threads. More than there are questions, because a search that its
+        # question no longer waits for still holds one.
+        loop.set_default_executor(ThreadPoolExecutor(2 * self.concurrency, "question"))
+        try:
+            if 0 < first < len(askings):
+                began = loop.time()
+                await self.answer(askings[:first])
+                if estimated := expected(self.tally.costs, len(askings)):
+                    took = duration((loop.time() - began) / first * len(askings))
+                    line = f"{len(askings)} questions, judged by the first {first}: {estimated}"
+                    self._tell(f"{line}; about {took}")
+                askings = askings[first:]
+            await self.answer(askings)
+        finally:
+            if model:
+                await model.close()

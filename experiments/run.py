@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,6 @@ from soundingline.experiments.pipeline import (
     Stages,
     build_pipeline,
     parts_of,
-    passages_of,
     statistics,
     with_literature_tools,
 )
@@ -32,20 +31,17 @@ from soundingline.experiments.rollouts import (
     RolloutRunner,
     a_failure,
     check_agent,
-    check_concurrency,
     fallbacks,
     listed,
     repeat_agents,
     resources,
-    run_rollouts,
     simulated_reader,
-    within_window,
 )
 from soundingline.experiments.run_context import RunContext, open_run, running
 from soundingline.experiments.sweep import obfuscate_cells
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.toolkit.console import Console, LiveNote, print_next, progress_bar
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.retrieval import parse_measures
 from soundingline.toolkit.llm.blocking import (
@@ -57,6 +53,7 @@ from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.report.traces import PAGE
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import RoundsFile, question_of
+from soundingline.toolkit.search import Literature
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.tokens import load_tokenizer
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
@@ -90,14 +87,16 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     """
     # `prepared` gives the pipeline if it has been opened already.
     config = settings.config
-    check_concurrency(config.concurrency)
+    check_int("concurrency", config.concurrency)
     parse_measures(list(config.measures))
     check_judge(config)
     folder = run_folder(settings, cell_name(settings))
     agents, interface = repeat_agents(config, config.repeats), make_interface(config.tool)
     agent = agents[0]
     llm = language_model(config, "llm") if agent.accepts_llm else None
-    budget = within_window(make(config.budget), llm)
+    budget = make(config.budget)
+    if llm is not None and budget.context_window is None:
+        budget = replace(budget, context_window=llm.context_window)
     agent_prints = check_agent(agent, llm, budget)
     searched = agent.calls_tools and interface.uses_pipeline
     built = prepared() if prepared and searched else build_pipeline(config, searched=searched)
@@ -134,7 +133,7 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
             config,
             context.ledger,
             context.servers,
-            passages_of(interface),
+            interface.operators.passages if isinstance(interface, Literature) else None,
         )
     report(cell, folder, config.repeats)
     if prepared is None and not settings.multirun:  # neither in Python nor in a sweep
@@ -175,18 +174,14 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
         index = statistics(this.built) if this.agents[0].reads_document_frequencies else {}
         shared = {**index, "resolver": this.built.prepared.resolver, **served, "ledger": ledger}
         shared["simulated_reader"] = this.simulated_reader
-        agents = [
-            agent.bind(
-                resources(
-                    this.llm,
-                    this.budget,
-                    repeat=repeat,
-                    rounds=rounds_of(folder, repeat),
-                    **shared,
-                )
-            )
-            for repeat, agent in enumerate(this.agents, start=1)
-        ]
+
+        def rounds(repeat: int, name: str) -> RoundsFile:
+            return folder.repeat(repeat).rounds(question_of(name, repeat))
+
+        agents = []
+        for repeat, agent in enumerate(this.agents, start=1):
+            own = {**shared, "rounds": partial(rounds, repeat)}
+            agents.append(agent.bind(resources(this.llm, this.budget, repeat=repeat, **own)))
         tally = Progress(ledger, benchmark.answers, lambda line: progress.advance(task))
         # A question may take minutes, and its tokens are counted with each of its replies.
         note = LiveNote(tally.line)
@@ -195,18 +190,13 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
         runner = RolloutRunner(agents, this.session, folder, tally, config.concurrency, show)
         first = config.preflight if this.llm or this.built.stages.models else 0
         try:
-            run_coroutine(run_rollouts(runner, pending, first, show, served.get("model")))
+            run_coroutine(runner.answer_all(pending, first, served.get("model")))
         except KeyboardInterrupt:
             done = total - len(pending) + tally.trajectories
             raise KeyboardInterrupt(f"{done:,} of {total:,} questions are done") from None
     for line in (*tally.closing(), *fallbacks(counted)):
         console.print(line)
     return runner.stopped
-
-
-def rounds_of(folder: RunFolder, repeat: int) -> Callable[[str], RoundsFile]:
-    """The file of a question's complete rounds, by what the question is called in its repeat."""
-    return lambda name: folder.repeat(repeat).rounds(question_of(name, repeat))
 
 
 def report(cell: EvaluatedRun, folder: RunFolder, repeats: int) -> None:

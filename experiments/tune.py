@@ -11,9 +11,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
@@ -58,6 +59,7 @@ from soundingline.toolkit.report.tuning import conclusion, render_tuning
 from soundingline.toolkit.runs import RunFolder
 
 _SECONDS = 10.0  # between two files, which an interrupt may lose
+_ONE_SPLIT = "tuning.select=null tunes on one split by cross-validation"
 
 
 def judged_ranks(
@@ -69,43 +71,26 @@ def judged_ranks(
     depth: int,
     threads: int | None = None,
 ) -> RankTable:
-    """Rank every question at every point (k1, b).
+    """Rank every question at every point (k1, b), to `depth`, in `threads` (None: one a core).
 
-    Args:
-        index: the index.
-        points: the points.
-        questions: the questions with their judged documents.
-        folder: holds parts of the table (`<n>.npz`), which are written atomically every few
-            seconds. Questions that a part contains are not ranked again.
-        depth: the number of documents of a ranking.
-        threads: None for one for each core.
+    Parts of the table (`<n>.npz`) are written to `folder` atomically every few seconds. Questions
+    that a part contains are not ranked again.
     """
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
     parts = [RankTable.load(path) for path in sorted(folder.glob("*.npz"))]
     done = {qid for part in parts for qid in part.ranks}
     pending = [question for question in questions if question.qid not in done]
-    if pending:
-        grid = GridBM25(index, points, depth=depth)
-        parts += _computed(grid, pending, folder, len(parts), threads)
-    return RankTable.joined(parts)
-
-
-def _computed(
-    grid: GridBM25,
-    pending: Sequence[JudgedQuery],
-    folder: Path,
-    number: int,
-    threads: int | None,
-) -> list[RankTable]:
+    if not pending:
+        return RankTable.joined(parts)
+    grid = GridBM25(index, points, depth=depth)
     docids = {question.qid: question.docids for question in pending}
-    parts: list[RankTable] = []
     ranks_of: dict[str, NDArray[np.int32]] = {}
 
-    def keep() -> None:
+    def write_part() -> None:
         if ranks_of:
             part = RankTable(grid.cells, {qid: docids[qid] for qid in ranks_of}, dict(ranks_of))
-            part.save(folder / f"{number + len(parts):05d}.npz")
+            part.save(folder / f"{len(parts):05d}.npz")
             parts.append(part)
             ranks_of.clear()
 
@@ -117,11 +102,11 @@ def _computed(
                 ranks_of[qid] = ranks
                 progress.advance(task)
                 if time.monotonic() - last > _SECONDS:
-                    keep()
+                    write_part()
                     last = time.monotonic()
         finally:
-            keep()
-    return parts
+            write_part()
+    return RankTable.joined(parts)
 
 
 @dataclass(frozen=True)
@@ -132,14 +117,12 @@ class EnrichmentGrid:
     collection: Collection
 
     @property
-    def weight(self) -> float:
-        return self.stage.weight
-
-    @property
-    def tau(self) -> float:
-        """The limit of its filters; of the query's filter if they differ; 1 without a filter."""
+    def own(self) -> tuple[float, float]:
+        """The weight of the enrichment, and the tau of its filters (of the query's filter if they
+        differ; 1 without a filter)."""
         filters = (self.stage.query_filter, self.stage.corpus_filter)
-        return next((filter_.tau for filter_ in filters if filter_ is not None), 1.0)
+        tau = next((filter_.tau for filter_ in filters if filter_ is not None), 1.0)
+        return self.stage.weight, tau
 
     def at(self, weight: float, tau: float) -> tuple[Enrichment, Collection]:
         """The stage with this weight and tau, bound to a collection, and that collection."""
@@ -149,78 +132,42 @@ class EnrichmentGrid:
         collection = stage.enriched(self.collection)
         return stage.bind(collection), collection
 
-    def pipeline(self, point: GridPoint, depth: int, *, aggregate: bool) -> pt.Transformer:
-        """The ordinary pipeline at a point (k1, b, weight, tau)."""
-        k1, b, weight, tau = point
-        stage, collection = self.at(weight, tau)
-        retriever = collection.index.bm25(k1=k1, b=b, depth=depth)
-        return compose(retriever, enrichment=stage, aggregate=aggregate)
-
     def ranks(
         self,
         points: Sequence[GridPoint],
         topics: Sequence[Topic],
         docids: Mapping[str, Sequence[str]],
         folder: Path,
-        *,
-        depth: int,
-        threads: int | None = None,
+        **settings: Any,
     ) -> RankTable:
-        """The ranks of the judged documents `docids[qid]` of every question at every point."""
-        columns: dict[str, dict[GridPoint, NDArray[np.int32]]] = {topic.qid: {} for topic in topics}
+        """The ranks of the judged documents `docids[qid]` of every question at every point;
+        `settings` are those of `judged_ranks`."""
+        queries = [QueryContext(topic.text, topic.qid) for topic in topics]
+        tables = {}
         for tau in dict.fromkeys(point[3] for point in points):
             of_tau = [point for point in points if point[3] == tau]
-            settings = list(dict.fromkeys((k1, b) for k1, b, _, _ in of_tau))
-            weights = list(dict.fromkeys(weight for _, _, weight, _ in of_tau))
-            stage, collection = self.at(self.weight, tau)
-            queries = _queries(stage, topics, docids, weights)
-            table = judged_ranks(
-                collection.index,
-                settings,
-                queries,
-                folder / f"tau-{tau!r}",
-                depth=depth,
-                threads=threads,
+            stage, collection = self.at(self.stage.weight, tau)
+            judged = [
+                JudgedQuery(
+                    f"{weight!r} {query.qid}", expansion.weighted(weight), docids[query.qid]
+                )
+                for query, expansion in zip(queries, stage.expansions(queries), strict=True)
+                for weight in dict.fromkeys(point[2] for point in of_tau)
+            ]
+            pairs = list(dict.fromkeys((k1, b) for k1, b, _, _ in of_tau))
+            place = folder / f"tau-{tau!r}"
+            tables[tau] = judged_ranks(collection.index, pairs, judged, place, **settings)
+        ranks = {
+            topic.qid: np.stack(
+                [
+                    tables[tau].ranks[f"{w!r} {topic.qid}"][:, tables[tau].points.index((k1, b))]
+                    for k1, b, w, tau in points
+                ],
+                axis=1,
             )
-            for qid, of_question in columns.items():
-                for point in of_tau:
-                    ranks = table.ranks[_key(qid, point[2])]
-                    of_question[point] = ranks[:, settings.index((point[0], point[1]))]
-        by_question = {
-            qid: np.stack([of_question[point] for point in points], axis=1)
-            for qid, of_question in columns.items()
+            for topic in topics
         }
-        return RankTable(points, {qid: docids[qid] for qid in by_question}, by_question)
-
-
-def _queries(
-    stage: Enrichment,
-    topics: Sequence[Topic],
-    docids: Mapping[str, Sequence[str]],
-    weights: Sequence[float],
-) -> list[JudgedQuery]:
-    """A query for each question and weight."""
-    queries = [QueryContext(topic.text, topic.qid) for topic in topics]
-    return [
-        JudgedQuery(_key(query.qid, weight), expansion.weighted(weight), docids[query.qid])
-        for query, expansion in zip(queries, stage.expansions(queries), strict=True)
-        for weight in weights
-    ]
-
-
-def chosen_overrides(point: GridPoint, stage: Enrichment) -> dict[str, float]:
-    """The configuration keys that set an enrichment to the weight and tau of a point."""
-    numbers = point_settings(point)
-    overrides = {"enrichment.weight": numbers["weight"]}
-    for side in ("query_filter", "corpus_filter"):
-        if getattr(stage, side) is not None:
-            overrides[f"enrichment.{side}.tau"] = numbers["tau"]
-    return overrides
-
-
-def _key(qid: str, weight: float) -> str:
-    """The name of a question at a weight in rank tables."""
-    return f"{weight!r} {qid}"
+        return RankTable(points, {qid: docids[qid] for qid in ranks}, ranks)
 
 
 @dataclass(frozen=True)
@@ -242,14 +189,15 @@ class TuningInputs:
         """The points of the grid, then the other references."""
         return list(dict.fromkeys([*self.grid.points, *self.references]))
 
-
-def wanted_measures(config: DictConfig) -> list[str]:
-    """The objective, the configured measures, and recall at each cutoff, each once."""
-    recalls = [f"R@{cutoff}" for cutoff in config.tuning.cutoffs]
-    others = [measure for measure in config.measures if measure not in recalls]
-    names = list(dict.fromkeys([config.tuning.objective, *others, *recalls]))
-    parse_measures(names)
-    return names
+    def pipeline(self, point: GridPoint, depth: int) -> pt.Transformer:
+        """The ordinary pipeline at a point."""
+        k1, b, *of_enrichment = point
+        index, stage = self.prepared.index, None
+        if self.enrichment is not None:
+            stage, collection = self.enrichment.at(*of_enrichment)
+            index = collection.index
+        retriever = index.bm25(k1=k1, b=b, depth=depth)
+        return compose(retriever, enrichment=stage, aggregate=self.segmenter.aggregate)
 
 
 def tuning_inputs(config: DictConfig, grid: Grid) -> TuningInputs:
@@ -263,23 +211,24 @@ def tuning_inputs(config: DictConfig, grid: Grid) -> TuningInputs:
         )
     stages = make_stages(config, ["enrichment"])
     stage = stages.transformers.get("enrichment")
-    if stage is not None and not isinstance(stage, Enrichment):
+    if stage is None:
+        if grid.weight or grid.tau:
+            raise InputError(
+                "the grid has weights or taus, and there is no enrichment",
+                do="choose one (enrichment=feedback), or another grid",
+            )
+    elif not isinstance(stage, Enrichment):
         raise InputError(f"an enrichment of {type(stage).__name__} cannot be tuned")
-    if stage is None and (grid.weight or grid.tau):
-        raise InputError(
-            "the grid has weights or taus, and there is no enrichment",
-            do="choose one (enrichment=feedback), or another grid",
-        )
-    if stage is not None:
+    else:
         stage.validate(engine)
     selecting, reported = splits(config)
     prepared = prepare(reported, segmenter, engine, Path(config.paths.indexes))
     enrichment = None
+    own: GridPoint = ()
     if stage is not None:
         caches = caches_folder(config, writes_obfuscated(config, reported))
         enrichment = EnrichmentGrid(stage, stages.collection(prepared, segmenter, caches))
-        grid = enriched_grid(grid, enrichment)
-    own = (enrichment.weight, enrichment.tau) if enrichment else ()
+        grid, own = enriched_grid(grid, enrichment), enrichment.own
     references = [reference(numbers, own) for numbers in config.tuning.references]
     return TuningInputs(
         grid, references, segmenter, prepared, selecting, reported, enrichment, stages
@@ -305,7 +254,7 @@ def enriched_grid(grid: Grid, enrichment: EnrichmentGrid) -> Grid:
             valid="an enrichment without exclusions",
             do="set enrichment.query.exclusions=none",
         )
-    return grid.enriched(enrichment.weight, enrichment.tau)
+    return grid.enriched(*enrichment.own)
 
 
 def reference(numbers: Any, own: GridPoint = ()) -> GridPoint:
@@ -326,42 +275,34 @@ def reference(numbers: Any, own: GridPoint = ()) -> GridPoint:
 
 def splits(config: DictConfig) -> tuple[Benchmark, Benchmark]:
     """The benchmarks whose questions choose and are reported, both with judgements."""
-    tuning = config.tuning
-    if tuning.select is None:
+    select, report = config.tuning.select, config.tuning.report
+    if select is None:
         benchmark = judged_benchmark(config.benchmark)
         return benchmark, benchmark
     if "split" not in config.benchmark:
+        raise InputError("this benchmark has no splits", do=_ONE_SPLIT)
+    if select == report:
         raise InputError(
-            "this benchmark has no splits", do="tuning.select=null tunes it by cross-validation"
-        )
-    if tuning.select == tuning.report:
-        raise InputError(
-            f"tuning.select and tuning.report are both {tuning.select}",
+            f"tuning.select and tuning.report are both {select}",
             valid="two splits",
-            do="tuning.select=null cross-validates one split",
+            do=_ONE_SPLIT,
         )
-    selecting, reported = (
-        judged_benchmark(with_split(config.benchmark, split), split)
-        for split in (tuning.select, tuning.report)
-    )
-    return selecting, reported
-
-
-def with_split(config: DictConfig, split: str) -> DictConfig:
-    changed = config.copy()
-    changed.split = split
-    return changed
+    benchmarks = []
+    for split in (select, report):
+        changed = config.benchmark.copy()
+        changed.split = split
+        benchmarks.append(judged_benchmark(changed, split))
+    return benchmarks[0], benchmarks[1]
 
 
 def judged_benchmark(config: DictConfig, split: str | None = None) -> Benchmark:
+    """The benchmark of an option; `InputError` if it has no judgements that a tuning can use."""
     try:
         benchmark: Benchmark = make(config)
     except InputError as error:
         if split is None:
             raise
-        raise InputError(
-            str(error), do="With one split only, tuning.select=null tunes by cross-validation"
-        ) from error
+        raise InputError(str(error), do=_ONE_SPLIT) from error
     if benchmark.exclude_own:
         raise InputError(
             "a tuning measures rankings with the question's own document in them",
@@ -375,36 +316,20 @@ def judged_benchmark(config: DictConfig, split: str | None = None) -> Benchmark:
 
 def fingerprints_of(settings: Settings, built: TuningInputs) -> dict[str, str]:
     """What must be equal for a tuning to be resumed. The objective and the tests need not be: they
-    are computed again from the ranks that are kept."""
-    config = settings.config
-    return {
+    are computed again from the ranks that are kept. Of an enrichment, its own weight and tau count
+    as points of the grid."""
+    prints = {
         "benchmark": built.reported.fingerprint,
         "selecting": built.selecting.fingerprint,
         "index": built.prepared.fingerprint,
-        "grid": fingerprint(built.points, config.tuning.depth),
-        **enrichment_prints(settings, built),
+        "grid": fingerprint(built.points, settings.config.tuning.depth),
     }
-
-
-def enrichment_prints(settings: Settings, built: TuningInputs) -> dict[str, str]:
-    """Of the enrichment's settings, and of what decides its phrases; its own weight and tau count
-    as points of the grid."""
-    if built.enrichment is None:
-        return {}
-    stage, collection = built.enrichment.stage, built.enrichment.collection
-    lasting_settings = identity_of(settings, ["enrichment"])
-    sides = [side for side in (stage.query, stage.corpus) if side is not None]
-    return {
-        "enrichment": fingerprint(lasting_settings),
-        "enrichment.content": fingerprint(*[side.content(collection) for side in sides]),
-    }
-
-
-class Judged(NamedTuple):
-    """A question and its judged documents."""
-
-    topic: Topic
-    grades: Mapping[str, int]
+    if built.enrichment is not None:
+        stage, collection = built.enrichment.stage, built.enrichment.collection
+        sides = [side.content(collection) for side in (stage.query, stage.corpus) if side]
+        prints["enrichment"] = fingerprint(identity_of(settings, ["enrichment"]))
+        prints["enrichment.content"] = fingerprint(*sides)
+    return prints
 
 
 def tune(settings: Settings) -> None:
@@ -416,26 +341,29 @@ def tune(settings: Settings) -> None:
     point is checked by an ordinary run. `-m unit=document,passage` is a sweep.
     """
     config = settings.config
-    measures = wanted_measures(config)
+    # The objective, the configured measures, and recall at each cutoff, each once.
+    recalls = [f"R@{cutoff}" for cutoff in config.tuning.cutoffs]
+    others = [measure for measure in config.measures if measure not in recalls]
+    measures = list(dict.fromkeys([config.tuning.objective, *others, *recalls]))
+    parse_measures(measures)
     grid: Grid = make(config.grid)
     groups = named_groups(config)
-    chosen = {
-        **factors(settings, groups),
-        "retriever": f"tuned_{grid.name}",
-        "agent": "none",
-    }
+    chosen = {**factors(settings, groups), "retriever": f"tuned_{grid.name}", "agent": "none"}
     identity = identity_of(settings, groups), plain_values(config.grid), plain_values(config.tuning)
     name = f"{cell_label(settings, groups)}-{chosen['retriever']}-{fingerprint(*identity)[:8]}"
     folder = run_folder(settings, name)
     built = tuning_inputs(config, grid)
+    options = config.tuning
+    splits_named = ("all questions", "all questions")
+    if options.select:
+        splits_named = (options.select, options.report)
     with (
         open_run(settings, folder, fingerprints_of(settings, built), chosen) as run,
         run.running(built.stages),
     ):
         folder = run.folder
         result = tuned(config, built, measures, folder)
-        write_results(folder, result, config, built, run.manifest)
-    splits_named = named_splits(config.tuning)
+        write_results(folder, result, config, built, splits_named, run.manifest)
     Console(soft_wrap=True).print(conclusion(result, splits_named), highlight=False)
     console = Console(stderr=True)
     console.print(f"Report: {folder.path}/report.html", highlight=False, soft_wrap=True)
@@ -451,25 +379,41 @@ def named_groups(config: DictConfig) -> tuple[str, ...]:
 def tuned(
     config: DictConfig, built: TuningInputs, measures: Sequence[str], folder: RunFolder
 ) -> TuningResult:
-    """Rank, measure and choose."""
+    """Rank, measure and choose. Ranks that are in `folder` are read."""
     options = config.tuning
     sides = {"selecting": built.selecting, "reported": built.reported}
-    judged = {name: judged_questions(side) for name, side in sides.items()}
+    judged = {
+        name: {
+            topic.qid: side.qrels["evidence"][topic.qid]
+            for topic in side.topics
+            if side.qrels["evidence"].get(topic.qid)
+        }
+        for name, side in sides.items()
+    }
+    grades = {**judged["selecting"], **judged["reported"]}
+    docids = {qid: list(row) for qid, row in grades.items()}
+    topics = {topic.qid: topic for side in sides.values() for topic in side.topics}
+    place, how = folder.path / "ranks", {"depth": options.depth, "threads": options.threads}
     started = time.perf_counter()
-    table = ranks_of(config, built, {**judged["selecting"], **judged["reported"]}, folder)
-    seconds = time.perf_counter() - started
+    if built.enrichment is not None:
+        asked = [topics[qid] for qid in docids]
+        ranks = built.enrichment.ranks(built.points, asked, docids, place, **how)
+    else:
+        index = built.prepared.index
+        terms = index.analyzer.terms
+        queries = [JudgedQuery(qid, terms(topics[qid].text), docids[qid]) for qid in docids]
+        ranks = judged_ranks(index, [(k1, b) for k1, b in built.points], queries, place, **how)
     Console(stderr=True).print(
-        f"{len(table.ranks):,} questions in {len(built.points):,} points: {seconds:.1f} s",
+        f"{len(ranks.ranks):,} questions in {len(built.points):,} points: "
+        f"{time.perf_counter() - started:.1f} s",
         highlight=False,
     )
-    tables = {
-        name: measure_table(table, {qid: row.grades for qid, row in rows.items()}, measures)
-        for name, rows in judged.items()
-    }
+    tables = {}
+    for name, rows in judged.items():
+        tables[name] = measure_table(ranks, rows, measures)
+        tables[name].save(folder.path / f"{name}.npz")
     if built.selecting is built.reported:
         tables["selecting"] = tables["reported"]
-    tables["selecting"].save(folder.path / "selecting.npz")
-    tables["reported"].save(folder.path / "reported.npz")
     return tuning.tune(
         built.grid,
         options.objective,
@@ -482,117 +426,56 @@ def tuned(
     )
 
 
-def ranks_of(
-    config: DictConfig, built: TuningInputs, questions: Mapping[str, Judged], folder: RunFolder
-) -> RankTable:
-    """The ranks of every question at every point; those in `folder` are read."""
-    where = folder.path / "ranks"
-    how = {"depth": config.tuning.depth, "threads": config.tuning.threads}
-    docids = {qid: list(row.grades) for qid, row in questions.items()}
-    if built.enrichment is not None:
-        topics = [row.topic for row in questions.values()]
-        return built.enrichment.ranks(built.points, topics, docids, where, **how)
-    index = built.prepared.index
-    queries = [
-        JudgedQuery(qid, index.analyzer.terms(row.topic.text), docids[qid])
-        for qid, row in questions.items()
-    ]
-    pairs = [(k1, b) for k1, b in built.points]
-    return judged_ranks(index, pairs, queries, where, **how)
-
-
-def judged_questions(benchmark: Benchmark) -> dict[str, Judged]:
-    """The questions with judgements."""
-    grades = benchmark.qrels["evidence"]
-    return {
-        topic.qid: Judged(topic, grades[topic.qid])
-        for topic in benchmark.topics
-        if grades.get(topic.qid)
-    }
-
-
 def write_results(
     folder: RunFolder,
     result: TuningResult,
     config: DictConfig,
     built: TuningInputs,
+    splits_named: tuple[str, str],
     manifest: Mapping[str, object],
 ) -> None:
-    """Write all files of a tuning except its ranks and tables."""
-    options, point = config.tuning, result.chosen()
-    pipeline = pipeline_of(built, point, options.depth)
-    evaluation = evaluate_pipeline(built.reported, pipeline, list(result.reported.measures))
-    check_same_values(result, evaluation.per_question)
-    names = named_splits(options)
-    comment = (
-        f"Chosen by {result.objective} on {built.selecting.name}, {names[0]} "
-        f"({len(result.selecting.qids)} questions), grid {result.grid.name}"
-    )
-    overrides = chosen_overrides(point, built.enrichment.stage) if built.enrichment else {}
-    write_chosen(folder.path, point, options.depth, comment, overrides)
-    write_json(folder.path / "tuning.json", result.summary())
-    write_points(folder.path / "points.csv", result)
-    write_evaluation(folder.path, evaluation, state=folder.state())
-    title = f"Tuning BM25 on {built.reported.name} ({built.segmenter.name})"
-    report = render_tuning(
-        result, title=title, splits=names, cutoffs=list(options.cutoffs), manifest=manifest
-    )
-    write_report(folder.path, report)
-
-
-def named_splits(options: DictConfig) -> tuple[str, str]:
-    """How reports name the questions that choose and those that are reported."""
-    return (options.select, options.report) if options.select else ("all questions",) * 2
-
-
-def pipeline_of(built: TuningInputs, point: GridPoint, depth: int) -> pt.Transformer:
-    """The ordinary pipeline at a point."""
-    aggregate = built.segmenter.aggregate
-    if built.enrichment is not None:
-        return built.enrichment.pipeline(point, depth, aggregate=aggregate)
-    k1, b = point
-    return compose(built.prepared.index.bm25(k1=k1, b=b, depth=depth), aggregate=aggregate)
-
-
-def check_same_values(result: TuningResult, values: Mapping[str, Mapping[str, float]]) -> None:
-    """Compare the values of the chosen point with those of its ordinary run."""
-    point = result.choices[result.objective].chosen
-    for measure in result.reported.measures:
-        ours = result.reported.by_question(measure, point)
-        if ours != dict(values[measure]):
-            differing = [qid for qid, value in ours.items() if values[measure].get(qid) != value]
+    """Write all files of a tuning except its ranks and tables. A `RuntimeError` if an ordinary run
+    at the chosen point has other values than the grid."""
+    depth, point = config.tuning.depth, result.chosen()
+    pipeline, measures = built.pipeline(point, depth), result.reported.measures
+    evaluation = evaluate_pipeline(built.reported, pipeline, list(measures))
+    for measure in measures:
+        ours = result.reported.by_question(measure, result.choices[result.objective].chosen)
+        values = evaluation.per_question[measure]
+        if differing := [qid for qid in {*ours, *values} if ours.get(qid) != values.get(qid)]:
             raise RuntimeError(
                 f"grid and single run differ in {measure} on {len(differing)} questions, such as "
                 f"{differing[:1]}"
             )
-
-
-def write_points(path: Path, result: TuningResult) -> None:
-    """Write the mean of every measure at every point as CSV."""
-    import pandas as pd
-
-    rows = pd.DataFrame(list(result.points), columns=list(result.grid.names))
+    numbers = point_settings(point)
+    overrides = []
+    if built.enrichment is not None:
+        sides = ("query_filter", "corpus_filter")
+        filters = [side for side in sides if getattr(built.enrichment.stage, side) is not None]
+        overrides = [f"enrichment.weight={numbers['weight']!r}"]
+        overrides += [f"enrichment.{side}.tau={numbers['tau']!r}" for side in filters]
+    lines = [
+        f"# Chosen by {result.objective} on {built.selecting.name}, {splits_named[0]} "
+        f"({len(result.selecting.qids)} questions), grid {result.grid.name}",
+        *([f"# with {' '.join(overrides)}"] if overrides else []),
+        "_target_: soundingline.pipelines.retrieve.BM25",
+        *(f"{name}: {value!r}" for name, value in zip(("k1", "b"), point, strict=False)),
+        f"depth: {depth}",
+    ]
+    # Copied to `conf/retriever/<name>.yaml`, it is an option like any other.
+    write_text(folder.path / CHOSEN, "\n".join(lines) + "\n")
+    write_json(folder.path / "tuning.json", result.summary())
+    means = pd.DataFrame(list(result.points), columns=list(result.grid.names))
     for table, side in ((result.selecting, "selecting"), (result.reported, "reported")):
         for index, measure in enumerate(table.measures):
-            rows[f"{measure} {side}"] = table.values[index].mean(axis=0)
-    write_text(path, rows.to_csv(index=False))
-
-
-def write_chosen(
-    folder: Path,
-    cell: GridPoint,
-    depth: int,
-    comment: str,
-    overrides: Mapping[str, float] | None = None,
-) -> Path:
-    """Write the option. Copied to `conf/retriever/<name>.yaml` it is one like any other.
-    `overrides` of other groups, which were chosen with it, are said in a comment."""
-    others = " ".join(f"{key}={value!r}" for key, value in (overrides or {}).items())
-    text = (
-        f"# {comment}\n"
-        + (f"# with {others}\n" if others else "")
-        + "_target_: soundingline.pipelines.retrieve.BM25\n"
-        f"k1: {cell[0]!r}\nb: {cell[1]!r}\ndepth: {depth}\n"
+            means[f"{measure} {side}"] = table.values[index].mean(axis=0)
+    write_text(folder.path / "points.csv", means.to_csv(index=False))
+    write_evaluation(folder.path, evaluation, state=folder.state())
+    report = render_tuning(
+        result,
+        title=f"Tuning BM25 on {built.reported.name} ({built.segmenter.name})",
+        splits=splits_named,
+        cutoffs=list(config.tuning.cutoffs),
+        manifest=manifest,
     )
-    write_text(folder / CHOSEN, text)
-    return folder / CHOSEN
+    write_report(folder.path, report)

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,9 +35,8 @@ class PipelineBackend:
         unit: What its docnos name, for displays: `document` or `passage`.
         exclusive: Whether only one search may run at a time, for stages that are not thread-safe.
 
-    Raises:
-        InputError: If the pipeline does not accept queries or does not return ranked documents.
-            Other errors of the pipeline are raised unchanged.
+    `InputError` if the pipeline does not accept queries or does not return ranked documents; other
+    errors of the pipeline are raised unchanged.
 
     Example:
         >>> from soundingline.toolkit.data import SearchRequest
@@ -75,23 +73,14 @@ class PipelineBackend:
         with search_notes(self.qid) as notes:
             # Objects, because a model may write half a surrogate pair, which Arrow's strings do
             # not hold.
-            ranking = self._ranking(pd.DataFrame(row, dtype=object))
-        scores = ranking["score"].to_numpy(dtype=float)
-        keys = ranking["rank"].to_numpy() if "rank" in ranking.columns else -scores
-        order = np.argsort(keys, kind="stable")[: request.depth]
-        docnos = ranking["docno"].to_numpy(dtype=object)[order].tolist()
-        hits = Ranking(docnos, scores[order].tolist())
-        return SearchResult(hits, {**_queries(ranking, request.query), **notes})
-
-    def _ranking(self, queries: pd.DataFrame) -> pd.DataFrame:
-        try:
-            with self._turn:
-                ranking = self.pipeline.transform(queries)
-        except pt.validate.InputValidationError as error:
-            raise InputError(
-                f"the pipeline {self.pipeline!r} does not work on queries alone: {error}",
-                do="begin it with a retriever, and give each stage the columns it needs",
-            ) from error
+            try:
+                with self._turn:
+                    ranking = self.pipeline.transform(pd.DataFrame(row, dtype=object))
+            except pt.validate.InputValidationError as error:
+                raise InputError(
+                    f"the pipeline {self.pipeline!r} does not work on queries alone: {error}",
+                    do="begin it with a retriever, and give each stage the columns it needs",
+                ) from error
         missing = [column for column in ("docno", "score") if column not in ranking.columns]
         if missing:
             raise InputError(
@@ -99,7 +88,16 @@ class PipelineBackend:
                 valid="rows with docno and score",
                 do="end it with a retriever or a re-ranker",
             )
-        return ranking
+        scores = ranking["score"].to_numpy(dtype=float)
+        keys = ranking["rank"].to_numpy() if "rank" in ranking.columns else -scores
+        order = np.argsort(keys, kind="stable")[: request.depth]
+        docnos = ranking["docno"].to_numpy(dtype=object)[order].tolist()
+        hits = Ranking(docnos, scores[order].tolist())
+        texts = {name: ranking[name].iloc[0] for name in query_columns(ranking) if len(ranking)}
+        texts = {name: query for name, query in texts.items() if isinstance(query, str)}
+        if not set(texts.values()) - {request.query}:
+            texts = {}
+        return SearchResult(hits, {**texts, **notes})
 
     def __repr__(self) -> str:
         return f"PipelineBackend({self.pipeline!r}, unit={self.unit!r})"
@@ -131,10 +129,3 @@ class ListOrder:
         )
         ranked = self.stage.transform(frame).sort_values("rank", kind="stable")
         return list(map(str, ranked["docno"]))
-
-
-def _queries(ranking: pd.DataFrame, original: str) -> dict[str, Any]:
-    """The queries of a ranking by column; empty if all of them are the original one."""
-    queries = {name: ranking[name].iloc[0] for name in query_columns(ranking) if len(ranking)}
-    texts = {name: query for name, query in queries.items() if isinstance(query, str)}
-    return texts if set(texts.values()) - {original} else {}

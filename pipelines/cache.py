@@ -63,7 +63,8 @@ Key = tuple[str, ...]
 
 
 class ResultCache:
-    """JSON values by key in a SQLite file.
+    """JSON values by key in the SQLite file `path`, which is created with its folders; None stores
+    nothing. `InputError` if the file cannot be opened, read or written, or is damaged.
 
     Threads and processes may share the file, on network file systems too: each thread of each
     process has its own connection, in the mode that the file system needs. If two of them compute
@@ -71,13 +72,6 @@ class ResultCache:
     hashes anyway. A value that does not match its checksum is moved to `<file>.damaged-<n>`, a line
     on standard error says so, and the entry is absent from then on. A pickled cache is opened again
     by its path and counts from 0.
-
-    Args:
-        path: the file, which is created with its folders; None to store nothing, so that every
-            lookup is a miss.
-
-    Raises:
-        InputError: if the file or its folder cannot be opened, read or written, or is damaged.
     """
 
     def __init__(self, path: Path | str | None) -> None:
@@ -86,7 +80,8 @@ class ResultCache:
         self._inherited: list[sqlite3.Connection] = []
         self._counts = Counts("hits", "misses", "written")
         if self.path:
-            self._file = _placed(self.path)
+            mark = _host_mark(self.path)
+            self._file = self.path.with_name(f"{self.path.stem}{mark}{self.path.suffix}")
             self._sealed = is_obfuscated(self._file)
             self._connection()
 
@@ -112,19 +107,11 @@ class ResultCache:
         if not self.path:
             return True
         with _reported(self._file, "read"):
-            query = "SELECT NOT EXISTS (SELECT 1 FROM results)"
-            return bool(self._connection().execute(query).fetchone()[0])
+            return not self._connection().execute("SELECT 1 FROM results LIMIT 1").fetchone()
 
     def get(self, keys: Sequence[Key], *, counted: bool = True) -> list[Any | None]:
-        """The value of each key.
-
-        Args:
-            keys: the keys.
-            counted: whether the lookups count as hits and misses.
-
-        Returns:
-            a value for each key, in this order; None for a key without an entry.
-        """
+        """The value of each key, None for a key without an entry. `counted`: whether the lookups
+        count as hits and misses."""
         digests = [_digest(key) for key in keys]
         stored: dict[bytes, Any] = {}
         for start in range(0, len(digests) if self.path else 0, _MANY):
@@ -211,36 +198,21 @@ def _digest(key: Key) -> bytes:
     return digest.digest()
 
 
-# Files.
-
-
-def _placed(path: Path) -> Path:
-    """The file of the cache `path`: this host's own if hosts do not share locks there."""
-    if not _one_a_host(path):
-        return path
-    return path.with_name(f"{path.stem}{_host_mark()}{path.suffix}")
-
-
 def _usable(file: Path) -> bool:
     """Whether this host may open a cache's file, which must not belong to another host."""
-    return not _one_a_host(file) or file.stem.endswith(_host_mark())
+    return file.stem.endswith(_host_mark(file))
 
 
-def _one_a_host(path: Path) -> bool:
+def _host_mark(path: Path) -> str:
+    """The mark of this host in the names of its own files; empty where hosts share them."""
     system = file_system(path)
-    return system is not None and system.network and not system.shares_locks
-
-
-def _host_mark() -> str:
+    if system is None or not system.network or system.shares_locks:
+        return ""
     return "@" + re.sub(r"[^\w.-]", "_", socket.gethostname())
 
 
 def _lock_of(file: Path) -> Path:
     return file.with_name(f"{file.name}.lock")
-
-
-def _connected(file: Path) -> sqlite3.Connection:
-    return sqlite3.connect(file, timeout=_BUSY_SECONDS)
 
 
 def _opened(file: Path) -> sqlite3.Connection:
@@ -253,7 +225,7 @@ def _opened(file: Path) -> sqlite3.Connection:
     with _reported(file, "opened"), file_lock(_lock_of(file)):
         if not file.exists():
             file.touch()  # SQLite would create it without the group's rights, whatever the umask.
-        connection = _connected(file)
+        connection = sqlite3.connect(file, timeout=_BUSY_SECONDS)
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # for `prune`
         (mode,) = connection.execute(f"PRAGMA journal_mode={wanted}").fetchone()
         if network and mode != wanted:
@@ -287,19 +259,10 @@ def _reported(path: Path, what: str) -> Iterator[None]:
         ) from error
 
 
-# Limits.
-
-
 class CacheSummary(NamedTuple):
-    """The file of a cache.
-
-    Args:
-        path: the file.
-        entries: the number of entries; None for a file of another host, which is not opened.
-        bytes: the pages in use; the size of the file of another host.
-        used: when an entry was last written or read, to the day, in seconds since 1970; 0 if there
-            is no entry; for the file of another host, when it last changed.
-    """
+    """The file of a cache: its number of entries, the bytes of the pages in use, and when an entry
+    was last written or read, to the day, in seconds since 1970 (0 without entries). The file of
+    another host is not opened: `entries` is None, and the rest is that of the file."""
 
     path: Path
     entries: int | None
@@ -308,11 +271,8 @@ class CacheSummary(NamedTuple):
 
 
 def survey(folder: Path) -> list[CacheSummary]:
-    """Every cache of a folder, by name, from reading the files completely.
-
-    Raises:
-        InputError: if a file is damaged.
-    """
+    """Every cache of a folder, by name; the files are read completely. `InputError` if one is
+    damaged."""
     summaries = []
     ours = set(_caches(folder))
     for file in sorted(folder.rglob("*.sqlite")):
@@ -332,25 +292,18 @@ def network_note(folder: Path) -> str:
     system = file_system(folder)
     if system is None or not system.network:
         return ""
-    line = f"the caches in {folder} lie on a network file system ({system.kind}): SQLite uses "
+    note = "a rollback journal and one file a host, because locks stay on their host"
     if system.shares_locks:
-        return line + "a rollback journal there, which is slower than a local disk"
-    return line + "a rollback journal and one file a host, because locks stay on their host"
+        note = "a rollback journal there, which is slower than a local disk"
+    return (
+        f"the caches in {folder} lie on a network file system ({system.kind}): SQLite uses {note}"
+    )
 
 
 def keep_bound(caches: Path | str | None, gigabytes: float | None) -> None:
-    """Prune caches that are above their bound, and report once per process what their file system
-    needs.
-
-    Caches that cannot be pruned are reported and stop nothing: the stage that needs one refuses it.
-
-    Args:
-        caches: the folder (`paths.caches`); None if there is none.
-        gigabytes: the bound (`paths.caches_gb`); None for no bound.
-
-    Raises:
-        InputError: if the bound is not a size.
-    """
+    """Prune caches (`paths.caches`) that are above their bound (`paths.caches_gb`), and report once
+    per process what their file system needs. Caches that cannot be pruned are reported and stop
+    nothing: the stage that needs one refuses it. `InputError` if the bound is not a size."""
     limit = checked_amount("paths.caches_gb", gigabytes)
     if caches is None:
         return
@@ -376,47 +329,34 @@ def notify_once(line: str) -> None:
 
 
 def checked_amount(name: str, value: float | None) -> float | None:
-    """A size or an age, which may be None.
-
-    Raises:
-        InputError: if it is negative or not finite.
-    """
+    """A size or an age, which may be None; `InputError` if it is negative or not finite."""
     if value is not None and not 0 <= value < math.inf:
         raise InputError(f"{name}={value}", valid="a number, 0 or more")
     return value
 
 
 def megabytes(number: int) -> str:
-    """A number of bytes in megabytes."""
     return f"{number / 1_000_000:,.1f} MB"
 
 
 def bound(folder: Path, limit: int) -> int:
-    """Prune the caches of `folder` to four fifths of `limit` bytes if they are above it; otherwise
-    only their sizes are read.
-
-    Returns:
-        the bytes that were freed.
-    """
+    """Prune the caches of `folder` to four fifths of `limit` bytes if they are above it; the bytes
+    that were freed."""
     if _total(_caches(folder)) <= limit:
         return 0
     return prune(folder, limit=int(_SHRINK * limit))
 
 
 def prune(folder: Path, *, limit: int | None = None, before: int | None = None) -> int:
-    """Delete old entries of the caches of `folder`.
+    """Delete old entries of the caches of `folder`; the bytes that were freed.
 
     Other processes may use the caches meanwhile. Only one process prunes at a time. Files are not
     removed, because others may have them open. On a network file system whose locks do not reach
     other hosts, only the files of this host count and are pruned.
 
     Args:
-        folder: the folder of the caches.
         limit: the bytes that the caches may use together; the least recently used entries go first.
         before: a time in seconds since 1970; entries that were last used before it are deleted.
-
-    Returns:
-        the bytes that were freed.
     """
     with file_lock(folder / ".prune.lock"):
         files = _caches(folder)
@@ -438,7 +378,8 @@ def _caches(folder: Path) -> list[Path]:
     query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'results'"
     caches = []
     for file in filter(_usable, sorted(folder.rglob("*.sqlite"))):
-        with _reported(file, "read"), closing(_connected(file)) as connection:
+        connected = closing(sqlite3.connect(file, timeout=_BUSY_SECONDS))
+        with _reported(file, "read"), connected as connection:
             if connection.execute(query).fetchone():
                 caches.append(file)
     return caches
@@ -447,7 +388,8 @@ def _caches(folder: Path) -> list[Path]:
 def _total(files: Iterable[Path]) -> int:
     total = 0
     for file in files:
-        with _reported(file, "read"), closing(_connected(file)) as connection:
+        connected = closing(sqlite3.connect(file, timeout=_BUSY_SECONDS))
+        with _reported(file, "read"), connected as connection:
             total += _bytes(connection)
     return total
 
@@ -514,27 +456,19 @@ def _key_at(share: float) -> bytes:
     return int(share * 2**64).to_bytes(8, "big") if share < 1 else b"\xff" * 17
 
 
-# Claims.
-
-
 class Claims:
     """Which prompts this client is sending to a model, so that other processes wait for the replies
     in the cache instead of paying for them too.
 
     A claim is a POSIX lock on one byte of the file `<cache>.claims`, which stays empty: the byte
-    whose offset is the hash of the prompt. Nothing is written, and the kernel frees the claims of a
-    process that dies. SQLite's locks are of the same kind, so that claims hold among the hosts that
-    share the cache's file. Threads and processes may use one cache; one client claims a prompt in
-    one thread at a time.
+    whose offset is the hash of the prompt. The kernel frees the claims of a process that dies.
+    SQLite's locks are of the same kind, so that claims hold among the hosts that share the cache's
+    file. One client claims a prompt in one thread at a time. Without a `cache` nothing is claimed.
 
     A process that is stopped, or whose server does not answer, still has its claims. After
     `patience` seconds without a new claim a client sends the rest of its prompts anyway, and a line
     on standard error says so; they may be paid for twice. The same is true if the file system has
     no such locks.
-
-    Args:
-        cache: the file of the cache; None if there is no cache and nothing to wait for.
-        patience: the longest wait in seconds.
     """
 
     def __init__(self, cache: Path | None, patience: float) -> None:

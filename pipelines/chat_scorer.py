@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from soundingline.pipelines.counts import Counts
-from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, Reply, json_answer
-from soundingline.pipelines.requirement_scorers import CachedRequirementScorer
+from soundingline.pipelines.prompting import (
+    CachedLLM,
+    PromptTemplate,
+    Reply,
+    json_answer,
+    json_object,
+)
+from soundingline.pipelines.requirement_scorers import CachedRequirementScorer, without_scored
 from soundingline.pipelines.rerank.rank1 import closing_token, verdict
 from soundingline.toolkit.errors import InputError, is_number
 from soundingline.toolkit.files import fingerprint
@@ -37,17 +44,8 @@ _ROW = {
     "passage": {"type": "string"},
     "rationale": {"type": "string"},
 }
-_ROWS = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "properties": _ROW,
-        "required": list(_ROW),
-        "additionalProperties": False,
-    },
-}
 _ANSWER = {
-    "requirements": _ROWS,
+    "requirements": {"type": "array", "items": json_object(_ROW)},
     "relevant": {"type": "boolean"},
     "probability": {"type": "number"},
 }
@@ -56,13 +54,13 @@ _COUNTS = ("documents", UNREADABLE, "refused", "failed", "completed", "asked", "
 
 
 class ReadAnswer(NamedTuple):
-    """The scores of an answer by the number of the requirement (from 1), and the stated overall
-    probability."""
+    """The scores of an answer by the number of the requirement, and the stated probability."""
 
     scores: Mapping[int, RequirementScore]
     probability: float | None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ChatScorer:
     """Scores requirements by a language model: one request for each candidate document.
 
@@ -94,19 +92,15 @@ class ChatScorer:
 
     needs_llm = True
 
-    def __init__(
-        self,
-        *,
-        prompt: str | None = None,
-        structured: bool = True,
-        log_probabilities: bool = True,
-    ) -> None:
-        self.prompt, self.structured = prompt, structured
-        self.log_probabilities = log_probabilities
-        self._prompt = PromptTemplate(prompt, "scorer/requirements.txt", _PLACES)
+    prompt: str | None = None
+    structured: bool = True
+    log_probabilities: bool = True
+
+    def __post_init__(self) -> None:
+        self._prompt = PromptTemplate(self.prompt, "scorer/requirements.txt", _PLACES)
         self._resources = ScorerResources()
         self._counts = Counts(*_COUNTS)
-        self._make_llms(log_probabilities)
+        self._make_llms(self.log_probabilities)
 
     @property
     def fingerprint(self) -> str:
@@ -117,7 +111,6 @@ class ChatScorer:
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """See the class."""
         return self._counts()
 
     def bind(self, resources: ScorerResources) -> RequirementScorer:
@@ -134,10 +127,11 @@ class ChatScorer:
         return CachedRequirementScorer(bound, resources.caches)
 
     def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
-        """See `RequirementScorer`."""
         scores = self._scores(candidates)
         incomplete = {
-            number: _unscored(candidates[number], score)
+            number: without_scored(
+                candidates[number], [row is not None for row in score.requirements]
+            )
             for number, score in enumerate(scores)
             if score.error == UNREADABLE and any(score.requirements)
         }
@@ -145,7 +139,12 @@ class ChatScorer:
             self._counts.add(completed=len(incomplete))
             others = self._scores(list(incomplete.values()))
             for number, other in zip(incomplete, others, strict=True):
-                scores[number] = _completed(scores[number], other)
+                # The probability stays, because it is based on all passages.
+                rest = iter(other.requirements)
+                rows = (next(rest) if row is None else row for row in scores[number].requirements)
+                scores[number] = scores[number]._replace(
+                    requirements=tuple(rows), error=other.error
+                )
         errors = [score.error for score in scores]
         named = {name: errors.count(name) for name in (UNREADABLE, "refused")}
         failed = sum(map(bool, errors)) - sum(named.values())
@@ -156,8 +155,7 @@ class ChatScorer:
         """Nothing is open: the owner of the model closes it."""
 
     def _scores(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
-        prompts = [self._filled(candidate) for candidate in candidates]
-        pairs = list(zip(candidates, prompts, strict=True))
+        pairs = [(candidate, self._filled(candidate)) for candidate in candidates]
         replies: dict[str, Reply] = {}
         for llm, has_evidence in ((self._llm, True), (self._llm_of_overall, False)):
             qids = {
@@ -194,9 +192,7 @@ class ChatScorer:
         # The number depends on the texts, so that equal texts have equal prompts in the cache. No
         # text can contain its own hash.
         nonce = fingerprint(candidate.question, shown)
-        numbered = [
-            f"{number}. {row.requirement}" for number, row in enumerate(candidate.evidence, start=1)
-        ]
+        numbered = [f"{n}. {row.requirement}" for n, row in enumerate(candidate.evidence, start=1)]
         return self._prompt.filled(
             {
                 "question": candidate.question,
@@ -212,18 +208,16 @@ class ChatScorer:
             **(json_answer("judgement", _ANSWER) if self.structured else {}),
             **({"logprobs": _LIKELIEST} if log_probabilities else {}),
         }
-        self._llm, self._llm_of_overall = (
-            CachedLLM(
-                name="requirements-chat",
-                parts=["requirements", self._prompt.text],
-                is_empty=is_empty,
-                counts=self._counts,
-                settings=settings,
-                select_tokens=_verdict_token,
-                caches_empty=False,
-            )
-            for is_empty in (_without_scores, _unread)
+        self._llm_of_overall = CachedLLM(
+            name="requirements-chat",
+            parts=["requirements", self._prompt.text],
+            is_empty=lambda text: read_answer(text) is None,
+            counts=self._counts,
+            settings=settings,
+            select_tokens=_verdict_token,
+            caches_empty=False,
         )
+        self._llm = replace(self._llm_of_overall, is_empty=_without_scores)
 
 
 def read_answer(text: str) -> ReadAnswer | None:
@@ -237,10 +231,6 @@ def read_answer(text: str) -> ReadAnswer | None:
             readable = bool(scores) or not rows
             answer = ReadAnswer(scores, _unit(value.get("probability"))) if readable else None
     return answer
-
-
-def _unread(text: str) -> bool:
-    return read_answer(text) is None
 
 
 def _without_scores(text: str) -> bool:
@@ -273,35 +263,17 @@ def _document_score(candidate: CandidateDocument, reply: Reply) -> DocumentScore
     if answer is None:
         return DocumentScore(nothing, error=UNREADABLE)
     located = {passage.unit_id for passage in candidate.passages}
-    rows = []
-    for number in range(1, len(candidate.evidence) + 1):
-        row = answer.scores.get(number)
-        # An id that is not in the prompt names no evidence.
-        rows.append(row and row._replace(passage=row.passage if row.passage in located else ""))
-    error = UNREADABLE if None in rows else ""
+    rows = [answer.scores.get(number) for number in range(1, len(candidate.evidence) + 1)]
+    # An id that is not in the prompt names no evidence.
+    rows = [
+        row if row is None or row.passage in located else row._replace(passage="") for row in rows
+    ]
+    probability, origin = answer.probability, BY_STATEMENT
     relevance = verdict(reply.tokens[0].top) if reply.tokens else None
     if relevance is not None:
-        return DocumentScore(tuple(rows), relevance.score, BY_LOGPROBS, error)
-    stated = answer.probability
-    return DocumentScore(tuple(rows), stated, BY_STATEMENT if stated is not None else "", error)
-
-
-def _unscored(candidate: CandidateDocument, score: DocumentScore) -> CandidateDocument:
-    """The candidate with the requirements that an answer left out."""
-    rows = list(zip(candidate.evidence, score.requirements, strict=True))
-    scored = [passage for evidence, row in rows if row for passage in evidence.passages]
-    return candidate._replace(
-        evidence=tuple(evidence for evidence, row in rows if row is None),
-        context=tuple(dict.fromkeys([*scored, *candidate.context])),
-    )
-
-
-def _completed(score: DocumentScore, other: DocumentScore) -> DocumentScore:
-    """The score with those of the second request. Its probability stays, because it is based on all
-    passages."""
-    rest = iter(other.requirements)
-    rows = tuple(row if row is not None else next(rest) for row in score.requirements)
-    return score._replace(requirements=rows, error=other.error)
+        probability, origin = relevance.score, BY_LOGPROBS
+    error = UNREADABLE if None in rows else ""
+    return DocumentScore(tuple(rows), probability, "" if probability is None else origin, error)
 
 
 def _verdict_token(tokens: Sequence[Token]) -> tuple[Token, ...]:

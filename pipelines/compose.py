@@ -13,6 +13,11 @@ from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError, check_int
 
 RAW, REWRITTEN = "raw", "rewritten"
+# A part of an enrichment, and what a retriever must be able to do for it.
+_ENRICHED = (
+    ("query", "takes_weights", "with an enriched query", "of our lexical ones"),
+    ("corpus", "searches_enriched", "enriched documents", "by BM25"),
+)
 _QUERY = re.compile(r"query(_\d+)?")
 
 
@@ -24,7 +29,8 @@ def compose(
     reranker: pt.Transformer | None = None,
     aggregate: bool = False,
 ) -> pt.Transformer:
-    """One pipeline of stages.
+    """One pipeline of stages. `InputError` for a rewriter of a re-ranker that is missing, and for
+    an enrichment that the retriever cannot search with.
 
     Args:
         retriever: Ranks units.
@@ -33,27 +39,15 @@ def compose(
         enrichment: Adds a weighted query for the retriever, or documents with phrases.
         reranker: Re-ranks units, before they are aggregated.
         aggregate: Whether `MaxP` turns the ranking of passages into one of documents.
-
-    Raises:
-        InputError: For a rewriter of a re-ranker that is missing, and for an enrichment that the
-            retriever cannot search with.
     """
     if enrichment is not None:
-        kind = type(retriever).__name__
-        if getattr(enrichment, "query", None) and not getattr(retriever, "takes_weights", True):
-            raise InputError(
-                f"{kind} cannot search with an enriched query",
-                valid="a lexical retriever, such as bm25_default",
-                do="choose one, or set enrichment.query=null",
-            )
-        if getattr(enrichment, "corpus", None) and not getattr(
-            retriever, "searches_enriched", True
-        ):
-            raise InputError(
-                f"{kind} cannot search enriched documents",
-                valid="a retriever by BM25, such as bm25_default",
-                do="choose one, or set enrichment.corpus=null",
-            )
+        for part, can, what, valid in _ENRICHED:
+            if getattr(enrichment, part, None) and not getattr(retriever, can, True):
+                raise InputError(
+                    f"{type(retriever).__name__} cannot search {what}",
+                    valid=f"a retriever {valid}, such as bm25_default",
+                    do=f"choose one, or set enrichment.{part}=null",
+                )
         before = getattr(enrichment, "before", enrichment.__rshift__)
         retriever = before(retriever)
     if rewriter is not None:

@@ -6,8 +6,8 @@ In a pickled copy counts begin at 0 and values are made again.
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -63,6 +63,32 @@ class MadeOnce:
         """Those that have been made."""
         with self._lock:
             return list(self._values.values())
+
+
+class Newest:
+    """The values of the newest keys, `most` of them. Thread-safe; a copy in another process is
+    empty."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._values: OrderedDict[Any, Any] = OrderedDict()
+
+    def __reduce__(self) -> Any:
+        return Newest, (self._most,)
+
+    def get(self, keys: Sequence[Any], make: Callable[[list[Any]], Iterable[Any]]) -> list[Any]:
+        """The value of each key. `make` gives those of the keys that are missing, each once."""
+        with self._lock:
+            known = {key: self._values[key] for key in keys if key in self._values}
+        if missing := [key for key in dict.fromkeys(keys) if key not in known]:
+            known |= zip(missing, make(missing), strict=True)
+        with self._lock:
+            for key in keys:
+                self._values[key] = known[key]
+                self._values.move_to_end(key)
+            while len(self._values) > self._most:
+                self._values.popitem(last=False)
+        return [known[key] for key in keys]
 
 
 def shared_property(make: Callable[[Any], Part]) -> Part:

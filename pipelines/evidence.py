@@ -6,14 +6,14 @@ the vectors of a text encoder (the Evidence Chunk Locator of Du et al., 2026, se
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from soundingline.pipelines.counts import Newest
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.lexical.bm25 import TfWeights, check_settings
 from soundingline.pipelines.lexical.index import LexicalIndex
@@ -77,7 +77,18 @@ class LexicalLocator:
         self, requirements: Sequence[str], ranges: Ranges
     ) -> Sequence[NDArray[np.floating[Any]]]:
         """For each requirement the score of every unit in the ranges: float [units]."""
-        return [self._scores(requirement, ranges) for requirement in requirements]
+        every = []
+        for requirement in requirements:
+            scores = np.zeros(ranges.total)
+            for term, count in Counter(self.index.analyzer.terms(requirement)).items():
+                weight = count * self.index.idf(term)
+                within = self.index.postings_within(term, ranges.first, ranges.last)
+                owners, units, frequencies = within
+                norms = self._norms[self.index.length_codes[units]]
+                positions = ranges.start[owners] + units - ranges.first[owners]
+                scores[positions] += weight * frequencies / (frequencies + norms)
+            every.append(scores)
+        return every
 
     def ranges(self, docids: Sequence[str]) -> Ranges:
         """The units of the documents. `KeyError` for an unknown document."""
@@ -94,17 +105,6 @@ class LexicalLocator:
             last[position] = end
         sizes = last - first
         return Ranges(first, last, np.cumsum(sizes) - sizes)
-
-    def _scores(self, requirement: str, ranges: Ranges) -> NDArray[np.float64]:
-        """The score of every unit in the ranges."""
-        scores = np.zeros(ranges.total)
-        for term, count in Counter(self.index.analyzer.terms(requirement)).items():
-            weight = count * self.index.idf(term)
-            owners, units, frequencies = self.index.postings_within(term, ranges.first, ranges.last)
-            norms = self._norms[self.index.length_codes[units]]
-            positions = ranges.start[owners] + units - ranges.first[owners]
-            scores[positions] += weight * frequencies / (frequencies + norms)
-        return scores
 
     def _best(self, first: int, scores: NDArray[np.floating[Any]], most: int) -> list[Located]:
         """The best of the units from number `first`, whose scores these are."""
@@ -136,30 +136,17 @@ class DenseLocator(LexicalLocator):
     ) -> None:
         super().__init__(index)
         check_int("kept", kept)
-        self.encoder, self._texts, self._kept = encoder, texts, kept
-        self._vectors: OrderedDict[int, NDArray[np.float32]] = OrderedDict()
-        self._lock = threading.Lock()
+        self.encoder, self._texts, self._vectors = encoder, texts, Newest(kept)
 
     def scores(
         self, requirements: Sequence[str], ranges: Ranges
     ) -> Sequence[NDArray[np.floating[Any]]]:
-        """See `LexicalLocator`: float32 [units]."""
+        """float32 [units]."""
         if not requirements or not ranges.total:
             return [np.zeros(ranges.total, np.float32) for _ in requirements]
-        vectors = np.stack(self._encoded(ranges.units))
+        vectors = np.stack(self._vectors.get(ranges.units, self._encoded))
         return list(np.stack(self.encoder.encode_queries(requirements)) @ vectors.T)
 
     def _encoded(self, units: Sequence[int]) -> list[NDArray[np.float32]]:
-        with self._lock:
-            known = {unit: self._vectors[unit] for unit in units if unit in self._vectors}
-        new = [unit for unit in units if unit not in known]
-        texts = self._texts([self.index.docnos[unit] for unit in new])
-        encoded = self.encoder.encode([unit.contents for unit in texts])
-        known |= zip(new, encoded, strict=True)
-        with self._lock:
-            for unit in units:
-                self._vectors[unit] = known[unit]
-                self._vectors.move_to_end(unit)
-            while len(self._vectors) > self._kept:
-                self._vectors.popitem(last=False)
-        return [known[unit] for unit in units]
+        texts = self._texts([self.index.docnos[unit] for unit in units])
+        return self.encoder.encode([unit.contents for unit in texts])

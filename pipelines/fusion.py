@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -14,8 +14,6 @@ from soundingline.pipelines.retrieve import ranked
 from soundingline.pipelines.stage import Stage
 from soundingline.toolkit.errors import InputError, check_int, check_number
 
-NORMALISATIONS = (None, "minmax")
-
 
 class Fusion(Stage):
     """Ranks what either of two retrievers ranks. A subclass implements `fused`.
@@ -23,6 +21,7 @@ class Fusion(Stage):
     The input has `qid`, `query` and the columns that the retrievers need. The output has every
     column of the input (and none that a retriever adds), and `docno`, `score`, `rank` (from 0): at
     most `depth` rows a query, equal scores by docno. A retriever may rewrite the query for itself.
+    `InputError` for arguments out of range.
     """
 
     schematic: Any = {**Stage.schematic, "inner_pipelines_mode": "combine"}  # noqa: RUF012
@@ -58,17 +57,12 @@ class Fusion(Stage):
 
 class ReciprocalRankFusion(Fusion):
     """Scores a document by the sum over both rankings of 1 / (k + rank), with ranks from 1
-    (Cormack, Clarke and Büttcher, SIGIR 2009).
-
-    Columns and errors as in `Fusion`.
+    (Cormack, Clarke and Büttcher, SIGIR 2009). Columns and errors as in `Fusion`.
 
     Args:
         first, second: Retrievers, or any pipelines that rank.
         k: 0 or more. The default is that of the paper.
         depth: Rows of a query, at least 1.
-
-    Raises:
-        InputError: For arguments out of range.
 
     Example:
         >>> both = ReciprocalRankFusion(index.bm25(), index.ql())
@@ -84,7 +78,6 @@ class ReciprocalRankFusion(Fusion):
         self.k = k
 
     def fused(self, first: RankedList, second: RankedList) -> Mapping[str, float]:
-        """See `Fusion`."""
         scores: dict[str, float] = {}
         for ranking in (first, second):
             for rank, docno in enumerate(ranking.docnos, start=1):
@@ -93,9 +86,8 @@ class ReciprocalRankFusion(Fusion):
 
 
 class Interpolation(Fusion):
-    """Scores a document by `weight` x its first score + (1 - `weight`) x its second score.
-
-    Columns and errors as in `Fusion`.
+    """Scores a document by `weight` x its first score + (1 - `weight`) x its second score. Columns
+    and errors as in `Fusion`.
 
     Args:
         first, second: Retrievers, or any pipelines that rank.
@@ -104,9 +96,6 @@ class Interpolation(Fusion):
             equal), and a document that a ranking lacks has 0 there. None takes the scores as they
             are, and a document that a ranking lacks has its lowest score there.
         depth: Rows of a query, at least 1.
-
-    Raises:
-        InputError: For arguments out of range.
 
     Example:
         >>> both = Interpolation(index.bm25(), index.ql(), weight=0.3)
@@ -124,12 +113,11 @@ class Interpolation(Fusion):
     ) -> None:
         super().__init__(first, second, depth)
         check_number("weight", weight, le=1)
-        if normalise not in NORMALISATIONS:
+        if normalise not in (None, "minmax"):
             raise InputError(f"normalise={normalise!r}", valid="null, minmax")
         self.weight, self.normalise = weight, normalise
 
     def fused(self, first: RankedList, second: RankedList) -> Mapping[str, float]:
-        """See `Fusion`."""
         (scores, missing), (others, others_missing) = map(self._scores, (first, second))
         return {
             docno: self.weight * scores.get(docno, missing)
@@ -140,23 +128,22 @@ class Interpolation(Fusion):
     def _scores(self, ranking: RankedList) -> tuple[dict[str, float], float]:
         """The score of each docno, and that of a docno which the ranking lacks."""
         scores = list(ranking.scores)
-        missing = 0.0 if self.normalise else min(scores, default=0.0)
+        low, high = min(scores, default=0.0), max(scores, default=0.0)
         if self.normalise:
-            scores = _minmax(scores)
-        return dict(zip(ranking.docnos, scores, strict=True)), missing
+            scores = [(score - low) / (high - low) if high > low else 1.0 for score in scores]
+        return dict(zip(ranking.docnos, scores, strict=True)), 0.0 if self.normalise else low
 
 
 def rankings_by_query(frame: pd.DataFrame) -> dict[str, RankedList]:
     """The rankings of a frame by qid, best first: by `rank`, or by `score` if it has no ranks."""
     pt.validate.result_frame(frame, extra_columns=["score"])
-    by = "rank" if "rank" in frame.columns else "score"
-    best_first = frame.sort_values(by, ascending=by == "rank", kind="stable")
     return {
         str(qid): RankedList(hits["docno"].astype(str).tolist(), hits["score"].tolist())
-        for qid, hits in best_first.groupby("qid", sort=False)
+        for qid, hits in best_first(frame).groupby("qid", sort=False)
     }
 
 
-def _minmax(scores: Sequence[float]) -> list[float]:
-    low, high = min(scores, default=0.0), max(scores, default=0.0)
-    return [(score - low) / (high - low) if high > low else 1.0 for score in scores]
+def best_first(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows by `rank`, or by falling `score` if there are no ranks."""
+    by = "rank" if "rank" in frame.columns else "score"
+    return frame.sort_values(by, ascending=by == "rank", kind="stable")

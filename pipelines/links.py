@@ -7,12 +7,14 @@ design of browsing and berrypicking techniques", 1989); agents call it citation 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import pandas as pd
 import pyterrier as pt
 
 from soundingline.pipelines.counts import Counts
+from soundingline.pipelines.fusion import best_first
 from soundingline.pipelines.rerank.reranker import merge_head_and_tail
 from soundingline.pipelines.stage import Bound, Collection, Stage, not_bound
 from soundingline.toolkit.benchmarks.links import LinkGraph, check_direction
@@ -22,6 +24,7 @@ from soundingline.toolkit.errors import InputError, check_int, check_number
 PLACES = ("merged", "below")
 
 
+@dataclass(eq=False, repr=False)
 class LinkExpansion(Stage):
     """Adds the linked documents of the best documents of a ranking.
 
@@ -48,8 +51,7 @@ class LinkExpansion(Stage):
             new documents below the ranking.
         depth: Rows of a query, None for all. A ranking of this length has no room below.
 
-    Raises:
-        InputError: For arguments out of range, and for a collection without links.
+    `InputError` for arguments out of range, and for a collection without links.
 
     Example:
         >>> from soundingline.toolkit.benchmarks.links import LinkGraph
@@ -60,35 +62,30 @@ class LinkExpansion(Stage):
         ['d1', 'd2']
     """
 
-    def __init__(
-        self,
-        links: LinkGraph | None = None,
-        *,
-        retriever: pt.Transformer | None = None,
-        head: int = 10,
-        direction: str = "both",
-        damping: float = 0.5,
-        largest_hub: int = 100,
-        most: int = 100,
-        place: str = "merged",
-        depth: int | None = 1000,
-    ) -> None:
-        check_int("head", head)
-        check_direction(direction)
-        check_number("damping", damping, le=1, gt=0)
-        check_int("largest_hub", largest_hub)
-        check_int("most", most)
-        if place not in PLACES:
-            raise InputError(f"place={place!r}", valid=", ".join(PLACES))
-        if depth is not None:
-            check_int("depth", depth, do="set it to null for all documents")
-        self.links, self.retriever = links, retriever
-        self.head, self.direction, self.damping = head, direction, float(damping)
-        self.largest_hub, self.most, self.place, self.depth = largest_hub, most, place, depth
+    links: LinkGraph | None = None
+    _: KW_ONLY
+    retriever: pt.Transformer | None = None
+    head: int = 10
+    direction: str = "both"
+    damping: float = 0.5
+    largest_hub: int = 100
+    most: int = 100
+    place: str = "merged"
+    depth: int | None = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("head", "largest_hub", "most"):
+            check_int(name, getattr(self, name))
+        check_direction(self.direction)
+        check_number("damping", self.damping, le=1, gt=0)
+        if self.place not in PLACES:
+            raise InputError(f"place={self.place!r}", valid=", ".join(PLACES))
+        if self.depth is not None:
+            check_int("depth", self.depth, do="set it to null for all documents")
         self._counts = Counts()
 
     def bind(self: Bound, collection: Collection) -> Bound:
-        """See `Stage`. `InputError` if neither the stage nor the collection has links."""
+        """`InputError` if neither the stage nor the collection has links."""
         bound_copy: Any = super().bind(collection)
         if bound_copy.links is None:
             if collection.links is None:
@@ -122,8 +119,7 @@ class LinkExpansion(Stage):
         return pd.concat(parts, ignore_index=True)
 
     def _expanded(self, ranking: pd.DataFrame) -> pd.DataFrame:
-        by = "rank" if "rank" in ranking.columns else "score"
-        ranking = ranking.sort_values(by, ascending=by == "rank", kind="stable")
+        ranking = best_first(ranking)
         best: dict[str, float] = {}
         for docno, score in zip(ranking["docno"], ranking["score"], strict=True):
             best.setdefault(parent(docno), float(score))
@@ -132,7 +128,17 @@ class LinkExpansion(Stage):
         new = [docid for docid in gains if docid not in best]
         new = sorted(new, key=lambda docid: (-gains[docid], docid))[: self.most]
         self._counts.add(expanded=1, added=len(new))
-        added = _rows(ranking, new, [lowest + gains[docid] for docid in new])
+        # New rows have the columns of the ranking's query.
+        has_passages = any(parent(docno) != docno for docno in ranking["docno"])
+        suffix = f"{PASSAGE_MARK}0" if has_passages else ""
+        columns: list[str] = list(pt.model.query_columns(ranking, qid=True))
+        added = pd.DataFrame(
+            {
+                **{name: [ranking[name].iloc[0]] * len(new) for name in columns},
+                "docno": [docid + suffix for docid in new],
+                "score": [lowest + gains[docid] for docid in new],
+            }
+        )
         if self.place == "below":
             return merge_head_and_tail(ranking, added)[: self.depth]
         documents = ranking["docno"].map(parent)
@@ -154,13 +160,3 @@ class LinkExpansion(Stage):
             for neighbour in neighbours:
                 gains[neighbour] = gains.get(neighbour, 0.0) + self.damping * scores[docid]
         return gains
-
-
-def _rows(ranking: pd.DataFrame, docids: list[str], scores: list[float]) -> pd.DataFrame:
-    """Rows of new documents, with the columns of the ranking's query."""
-    has_passages = any(parent(docno) != docno for docno in ranking["docno"])
-    suffix = f"{PASSAGE_MARK}0" if has_passages else ""
-    first = ranking.iloc[0]
-    columns: list[str] = list(pt.model.query_columns(ranking, qid=True))
-    rows: dict[str, Any] = {name: [first[name]] * len(docids) for name in columns}
-    return pd.DataFrame({**rows, "docno": [docid + suffix for docid in docids], "score": scores})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 
 import pandas as pd
@@ -16,6 +16,7 @@ from soundingline.toolkit.data import first_units, parent
 from soundingline.toolkit.errors import InputError, check_int
 
 
+@dataclass(eq=False, repr=False)
 class OracleRetriever(Stage):
     """Ranks the documents that are judged relevant for the question, whatever the query is, and
     then the ranking of `base`.
@@ -44,14 +45,15 @@ class OracleRetriever(Stage):
         ['d2%p0', 'd1%p0', 'd1%p1']
     """
 
-    def __init__(
-        self, base: pt.Transformer | None = None, tier: str = "evidence", depth: int = 1000
-    ) -> None:
-        check_int("depth", depth)
-        self.base, self.tier, self.depth = base, tier, depth
+    base: pt.Transformer | None = None
+    tier: str = "evidence"
+    depth: int = 1000
+
+    def __post_init__(self) -> None:
+        check_int("depth", self.depth)
 
     def bind(self: Bound, collection: Collection) -> Bound:
-        """See `Stage`. `InputError` if the collection has no judgements of the tier."""
+        """`InputError` if the collection has no judgements of the tier."""
         bound_copy = super().bind(collection)
         tiers, tier = collection.qrels or {}, self.tier  # type: ignore[attr-defined]
         if not tiers.get(tier):
@@ -69,24 +71,21 @@ class OracleRetriever(Stage):
         return ranked(inp, [self._with_evidence(qid, rankings.get(qid, NOTHING)) for qid in qids])
 
     def _with_evidence(self, qid: str, base: RankedList) -> RankedList:
+        if self.collection is None or self.collection.qrels is None:
+            raise not_bound(self, "call bind(collection) with a collection that has judgements")
+        grades = self.collection.qrels[self.tier].get(qid, {})
+        relevant = [docid for docid, grade in grades.items() if grade > 0]
         best_units = {parent(unit): unit for unit in reversed(base.docnos)}
-        evidence = list(self._evidence_units(qid, best_units))
+        evidence: list[str] = []
+        for docid in sorted(relevant, key=lambda docid: -grades[docid]):
+            first = filter(self._exists, first_units(docid))
+            evidence += islice([best_units[docid]] if docid in best_units else first, 1)
         top = max([*base.scores, 0.0])
         scores = {unit: top + len(evidence) - place for place, unit in enumerate(evidence)}
         for unit, score in zip(base.docnos, base.scores, strict=True):
             scores.setdefault(unit, score)
         units = list(scores)[: self.depth]
         return RankedList(units, [scores[unit] for unit in units])
-
-    def _evidence_units(self, qid: str, best_units: Mapping[str, str]) -> Iterator[str]:
-        if self.collection is None or self.collection.qrels is None:
-            raise not_bound(self, "call bind(collection) with a collection that has judgements")
-        grades = self.collection.qrels[self.tier].get(qid, {})
-        relevant = [docid for docid, grade in grades.items() if grade > 0]
-        for docid in sorted(relevant, key=lambda docid: -grades[docid]):
-            first = filter(self._exists, first_units(docid))
-            known = [best_units[docid]] if docid in best_units else first
-            yield from islice(known, 1)
 
     def _exists(self, unit: str) -> bool:
         try:

@@ -37,31 +37,18 @@ _UNSAMPLED = ("timeout", "tool_choice")
 
 
 class PromptTemplate:
-    """A text with `{query}` and other placeholders, each of `places` at least once and no others.
-
-    Args:
-        path: A prompt file; None selects `default`.
-        default: A file of the package, relative to `pipelines/prompts`.
-        places: The names of the placeholders.
-
-    Raises:
-        InputError: For a file that cannot be read, and for other placeholders.
-    """
+    """The text of a prompt file, by default that of the package (`default`, relative to
+    `pipelines/prompts`), with placeholders such as `{query}`: each of `places` at least once and no
+    others. `InputError` for other files."""
 
     def __init__(self, path: str | None, default: str, places: tuple[str, ...]) -> None:
         file = Path(path) if path else PROMPTS / default
-        try:
-            self.text = file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"cannot read the prompt {file}: {error}",
-                valid="a text file, or null for our own prompt",
-            ) from error
+        self.text = read_prompt(file)
         present = set(_PLACE.findall(self.text))
         if present != set(places):
+            shown = ", ".join(f"{{{name}}}" for name in sorted(present))
             raise InputError(
-                f"the prompt {file} has the places "
-                f"{', '.join(f'{{{name}}}' for name in sorted(present)) or 'none'}",
+                f"the prompt {file} has the places {shown or 'none'}",
                 valid=" and ".join(f"{{{name}}}" for name in places),
                 do="write each of them once, and no other word in braces",
             )
@@ -70,6 +57,17 @@ class PromptTemplate:
         """The text with a part in each place. All are filled in one pass, because a part may
         contain anything, also a placeholder."""
         return _PLACE.sub(lambda match: parts[match[1]], self.text)
+
+
+def read_prompt(file: Path) -> str:
+    """The text of a prompt file; `InputError` if it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"cannot read the prompt {file}: {error}",
+            valid="a text file, or null for our own prompt",
+        ) from error
 
 
 def last_words(text: str, limit: int) -> str:
@@ -84,28 +82,24 @@ def last_words(text: str, limit: int) -> str:
 def json_answer(name: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     """Sampling settings that request one JSON object of `properties` and nothing else (structured
     output of chat completions: vLLM, OpenAI and others; other servers report an error)."""
-    schema = {
+    described = {"name": name, "strict": True, "schema": json_object(properties)}
+    return {"extra": {"response_format": {"type": "json_schema", "json_schema": described}}}
+
+
+def json_object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON schema of an object that has all of `properties` and no others."""
+    return {
         "type": "object",
         "properties": dict(properties),
         "required": list(properties),
         "additionalProperties": False,
     }
-    described = {"name": name, "strict": True, "schema": schema}
-    return {"extra": {"response_format": {"type": "json_schema", "json_schema": described}}}
 
 
 class Reply(NamedTuple):
-    """The reply to a prompt, or the error instead.
-
-    Args:
-        text: The text; empty for an error.
-        retried: Whether it is that of a second request.
-        error: The code of the `ModelError`, or empty.
-        cached: Whether it cost no request now.
-        input_tokens, output_tokens: Of the request that it is from; None if the server did not
-            count them.
-        tokens: The tokens of the text with their log-probabilities, if these were requested.
-    """
+    """The reply to a prompt, `retried` if it is that of a second request, and `cached` if it cost
+    no request now; or the code of the `error` instead. Numbers of tokens are None if the server
+    did not count them. `tokens` have the log-probabilities, if these were requested."""
 
     text: str
     retried: bool = False
@@ -240,12 +234,12 @@ class CachedLLM:
                 except CancelledError:
                     continue
                 self.counts.add(shared=1)
-        tokens = {
-            "reply_input_tokens": sum(reply.input_tokens or 0 for reply in replies.values()),
-            "reply_output_tokens": sum(reply.output_tokens or 0 for reply in replies.values()),
-            "reply_unmetered": sum(reply.is_unmetered for reply in replies.values()),
-        }
-        self.counts.add(**{name: number for name, number in tokens.items() if number})
+        tokens = Counter[str]()
+        for reply in replies.values():
+            tokens["reply_input_tokens"] += reply.input_tokens or 0
+            tokens["reply_output_tokens"] += reply.output_tokens or 0
+            tokens["reply_unmetered"] += reply.is_unmetered
+        self.counts.add(**+tokens)
         return replies
 
     def _for_all(self, prompts: Mapping[str, str]) -> dict[str, Reply]:

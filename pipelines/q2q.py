@@ -96,19 +96,14 @@ class Q2Q(Rewriter):
                 "prompt_without_reasoning is set, and there is no reasoning",
                 do="set prompt, or reasoning=true",
             )
-        alone = self.prompt_without_reasoning if self.reasoning else self.prompt
+        alone, self._reasoned = self.prompt, None
+        if self.reasoning:
+            alone, places = self.prompt_without_reasoning, ("query", "reasoning")
+            self._reasoned = PromptTemplate(self.prompt, "rewriter/q2q_reasoning.txt", places)
         self._alone = PromptTemplate(alone, "rewriter/q2q.txt", ("query",))
-        self._reasoned = (
-            PromptTemplate(self.prompt, "rewriter/q2q_reasoning.txt", ("query", "reasoning"))
-            if self.reasoning
-            else None
-        )
         texts = [self._alone.text, self._reasoned and self._reasoned.text]
-        own = {
-            "reasoning_effort": self.reasoning_effort,
-            "max_output_tokens": self.max_output_tokens,
-        }
-        settings = {name: value for name, value in own.items() if value is not None}
+        own = ("reasoning_effort", "max_output_tokens")
+        settings = {name: getattr(self, name) for name in own if getattr(self, name) is not None}
         # Shared by bound copies.
         self._counts = Counts("queries", "asked", "retried", "shared", *_COUNTED)
         self._llm = CachedLLM(
@@ -136,41 +131,38 @@ class Q2Q(Rewriter):
     def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
         """A question for each query."""
         llm = self._llm.of_stage(self)
-        prompts = [self._filled(query) for query in queries]
+        prompts = [(query, *self._filled(query)) for query in queries]
         qids: dict[str, str] = {}
-        for prompt, query in zip(prompts, queries, strict=True):
+        for query, filled, _, _ in prompts:
             if query.text.strip():
-                qids.setdefault(prompt.text, query.qid)
+                qids.setdefault(filled, query.qid)
         replies = llm.replies(qids)
         return [
-            self._read(prompt, query, replies.get(prompt.text))
-            for prompt, query in zip(prompts, queries, strict=True)
+            self._read(query, replies.get(filled), template, reasoning)
+            for query, filled, template, reasoning in prompts
         ]
 
-    def _filled(self, query: QueryContext) -> _FilledPrompt:
+    def _filled(self, query: QueryContext) -> tuple[str, PromptTemplate, str]:
+        """The prompt for a query, its template, and the reasoning in it."""
         reasoning = last_words(query.reasoning, self.max_reasoning_words) if self._reasoned else ""
         if self._reasoned and reasoning:
-            filled = self._reasoned.filled({"query": query.text, "reasoning": reasoning})
-            return _FilledPrompt(filled, self._reasoned, reasoning)
-        return _FilledPrompt(self._alone.filled({"query": query.text}), self._alone)
+            parts = {"query": query.text, "reasoning": reasoning}
+            return self._reasoned.filled(parts), self._reasoned, reasoning
+        return self._alone.filled({"query": query.text}), self._alone, ""
 
     def _read(
-        self, prompt: _FilledPrompt, query: QueryContext, reply: Reply | None
+        self, query: QueryContext, reply: Reply | None, template: PromptTemplate, reasoning: str
     ) -> RewrittenQuery:
         if reply is None:
             return RewrittenQuery(query.text)
         reading = read_question(
-            reply.text,
-            query.text,
-            self.max_words,
-            prompt=prompt.template.text,
-            reasoning=prompt.reasoning,
+            reply.text, query.text, self.max_words, prompt=template.text, reasoning=reasoning
         )
         question = reading.question or query.text
         events = {
             "retried": reply.retried,
             "cached": reply.cached,
-            "without_reasoning": self.reasoning and not prompt.reasoning,
+            "without_reasoning": self.reasoning and not reasoning,
             "cleaned": reading.cleaned,
             "fell_back": reply.error or reading.trouble,
             "lost_numbers": sorted(lost_numbers(query.text, question)),
@@ -179,12 +171,6 @@ class Q2Q(Rewriter):
         counted = {**events, "errors": reply.error, reading.trouble: True}
         self._counts.add(queries=1, **{name: bool(counted.get(name)) for name in _COUNTED})
         return RewrittenQuery(question, {name: value for name, value in events.items() if value})
-
-
-class _FilledPrompt(NamedTuple):
-    text: str
-    template: PromptTemplate
-    reasoning: str = ""
 
 
 # A reply may be a megabyte of anything, so no expression may look at a character again for each

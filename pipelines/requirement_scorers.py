@@ -42,11 +42,8 @@ class CachedRequirementScorer:
     The score of a requirement is cached under the fingerprint of the scorer, the question, the
     document, the requirement, and a hash of the passages that were located for it; the overall
     probability under the question and all passages. A candidate goes to the scorer with those
-    requirements only that have no score yet; the passages of the others are its context.
-
-    Args:
-        scorer: The scorer, bound to its resources.
-        caches: The folder of the cache; None caches nothing.
+    requirements only that have no score yet; the passages of the others are its context. Without
+    the folder `caches` nothing is cached.
     """
 
     def __init__(self, scorer: RequirementScorer, caches: Path | None) -> None:
@@ -66,13 +63,12 @@ class CachedRequirementScorer:
         return self.scorer.bind(resources)
 
     def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
-        """See `RequirementScorer`."""
         keys = [self._keys(candidate) for candidate in candidates]
         distinct = list(dict.fromkeys(key for row in keys for key in row))
         values = zip(distinct, self._cache.get(distinct), strict=True)
         known = {key: value for key, value in values if value is not None}
         requests = {
-            number: _without_scored(candidates[number], row, known)
+            number: without_scored(candidates[number], [key in known for key in row[:-1]])
             for number, row in enumerate(keys)
             if any(key not in known for key in row)
         }
@@ -110,15 +106,15 @@ class CachedRequirementScorer:
         ]
 
 
-def _without_scored(
-    candidate: CandidateDocument, keys: Sequence[Key], known: Mapping[Key, Any]
-) -> CandidateDocument:
-    """The candidate with the requirements that have no score yet."""
-    rows = list(zip(keys[:-1], candidate.evidence, strict=True))
-    unscored = tuple(evidence for key, evidence in rows if key not in known)
-    scored = [passage for key, evidence in rows if key in known for passage in evidence.passages]
-    context = tuple(dict.fromkeys([*scored, *candidate.context]))
-    return candidate._replace(evidence=unscored, context=context)
+def without_scored(candidate: CandidateDocument, scored: Sequence[bool]) -> CandidateDocument:
+    """The candidate with the requirements that are not `scored` yet. The passages of the others are
+    its context."""
+    rows = list(zip(scored, candidate.evidence, strict=True))
+    passages = [passage for done, row in rows if done for passage in row.passages]
+    return candidate._replace(
+        evidence=tuple(row for done, row in rows if not done),
+        context=tuple(dict.fromkeys([*passages, *candidate.context])),
+    )
 
 
 def _combined(keys: Sequence[Key], known: Mapping[Key, Any], error: str) -> DocumentScore:
@@ -176,7 +172,6 @@ class RerankerScorer:
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """See the class."""
         return {**self.scorer.counts, **self._counts()}
 
     def bind(self, resources: ScorerResources) -> RequirementScorer:
@@ -217,15 +212,12 @@ class RerankerScorer:
         best = max(numbers, key=lambda number: values[number])
         value = OUTPUTS[self.output](values[best])
         passage = evidence.passages[best]
-        quotation = _quotation(evidence.requirement, passage.text)
+        # Here, because it loads numba.
+        from soundingline.toolkit.search.snippets import QueryTerms, best_window
+
+        terms = QueryTerms(evidence.requirement)
+        quotation = best_window(terms, passage.text, _LONGEST_QUOTATION)
         return RequirementScore(verdict_of(value, evidence), value, quotation, passage.unit_id)
-
-
-def _quotation(requirement: str, text: str) -> str:
-    # Here, because it loads numba.
-    from soundingline.toolkit.search.snippets import QueryTerms, best_window
-
-    return best_window(QueryTerms(requirement), text, _LONGEST_QUOTATION)
 
 
 def _pairs(evidence: Evidence) -> list[Pair]:
@@ -290,7 +282,6 @@ class FileScorer:
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """See the class."""
         return self._counts()
 
     def bind(self, resources: ScorerResources) -> FileScorer:
@@ -298,7 +289,6 @@ class FileScorer:
         return self
 
     def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
-        """See `RequirementScorer`."""
         scores = [self._document_score(candidate) for candidate in candidates]
         absent = sum(score.error == NOT_IN_FILE for score in scores)
         self._counts.add(documents=len(scores), absent=absent)
@@ -320,7 +310,13 @@ class FileScorer:
         """The scores by requirement, and the overall probability with its origin, by question and
         document."""
         documents: dict[Any, Any] = {}
-        for number, line in enumerate(self._lines(), start=1):
+        try:
+            lines = read_text(Path(self.path)).split("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"cannot read the scores {self.path}: {error}", do="check scorer.path"
+            ) from error
+        for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             where = f"line {number} of {self.path}"
@@ -337,14 +333,6 @@ class FileScorer:
                 overall = row.overall, row.origin or ""
             documents[document] = scores, overall
         return documents
-
-    def _lines(self) -> list[str]:
-        try:
-            return read_text(Path(self.path)).split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"cannot read the scores {self.path}: {error}", do="check scorer.path"
-            ) from error
 
 
 def _normalised(text: str) -> str:

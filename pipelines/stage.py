@@ -35,10 +35,8 @@ _notes: ContextVar[dict[str, Any] | None] = ContextVar("notes of a search", defa
 
 @dataclass(frozen=True)
 class Collection:
-    """One corpus, cut into units and indexed, and what the stages of one run share.
-
-    Two collections are equal if their fingerprints are. A pickled collection has its fingerprint,
-    `whole_documents` and `caches` alone.
+    """One corpus, cut into units and indexed, and what the stages of one run share. Two are equal
+    if their fingerprints are. A pickled one has fingerprint, `whole_documents` and `caches` alone.
 
     Args:
         fingerprint: a hash of the corpus and its units.
@@ -46,14 +44,13 @@ class Collection:
         open_index: a function that opens another engine's index of the same units, and builds it if
             it is missing.
         texts: a function from unit ids to `Unit`s in the same order; `KeyError` for an unknown id.
-        whole_documents: whether a unit is a whole document, which may be longer than any model
-            reads.
+        whole_documents: whether a unit is a whole document.
         caches: the folder in which stages cache results between runs; None: nowhere.
         model: a `BlockingModel` for stages that need a language model; None: there is none.
         links: a function that returns the links between the documents; None: there are none.
-        questions: the texts of the benchmark's questions by qid; None: unknown.
+        questions: the texts of the benchmark's questions by qid.
         qrels: the benchmark's judgements by tier, qid and docid, for `OracleRetriever` alone.
-        engine: the run's engine, which also indexes documents with phrases; None: unknown.
+        engine: the run's engine, which also indexes documents with phrases.
 
     Example:
         >>> collection = Collection("mine", index=index, texts=index.texts)
@@ -104,8 +101,8 @@ class ByArguments:
     def __repr__(self) -> str:
         parameters = inspect.signature(type(self)).parameters
         shown = []
-        for name in self._argument_names():
-            parameter, code = parameters[name], as_code(getattr(self, name, None))
+        for name, value in self._arguments().items():
+            parameter, code = parameters[name], as_code(value)
             required = parameter.default is parameter.empty
             leading = required and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
             shown.append(code if leading else f"{name}={code}")
@@ -122,8 +119,10 @@ class ByArguments:
         return _hashable(self._arguments())
 
     def _arguments(self) -> dict[str, Any]:
-        """The constructor's arguments by name."""
-        return {name: getattr(self, name) for name in self._argument_names()}
+        parameters = inspect.signature(type(self)).parameters.values()
+        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        names = [each.name for each in parameters if each.kind not in variable]
+        return {name: getattr(self, name, None) for name in names}
 
     def attributes(self) -> list[Any]:
         """The arguments for `pt.inspect`, which would otherwise read `_tokenizer` for `tokenizer`
@@ -135,11 +134,6 @@ class ByArguments:
             )
             for name, value in self._arguments().items()
         ]
-
-    def _argument_names(self) -> list[str]:
-        parameters = inspect.signature(type(self)).parameters.values()
-        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        return [each.name for each in parameters if each.kind not in variable]
 
 
 class Stage(ByArguments, pt.Transformer):
@@ -169,8 +163,7 @@ class Stage(ByArguments, pt.Transformer):
     collection: Collection | None = None
 
     def bind(self: Bound, collection: Collection) -> Bound:
-        """A copy that works on `collection`. The stage itself never changes, so that several
-        threads may bind it; the copies share models and counts."""
+        """A copy that works on `collection`. The copies share models and counts."""
         bound_copy = copy.copy(self)
         bound_copy.collection = collection
         for name, part in self.parts().items():
@@ -223,8 +216,8 @@ class Stage(ByArguments, pt.Transformer):
 
     def parts(self) -> dict[str, pt.Transformer]:
         """The arguments that are transformers."""
-        values = {name: getattr(self, name, None) for name in self._argument_names()}
-        return {name: value for name, value in values.items() if isinstance(value, pt.Transformer)}
+        values = self._arguments().items()
+        return {name: value for name, value in values if isinstance(value, pt.Transformer)}
 
 
 def as_code(value: Any) -> str:

@@ -63,16 +63,6 @@ def pytest_configure(config):
     config.add_cleanup(commands.Server(folder / "socket").close)
 
 
-def pytest_sessionstart(session):
-    """Workers of a new clone compile it together."""
-    worker = getattr(session.config, "workerinput", None)
-    if worker is not None:
-        number = int(worker["workerid"].removeprefix("gw"))
-        packages = [ROOT / name for name in ("agents", "experiments", "pipelines", "toolkit")]
-        tests = [Path(argument.partition("::")[0]) for argument in session.config.args]
-        startup.compile_share([*packages, *tests], number, worker["workercount"])
-
-
 def pytest_collection_finish():
     startup.install()
     gc.freeze()

@@ -16,13 +16,7 @@ from support.linear_time import assert_linear
 from support.search import WordBackend, store_of
 
 from soundingline.agents.baselines import resolve_listed_titles
-from soundingline.agents.keyword.answers import (
-    KINDS,
-    AnswerType,
-    answer_type,
-    candidates,
-    count_votes,
-)
+from soundingline.agents.keyword.answers import FINDERS, AnswerType, answer_type, count_votes
 from soundingline.agents.keyword.clues import find_clues, words
 from soundingline.agents.keyword.evidence import Reader
 from soundingline.pipelines.lexical.analyzers import make_analyzer
@@ -76,13 +70,13 @@ class Text(NamedTuple):
 
 def votes(text):
     sentences = Reader(CLUES).sentences("d", "", text)
-    for kind in KINDS:
+    for kind in ("yes_no", "choice", *FINDERS):
         count_votes(AnswerType(kind, options=("mill", "king")), sentences, CLUES, {"d": 1.0})
 
 
 def every_candidate(text):
-    for kind in set(KINDS) - {"yes_no", "choice"}:
-        candidates(kind, text)
+    for find in FINDERS.values():
+        list(find(text))
 
 
 def excerpts(text):

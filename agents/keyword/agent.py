@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from soundingline.agents.base import (
     Agent,
@@ -18,7 +19,7 @@ from soundingline.agents.keyword.answers import AnswerType, answer_type, count_v
 from soundingline.agents.keyword.clues import Rarity, find_clues, make_queries
 from soundingline.agents.keyword.evidence import SeenEvidence
 from soundingline.agents.simulated_reader import ShownText, SimulatedReader
-from soundingline.toolkit.data import Hit, Topic, parent
+from soundingline.toolkit.data import Topic, parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.search.answers import format_answer
 from soundingline.toolkit.search.session import SearchTool
@@ -30,6 +31,7 @@ READERS = ("own", "simulated")
 _PATIENCE = 3  # refusals in a row after which the tool is taken to be closed
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class KeywordAgent(Agent):
     """Queries of clues, reading, and a vote over typed answer candidates.
 
@@ -44,7 +46,6 @@ class KeywordAgent(Agent):
         document_frequency: word -> number of documents that contain it, from the index.
         documents: the number of documents of the corpus. Without these two, the rarity of a word
             is estimated from its form.
-        clock: returns seconds.
 
     The status is `completed`, or `steered` if time ran out or the tool closed and the answer is
     based on what was seen until then. Deterministic.
@@ -60,32 +61,26 @@ class KeywordAgent(Agent):
     name = "keyword"
     reads_document_frequencies = True
 
-    def __init__(
-        self,
-        *,
-        max_searches: int = 3,
-        max_reads: int = 4,
-        query_terms: int = 24,
-        max_calls: int = 40,
-        seconds: float | None = None,
-        reader: str = "own",
-        document_frequency: Callable[[str], int] | None = None,
-        documents: int | None = None,
-        clock: Clock = time.monotonic,
-    ) -> None:
-        check_int("max_searches", max_searches)
-        check_int("max_reads", max_reads, ge=0)
-        check_int("query_terms", query_terms)
-        check_int("max_calls", max_calls)
-        if seconds is not None:
-            check_number("seconds", seconds, gt=0)
-        if reader not in READERS:
-            raise InputError(f"agent.reader={reader!r}", valid=", ".join(READERS))
-        self.max_searches, self.max_reads, self.max_calls = max_searches, max_reads, max_calls
-        self.query_terms, self.seconds, self.reader = query_terms, seconds, reader
+    max_searches: int = 3
+    max_reads: int = 4
+    query_terms: int = 24
+    max_calls: int = 40
+    seconds: float | None = None
+    reader: str = "own"
+    document_frequency: Callable[[str], int] | None = None
+    documents: int | None = None
+    clock: Clock = time.monotonic
+
+    def __post_init__(self) -> None:
+        for name in ("max_searches", "query_terms", "max_calls"):
+            check_int(name, getattr(self, name))
+        check_int("max_reads", self.max_reads, ge=0)
+        if self.seconds is not None:
+            check_number("seconds", self.seconds, gt=0)
+        if self.reader not in READERS:
+            raise InputError(f"agent.reader={self.reader!r}", valid=", ".join(READERS))
         self._simulated: SimulatedReader | None = None
-        self.rarity = Rarity(document_frequency, documents)
-        self._clock = clock
+        self.rarity = Rarity(self.document_frequency, self.documents)
 
     def bind(self, resources: RunResources) -> KeywordAgent:
         """See `Agent`: binds the collection's statistics."""
@@ -101,7 +96,7 @@ class KeywordAgent(Agent):
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question. It awaits nothing until its answer is read: all work is computation,
         which threads would not speed up. Run questions in parallel by processes."""
-        return await run_episode(topic, tool, self._work, clock=self._clock)
+        return await run_episode(topic, tool, self._work, clock=self.clock)
 
     async def _work(self, episode: Episode) -> None:
         search = KeywordSearch(self, episode)
@@ -124,7 +119,8 @@ class KeywordSearch:
         self._clues = find_clues(self._question, agent.rarity)
         self._weights = {clue.stem: clue.weight for clue in self._clues}
         self._evidence = SeenEvidence(self._weights)
-        self._shown: list[ShownText] = []
+        # The texts of the pages so far: excerpts or passages, and what was read.
+        self.shown: list[ShownText] = []
         self._reading: dict[str, int] = {}  # the last text of each document that is read in pages
         self._refused = 0  # calls in a row
 
@@ -149,9 +145,10 @@ class KeywordSearch:
                 continue
             self._evidence.rank(result.call.ranking)
             for hit in result.page.hits if isinstance(result.page, ResultsPage) else ():
-                title, text = shown_text(hit)
-                self._evidence.show(hit.unit_id, title, text)
-                self._shown.append(ShownText(parent(hit.unit_id), title, text))
+                text = (hit.text or hit.snippet).strip()
+                title = hit.title or text.partition("\n")[0]
+                self._evidence.add(hit.unit_id, title, text)
+                self.shown.append(ShownText(parent(hit.unit_id), title, text))
 
     def read(self) -> None:
         """Read the most promising places."""
@@ -169,7 +166,8 @@ class KeywordSearch:
             page = result.page if result else None
             if isinstance(page, DocumentPage):
                 self._note(page, follows=unread.continuation is not None)
-                self._evidence.read(unread.unit_id, page.title, "\n".join(page.lines).strip())
+                text = "\n".join(page.lines).strip()
+                self._evidence.add(unread.unit_id, page.title, text, opened=True)
                 self._evidence.visited(unread, page.continuation)
             else:
                 self._evidence.visited(unread, None)
@@ -180,16 +178,11 @@ class KeywordSearch:
         text = "\n".join(page.lines)
         if follows and page.docid in self._reading:
             number = self._reading[page.docid]
-            before = self._shown[number]
-            self._shown[number] = before._replace(text=f"{before.text}\n{text}")
+            before = self.shown[number]
+            self.shown[number] = before._replace(text=f"{before.text}\n{text}")
             return
-        self._reading[page.docid] = len(self._shown)
-        self._shown.append(ShownText(page.docid, page.title, text))
-
-    @property
-    def shown(self) -> Sequence[ShownText]:
-        """The texts of the pages so far: excerpts or passages, and what was read."""
-        return self._shown
+        self._reading[page.docid] = len(self.shown)
+        self.shown.append(ShownText(page.docid, page.title, text))
 
     def _counted(self, result: ToolResult | None) -> ToolResult | None:
         """The result, after counting refusals in a row."""
@@ -210,10 +203,3 @@ class KeywordSearch:
         best = votes[0]
         confidence = round(100 * best.share * best.coverage)
         return Answer(best.sentence, best.text, confidence, best.docids[:_CITED])
-
-
-def shown_text(hit: Hit) -> tuple[str, str]:
-    """Title and text that a page shows of a hit. The first line of the text replaces a missing
-    title."""
-    text = (hit.text or hit.snippet).strip()
-    return hit.title or text.partition("\n")[0], text

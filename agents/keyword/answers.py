@@ -9,27 +9,16 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import dropwhile, islice, takewhile
 from typing import NamedTuple
 
 from soundingline.agents.keyword.clues import STOP_WORDS, is_content, stem, words
 from soundingline.agents.keyword.evidence import Sentence
 
-KINDS = (
-    "name",
-    "place",
-    "number",
-    "measure",
-    "date",
-    "year",
-    "yes_no",
-    "choice",
-    "reason",
-    "phrase",
-)
-
 
 class AnswerType(NamedTuple):
-    """The kind (one of `KINDS`), and for `choice` the alternatives that the question offers."""
+    """The kind: a `choice` among the `options` that the question offers, `yes_no`, or a key of
+    `FINDERS`."""
 
     kind: str
     options: tuple[str, ...] = ()
@@ -72,35 +61,19 @@ def answer_type(question: str) -> AnswerType:
     questions = [part for part in sentences if part.endswith("?")] or sentences or [""]
     text = questions[-1]
     if _POLAR.match(text):
-        return _polar_type(text)
+        choice = _OPTIONS.search(text)
+        options = tuple(filter(None, choice.groups())) if choice else ()
+        return AnswerType("choice" if options else "yes_no", options)
     match = _QUESTION.search(text)
     if match is None:
         return AnswerType("phrase")
     kind = match.lastgroup or "phrase"
-    if kind == "phrase" and _nouns(text[match.end() :]) & _NAMED:
-        kind = "name"
+    if kind == "phrase":
+        # The first content words after the question word: `which county was` asks for a name.
+        rest = dropwhile(lambda word: not is_content(word), words(text[match.end() :]))
+        nouns = set(map(stem, islice(takewhile(is_content, rest), 3)))
+        kind = "name" if nouns & _NAMED else kind
     return AnswerType(kind)
-
-
-def _polar_type(text: str) -> AnswerType:
-    match = _OPTIONS.search(text)
-    if match is None:
-        return AnswerType("yes_no")
-    return AnswerType("choice", options=tuple(option for option in match.groups() if option))
-
-
-def _nouns(rest: str) -> frozenset[str]:
-    """The stems of the first content words after the question word, up to three (`which county
-    was` -> `county`)."""
-    nouns: list[str] = []
-    for word in words(rest):
-        if nouns and not is_content(word):
-            break
-        if is_content(word):
-            nouns.append(stem(word))
-        if len(nouns) == 3:
-            break
-    return frozenset(nouns)
 
 
 _MONTH = (
@@ -158,20 +131,13 @@ def _matches(pattern: re.Pattern[str]) -> Callable[[str], Iterator[AnswerCandida
 
 def _names(text: str) -> Iterator[AnswerCandidate]:
     for match in _NAME.finditer(text):
-        name, start = _without_leading_stop_words(match.group(), match.start())
+        parts = match.group().split(" ")
+        name = " ".join(dropwhile(lambda word: word.lower() in STOP_WORDS, parts))
+        start = match.end() - len(name)
         if len(name) > 1 and not _DATE_WORDS.match(name):
             # A capital at the start of a sentence may be no name.
             certain = start > 0 or " " in name
             yield AnswerCandidate(name, start, 1.0 if certain else _UNCERTAIN)
-
-
-def _without_leading_stop_words(name: str, start: int) -> tuple[str, int]:
-    skipped = 0
-    for word in name.split(" "):
-        if word.lower() not in STOP_WORDS:
-            break
-        skipped += len(word) + 1
-    return name[skipped:], start + skipped
 
 
 def _place_names(text: str) -> Iterator[AnswerCandidate]:
@@ -201,7 +167,8 @@ def _phrases(text: str) -> Iterator[AnswerCandidate]:
             start += len(word) + 1
 
 
-_FINDERS: Mapping[str, Callable[[str], Iterator[AnswerCandidate]]] = {
+# The candidates of a kind in a sentence.
+FINDERS: Mapping[str, Callable[[str], Iterator[AnswerCandidate]]] = {
     "name": _names,
     "place": _place_names,
     "date": _matches(_DATE),
@@ -211,11 +178,6 @@ _FINDERS: Mapping[str, Callable[[str], Iterator[AnswerCandidate]]] = {
     "reason": _reasons,
     "phrase": _phrases,
 }
-
-
-def candidates(kind: str, text: str) -> list[AnswerCandidate]:
-    """The candidates of a kind in a sentence, for all kinds but `yes_no` and `choice`."""
-    return list(_FINDERS[kind](text))
 
 
 _NEGATION = re.compile(r"\b(?:not|never|no longer|neither|without|none)\b|n't\b", re.IGNORECASE)
@@ -273,20 +235,18 @@ def count_votes(
     """The best answers, best first. Words of the question are no answer, except the alternatives
     that it offers.
 
-    Args:
-        answer_type: the type of the answer.
-        sentences: the sentences that vote. The vote of a sentence is its squared coverage, times
-            the trust in its document, times the closeness of its clue words to the candidate.
-        weights: clue stem -> weight.
-        trust: docid -> trust, from 0 to 1, by rank.
-        limit: the largest number of answers. Shares are relative to the votes of these.
+    The vote of a sentence is its squared coverage, times the trust in its document (0 to 1, by
+    rank), times the closeness of its clue words, each with the weight of its stem, to the
+    candidate. Shares are relative to the votes of the first `limit` answers.
     """
     if answer_type.kind == "yes_no":
         return _polar_votes(sentences, trust)
     ballots: dict[str, _Ballot] = {}
     for sentence in sentences:
         voice = sentence.score**2 * trust.get(sentence.docid, 0.0)
-        positions = _clue_positions(sentence)
+        positions: dict[str, list[int]] = {}  # of each clue stem, ascending
+        for clue, position in sentence.matches:
+            positions.setdefault(clue, []).append(position)
         for candidate in _candidates(answer_type, sentence, weights):
             key = " ".join(stem(word) for word in words(candidate.text) if is_content(word))
             pull = candidate.weight * _closeness(candidate, sentence, positions, weights)
@@ -305,27 +265,15 @@ def _candidates(
     answer_type: AnswerType, sentence: Sentence, weights: Mapping[str, float]
 ) -> list[AnswerCandidate]:
     if answer_type.kind == "choice":
-        return _offered(answer_type.options, sentence.text)
+        lower = sentence.text.lower()
+        starts = ((option, lower.find(option.lower())) for option in answer_type.options)
+        return [AnswerCandidate(option, start) for option, start in starts if start >= 0]
     matching = []
-    for candidate in candidates(answer_type.kind, sentence.text):
+    for candidate in FINDERS[answer_type.kind](sentence.text):
         stems = {stem(word) for word in words(candidate.text) if is_content(word)}
         if stems and not stems <= weights.keys():
             matching.append(candidate)
     return matching
-
-
-def _offered(options: Sequence[str], text: str) -> list[AnswerCandidate]:
-    low = text.lower()
-    positions = ((option, low.find(option.lower())) for option in options)
-    return [AnswerCandidate(option, start) for option, start in positions if start >= 0]
-
-
-def _clue_positions(sentence: Sentence) -> dict[str, list[int]]:
-    """Clue stem -> its positions in the sentence, ascending."""
-    positions: dict[str, list[int]] = {}
-    for clue, position in sentence.matches:
-        positions.setdefault(clue, []).append(position)
-    return positions
 
 
 def _closeness(

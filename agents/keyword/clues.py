@@ -68,9 +68,8 @@ class Rarity:
     because it can match nothing. Without statistics, rarity is estimated from the form of a word:
     numbers, capitals and long words are rarer.
 
-    Args:
-        document_frequency: word as written -> number of documents that contain it.
-        documents: the number of documents. Both or neither must be given.
+    The statistics are the number of documents that contain a word as written, and that of all
+    documents; both or neither.
     """
 
     def __init__(
@@ -80,9 +79,8 @@ class Rarity:
     ) -> None:
         if (document_frequency is None) != (documents is None):
             raise InputError(
-                "only one of document_frequency and documents was given",
-                valid="both or neither",
-                do="give both from the index, or leave both out",
+                "only one of document_frequency and documents is set",
+                valid="both, from the index, or neither",
             )
         if documents is not None:
             check_int("documents", documents)
@@ -94,17 +92,13 @@ class Rarity:
         if not is_content(word):
             return 0.0
         if self._frequency is None:
-            return self._by_form(word)
+            marked = any(c.isdigit() for c in word) or word[0].isupper()
+            return min(1.0, (0.6 if marked else 0.2) + 0.05 * min(len(word), 8))
         frequency = min(self._frequency(word), self._documents)
         return self._idf(frequency) / self._most if frequency > 0 else 0.0
 
     def _idf(self, frequency: int) -> float:
         return math.log(1 + (self._documents - frequency + 0.5) / (frequency + 0.5))
-
-    @staticmethod
-    def _by_form(word: str) -> float:
-        marked = any(c.isdigit() for c in word) or word[0].isupper()
-        return min(1.0, (0.6 if marked else 0.2) + 0.05 * min(len(word), 8))
 
 
 _QUOTED = re.compile(r"[\"“”«»]([^\"“”«»]{2,120})[\"“”«»]|(?<!\w)['‘]([^'‘’]{2,120})['’](?!\w)")
@@ -140,20 +134,16 @@ def find_clues(question: str, rarity: Callable[[str], float]) -> list[Clue]:
         if weight <= 0:
             continue
         last = bisect_right(openings, start) - 1
-        kind = _kind(question, start, word, last >= 0 and start < quoted[last][1])
+        if last >= 0 and start < quoted[last][1]:
+            kind = "quoted"
+        elif word[0].isdigit():
+            kind = "number"
+        else:
+            named = word[0].isupper() and not _opens_sentence(question, start)
+            kind = "name" if named else "word"
         clue = Clue(word, stem(word), kind, min(1.0, weight * _EMPHASIS[kind]))
         clues.setdefault(clue.stem, clue)
     return list(clues.values())
-
-
-def _kind(question: str, start: int, word: str, inside_quotes: bool) -> str:
-    if inside_quotes:
-        return "quoted"
-    if word[0].isdigit():
-        return "number"
-    if word[0].isupper() and not _opens_sentence(question, start):
-        return "name"
-    return "word"
 
 
 def _opens_sentence(text: str, position: int) -> bool:

@@ -15,6 +15,7 @@ from soundingline.toolkit.search.tool import Continuation
 
 _DAMPING = 10  # of reciprocal rank fusion; small, since few queries are fused and the top matters
 _FUSED_DEPTH = 50
+_CONTEXT = 0.5  # share of the weight of a clue in the sentence before
 
 
 class Sentence(NamedTuple):
@@ -33,19 +34,14 @@ class Reader:
     """Finds sentences with clue words. One regular expression finds these words, so that a long
     document costs one scan, and only sentences with a clue word cost more.
 
-    A clue in the title of a document counts in all its sentences, because articles call their topic
-    `he` or `it`.
-
-    Args:
-        weights: clue stem -> weight.
-        context: the share of a clue's weight that counts if the clue is not in the sentence but in
-            the sentence before.
+    A clue (`weights` has the weight of each stem) in the title of a document counts in all its
+    sentences, because articles call their topic `he` or `it`. One in the sentence before counts
+    half.
     """
 
-    def __init__(self, weights: Mapping[str, float], *, context: float = 0.5) -> None:
+    def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
         self._total = sum(weights.values())
-        self._context = context
         stems = sorted((re.escape(s.removesuffix("y")) for s in weights), key=len, reverse=True)
         self._pattern = re.compile(rf"\b(?:{'|'.join(stems)})", re.IGNORECASE) if stems else None
 
@@ -76,7 +72,7 @@ class Reader:
         # Exact sums: the order of a set differs from process to process.
         inside = math.fsum(self._weights[clue] for clue in clues)
         outside = math.fsum(self._weights[clue] for clue in around - clues)
-        return (inside + self._context * outside) / self._total
+        return (inside + _CONTEXT * outside) / self._total
 
 
 class ReadingPosition(NamedTuple):
@@ -96,7 +92,7 @@ class SeenEvidence:
         self._units: dict[str, str] = {}
         self._best: dict[str, float] = {}
         self._shown: dict[str, dict[str, Sentence]] = {}
-        self._read: dict[str, dict[str, Sentence]] = {}
+        self._opened: dict[str, dict[str, Sentence]] = {}
         self._following: dict[str, Continuation | None] = {}
 
     def rank(self, ranking: Sequence[str]) -> None:
@@ -109,20 +105,11 @@ class SeenEvidence:
                 self._fused[docid] = self._fused.get(docid, 0.0) + 1 / (_DAMPING + rank)
                 self._units.setdefault(docid, unit_id)
 
-    def show(self, unit_id: str, title: str, text: str) -> None:
-        """Add text of a unit from a page of results, an excerpt that counts until the document
-        itself is read."""
-        self._add(self._shown, unit_id, title, text)
-
-    def read(self, unit_id: str, title: str, text: str) -> None:
-        """Add text of the document of a unit."""
-        self._add(self._read, unit_id, title, text)
-
-    def _add(
-        self, notes: dict[str, dict[str, Sentence]], unit_id: str, title: str, text: str
-    ) -> None:
+    def add(self, unit_id: str, title: str, text: str, *, opened: bool = False) -> None:
+        """Add text of a unit: an excerpt from a page of results, which counts until the document
+        itself is opened, or text of the document."""
         docid = parent(unit_id)
-        noted = notes.setdefault(docid, {})
+        noted = (self._opened if opened else self._shown).setdefault(docid, {})
         for sentence in self._reader.sentences(docid, title[:200], text):
             noted.setdefault(sentence.text, sentence)
             self._best[docid] = max(self._best.get(docid, 0.0), sentence.score)
@@ -141,10 +128,10 @@ class SeenEvidence:
                 continue
             promise = score * (0.5 + self._best.get(docid, 0.0))
             promises[docid] = promise * (0.5 if begun else 1.0)
-        best = max(promises, key=lambda docid: promises[docid], default=None)
-        return (
-            None if best is None else ReadingPosition(self._units[best], self._following.get(best))
-        )
+        if not promises:
+            return None
+        best = max(promises, key=lambda docid: promises[docid])
+        return ReadingPosition(self._units[best], self._following.get(best))
 
     def trust(self) -> dict[str, float]:
         """Docid -> fused rank score, 1 for the best, in the order of first appearance."""
@@ -154,5 +141,5 @@ class SeenEvidence:
     @property
     def sentences(self) -> list[Sentence]:
         """All sentences so far, each once per document."""
-        noted = {**self._shown, **self._read}
+        noted = {**self._shown, **self._opened}
         return [sentence for of_document in noted.values() for sentence in of_document.values()]

@@ -7,6 +7,8 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
 
 from soundingline.agents.base import (
     Agent,
@@ -14,24 +16,22 @@ from soundingline.agents.base import (
     Clock,
     End,
     Episode,
+    OutOfTime,
     RunResources,
     out_of_money,
     run_episode,
 )
-from soundingline.agents.conversation import OutOfTime
 from soundingline.agents.keyword.clues import Rarity
 from soundingline.agents.literature.planner import (
     MOST_REQUIREMENTS,
     ModelPlanner,
-    NavigatorPrompt,
     OutOfContext,
-    PlanLimits,
-    Planner,
+    Plan,
+    load_prompt,
 )
 from soundingline.agents.literature.rounds import (
     Librarians,
     Round,
-    RoundMark,
     judging_task,
     restore,
     round_checkpoint,
@@ -40,6 +40,7 @@ from soundingline.agents.literature.rules import RulePlanner
 from soundingline.agents.literature.scores import Calibration, CandidateScores
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError, check_int, check_number
+from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.errors import OutOfMoney
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
 from soundingline.toolkit.llm.messages import SamplingParams
@@ -52,6 +53,7 @@ ROLE = "navigator"
 _NEEDED = {"search", "locate", "score"}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Navigator(Agent):
     """Answers with a list of documents.
 
@@ -86,7 +88,6 @@ class Navigator(Agent):
         prompt: `navigator`, or the path of a `.txt` file with the sections of
             `agents/literature/prompts/navigator.txt`.
         max_calls: the largest number of tool calls of a question.
-        clock: returns seconds.
 
     A budget ends the rounds, also within one. The answer is then based on what was scored, and the
     status says why: `steered` (`steer_at` of the time, or `max_calls`), `timed_out`, `out_of_turns`
@@ -108,56 +109,41 @@ class Navigator(Agent):
     accepts_llm = True
     reads_document_frequencies = True
 
-    def __init__(
-        self,
-        *,
-        rounds: int = 4,
-        queries: int = 12,
-        requirements: int = 30,
-        pool: int = 40,
-        seeds: int = 10,
-        shown: int = 20,
-        listed: int = 50,
-        ordered: int = 20,
-        patience: int = 2,
-        bar: float = 0.5,
-        enough: int | None = None,
-        librarians: int = 8,
-        librarian_seconds: float = 300.0,
-        checklist_scores: bool = True,
-        calibration: str | None = None,
-        prompt: str = "navigator",
-        max_calls: int = 2000,
-        clock: Clock = time.monotonic,
-    ) -> None:
-        for name, value in {
-            "rounds": rounds,
-            "queries": queries,
-            "pool": pool,
-            "seeds": seeds,
-            "shown": shown,
-            "listed": listed,
-            "ordered": ordered,
-            "patience": patience,
-            "librarians": librarians,
-            "max_calls": max_calls,
-            "enough": listed if enough is None else enough,
-        }.items():
-            check_int(name, value)
-        check_int("requirements", requirements, le=MOST_REQUIREMENTS)
-        check_number("bar", bar, le=1)
-        check_number("librarian_seconds", librarian_seconds, gt=0)
-        self.limits = PlanLimits(rounds, queries, requirements, shown)
-        self.pool, self.seeds, self.listed, self.ordered = pool, seeds, listed, ordered
-        self.patience, self.bar, self.max_calls = patience, bar, max_calls
-        self.enough = listed if enough is None else enough
-        self.checklist_scores = checklist_scores
-        self.calibration = Calibration(calibration) if calibration else None
-        self.prompt = NavigatorPrompt(prompt)
-        self.librarians = Librarians(librarians, librarian_seconds)
+    rounds: int = 4
+    queries: int = 12
+    requirements: int = 30
+    pool: int = 40
+    seeds: int = 10
+    shown: int = 20
+    listed: int = 50
+    ordered: int = 20
+    patience: int = 2
+    bar: float = 0.5
+    enough: int | None = None
+    librarians: int = 8
+    librarian_seconds: float = 300.0
+    checklist_scores: bool = True
+    calibration: str | None = None
+    prompt: str = "navigator"
+    max_calls: int = 2000
+    clock: Clock = time.monotonic
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("rounds", "queries", "pool", "seeds", "shown", "listed", "ordered", "patience"),
+            *("librarians", "max_calls"),
+        ):
+            check_int(name, getattr(self, name))
+        if self.enough is not None:
+            check_int("enough", self.enough)
+        check_int("requirements", self.requirements, le=MOST_REQUIREMENTS)
+        check_number("bar", self.bar, le=1)
+        check_number("librarian_seconds", self.librarian_seconds, gt=0)
+        self.calibrated = Calibration(self.calibration) if self.calibration else None
+        self.texts = load_prompt(self.prompt)
+        self.workers = Librarians(self.librarians, self.librarian_seconds)
         self.resources = RunResources(Budget())
         self.rarity = Rarity()
-        self._clock = clock
 
     def bind(self, resources: RunResources) -> Navigator:
         """See `Agent`: binds the model, if there is one, and the collection's statistics."""
@@ -169,12 +155,12 @@ class Navigator(Agent):
     @property
     def fingerprints(self) -> Mapping[str, str]:
         """Hashes of the prompt and of the calibration (`none` without one)."""
-        calibration = self.calibration.fingerprint if self.calibration else "none"
-        return {"prompt": self.prompt.fingerprint, "calibration": calibration}
+        calibration = self.calibrated.fingerprint if self.calibrated else "none"
+        return {"prompt": fingerprint(self.texts), "calibration": calibration}
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question with a list of documents. Any number of questions may run at once."""
-        return await run_episode(topic, tool, self._work, clock=self._clock)
+        return await run_episode(topic, tool, self._work, clock=self.clock)
 
     async def _work(self, episode: Episode) -> None:
         ledger = self.resources.ledger or Ledger()
@@ -196,9 +182,11 @@ class QuestionSearch:
         saved = navigator.resources.rounds
         self._saved_rounds = saved(self._qid) if saved else None
         self._scores = CandidateScores(
-            navigator.calibration, by_checklist=navigator.checklist_scores
+            navigator.calibrated, by_checklist=navigator.checklist_scores
         )
-        self._planner = self._make_planner()
+        self._tools = {spec["name"] for spec in self._session.specs()}
+        self._rules = RulePlanner(episode.topic, navigator.rarity, self._tools, navigator.seeds)
+        self._model_plans = self._planner_of(navigator.resources)
         self._order: list[str] = []  # documents in the order of a listwise re-ranker
         self._quiet = 0  # rounds in a row without a good new document
         self._ended: End = ("completed", "")
@@ -207,10 +195,8 @@ class QuestionSearch:
         """Rounds until the end, then the answer."""
         first = self._resume() + 1
         try:
-            for number in range(first, self._navigator.limits.rounds + 1):
-                if self._stopped_by_rule() or self._used_up():
-                    break
-                if not await self._round(number):
+            for number in range(first, self._navigator.rounds + 1):
+                if self._stopped_by_rule() or self._used_up() or not await self._round(number):
                     break
             if self._budget.seconds is not None and self._episode.seconds >= self._budget.seconds:
                 self._ended = "timed_out", "seconds"
@@ -229,10 +215,9 @@ class QuestionSearch:
         best = self._scores.best()[: min(self._navigator.ordered, self._navigator.listed)]
         if "order" not in self._tools or len(best) < 2:
             return
-        seconds = self._budget.seconds
-        left = None if seconds is None else seconds - self._episode.seconds
-        task = judging_task(self._session, "order", best, self._episode.topic.text)
-        (outcome,) = await self._navigator.librarians.work([task], left)
+        task = judging_task(self._episode, "order", best)
+        left = self._budget.seconds_left(self._episode.seconds)
+        (outcome,) = await self._navigator.workers.work([task], left)
         if isinstance(outcome.raised, OutOfMoney):
             self._ended = out_of_money(outcome.raised)
         elif outcome.raised:
@@ -247,21 +232,21 @@ class QuestionSearch:
     async def _round(self, number: int) -> bool:
         """Plan and run a round. Returns whether another one may follow."""
         navigator, episode, scores = self._navigator, self._episode, self._scores
-        # The opening belongs to the first round.
-        mark = RoundMark.of(episode) if number > 1 else RoundMark()
-        plan = await self._planner.plan(scores, number)
+        tool, began = episode.tool, (0, 0, 0)  # the opening belongs to the first round
+        if number > 1:
+            began = len(tool.calls), len(tool.exposures.rows), len(episode.messages)
+        plan = await self._plan(number)
         if plan.stop or not plan.queries:
             self._mark_stopped("plan")
             return False
         work = Round(
-            episode,
-            self._session,
-            scores,
-            navigator.librarians,
+            episode=episode,
+            scores=scores,
+            librarians=navigator.workers,
+            budget=self._budget,
             pool=navigator.pool,
             rescored=navigator.listed,
             most_calls=min(navigator.max_calls, self._budget.tool_calls or navigator.max_calls),
-            seconds=self._budget.seconds,
         )
         try:
             await work.run(plan)
@@ -271,14 +256,12 @@ class QuestionSearch:
         episode.rounds[-1] = {**episode.rounds[-1], "good": good}
         self._quiet = 0 if good else self._quiet + 1
         if work.cut:
-            by_budget = self._budget.tool_calls is not None and (
-                self._budget.tool_calls <= navigator.max_calls
-            )
+            by_budget = (self._budget.tool_calls or inf) <= navigator.max_calls
             self._ended = ("out_of_turns", "tool_calls") if by_budget else ("steered", "max_calls")
         if self._saved_rounds:
             usage = self._ledger.by_role(self._qid)
             ended = self._ended if work.cut else None
-            checkpoint = round_checkpoint(mark, episode, self._session, scores, usage, ended)
+            checkpoint = round_checkpoint(began, episode, scores, usage, ended)
             self._saved_rounds.append(checkpoint)
         return not work.cut
 
@@ -286,7 +269,9 @@ class QuestionSearch:
         """Whether a rule ends the rounds, which the row of the last one then says."""
         if self._quiet >= self._navigator.patience:
             self._mark_stopped("patience")
-        elif self._episode.rounds and len(self._scores.meeting_all()) >= self._navigator.enough:
+        elif self._episode.rounds and len(self._scores.meeting_all()) >= (
+            self._navigator.enough or self._navigator.listed
+        ):
             self._mark_stopped("coverage")
         else:
             return False
@@ -319,7 +304,7 @@ class QuestionSearch:
         if not records:
             return 0
         try:
-            usage = restore(records, self._episode, self._session, self._scores)
+            usage = restore(records, self._episode, self._scores)
             ended = records[-1]["ended"]
             if ended is not None:
                 status, reason = map(str, ended)
@@ -332,52 +317,49 @@ class QuestionSearch:
         self._ledger.add_prior_usage(self._qid, usage)
         for record in records:
             self._quiet = 0 if record["row"].get("good") else self._quiet + 1
-        return len(records) if ended is None else self._navigator.limits.rounds
+        return len(records) if ended is None else self._navigator.rounds
 
     def _answer(self) -> None:
         """Answer with the best documents of the corpus."""
         scores, (status, reason) = self._scores, self._ended
         ranking = list(dict.fromkeys([*self._order, *scores.ranked()]))[: self._navigator.listed]
         documents = [docid for docid in ranking if self._session.store.document(docid)]
-        self._warn_of_calibration()
+        calibration, scorer = self._navigator.calibrated, self._session.operators.scorer
+        if scores.kind_of_probability == "raw":
+            self._episode.warnings.append("the scorer's probability is not calibrated")
+        elif calibration and scores.overall and scorer and scorer.fingerprint != calibration.scorer:
+            self._episode.warnings.append("the calibration was fitted for another scorer")
         if scores.unscored:
             self._episode.warnings.append(f"{len(scores.unscored)} documents could not be scored")
         table = scores.table([docid for docid in documents[:5] if scores.is_scored(docid)])
         text = format_answer(table, "", None, documents[:1], documents)
         self._episode.finish(text, status=status, reason=reason)
 
-    def _warn_of_calibration(self) -> None:
-        calibration, scorer = self._navigator.calibration, self._session.operators.scorer
-        if not self._scores.overall:
-            return
-        if calibration is None:
-            self._episode.warnings.append("the scorer's probability is not calibrated")
-        elif scorer is not None and calibration.scorer != scorer.fingerprint:
-            self._episode.warnings.append("the calibration was fitted for another scorer")
+    async def _plan(self, number: int) -> Plan:
+        plan = None
+        if self._model_plans is not None:
+            plan = await self._model_plans.plan(self._scores, number)
+            if plan is None and number > 1:
+                return Plan(stop=True, reason="no plan")
+        return plan or self._rules.plan(self._scores, number)
 
-    @property
-    def _tools(self) -> set[str]:
-        return {str(spec["name"]) for spec in self._session.specs()}
-
-    def _make_planner(self) -> Planner:
-        navigator, resources, topic = (
-            self._navigator,
-            self._navigator.resources,
-            self._episode.topic,
-        )
-        rules = RulePlanner(topic, navigator.rarity, self._tools, navigator.seeds)
+    def _planner_of(self, resources: RunResources) -> ModelPlanner | None:
+        """The planner that asks the run's model, if there is one."""
+        navigator = self._navigator
         if resources.model is None:
-            return rules
+            return None
         return ModelPlanner(
-            self._episode,
-            MeteredModel(
+            episode=self._episode,
+            model=MeteredModel(
                 resources.model, self._ledger, role=ROLE, qid=self._qid, price=resources.price
             ),
-            resources.settings or SamplingParams(),
-            navigator.prompt,
-            navigator.limits,
-            self._budget,
-            fallback=rules,
+            sampling=resources.settings or SamplingParams(),
+            prompt=navigator.texts,
+            rounds=navigator.rounds,
+            queries=navigator.queries,
+            requirements=navigator.requirements,
+            shown=navigator.shown,
+            budget=self._budget,
             tools=self._tools,
             passages=self._session.passage_texts,
         )

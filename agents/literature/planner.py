@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-from soundingline.agents.base import Budget, Episode
-from soundingline.agents.conversation import within
+from soundingline.agents.base import Budget, Episode, within
 from soundingline.agents.literature.scores import CandidateScores
 from soundingline.agents.prompt import read_prompt
 from soundingline.toolkit.benchmarks.links import DIRECTIONS
@@ -21,7 +20,7 @@ from soundingline.toolkit.llm.prompts import json_values, spotlight
 from soundingline.toolkit.search.pages import one_line
 from soundingline.toolkit.search.scoring import NOT, SATISFIED
 
-SEARCH, EXPAND, RESOLVE = OPERATORS = ("search", "expand", "resolve")
+SEARCH, EXPAND, RESOLVE = "search", "expand", "resolve"
 MOST_REQUIREMENTS = 30  # that a call of `score` takes
 _LONGEST_REQUIREMENT = 300  # characters
 _LONGEST_QUERY = 2000  # characters
@@ -76,8 +75,11 @@ class PlanQuery:
 
     def row(self) -> dict[str, Any]:
         """The query as JSON values, without empty ones."""
-        values = {name: value for name, value in vars(self).items() if value}
-        return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in vars(self).items()
+            if value
+        }
 
 
 @dataclass(frozen=True)
@@ -100,23 +102,6 @@ class Plan:
     by: str = "rules"
 
 
-class Planner(Protocol):
-    """Decides what a round does."""
-
-    async def plan(self, scores: CandidateScores, number: int) -> Plan:
-        """The plan of round `number`, from 1."""
-
-
-class PlanLimits(NamedTuple):
-    """The rounds of a question, the queries of a round, the requirements of a checklist, and the
-    rows of the table of documents that a model sees."""
-
-    rounds: int
-    queries: int
-    requirements: int
-    shown: int
-
-
 def normalize_requirement(requirement: str) -> str:
     """A requirement on one line, cut after 300 characters."""
     text = " ".join(requirement.split())
@@ -131,14 +116,8 @@ def normalize_checklist(requirements: Sequence[str], most: int) -> tuple[str, ..
 def read_plan(text: str, known: Collection[str], *, queries: int, requirements: int) -> Plan | None:
     """The plan in the last JSON object of a reply that has `queries`, a `checklist` or `stop`.
 
-    Args:
-        text: the reply.
-        known: docids that a query may name.
-        queries: the largest number of queries.
-        requirements: the largest number of requirements.
-
-    Returns:
-        The plan, or None if the reply has none.
+    None if there is none. `known` are the docids that a query may name; `queries` and
+    `requirements` are the largest numbers of these.
     """
     stated: Mapping[str, Any] | None = None
     for value in json_values(text):
@@ -199,119 +178,104 @@ def _texts(value: Any) -> list[str]:
     return [str(item) for item in items if isinstance(item, (str, int)) and str(item).strip()]
 
 
-class NavigatorPrompt:
-    """The sections of the navigator's prompt.
+def load_prompt(name: str) -> dict[str, str]:
+    """The sections of a prompt of the package, or of a `.txt` file with the same sections.
+    `InputError` if it cannot be read, or if a section or a place is missing."""
+    path, sections = read_prompt(name, FOLDER)
+    wrong = [
+        section
+        for section, places in _SECTIONS.items()
+        if section not in sections or not places <= set(_PLACE.findall(sections[section]))
+    ]
+    if wrong or set(sections) - set(_SECTIONS):
+        raise InputError(
+            f"the navigator's prompt {path} is wrong in {', '.join(wrong) or 'its sections'}",
+            valid="; ".join(
+                f"{section} with {' '.join(f'{{{place}}}' for place in sorted(places))}"
+                for section, places in _SECTIONS.items()
+            ),
+        )
+    return sections
 
-    Args:
-        name: a prompt of the package, or the path of a `.txt` file with the same sections.
 
-    Raises:
-        InputError: if the file cannot be read, or if a section or a place is missing.
-    """
-
-    def __init__(self, name: str) -> None:
-        path, self.sections = read_prompt(name, FOLDER)
-        wrong = [
-            section
-            for section, places in _SECTIONS.items()
-            if section not in self.sections
-            or not places <= set(_PLACE.findall(self.sections[section]))
-        ]
-        if wrong or set(self.sections) - set(_SECTIONS):
-            raise InputError(
-                f"the navigator's prompt {path} is wrong in {', '.join(wrong) or 'its sections'}",
-                valid="; ".join(
-                    f"{section} with {' '.join(f'{{{place}}}' for place in sorted(places))}"
-                    for section, places in _SECTIONS.items()
-                ),
-            )
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of all sections."""
-        return fingerprint(dict(self.sections))
-
-    def fill(self, section: str, parts: Mapping[str, str]) -> str:
-        """A section with its places filled in one pass. Other braces stay."""
-        return _PLACE.sub(lambda match: parts.get(match[1], match[0]), self.sections[section])
+def fill(section: str, parts: Mapping[str, str]) -> str:
+    """A section with its places filled in one pass. Other braces stay."""
+    return _PLACE.sub(lambda match: parts.get(match[1], match[0]), section)
 
 
 class OutOfContext(Exception):
     """No request fits the context window."""
 
 
+@dataclass(kw_only=True, eq=False)
 class ModelPlanner:
     """Asks a language model for the plan of each round.
 
     A request has the question, the plan so far and the ranked evidence: the best documents, their
     verdict, score and rationale for each requirement, and the passages that these rest on. It never
     has the transcript, so that it does not grow with the rounds. A reply without a plan is followed
-    by one more request. After that the first round is planned by `fallback`, and a later one is the
-    last. The documents shown are halved until the request fits the context window.
+    by one more request. The documents shown are halved until the request fits the context window.
 
-    `plan` raises `OutOfTime` and `OutOfContext` if there is no reply, and what the model raises.
+    `rounds`, `queries` and `requirements` are the largest numbers of a question, a round and a
+    checklist, and `shown` that of the documents in a request. `plan` raises `OutOfTime` and
+    `OutOfContext` if there is no reply, and what the model raises.
     """
 
-    def __init__(
-        self,
-        episode: Episode,
-        model: ChatModel,
-        sampling: SamplingParams,
-        prompt: NavigatorPrompt,
-        limits: PlanLimits,
-        budget: Budget,
-        *,
-        fallback: Planner,
-        tools: Collection[str],
-        passages: PassageTexts,
-    ) -> None:
-        self._episode, self._model, self._sampling = episode, model, sampling
-        self._prompt, self._limits, self._fallback = prompt, limits, fallback
-        self._passages = passages
-        longest = max(budget.answer_tokens, sampling.max_output_tokens or 0)
-        self._room = None if budget.context_window is None else budget.context_window - longest
-        self._seconds = budget.seconds
-        operators = "\n  ".join(text for name, text in _OPERATORS.items() if name in tools)
-        self._system = prompt.fill(
-            "system",
+    episode: Episode
+    model: ChatModel
+    sampling: SamplingParams
+    prompt: Mapping[str, str]
+    rounds: int
+    queries: int
+    requirements: int
+    shown: int
+    budget: Budget
+    tools: Collection[str]
+    passages: PassageTexts
+
+    def __post_init__(self) -> None:
+        window = self.budget.context_window
+        longest = max(self.budget.answer_tokens, self.sampling.max_output_tokens or 0)
+        self._room = None if window is None else window - longest
+        operators = "\n  ".join(text for name, text in _OPERATORS.items() if name in self.tools)
+        self._system = fill(
+            self.prompt["system"],
             {
-                "requirements": str(limits.requirements),
-                "queries": str(limits.queries),
+                "requirements": str(self.requirements),
+                "queries": str(self.queries),
                 "operators": operators or "(there is no other operator)",
             },
         )
 
-    async def plan(self, scores: CandidateScores, number: int) -> Plan:
-        """See `Planner`."""
-        transcript = self._episode.messages
+    async def plan(self, scores: CandidateScores, number: int) -> Plan | None:
+        """The plan of round `number`, from 1. None if two replies have none."""
+        transcript = self.episode.messages
         messages = [system(self._system), user(self._request(scores, number))]
         if not transcript or transcript[0]["role"] != "system":
             transcript[:] = [messages[0]]
         transcript.append(messages[1])
         for attempt in range(2):
             if attempt:
-                messages.append(user(self._prompt.sections["again"]))
+                messages.append(user(self.prompt["again"]))
                 transcript.append(messages[-1])
             turn = await self._reply(messages)
             plan = read_plan(
                 turn.text,
                 set(scores.retrieval),
-                queries=self._limits.queries,
-                requirements=self._limits.requirements,
+                queries=self.queries,
+                requirements=self.requirements,
             )
             if plan is not None:
                 return plan
             # APIs refuse a message without content.
             messages.append({"role": "assistant", "content": turn.text.strip() or "(nothing)"})
-        self._episode.warnings.append(f"round {number}: the navigator gave no plan, twice")
-        if number == 1:
-            return await self._fallback.plan(scores, number)
-        return Plan(stop=True, reason="no plan")
+        self.episode.warnings.append(f"round {number}: the navigator gave no plan, twice")
+        return None
 
     async def _reply(self, messages: Sequence[Mapping[str, object]]) -> Turn:
-        left = None if self._seconds is None else self._seconds - self._episode.seconds
+        left = self.budget.seconds_left(self.episode.seconds)
         try:
-            turn = await within(self._model.respond(messages, (), self._sampling), left)
+            turn = await within(self.model.respond(messages, (), self.sampling), left)
         except ContextOverflow as error:
             raise OutOfContext from error
         except (Truncated, Refused) as error:
@@ -319,14 +283,14 @@ class ModelPlanner:
         message = turn.message()
         counts = {"input": turn.usage.input, "output": turn.usage.output}
         message["usage"] = {name: value for name, value in counts.items() if value is not None}
-        self._episode.messages.append(message)
+        self.episode.messages.append(message)
         return turn
 
     def _request(self, scores: CandidateScores, number: int) -> str:
-        shown = self._limits.shown
+        shown = self.shown
         while True:
             if number == 1:
-                text = self._prompt.fill("question", {"question": self._episode.topic.text})
+                text = fill(self.prompt["question"], {"question": self.episode.topic.text})
             else:
                 text = self._revision(scores, number, shown)
             size = len((self._system + text).encode("utf-8", "replace")) // _BYTES_PER_TOKEN
@@ -336,30 +300,27 @@ class ModelPlanner:
                 raise OutOfContext
             shown //= 2
 
-    @property
-    def _strategy(self) -> str:
-        rounds = self._episode.rounds
-        return str(rounds[-1].get("strategy") or "") if rounds else ""
-
     def _revision(self, scores: CandidateScores, number: int, shown: int) -> str:
+        rounds = self.episode.rounds
+        strategy = str(rounds[-1].get("strategy") or "") if rounds else ""
         checklist = [f"{n}. {need}" for n, need in enumerate(scores.checklist, start=1)]
         best = scores.best()[:shown]
-        queries = [
-            f"- {row['operator']}: {_query_text(row)} ({row['new']} new{_error(row)})"
-            for record in self._episode.rounds
-            for row in record["librarians"]
-        ]
-        table = "\n".join(_shown_document(scores, docid, self._passages) for docid in best)
+        queries = []
+        for row in (row for record in rounds for row in record["librarians"]):
+            text = " ".join((row.get("text") or " ".join(row.get("docids", ()))).split())[:200]
+            error = f", {row['error']}" if row.get("error") else ""
+            queries.append(f"- {row['operator']}: {text} ({row['new']} new{error})")
+        table = "\n".join(_shown_document(scores, docid, self.passages) for docid in best)
         nonce = fingerprint(table, number)
-        return self._prompt.fill(
-            "revise",
+        return fill(
+            self.prompt["revise"],
             {
-                "question": self._episode.topic.text,
+                "question": self.episode.topic.text,
                 "round": str(number),
-                "rounds": str(self._limits.rounds),
-                "strategy": self._strategy or "(none)",
+                "rounds": str(self.rounds),
+                "strategy": strategy or "(none)",
                 "checklist": "\n".join(checklist) or "(empty)",
-                "queries": "\n".join(queries[-2 * self._limits.queries :]) or "(none)",
+                "queries": "\n".join(queries[-2 * self.queries :]) or "(none)",
                 "shown": str(len(best)),
                 "coverage": "\n".join(_coverage(scores, best)) or "(nothing was scored)",
                 "table": spotlight("{table}", {"table": table or "(none)"}, nonce),
@@ -393,12 +354,3 @@ def _shown_document(scores: CandidateScores, docid: str, passages: PassageTexts)
     texts = passages(filter(None, named))
     lines += [f"  {name} | {one_line(text)[:_LONGEST_PASSAGE]}" for name, text in texts.items()]
     return "\n".join(lines)
-
-
-def _query_text(row: Mapping[str, Any]) -> str:
-    text = row.get("text") or " ".join(row.get("docids", ()))
-    return " ".join(text.split())[:200]
-
-
-def _error(row: Mapping[str, Any]) -> str:
-    return f", {row['error']}" if row.get("error") else ""

@@ -29,8 +29,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from soundingline.agents.base import End, Episode
-from soundingline.agents.conversation import OutOfTime, within
+from soundingline.agents.base import Budget, End, Episode, OutOfTime, within
 from soundingline.agents.literature.planner import (
     EXPAND,
     RESOLVE,
@@ -72,9 +71,7 @@ class Librarians:
     A thread cannot be stopped: a task that is late runs on, and its result is not used (a scorer's
     cache stores scores that a model returned).
 
-    Args:
-        most: the largest number of tasks at once.
-        seconds: the time limit of a task.
+    At most `most` tasks run at once, each for at most `seconds`.
     """
 
     def __init__(self, most: int, seconds: float) -> None:
@@ -147,17 +144,15 @@ def candidates_of(query: PlanQuery, served: Sequence[ToolResult]) -> list[str]:
 
 
 def _passes(title: str, query: PlanQuery) -> bool:
-    has = [word.casefold() for word in query.title_has]
-    lacks = [word.casefold() for word in query.title_lacks]
-    return (not has or any(word in title for word in has)) and not any(w in title for w in lacks)
+    has = [word.casefold() in title for word in query.title_has]
+    return (not has or any(has)) and not any(w.casefold() in title for w in query.title_lacks)
 
 
-def judging_task(
-    session: SearchTool, tool: str, docids: Sequence[str], question: str, **arguments: str
-) -> Task:
+def judging_task(episode: Episode, tool: str, docids: Sequence[str], **arguments: str) -> Task:
     """The task of judging documents of a question by the tool `score` or `order`."""
-    named = {"docids": _json(docids), **arguments, "question": question[:_LONGEST_ARGUMENT]}
-    return lambda: [session.serve(tool, named)]
+    question = episode.topic.text[:_LONGEST_ARGUMENT]
+    named = {"docids": _json(docids), **arguments, "question": question}
+    return lambda: [episode.tool.serve(tool, named)]
 
 
 @dataclass
@@ -176,50 +171,38 @@ class LibrarianReport:
         return {**self.query.row(), **numbers}
 
 
+@dataclass(kw_only=True, eq=False)
 class Round:
     """One round on one question.
 
     Args:
-        episode: the question.
-        session: its session.
-        scores: its candidates, to which the round adds.
-        librarians: run the tasks.
+        scores: the candidates of the question, to which the round adds.
         pool: the number of new documents that are scored.
         rescored: the number of best documents in which new requirements are scored.
         most_calls: the largest number of tool calls of the question. A round that would exceed it
             is `cut`.
-        seconds: the time limit of the question. None: no limit.
     """
 
-    def __init__(
-        self,
-        episode: Episode,
-        session: SearchTool,
-        scores: CandidateScores,
-        librarians: Librarians,
-        *,
-        pool: int,
-        rescored: int,
-        most_calls: int,
-        seconds: float | None,
-    ) -> None:
-        self._episode, self._session, self._scores = episode, session, scores
-        self._librarians = librarians
-        self._pool, self._rescored, self._most_calls = pool, rescored, most_calls
-        self._seconds = seconds
-        self.cut = False
-        self.reports: list[LibrarianReport] = []
-        self.newly_scored: list[str] = []
-        self._errors: Counter[str] = Counter()
-        self._tried: list[str] = []
+    episode: Episode
+    scores: CandidateScores
+    librarians: Librarians
+    budget: Budget
+    pool: int
+    rescored: int
+    most_calls: int
+    cut: bool = False
+    reports: list[LibrarianReport] = field(default_factory=list)
+    newly_scored: list[str] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    tried: list[str] = field(default_factory=list)
 
     async def run(self, plan: Plan) -> None:
         """Run every query, then score. Raises what ends the question, such as `OutOfMoney`, after
         all that was paid for is recorded."""
-        scores = self._scores
+        scores = self.scores
         # Without any requirement, documents are judged by the question itself.
         scores.checklist = (
-            plan.checklist or scores.checklist or normalize_checklist([self._episode.topic.text], 1)
+            plan.checklist or scores.checklist or normalize_checklist([self.episode.topic.text], 1)
         )
         left = self._calls_left()
         for query in plan.queries:
@@ -233,7 +216,7 @@ class Round:
 
     def row(self, number: int, plan: Plan) -> dict[str, Any]:
         """The row of the trajectory; see the module."""
-        scores = self._scores
+        scores = self.scores
         return {
             "round": number,
             "planned_by": plan.by,
@@ -246,63 +229,66 @@ class Round:
             "scored": {
                 str(n): one.to_score for n, one in enumerate(self.reports, start=1) if one.to_score
             },
-            "unscored": dict(self._errors),
-            "documents": {docid: scores.row(docid) for docid in self._tried},
+            "unscored": dict(self.errors),
+            "documents": {docid: scores.row(docid) for docid in self.tried},
             "probability": scores.kind_of_probability,
             "ranking": scores.ranked()[:_RANKING_DEPTH],
         }
 
     async def _retrieve(self) -> None:
-        tasks = [partial(run_query, self._session, report.query) for report in self.reports]
-        outcomes = await self._librarians.work(tasks, self._left)
+        tasks = [partial(run_query, self.episode.tool, report.query) for report in self.reports]
+        outcomes = await self._work(tasks)
         for report, outcome in zip(self.reports, outcomes, strict=True):
             report.error = outcome.error
             for served in outcome.served:
-                result = self._episode.record(served, report.query.reason)
+                result = self.episode.record(served, report.query.reason)
                 report.error = report.error or result.call.error
                 if isinstance(served.page, ResultsPage):
                     hits = served.page.hits
-                    self._scores.titles.update({hit.docid: hit.title for hit in hits if hit.title})
+                    self.scores.titles.update({hit.docid: hit.title for hit in hits if hit.title})
             if outcome.served:
                 report.ranking = candidates_of(report.query, outcome.served)
-                known = self._scores.retrieval
+                known = self.scores.retrieval
                 report.new = sum(docid not in known for docid in report.ranking)
-                self._scores.add_ranking(report.ranking)
+                self.scores.add_ranking(report.ranking)
         _raise_first(outcomes)
 
     async def _score(self) -> None:
         """Score the best new documents, each by the librarian whose query ranks it best, and the
         best known documents for what is new in the checklist."""
-        reports, scores = self.reports, self._scores
+        reports, scores = self.reports, self.scores
         if not reports or not scores.checklist:
             return
         ranks = [{docid: n for n, docid in enumerate(report.ranking)} for report in reports]
         far = len(scores.retrieval)
-        for docid in scores.unscored_candidates()[: self._pool]:
+        for docid in scores.unscored_candidates()[: self.pool]:
             best = min(range(len(reports)), key=lambda n: ranks[n].get(docid, far))
             reports[best].to_score.append(docid)
         work = [chunk for report in reports for chunk in self._by_missing(report.to_score)]
-        incomplete = [docid for docid in scores.best()[: self._rescored] if scores.missing(docid)]
+        incomplete = [docid for docid in scores.best()[: self.rescored] if scores.missing(docid)]
         work += self._by_missing(incomplete)
         allowed = work[: self._calls_left()]
         self.cut |= len(allowed) < len(work)
-        question = self._episode.topic.text
         tasks = [
-            judging_task(self._session, "score", docids, question, requirements="\n".join(needs))
+            judging_task(self.episode, "score", docids, requirements="\n".join(needs))
             for docids, needs in allowed
         ]
-        outcomes = await self._librarians.work(tasks, self._left)
+        outcomes = await self._work(tasks)
         for (docids, _), outcome in zip(allowed, outcomes, strict=True):
             self._add_scores(docids, outcome)
         _raise_first(outcomes)
-        self._check_some_scored()
+        total = sum(self.errors.values())
+        if total and total == len(self.tried) and set(self.errors) <= set(_RETRYABLE):
+            # No document has a score: a resumed run asks the question again.
+            code = self.errors.most_common(1)[0][0]
+            raise _RETRYABLE[code](f"none of {total} documents could be scored: {code}")
 
     def _by_missing(self, docids: Sequence[str]) -> list[tuple[list[str], tuple[str, ...]]]:
         """Documents grouped into the calls that score them. Documents that lack the same
         requirements share a call, as far as a call takes them."""
         groups: dict[tuple[str, ...], list[str]] = {}
         for docid in docids:
-            needs = self._scores.missing(docid) or self._scores.checklist
+            needs = self.scores.missing(docid) or self.scores.checklist
             groups.setdefault(needs, []).append(docid)
         return [
             (members[start : start + MOST_DOCIDS], needs)
@@ -313,37 +299,30 @@ class Round:
     def _add_scores(self, docids: Sequence[str], outcome: Outcome) -> None:
         page = None
         for served in outcome.served:
-            recorded = self._episode.record(served, f"Scores of {len(docids)} documents.").page
+            recorded = self.episode.record(served, f"Scores of {len(docids)} documents.").page
             page = recorded if isinstance(recorded, ScoresPage) else None
-        self._tried += docids
+        self.tried += docids
         if page is None:
             error = outcome.error or "refused_call"
             for docid in docids:
-                if not self._scores.is_scored(docid):
-                    self._scores.unscored[docid] = error
-            self._errors[error] += len(docids)
+                if not self.scores.is_scored(docid):
+                    self.scores.unscored[docid] = error
+            self.errors[error] += len(docids)
             return
         for docid, judgement in zip(page.docids, page.scores, strict=True):
-            before = self._scores.is_scored(docid)
-            self._scores.add(docid, page.requirements, judgement)
+            before = self.scores.is_scored(docid)
+            self.scores.add(docid, page.requirements, judgement)
             if not judgement.complete:
-                self._errors[judgement.error or "unscored"] += 1
+                self.errors[judgement.error or "unscored"] += 1
             elif not before:
                 self.newly_scored.append(docid)
 
-    def _check_some_scored(self) -> None:
-        """Fail the question, which a resumed run asks again, if the server returned no score."""
-        total = sum(self._errors.values())
-        if total and total == len(self._tried) and set(self._errors) <= set(_RETRYABLE):
-            code = self._errors.most_common(1)[0][0]
-            raise _RETRYABLE[code](f"none of {total} documents could be scored: {code}")
-
     def _calls_left(self) -> int:
-        return max(0, self._most_calls - len(self._session.calls))
+        return max(0, self.most_calls - len(self.episode.tool.calls))
 
-    @property
-    def _left(self) -> float | None:
-        return None if self._seconds is None else self._seconds - self._episode.seconds
+    async def _work(self, tasks: Sequence[Task]) -> list[Outcome]:
+        left = self.budget.seconds_left(self.episode.seconds)
+        return await self.librarians.work(tasks, left)
 
 
 def _raise_first(outcomes: Sequence[Outcome]) -> None:
@@ -353,48 +332,30 @@ def _raise_first(outcomes: Sequence[Outcome]) -> None:
         raise next((error for error in raised if not isinstance(error, OutOfMoney)), raised[0])
 
 
-class RoundMark(NamedTuple):
-    """The number of calls, exposures and messages of a question when a round began."""
-
-    calls: int = 0
-    exposures: int = 0
-    messages: int = 0
-
-    @classmethod
-    def of(cls, episode: Episode) -> RoundMark:
-        """The numbers now."""
-        tool = episode.tool
-        return cls(len(tool.calls), len(tool.exposures.rows), len(episode.messages))
-
-
 def round_checkpoint(
-    mark: RoundMark,
+    began: tuple[int, int, int],
     episode: Episode,
-    session: SearchTool,
     scores: CandidateScores,
     usage: Mapping[str, UsageTotals],
     ended: End | None,
 ) -> dict[str, Any]:
     """What a question needs to continue behind its newest round, as JSON values.
 
-    Args:
-        mark: what was there when the round began.
-        episode: the question.
-        session: its session, whose memory of read passages is part of the checkpoint.
-        scores: its candidates.
-        usage: what the question has spent so far, by role.
-        ended: status and reason if the round was the last.
+    `began` are the numbers of calls, exposures and messages at the beginning of the round, `usage`
+    is what the question has spent so far, by role, and `ended` the status and the reason if the
+    round was the last.
     """
     tool, row = episode.tool, episode.rounds[-1]
+    calls, exposures, messages = began
     return {
         "row": dict(row),
-        "memory": session.memory(row["documents"]),
+        "memory": tool.memory(row["documents"]),
         "ended": ended,
         "retrieval": scores.retrieval,
         "titles": scores.titles,
-        "calls": [call_row(call) for call in tool.calls[mark.calls :]],
-        "exposures": [exposure_row(row) for row in tool.exposures.rows[mark.exposures :]],
-        "messages": episode.messages[mark.messages :],
+        "calls": [call_row(call) for call in tool.calls[calls:]],
+        "exposures": [exposure_row(row) for row in tool.exposures.rows[exposures:]],
+        "messages": episode.messages[messages:],
         "warnings": list(episode.warnings),
         "books": {role: totals.nonzero() for role, totals in usage.items()},
         "seconds": episode.seconds,
@@ -402,10 +363,7 @@ def round_checkpoint(
 
 
 def restore(
-    checkpoints: Sequence[Mapping[str, Any]],
-    episode: Episode,
-    session: SearchTool,
-    scores: CandidateScores,
+    checkpoints: Sequence[Mapping[str, Any]], episode: Episode, scores: CandidateScores
 ) -> dict[str, UsageTotals]:
     """Continue behind these rounds. Returns what they have spent, by role.
 
@@ -422,7 +380,7 @@ def restore(
     usage = {role: usage_totals(totals) for role, totals in last["books"].items()}
     seconds, warnings = float(last["seconds"]), list(map(str, last["warnings"]))
     scores.restore(rows, last["retrieval"], last["titles"])
-    session.restore(calls, exposures, memories)
+    episode.tool.restore(calls, exposures, memories)
     episode.messages[:] = messages
     episode.warnings += [*warnings, f"went on behind round {len(checkpoints)}"]
     episode.rounds += rows

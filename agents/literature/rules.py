@@ -170,7 +170,7 @@ class RulePlanner:
         requirements = [normalize_requirement(clause.requirement) for clause in clauses]
         self._checklist = tuple(dict.fromkeys(requirements))
 
-    async def plan(self, scores: CandidateScores, number: int) -> Plan:
+    def plan(self, scores: CandidateScores, number: int) -> Plan:
         """The plan of round `number`, from 1."""
         queries = self._first() if number == 1 else self._later(scores)
         return Plan(tuple(queries), self._checklist)
@@ -227,12 +227,10 @@ class OverlapScorer:
 
     @property
     def fingerprint(self) -> str:
-        """See `RequirementScorer`."""
         return fingerprint("overlap", 1)
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """See `RequirementScorer`."""
         return {}
 
     def bind(self, resources: ScorerResources) -> OverlapScorer:
@@ -242,7 +240,6 @@ class OverlapScorer:
         return bound
 
     def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
-        """See `RequirementScorer`."""
         texts = {row.requirement for candidate in candidates for row in candidate.evidence}
         clauses = {text: read_clause(text, self._rarity) for text in texts}
         return [
@@ -253,7 +250,7 @@ class OverlapScorer:
         ]
 
     def close(self) -> None:
-        """See `RequirementScorer`."""
+        pass
 
 
 def _scored(clause: Clause, evidence: Evidence) -> RequirementScore:

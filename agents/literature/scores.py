@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from soundingline.toolkit.search.scoring import SATISFIED, DocumentScore, Requir
 _FUSION = 60  # constant of reciprocal rank fusion
 
 
+@dataclass(eq=False)
 class CandidateScores:
     """Candidates of one question, their retrieval scores, and the score of each requirement.
 
@@ -35,21 +37,16 @@ class CandidateScores:
         scores: docid -> requirement -> score, also of requirements of earlier rounds.
         overall: docid -> the scorer's probability and where it was read.
         unscored: docid -> why a candidate has no scores.
-        retrieval: docid -> retrieval score.
-        titles: docid -> title, if one was shown.
     """
 
-    def __init__(
-        self, calibrate: Callable[[float], float] | None = None, *, by_checklist: bool = True
-    ) -> None:
-        self.checklist: tuple[str, ...] = ()
-        self.scores: dict[str, dict[str, RequirementScore]] = {}
-        self.overall: dict[str, tuple[float, str]] = {}
-        self.unscored: dict[str, str] = {}
-        self.retrieval: dict[str, float] = {}
-        self.titles: dict[str, str] = {}
-        self._calibrate = calibrate
-        self._by_checklist = by_checklist
+    calibrate: Callable[[float], float] | None = None
+    by_checklist: bool = field(default=True, kw_only=True)
+    checklist: tuple[str, ...] = ()
+    scores: dict[str, dict[str, RequirementScore]] = field(default_factory=dict)
+    overall: dict[str, tuple[float, str]] = field(default_factory=dict)
+    unscored: dict[str, str] = field(default_factory=dict)
+    retrieval: dict[str, float] = field(default_factory=dict)
+    titles: dict[str, str] = field(default_factory=dict)
 
     def add_ranking(self, ranking: Sequence[str]) -> None:
         """Add a ranking of units to the retrieval scores of their documents."""
@@ -108,7 +105,7 @@ class CandidateScores:
 
     def score(self, docid: str) -> float:
         """The score of a scored document, 0 to 1. A requirement without a score counts 0."""
-        if not self._by_checklist:
+        if not self.by_checklist:
             return self.probability(docid)
         known = self.scores[docid]
         rows = [known[need].score for need in self.checklist if need in known]
@@ -120,7 +117,7 @@ class CandidateScores:
         share of the largest."""
         if docid in self.overall:
             probability = self.overall[docid][0]
-            return self._calibrate(probability) if self._calibrate else probability
+            return self.calibrate(probability) if self.calibrate else probability
         return self.retrieval[docid] / max(self.retrieval.values())
 
     @property
@@ -128,11 +125,15 @@ class CandidateScores:
         """`calibrated`, `raw`, or empty if the scorer returned none."""
         if not self.overall:
             return ""
-        return "calibrated" if self._calibrate else "raw"
+        return "calibrated" if self.calibrate else "raw"
 
     def table(self, docids: Sequence[str]) -> str:
         """The scores of documents by requirement, in one line of text."""
-        rows = [f"{docid} ({', '.join(self._cells(docid))})" for docid in docids]
+        rows = []
+        for docid in docids:
+            known = [self.scores[docid].get(need) for need in self.checklist]
+            cells = ", ".join(f"{row.score:.2f}" if row else "?" for row in known)
+            rows.append(f"{docid} ({cells})")
         requirements = "; ".join(self.checklist)
         return f"Requirements: {requirements}. Met by the best: {'; '.join(rows) or 'none'}."
 
@@ -145,8 +146,8 @@ class CandidateScores:
         }
         if probability is not None:
             row |= {"probability": probability, "origin": origin}
-            if self._calibrate:
-                row["calibrated"] = self._calibrate(probability)
+            if self.calibrate:
+                row["calibrated"] = self.calibrate(probability)
         if docid in self.unscored:
             row["unscored"] = self.unscored[docid]
         if self.is_scored(docid):
@@ -173,23 +174,11 @@ class CandidateScores:
                 if "unscored" in row:
                     self.unscored[docid] = row["unscored"]
 
-    def _cells(self, docid: str) -> list[str]:
-        known = self.scores[docid]
-        return [f"{known[need].score:.2f}" if need in known else "?" for need in self.checklist]
-
 
 class Calibration:
-    """Maps a scorer's probability to the share of documents that met their question at it.
-
-    Args:
-        path: a file of `soundingline calibrate`.
-
-    Attributes:
-        scorer: the fingerprint of the scorer that the calibration was fitted for.
-
-    Raises:
-        InputError: if the file cannot be read.
-    """
+    """Maps a scorer's probability to the share of documents that met their question at it, by a
+    file of `soundingline calibrate` (`InputError` if it cannot be read). `scorer` is the
+    fingerprint of the scorer that it was fitted for."""
 
     def __init__(self, path: str) -> None:
         try:

@@ -96,7 +96,6 @@ class Doc2Query(PhraseSource):
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """See the class."""
         lookups = [cache.lookups for cache in self._caches.values() if cache.path]
         return {**self._counts(), **(lookups[-1] if lookups else {})}
 

@@ -44,10 +44,14 @@ from soundingline.toolkit.files import atomic_folder, fingerprint, write_json
 DECISIONS = "decisions.jsonl"
 REASONS_FILE = "reasons.json"
 SECONDS = "seconds.json"
-FORMS = ("repaired", "published", "joined")
 APPLY_TO = ("query", "reasoning", "question")
-SIDES = ("both", "query", "corpus")
 EXCLUSIONS = ("none", "filter", "negative")
+_VALUES = {
+    "form": ("repaired", "published", "joined"),
+    "apply_to": APPLY_TO,
+    "sides": ("both", "query", "corpus"),
+    "exclusions": EXCLUSIONS,
+}
 _INDEX, _PHRASES = "index", "phrases"
 _REASONING_WORDS = 512
 _EXCLUDED = "query_excluded"
@@ -68,9 +72,8 @@ class EnrichedEngine:
 
     Args:
         engine: builds the index. It must support `enrichment`.
-        source: proposes the phrases of each unit.
         filter: decides which phrases are kept; None keeps all that have an index term.
-        collection: the collection without phrases. Its index gives the document frequencies that
+        collection: the collection without phrases. Its index has the document frequencies that
             the filter reads.
     """
 
@@ -93,16 +96,9 @@ class EnrichedEngine:
         return of_content(self.fingerprint) if of_content else self.engine
 
     def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
-        """Collect and filter the phrases, then index the units with them.
-
-        Args:
-            units: the units of the collection; they are read twice.
-            path: the folder, which appears when it is complete.
-            corpus_fingerprint: the fingerprint of the units.
-
-        Raises:
-            InputError: if the source gives phrases for other units, or in another order.
-        """
+        """Collect and filter the phrases, then index the units with them. The units are read twice;
+        the folder `path` appears when it is complete. `InputError` if the source gives phrases for
+        other units, or in another order."""
         if path.exists() and not is_index(path / _PHRASES, _PHRASES):
             raise InputError(
                 f"'{path}' exists and is no index of enriched documents; it would be replaced",
@@ -249,12 +245,6 @@ class Enrichment(Stage):
     def __post_init__(self) -> None:
         if not 0 <= self.weight < inf:
             raise InputError(f"weight is {self.weight!r}", valid="0 or more, finite")
-        if self.form not in FORMS:
-            raise InputError(f"form is {self.form!r}", valid=", ".join(FORMS))
-        if self.apply_to not in APPLY_TO:
-            raise InputError(f"apply_to is {self.apply_to!r}", valid=", ".join(APPLY_TO))
-        if self.sides not in SIDES:
-            raise InputError(f"sides is {self.sides!r}", valid=", ".join(SIDES))
         if self.sides == "query":
             self.corpus = self.corpus_filter = None
         elif self.sides == "corpus":
@@ -265,8 +255,9 @@ class Enrichment(Stage):
                 valid="query, corpus, or both",
                 do="set enrichment=none for no enrichment",
             )
-        if self.exclusions not in EXCLUSIONS:
-            raise InputError(f"exclusions is {self.exclusions!r}", valid=", ".join(EXCLUSIONS))
+        for name, values in _VALUES.items():
+            if (value := getattr(self, name)) not in values:
+                raise InputError(f"{name} is {value!r}", valid=", ".join(values))
         if self.form == "published" and getattr(self.query, "weights", False):
             raise InputError(
                 "form=published joins the phrases of a query, and these have weights",
@@ -305,10 +296,7 @@ class Enrichment(Stage):
 
     def before(self, retriever: pt.Transformer) -> pt.Transformer:
         """This stage, then a retriever, then what applies the exclusions, if there are any.
-
-        Raises:
-            InputError: For exclusions and another retriever than BM25.
-        """
+        `InputError` for exclusions and another retriever than BM25."""
         if self.exclusions == "none":
             return self >> retriever
         return self >> Excluding(retriever=retriever, rule=self.exclusions, weight=self.weight)

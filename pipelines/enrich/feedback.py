@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, batches
 from soundingline.pipelines.lexical.analyzers import is_ngram
 from soundingline.pipelines.lexical.bm25 import idf
-from soundingline.pipelines.lexical.forward import Vector
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.rm3 import check_feedback
 from soundingline.pipelines.stage import Collection
@@ -71,7 +70,6 @@ class FeedbackPhrases(PhraseSource):
     def for_documents(
         self, units: Iterable[Unit], collection: Collection
     ) -> Iterator[tuple[str, Sequence[str]]]:
-        """See `PhraseSource`."""
         feedback = _Feedback(self, collection)
         for batch in batches((unit.unit_id for unit in units), _BATCH):
             yield from zip(batch, feedback.of_documents(batch), strict=True)
@@ -79,7 +77,6 @@ class FeedbackPhrases(PhraseSource):
     def for_queries(
         self, queries: Sequence[QueryContext], collection: Collection
     ) -> list[Sequence[str]]:
-        """See `PhraseSource`."""
         return list(_Feedback(self, collection).of_queries([query.text for query in queries]))
 
 
@@ -107,7 +104,7 @@ class _Feedback:
         # The words of the documents themselves, if phrases enrich them.
         self._base: LexicalIndex = collection.index.base
         self._collection = collection.fingerprint
-        self._spellings: OrderedDict[int, dict[str, str]] = OrderedDict()
+        self._spellings_of = lru_cache(_UNITS_KEPT)(self._read_spellings)
 
     @property
     def _is_word(self) -> NDArray[np.bool_]:
@@ -121,7 +118,11 @@ class _Feedback:
 
     @cached_property
     def _idf(self) -> NDArray[np.float64]:
-        return _idf_of_terms(self._base.document_frequencies, len(self._base))
+        # 0 for a term of one document, which finds no other.
+        frequencies, positions = np.unique(self._base.document_frequencies, return_inverse=True)
+        documents = len(self._base)
+        values = [idf(documents, df) if df > 1 else 0.0 for df in frequencies.tolist()]
+        return np.array(values)[positions]
 
     def of_documents(self, unit_ids: Sequence[str]) -> list[list[str]]:
         """The phrases of each unit; none if the index lacks it."""
@@ -149,9 +150,10 @@ class _Feedback:
     def _phrases(self, searches: Sequence[_Search]) -> list[list[str]]:
         rankings = [self._neighbours(search) for search in searches]
         every = np.unique(np.concatenate([np.empty(0, np.int32), *(n for n, _ in rankings)]))
-        vectors = dict(
-            zip(every.tolist(), map(self._words, self._base.vectors(every)), strict=True)
-        )
+        vectors = {}
+        for number, vector in zip(every.tolist(), self._base.vectors(every), strict=True):
+            usable = self._is_word[vector[0]]
+            vectors[number] = vector[0][usable], vector[1][usable]
         phrases = []
         for search, (numbers, scores) in zip(searches, rankings, strict=True):
             terms, weights = self._weighted(numbers, scores, vectors)
@@ -159,12 +161,6 @@ class _Feedback:
             heaviest = self._heaviest(terms[usable], weights[usable], self._source.phrases)
             phrases.append([self._spelled(term) for term in heaviest])
         return phrases
-
-    def _words(self, vector: Vector) -> Vector:
-        """The terms of a document that may be proposed."""
-        terms, frequencies = vector
-        usable = self._is_word[terms]
-        return terms[usable], frequencies[usable]
 
     def _neighbours(self, search: _Search) -> tuple[Numbers, NDArray[np.float32]]:
         """The best other documents and their scores."""
@@ -210,29 +206,15 @@ class _Feedback:
             known[key] = self._spellings_of(first).get(term, term)
         return known[key]
 
-    def _spellings_of(self, number: int) -> dict[str, str]:
+    def _read_spellings(self, number: int) -> dict[str, str]:
         """The most frequent spelling of each term of a document."""
-        if number not in self._spellings:
-            analyzer = self._base.analyzer
-            counts: dict[str, Counter[str]] = {}
-            [unit] = self._texts([self._base.docnos[number]])
-            for word in analyzer.words(unit.contents):
-                term = analyzer.term(word)
-                if term is not None:
-                    counts.setdefault(term, Counter())[word.lower()] += 1
-            self._spellings[number] = {
-                term: min(words, key=lambda word: (-words[word], word))
-                for term, words in counts.items()
-            }
-            if len(self._spellings) > _UNITS_KEPT:
-                self._spellings.popitem(last=False)
-        return self._spellings[number]
-
-
-def _idf_of_terms(frequencies: NDArray[np.int64], documents: int) -> NDArray[np.float64]:
-    """idf of every term of a vocabulary; 0 for a term of one document, which finds no other."""
-    distinct, positions = np.unique(frequencies, return_inverse=True)
-    values = [
-        idf(documents, frequency) if frequency > 1 else 0.0 for frequency in distinct.tolist()
-    ]
-    return np.array(values)[positions]
+        analyzer = self._base.analyzer
+        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        [unit] = self._texts([self._base.docnos[number]])
+        for word in analyzer.words(unit.contents):
+            if (term := analyzer.term(word)) is not None:
+                counts[term][word.lower()] += 1
+        return {
+            term: min(words, key=lambda word: (-words[word], word))
+            for term, words in counts.items()
+        }

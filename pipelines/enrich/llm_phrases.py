@@ -18,11 +18,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from soundingline.pipelines.counts import Counts, MadeOnce
+from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.enrich.phrases import (
     KEY,
     LEFT_OUT,
-    Limits,
     PhraseSource,
     QueryContext,
     WeightedPhrase,
@@ -37,6 +36,8 @@ from soundingline.pipelines.prompting import (
     PromptTemplate,
     Reply,
     json_answer,
+    json_object,
+    read_prompt,
 )
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
@@ -60,15 +61,7 @@ _EXCLUDE = "exclude"
 _LARGEST_WEIGHT = 2.0
 _MOST_EXCLUDED = 3
 _TERM = {"term": {"type": "string"}, "weight": {"type": "number"}}
-_LIST_OF_TERMS = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "properties": _TERM,
-        "required": list(_TERM),
-        "additionalProperties": False,
-    },
-}
+_LIST_OF_TERMS = {"type": "array", "items": json_object(_TERM)}
 
 
 def model_of(collection: Collection) -> BlockingModel:
@@ -150,7 +143,7 @@ class ModelPhrases(LlmSource):
     no phrase.
 
     The `counts` are `texts`; of these `unreadable`, `refused`, and those with `no_phrase`; phrases
-    that were left out (see `Cleaned`); and those of `LlmSource`.
+    that were left out (see `LEFT_OUT`); and those of `LlmSource`.
 
     Args:
         task: Selects the package's prompt, one of `TASKS`. The prompts of the paper are not
@@ -183,9 +176,18 @@ class ModelPhrases(LlmSource):
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise InputError(f"task is {self.task!r}", valid=", ".join(TASKS))
-        check_int("max_characters", self.max_characters)
-        self.limits = Limits(self.phrases, self.words)
-        self._templates = MadeOnce()
+        for name in ("phrases", "words", "max_characters"):
+            check_int(name, getattr(self, name))
+        places = _PLACES
+        if self.prompt is not None:  # a file is the prompt for one of the sides
+            text = read_prompt(Path(self.prompt))
+            places = {s: p for s, p in _PLACES.items() if f"{{{p}}}" in text} or {"query": "query"}
+        self._templates = {
+            side: PromptTemplate(
+                self.prompt, f"enrichment/{side}_{self.task}.txt", (place, "phrases", "words")
+            )
+            for side, place in places.items()
+        }
         super().__post_init__()
 
     def settings(self) -> Mapping[str, Any]:
@@ -199,7 +201,7 @@ class ModelPhrases(LlmSource):
     @property
     def fingerprint(self) -> str:
         """Hash of the prompts and the limits. The cache keys have the model and its sampling."""
-        texts = [self._template(side).text for side in _PLACES if self._has(side)]
+        texts = [template.text for template in self._templates.values()]
         return fingerprint("model", texts, self.phrases, self.words, self.max_characters)
 
     def content(self, collection: Collection) -> str:
@@ -216,7 +218,7 @@ class ModelPhrases(LlmSource):
     def provenance(self, collection: Collection) -> Mapping[str, Any]:
         """See `PhraseSource`; with the model, its settings and a hash of the prompt."""
         model = model_of(collection)
-        prompt = self._template("document").text if self._has("document") else ""
+        prompt = self._templates["document"].text if "document" in self._templates else ""
         return {
             **super().provenance(collection),
             "model": identity(model),
@@ -265,17 +267,9 @@ class ModelPhrases(LlmSource):
     ) -> Iterator[tuple[Unit, Sequence[str], str]]:
         """Request the phrases of documents and write each answer to the cache before it is used.
 
-        Two batches are under way at once, so that the model is never idle.
-
-        Args:
-            units: The documents.
-            collection: A collection with a model and a folder of caches.
-            accounts: Whether each document has an account of its own in the ledger, which stays in
-                memory.
-
-        Yields:
-            The document, its phrases, and the code of the error instead of an answer (or an empty
-            string).
+        Two batches are under way at once, so that the model is never idle. With `accounts` each
+        document has an account of its own in the ledger, which stays in memory. Yields the
+        document, its phrases, and the code of the error instead of an answer (or an empty string).
         """
         llm = self._bound_llm(collection)
 
@@ -295,9 +289,9 @@ class ModelPhrases(LlmSource):
         if listed is None:
             self._counts.add(texts=1, **{"refused" if reply.error else "unreadable": 1})
             return ()
-        cleaned = clean(listed, self.limits)
-        self._counts.add(texts=1, no_phrase=not cleaned.phrases, **cleaned.left_out)
-        return cleaned.phrases
+        phrases, left_out = clean(listed, self.phrases, self.words)
+        self._counts.add(texts=1, no_phrase=not phrases, **left_out)
+        return phrases
 
     def _cached(
         self, units: Iterable[Unit], collection: Collection
@@ -312,26 +306,14 @@ class ModelPhrases(LlmSource):
         limits = {"phrases": str(self.phrases), "words": str(self.words)}
         return self._template(side).filled({_PLACES[side]: text, **limits})
 
-    def _has(self, side: str) -> bool:
-        """Whether there is a prompt for the side; a prompt file is for one of them."""
-        if self.prompt is None:
-            return True
-        try:
-            text = Path(self.prompt).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"cannot read the prompt {self.prompt}: {error}",
-                valid="a text file, or null for one of ours",
-            ) from error
-        return f"{{{_PLACES[side]}}}" in text
-
     def _template(self, side: str) -> PromptTemplate:
         """The prompt for a `document` or a `query`."""
-        return self._templates.get(side, lambda: self._new_template(side))
-
-    def _new_template(self, side: str) -> PromptTemplate:
-        places = (_PLACES[side], "phrases", "words")
-        return PromptTemplate(self.prompt, f"enrichment/{side}_{self.task}.txt", places)
+        if side not in self._templates:
+            raise InputError(
+                f"the prompt {self.prompt} has no place {{{_PLACES[side]}}} for a {side}",
+                do="name another prompt, or null for our own",
+            )
+        return self._templates[side]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -358,16 +340,21 @@ class WeightedPhrases(ModelPhrases):
     weights: bool = True
     exclusions: str = "filter"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prompt is None:
+            answer = read_prompt(PROMPTS / "enrichment" / "weighted_answer.txt")
+            template = self._templates["query"]
+            template.text = template.text.rpartition("\n\n")[0] + "\n\n" + answer
+
     def settings(self) -> Mapping[str, Any]:
-        """See `ModelPhrases`."""
         parts = {KEY: _LIST_OF_TERMS, _EXCLUDE: _LIST_OF_TEXTS}
         return json_answer("phrases", parts) if self.structured else {}
 
     @property
     def fingerprint(self) -> str:
         """Hash of the prompt, the limits and what is read from an answer."""
-        text = self._template("query").text
-        limits = (self.phrases, self.words)
+        text, limits = self._template("query").text, (self.phrases, self.words)
         return fingerprint("weighted", text, *limits, self.weights, self.exclusions)
 
     def document_prompt(self, unit: Unit) -> str:
@@ -383,18 +370,19 @@ class WeightedPhrases(ModelPhrases):
         if listed is None:
             return super().read(reply)
         weighted = [self._weighted(entry) for entry in listed]
-        cleaned = clean([entry for entry in weighted if entry is not None], self.limits)
-        self._counts.add(
-            texts=1,
-            no_phrase=not cleaned.phrases,
-            bad_weight=weighted.count(None),
-            **cleaned.left_out,
-        )
+        usable = [entry for entry in weighted if entry is not None]
+        phrases, left_out = clean(usable, self.phrases, self.words)
+        bad = weighted.count(None)
+        self._counts.add(texts=1, no_phrase=not phrases, bad_weight=bad, **left_out)
         if self.exclusions == "none":
-            return cleaned.phrases
-        excluded = clean(_excluded(reply.text), Limits(_MOST_EXCLUDED, self.words))
-        self._counts.add(exclusions=len(excluded.phrases), **excluded.left_out)
-        return (*cleaned.phrases, *(WeightedPhrase(text, -1.0) for text in excluded.phrases))
+            return phrases
+        # The exclusions are those of the last JSON object that has keywords.
+        objects = [v for v in json_values(reply.text) if isinstance(v, dict) and KEY in v]
+        exclude = objects[-1].get(_EXCLUDE) if objects else None
+        exclude = exclude if isinstance(exclude, list) else []
+        excluded, left_out = clean(exclude, _MOST_EXCLUDED, self.words)
+        self._counts.add(exclusions=len(excluded), **left_out)
+        return (*phrases, *(WeightedPhrase(text, -1.0) for text in excluded))
 
     def _weighted(self, entry: Any) -> Any:
         """A `WeightedPhrase`, what is no phrase as it is, or None for an impossible weight."""
@@ -405,20 +393,6 @@ class WeightedPhrases(ModelPhrases):
             return term or ""
         usable = is_number(weight) and 0 < weight <= _LARGEST_WEIGHT
         return WeightedPhrase(term, float(weight) if self.weights else 1.0) if usable else None
-
-    def _new_template(self, side: str) -> PromptTemplate:
-        template = super()._new_template(side)
-        if self.prompt is None:
-            answer = (PROMPTS / "enrichment" / "weighted_answer.txt").read_text(encoding="utf-8")
-            template.text = template.text.rpartition("\n\n")[0] + "\n\n" + answer.strip()
-        return template
-
-
-def _excluded(answer: str) -> list[Any]:
-    """The list of exclusions in the last JSON object of an answer that has keywords."""
-    objects = [value for value in json_values(answer) if isinstance(value, dict) and KEY in value]
-    listed = objects[-1].get(_EXCLUDE) if objects else None
-    return listed if isinstance(listed, list) else []
 
 
 def _two_at_once(

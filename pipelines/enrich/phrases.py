@@ -24,23 +24,12 @@ from soundingline.toolkit.files import file_hash, fingerprint
 from soundingline.toolkit.llm.prompts import json_values
 
 KEY = "keywords"
+# Why phrases are left out: repeated, too long (in words or characters), beyond the number allowed,
+# or empty (or no text).
 LEFT_OUT = ("repeated", "too_long", "beyond", "empty")
 _LONGEST_CHARACTERS = 200
 Item = TypeVar("Item")
 _CONTROL = ("Cc", "Cf", "Cs", "Co", "Cn")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """At most `phrases` for a text, each of at most `words` words; `InputError` for numbers below
-    1."""
-
-    phrases: int = 10
-    words: int = 4
-
-    def __post_init__(self) -> None:
-        check_int("phrases", self.phrases)
-        check_int("words", self.words)
 
 
 class WeightedPhrase(str):
@@ -60,35 +49,28 @@ def weight_of(phrase: str) -> float:
     return phrase.weight if isinstance(phrase, WeightedPhrase) else 1.0
 
 
-class Cleaned(NamedTuple):
-    """Phrases that can be used, and how many were left out: `repeated`, `too_long` (in words or
-    characters), `beyond` the number allowed, `empty` (or not a text)."""
-
-    phrases: tuple[str, ...]
-    left_out: Mapping[str, int]
-
-
-def clean(phrases: Iterable[Any], limits: Limits) -> Cleaned:
-    """Phrases with single spaces and without control or format characters, without repetitions
-    (regardless of case), within `limits`. A `WeightedPhrase` keeps its weight."""
+def clean(phrases: Iterable[Any], most: int, words: int) -> tuple[tuple[str, ...], dict[str, int]]:
+    """At most `most` phrases with single spaces and without control or format characters, without
+    repetitions (regardless of case), each of at most `words` words. A `WeightedPhrase` keeps its
+    weight. The second value is the number of phrases that were left out, by reason (`LEFT_OUT`)."""
     usable: dict[str, str] = {}
     left_out = dict.fromkeys(LEFT_OUT, 0)
     for phrase in phrases:
         # A longer text is too long, even if most of it is white space.
         text = _visible(phrase[: 10 * _LONGEST_CHARACTERS]) if isinstance(phrase, str) else ""
-        words = len(text.split())
-        if not words:
+        length = len(text.split())
+        if not length:
             left_out["empty"] += 1
-        elif words > limits.words or len(text) > _LONGEST_CHARACTERS:
+        elif length > words or len(text) > _LONGEST_CHARACTERS:
             left_out["too_long"] += 1
         elif text.casefold() in usable:
             left_out["repeated"] += 1
-        elif len(usable) == limits.phrases:
+        elif len(usable) == most:
             left_out["beyond"] += 1
         else:
             weighted = isinstance(phrase, WeightedPhrase)
             usable[text.casefold()] = WeightedPhrase(text, phrase.weight) if weighted else text
-    return Cleaned(tuple(usable.values()), left_out)
+    return tuple(usable.values()), left_out
 
 
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -131,10 +113,7 @@ class QueryContext(NamedTuple):
 
 def query_contexts(frame: pd.DataFrame) -> list[QueryContext]:
     """The queries of a frame with the columns `qid`, `query` and, if known, `reasoning`.
-
-    Raises:
-        InputError: If a query is not a text.
-    """
+    `InputError` if a query is not a text."""
     texts = frame["query"].tolist()
     for text in texts:
         if not isinstance(text, str):
@@ -203,7 +182,7 @@ class PhraseFile(PhraseSource):
     """Phrases that were made elsewhere.
 
     An id that comes twice has the phrases of both lines. Ids that are not those of a document are
-    reported. The `counts` are the phrases of the file that were left out (see `Cleaned`), the
+    reported. The `counts` are the phrases of the file that were left out (see `LEFT_OUT`), the
     `texts` that were looked up, and of these those with `no_phrase`.
 
     Args:
@@ -221,13 +200,13 @@ class PhraseFile(PhraseSource):
     words: int = 4
 
     def __post_init__(self) -> None:
-        self.limits = Limits(self.phrases, self.words)
+        check_int("phrases", self.phrases)
+        check_int("words", self.words)
         self._counts = Counts("texts", "no_phrase", *LEFT_OUT)
         self._shared = MadeOnce()
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """See the class."""
         return self._counts()
 
     @property
@@ -240,7 +219,6 @@ class PhraseFile(PhraseSource):
     def for_documents(
         self, units: Iterable[Unit], collection: Collection
     ) -> Iterator[tuple[str, Sequence[str]]]:
-        """See `PhraseSource`."""
         by_id = self._by_id
         matched = 0
         unit_id = ""
@@ -260,7 +238,6 @@ class PhraseFile(PhraseSource):
     def for_queries(
         self, queries: Sequence[QueryContext], collection: Collection
     ) -> list[Sequence[str]]:
-        """See `PhraseSource`."""
         by_id = self._by_id
         return [self._counted(by_id.get(query.qid, by_id.get(query.text, ()))) for query in queries]
 
@@ -275,7 +252,6 @@ class PhraseFile(PhraseSource):
             listed.setdefault(row.id, []).extend(row.phrases)
         by_id = {}
         for key, phrases in listed.items():
-            cleaned = clean(phrases, self.limits)
-            self._counts.add(**cleaned.left_out)
-            by_id[key] = cleaned.phrases
+            by_id[key], left_out = clean(phrases, self.phrases, self.words)
+            self._counts.add(**left_out)
         return by_id

@@ -106,7 +106,7 @@ class ColBERT(VectorRetriever):
 
     @shared_property
     def fingerprint(self) -> str:
-        """See `LearnedRetriever`. `InputError` also for a missing FAISS."""
+        """`InputError` also for a missing FAISS."""
         if self._compressed:
             check_optional("faiss")
         _check_kind(self.model, self.revision)
@@ -115,7 +115,6 @@ class ColBERT(VectorRetriever):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """See `VectorRetriever`."""
         settings = {
             "max_length": self.max_length,
             "query_max_length": self.query_max_length,
@@ -129,23 +128,19 @@ class ColBERT(VectorRetriever):
         return self.compression == "ivf_pq"
 
     def write_vectors(self, blocks: Blocks, folder: Path) -> int:
-        """See `VectorRetriever`."""
         write = write_compressed if self._compressed else super().write_vectors
         return write(blocks, folder)
 
     def check_vectors(self, folder: Path, units: int, rows: int, dimensions: int) -> None:
-        """See `VectorRetriever`."""
         if is_compressed(folder):
             check_compressed(folder, units, rows, dimensions)
         else:
             super().check_vectors(folder, units, rows, dimensions)
 
     def read_vectors(self, folder: Path) -> DocumentVectors:
-        """See `VectorRetriever`."""
         return read_compressed(folder) if self._compressed else super().read_vectors(folder)
 
     def searching(self, folder: Path, documents: DocumentVectors) -> Search:
-        """See `VectorRetriever`."""
         if self._compressed:
             return CompressedSearch(folder, documents, self.probes)
         return super().searching(folder, documents)
@@ -156,8 +151,40 @@ class ColBERT(VectorRetriever):
         return int(self._network[0].document_length or self._network.max_seq_length or _UNBOUNDED)
 
     def check_disk(self, units: Iterable[Unit], path: Path) -> None:
-        """`InputError` for a disk that would not hold the vectors; see `check_space`."""
-        check_space(units, self, path)
+        """`InputError` with the sizes if the disk of `path` would not hold the tokens' vectors
+        twice (the encoding, and the index that is made of it; a compressed one counts a fifth),
+        estimated from the tokens of every n-th unit. Units that can be read only once are not
+        checked."""
+        if iter(units) is units:
+            return
+        total = length_hint(units) or sum(1 for _ in units)
+        step = max(1, total // _SAMPLE)
+        sample = [unit.contents for number, unit in enumerate(units) if number % step == 0]
+        if not sample:
+            return
+        tokens = sum(self.read(sample)[1]) / len(sample) * total
+        (vectors,) = self.encode([""])
+        token_bytes = vectors.shape[1] * vectors.itemsize
+        folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+        # What a killed build has left is counted among what is needed, so it counts as free.
+        work = work_folder(path)
+        left = sum(
+            file.stat().st_size
+            for part in work.parent.glob(f"{escape(work.name)}*")  # of every shard
+            for file in part.rglob("*")
+            if file.is_file()
+        )
+        free = shutil.disk_usage(folder).free + left
+        copies = 1.2 if self._compressed else 2
+        if copies * tokens * token_bytes > free:
+            raise InputError(
+                f"the vectors of {total} units, about {tokens / total:.0f} tokens each and "
+                f"{vectors.shape[1]} x {self.storage} a token, take "
+                f"{gigabytes(int(tokens * token_bytes))} and {copies:g} times that while the index "
+                f"is made, and the disk of '{folder}' has {gigabytes(free)} free",
+                do="re-rank with it instead (reranker=colbert), set compression=ivf_pq or "
+                "storage=float16, choose shorter units, or another disk",
+            )
 
     def read(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
         """See `LearnedRetriever`; markers are counted."""
@@ -194,7 +221,8 @@ class ColBERT(VectorRetriever):
     def encode_queries(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
         """The vectors of each query: float32 [tokens, dimensions]."""
         # Queries are short and mostly expanded to one length: batches by number.
-        length = self._query_length(self._network[0]) or self.limit
+        body = self._network[0]
+        length = (body.query_expansion or {}).get("length", body.query_length) or self.limit
         size = max(1, self.placement.batch_tokens // length)
         parts = (texts[start : start + size] for start in range(0, len(texts), size))
         return [rows for part in parts for rows in self._run("encode_query", part)]
@@ -208,11 +236,6 @@ class ColBERT(VectorRetriever):
                 convert_to_numpy=True,
             )
         return [np.asarray(rows, dtype=np.float32) for rows in vectors]
-
-    @staticmethod
-    def _query_length(body: Any) -> int | None:
-        length: int | None = (body.query_expansion or {}).get("length", body.query_length)
-        return length
 
     @shared_property
     def _network(self) -> Any:
@@ -297,43 +320,6 @@ class ColBERTReranker(NeuralReranker):
     def windows(self, pair: Pair) -> list[str]:
         """The document in parts that the model reads to their end; all of it if it fits."""
         return self.encoder.windows(pair.text)
-
-
-def check_space(units: Iterable[Unit], encoder: ColBERT, path: Path) -> None:
-    """`InputError` with the sizes if the disk of `path` would not hold the tokens' vectors twice
-    (the encoding, and the index that is made of it; a compressed one counts a fifth), estimated
-    from the tokens of every n-th unit. Units that can be read only once are not checked."""
-    if iter(units) is units:
-        return
-    total = length_hint(units) or sum(1 for _ in units)
-    step = max(1, total // _SAMPLE)
-    sample = [unit.contents for number, unit in enumerate(units) if number % step == 0]
-    if not sample:
-        return
-    tokens = sum(encoder.read(sample)[1]) / len(sample) * total
-    (vectors,) = encoder.encode([""])
-    token_bytes = vectors.shape[1] * vectors.itemsize
-    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-    # What a killed build has left is counted among what is needed, so it counts as free.
-    work = work_folder(path)
-    left = sum(
-        file.stat().st_size
-        for part in work.parent.glob(f"{escape(work.name)}*")  # of every shard
-        for file in part.rglob("*")
-        if file.is_file()
-    )
-    free = shutil.disk_usage(folder).free + left
-    copies = 1.2 if encoder.compression == "ivf_pq" else 2
-    if copies * tokens * token_bytes > free:
-        raise InputError(
-            f"the vectors of {total} units, about {tokens / total:.0f} tokens each and "
-            f"{vectors.shape[1]} x {encoder.storage} a token, take "
-            f"{gigabytes(int(tokens * token_bytes))} and {copies:g} times that while the index is "
-            "made, and the "
-            f"disk of '{folder}' has {gigabytes(free)} free",
-            do="re-rank with it instead (reranker=colbert), set compression=ivf_pq or "
-            "storage=float16, choose shorter units, or another disk",
-        )
 
 
 def _check_kind(model: str, revision: str | None) -> None:

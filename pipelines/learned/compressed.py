@@ -23,7 +23,13 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from soundingline.pipelines.learned.encoding import Blocks, load_array
-from soundingline.pipelines.learned.vectors import DocumentVectors, TopK, ordered, scores_of
+from soundingline.pipelines.learned.vectors import (
+    DocumentVectors,
+    TopK,
+    check_rows,
+    ordered,
+    scores_of,
+)
 from soundingline.pipelines.lexical.storage import check_offsets
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.jit import compiled_for_sums, cores
@@ -54,7 +60,10 @@ class CompressedVectors:
         self.shape = len(self._codes), int(self.codec.d)
 
     def __getitem__(self, rows: Any) -> NDArray[np.float32]:
-        parts = _bytes_of(self.lists[rows], self.codec), self._codes[rows]
+        # FAISS stores list numbers little-endian, in as few bytes as hold the largest.
+        size = self.codec.sa_code_size() - self.codec.code_size
+        lists = self.lists[rows].astype("<u2").view(np.uint8).reshape(-1, 2)[:, :size]
+        parts = lists, self._codes[rows]
         decoded: NDArray[np.float32] = self.codec.sa_decode(np.ascontiguousarray(np.hstack(parts)))
         return decoded
 
@@ -75,7 +84,8 @@ def write_compressed(blocks: Blocks, folder: Path) -> int:
     codes = open_memmap(folder / _CODES, "w+", np.uint8, (rows, dimensions // _SUB))
     offsets, begin = [np.zeros(1, np.int64)], 0
     for block in blocks:
-        for part in _parts(block.values):
+        for first in range(0, len(block.values), _ROWS):
+            part = block.values[first : first + _ROWS].astype(np.float32)
             whole = codec.sa_encode(part)
             end, head = begin + len(part), whole.shape[1] - codes.shape[1]
             codes[begin:end] = whole[:, head:]
@@ -150,10 +160,8 @@ def check_compressed(folder: Path, units: int, rows: int, dimensions: int) -> No
     """`ValueError` for files that do not fit together."""
     offsets, bounds = load_array(folder / _OFFSETS), load_array(folder / _BOUNDS)
     postings = load_array(folder / _POSTINGS, mapped=True)
-    check_offsets(offsets, rows, _OFFSETS)
+    check_rows(offsets, units, rows)
     check_offsets(bounds, len(postings), _BOUNDS)
-    if len(offsets) != units + 1 or not np.diff(offsets).all():
-        raise ValueError(f"{_OFFSETS} does not give each unit a vector")
     vectors = CompressedVectors(folder)
     if vectors.shape != (rows, dimensions) or len(vectors.lists) != rows:
         raise ValueError(f"{_CODES} or {_LISTS} does not hold {rows} vectors")
@@ -198,10 +206,10 @@ class CompressedSearch:
     def _candidates(self, similar: NDArray[np.float32]) -> NDArray[np.int64]:
         probes = min(self._probes, len(similar))
         nearest = np.unique(np.argpartition(-similar, probes - 1, axis=0)[:probes])
-        found = np.zeros(len(self._documents), bool)
+        named = np.zeros(len(self._documents), bool)
         for number in nearest.tolist():
-            found[self._postings[self._bounds[number] : self._bounds[number + 1]]] = True
-        return np.flatnonzero(found)
+            named[self._postings[self._bounds[number] : self._bounds[number + 1]]] = True
+        return np.flatnonzero(named)
 
     def _approximate(
         self, similar: NDArray[np.float32], candidates: NDArray[np.int64]
@@ -237,14 +245,3 @@ def _score(
             for token in range(tokens):
                 best[token] = max(best[token], of_row[token])
         scores[number] = best.sum()
-
-
-def _bytes_of(lists: NDArray[np.uint16], codec: Any) -> NDArray[np.uint8]:
-    """List numbers as FAISS stores them: little-endian, in as few bytes as hold the largest."""
-    size = codec.sa_code_size() - codec.code_size
-    return lists.astype("<u2").view(np.uint8).reshape(-1, 2)[:, :size]
-
-
-def _parts(vectors: NDArray[Any]) -> Iterator[NDArray[np.float32]]:
-    for begin in range(0, len(vectors), _ROWS):
-        yield vectors[begin : begin + _ROWS].astype(np.float32)

@@ -97,8 +97,7 @@ class Dense(VectorRetriever):
 
     @shared_property
     def fingerprint(self) -> str:
-        """See `LearnedRetriever`. `InputError` also for a checkpoint with fewer positions than a
-        length that is set."""
+        """`InputError` also for a checkpoint with fewer positions than a length that is set."""
         if self.pooling is None:
             _check_pooled(self.model, self.revision)
         for setting in ("max_length", "query_max_length", "document_max_length"):
@@ -108,7 +107,6 @@ class Dense(VectorRetriever):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """See `VectorRetriever`."""
         return {
             "queries": self._query_side,
             "documents": self._document_side,
@@ -119,7 +117,6 @@ class Dense(VectorRetriever):
         }
 
     def index_in(self, collection: Collection) -> Any:
-        """See `LearnedRetriever`."""
         own = self._of_whole_documents if collection.whole_documents else self
         return super(Dense, own).index_in(collection)
 
@@ -129,7 +126,6 @@ class Dense(VectorRetriever):
         return replace(self, max_length=longest, document_max_length=None) if longest else self
 
     def read(self, texts: Sequence[str]) -> tuple[Sequence[Any], list[int]]:
-        """See `LearnedRetriever`."""
         return self._read(texts, self._document_side)
 
     def encode_batch(self, items: Sequence[Any]) -> list[NDArray[Any]]:
@@ -233,7 +229,11 @@ class _PooledModel:
             max_length=(side.limit or self._own) - (self._end is not None),
             padding=False,
         )["input_ids"]
-        items = [self._ended(ids) for ids in coded]
+        if self._end is not None:
+            items = [ids if ids[-1:] == [self._end] else [*ids, self._end] for ids in coded]
+        else:
+            # A tokenizer without special tokens makes nothing of an empty text.
+            items = [ids or [self._pad] for ids in coded]
         return items, list(map(len, items))
 
     def vectors(self, items: Sequence[Sequence[int]], side: Side) -> Vectors:
@@ -248,12 +248,6 @@ class _PooledModel:
                 pooled = torch.nn.functional.normalize(pooled, dim=-1)
         vectors: Vectors = pooled.cpu().numpy()
         return vectors
-
-    def _ended(self, ids: list[int]) -> list[int]:
-        if self._end is not None:
-            return ids if ids and ids[-1] == self._end else [*ids, self._end]
-        # A tokenizer without special tokens makes nothing of an empty text.
-        return ids or [self._pad]
 
 
 def _check_pooled(model: str, revision: str | None) -> None:

@@ -6,7 +6,10 @@
     000000/values.npy  the rows of all units, one after the other, in the type of the encoder
     000000/offsets.npy int64 [units + 1], where each unit's rows begin
 
-A row is a token's vector, a unit's only vector, or a (term, weight) pair.
+A row is a token's vector, a unit's only vector, or a (term, weight) pair. A shard of a corpus has
+the folder <index>.encoding-2-of-4. Merging restores the order of the
+corpus, so that the index is that of a single process, but for the rounding of batches. An encoder
+is a `LearnedRetriever`, of which `model`, `fingerprint` and `encode` are used.
 """
 
 from __future__ import annotations
@@ -15,18 +18,20 @@ import hashlib
 import json
 import shutil
 import time
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from operator import length_hint
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.index_folder import MANIFEST, UniqueUnits
 from soundingline.pipelines.models import readable
+from soundingline.pipelines.shards import Shard, of_other_units, shard_number, shards_missing
 from soundingline.toolkit.console import notify, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
@@ -42,41 +47,16 @@ SPARSE = np.dtype([("term", "<i4"), ("weight", "<f4")])
 """A term's number in the model's vocabulary, and its weight."""
 
 _FORMAT = {"format": "soundingline-encoding", "version": 1}
+_MERGED = 256  # units of a merged block, which bounds the memory of merging
 _IDS, _VALUES, _OFFSETS = "ids.json", "values.npy", "offsets.npy"
 # Characters of a block by type of device: what is computed in about a minute at most, and less than
 # 1 GB of the largest rows (128 float32 a token).
 BLOCK_CHARACTERS = {"cpu": 1 << 18, "cuda": 1 << 22}
 
 
-class TextEncoder(Protocol):
-    """A model that turns texts into arrays.
-
-    Equal fingerprints give equal arrays, but for rounding that depends on the batch. `model` is for
-    messages.
-    """
-
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        """One array for each text, all of one type, in which they are stored:
-
-        - [dimensions] of a single-vector model;
-        - [tokens, dimensions] of a multi-vector model;
-        - [terms] of `SPARSE` for a learned sparse model, by ascending term.
-        """
-        ...
-
-
 class Block(NamedTuple):
-    """Consecutive units: the rows of unit `i` are `values[offsets[i]:offsets[i + 1]]`.
-
-    `values` is mapped from disk: [rows, dimensions] of vectors (one row a unit for a single-vector
-    encoder, so that it is the units' matrix), [rows] of (term, weight) pairs.
-    """
+    """Consecutive units: the rows of unit `i` are `values[offsets[i]:offsets[i + 1]]`. `values` is
+    mapped from disk: [rows, dimensions] of vectors, [rows] of (term, weight) pairs."""
 
     unit_ids: list[str]
     values: NDArray[Any]
@@ -90,9 +70,8 @@ class Block(NamedTuple):
 class Blocks:
     """A complete encoding, in the order of the corpus. Its length is the number of units.
 
-    Iterating gives one `Block` after the other, mapped anew each time. `counts`: units, rows,
-    blocks, `empty` units (without visible text; encoded as an empty string), and `reused` blocks,
-    which an earlier process had finished.
+    `counts`: units, rows, blocks, `empty` units (without visible text; encoded as an empty string),
+    and `reused` blocks, which an earlier process had finished.
     """
 
     def __init__(self, folder: Path, *, reused: int = 0) -> None:
@@ -104,9 +83,6 @@ class Blocks:
 
     def __len__(self) -> int:
         return self.counts["units"]
-
-    def __repr__(self) -> str:
-        return f"Blocks({str(self.folder)!r})"
 
     def __iter__(self) -> Iterator[Block]:
         for number in range(self.counts["blocks"]):
@@ -123,7 +99,7 @@ class Blocks:
 
 def encode_corpus(
     units: Iterable[Unit],
-    encoder: TextEncoder,
+    encoder: Any,
     folder: Path,
     *,
     corpus_fingerprint: str,
@@ -136,16 +112,28 @@ def encode_corpus(
     A block ends with the unit that brings it to `block_units` units or to `block_characters`
     characters. A block that an earlier process has finished, in whatever size, is reused if its ids
     and texts are the same. `total`, the number of units if they do not say it, is for the progress
-    bar. One process a folder: the caller holds a lock.
-
-    Raises:
-        InputError: for a folder of another encoder or corpus, and for values that are not finite.
-            What the encoder raises when it is loaded, it raises before there is a folder.
+    bar. One process a folder: the caller holds a lock. `InputError` for a folder of another encoder
+    or corpus, and for values that are not finite. What the encoder raises when it is loaded, it
+    raises before there is a folder.
     """
     check_int("block_units", block_units)
     if not folder.is_dir():
         encoder.encode([""])
-    _prepare(folder, {"encoder": encoder.fingerprint, "corpus_fingerprint": corpus_fingerprint})
+    content = {"encoder": encoder.fingerprint, "corpus_fingerprint": corpus_fingerprint}
+    # A process killed at its very beginning may leave a hidden temporary file and nothing else.
+    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        present = {name: _manifest(folder).get(name) for name in content}
+        if present != content:
+            here, own = (
+                ", ".join(f"{name} {value}" for name, value in each.items())
+                for each in (present, content)
+            )
+            raise InputError(
+                f"'{folder}' holds an encoding of {here}",
+                valid=f"one of {own}",
+                do="remove that folder, or name another",
+            )
+    write_json(folder / MANIFEST, {**_FORMAT, **content})
     heads: list[_Head] = []
     reused = encoded = 0
     seconds = 1e-9
@@ -155,9 +143,12 @@ def encode_corpus(
         task = progress.add_task(description, total=total or length_hint(units) or None, note="")
         while True:
             head = _finished(folder, len(heads))
-            part = list(
-                islice(rest, head.units) if head else _next(rest, block_units, block_characters)
-            )
+            part, left = [], float("inf") if head else block_characters
+            for unit in islice(rest, head.units if head else block_units):
+                part.append(unit)
+                left -= len(unit.title) + len(unit.text)
+                if left <= 0:
+                    break
             if not part:
                 break
             digest = _digest(part)
@@ -171,21 +162,24 @@ def encode_corpus(
             heads.append(head)
             note = f"{encoded / seconds:,.0f} units/s"
             progress.update(task, advance=len(part), note=note)
-    _finish(folder, heads)
+    for path in folder.iterdir():
+        if path.name.isdecimal() and int(path.name) >= len(heads):
+            shutil.rmtree(path)  # of a longer corpus
+    counts = {
+        name: sum(getattr(head, name) for head in heads) for name in ("units", "rows", "empty")
+    }
+    counts["blocks"] = len(heads)
+    write_json(folder / MANIFEST, {**_FORMAT, **content, "counts": counts})
     return Blocks(folder, reused=reused)
 
 
 @contextmanager
-def encoded(
-    units: Iterable[Unit], encoder: TextEncoder, path: Path, **settings: Any
-) -> Iterator[Blocks]:
+def encoded(units: Iterable[Unit], encoder: Any, path: Path, **settings: Any) -> Iterator[Blocks]:
     """The units encoded for an index at `path`, in `<path>.encoding`, which survives a kill and is
     removed when the `with` ends well. Settings as of `encode_corpus`. `InputError` for a repeated
     unit id and an empty corpus."""
-    checked = UniqueUnits(units)
-    blocks = encode_corpus(
-        checked, encoder, work_folder(path), total=length_hint(units), **settings
-    )
+    checked, total = UniqueUnits(units), length_hint(units)
+    blocks = encode_corpus(checked, encoder, work_folder(path), total=total, **settings)
     checked.finish()
     yield blocks
     blocks.remove()
@@ -196,27 +190,99 @@ def work_folder(path: Path) -> Path:
     return path.with_name(f"{path.name}.encoding")
 
 
-def complete_blocks(
-    folder: Path, encoder: TextEncoder, corpus_fingerprint: str, *, verify: bool = False
-) -> Blocks | None:
-    """The encoding in `folder`; None if it is not complete, or of another encoder or corpus.
+def encode_shard(
+    units: Iterable[Unit], encoder: Any, path: Path, shard: Shard, **settings: Any
+) -> Blocks:
+    """Encode a shard of all `units` for an index at `path`. After a kill, the same call continues.
+    Settings and errors as of `encode_corpus`, and `InputError` for a repeated unit id."""
+    own = UniqueUnits(shard.of(units))
+    total = length_hint(units) // shard.count
+    return encode_corpus(own, encoder, shard.folder(path), total=total, **settings)
+
+
+def missing_shards(
+    encoder: Any, path: Path, count: int, corpus_fingerprint: str, *, verify: bool = False
+) -> list[int]:
+    """The numbers of the shards that are not complete, or of another encoder or corpus.
 
     With `verify` every block is compared with its checksum. A damaged one is moved aside with a
-    notice, and the encoding is not complete.
+    notice, and its shard is missing.
     """
-    try:
-        blocks, manifest = Blocks(folder), _manifest(folder)
-    except InputError:
-        return None
     own = {"encoder": encoder.fingerprint, "corpus_fingerprint": corpus_fingerprint}
-    numbers = range(blocks.counts["blocks"])
-    if {name: manifest.get(name) for name in own} != own:
-        return None
-    if not all(_block_path(folder, number).is_dir() for number in numbers):
-        return None
-    if verify and not all(_finished(folder, number) for number in numbers):
-        return None
-    return blocks
+
+    def is_complete(folder: Path) -> bool:
+        try:
+            blocks, manifest = Blocks(folder), _manifest(folder)
+        except InputError:
+            return False
+        numbers = range(blocks.counts["blocks"])
+        return (
+            {name: manifest.get(name) for name in own} == own
+            and all(_block_path(folder, number).is_dir() for number in numbers)
+            and (not verify or all(_finished(folder, number) for number in numbers))
+        )
+
+    folders = [Shard(number, count).folder(path) for number in range(count)]
+    return [number for number, folder in enumerate(folders) if not is_complete(folder)]
+
+
+@contextmanager
+def merged(
+    units: Iterable[Unit], encoder: Any, path: Path, count: int, *, corpus_fingerprint: str
+) -> Iterator[MergedBlocks]:
+    """The encodings of all shards as one, in the order of `units`. They are removed when the `with`
+    ends well. `InputError` for shards that are missing, damaged or of other units, and for an empty
+    corpus."""
+    if numbers := missing_shards(encoder, path, count, corpus_fingerprint, verify=True):
+        raise shards_missing(path, numbers, count)
+    blocks = MergedBlocks(units, [Shard(number, count).folder(path) for number in range(count)])
+    yield blocks
+    blocks.remove()
+
+
+class MergedBlocks(Blocks):
+    """The complete encodings in `folders`, by the number of the shard, read as one encoding of
+    `units`."""
+
+    def __init__(self, units: Iterable[Unit], folders: Sequence[Path]) -> None:
+        self._encodings = [Blocks(folder) for folder in folders]
+        self._owners = array("H")
+        encoded = [
+            chain.from_iterable(block.unit_ids for block in encoding)
+            for encoding in self._encodings
+        ]
+        checked = UniqueUnits(units)
+        for unit in checked:
+            owner = shard_number(unit.unit_id, len(folders))
+            if next(encoded[owner], None) != unit.unit_id:
+                raise of_other_units(folders[owner])
+            self._owners.append(owner)
+        checked.finish()
+        for folder, rest in zip(folders, encoded, strict=True):
+            if next(rest, None) is not None:
+                raise of_other_units(folder)
+        names = self._encodings[0].counts
+        self.counts = {
+            name: sum(encoding.counts[name] for encoding in self._encodings) for name in names
+        }
+
+    def __iter__(self) -> Iterator[Block]:
+        rows = [_rows(encoding) for encoding in self._encodings]
+        for start in range(0, len(self._owners), _MERGED):
+            pairs = [next(rows[owner]) for owner in self._owners[start : start + _MERGED]]
+            unit_ids, arrays = [name for name, _ in pairs], [values for _, values in pairs]
+            ends = np.cumsum(list(map(len, arrays)))
+            offsets = np.concatenate([[0], ends]).astype(np.int64)
+            yield Block(unit_ids, np.concatenate(arrays), offsets)
+
+    def remove(self) -> None:
+        for encoding in self._encodings:
+            encoding.remove()
+
+
+def _rows(encoding: Blocks) -> Iterator[tuple[str, NDArray[Any]]]:
+    for block in encoding:
+        yield from zip(block.unit_ids, block.arrays(), strict=True)
 
 
 def load_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
@@ -243,14 +309,6 @@ class _Head(NamedTuple):
     empty: int
 
 
-def _next(units: Iterator[Unit], most: int, characters: float) -> Iterator[Unit]:
-    for unit in islice(units, most):
-        yield unit
-        characters -= len(unit.title) + len(unit.text)
-        if characters <= 0:
-            break
-
-
 def _digest(units: Sequence[Unit]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for unit in units:
@@ -261,13 +319,11 @@ def _digest(units: Sequence[Unit]) -> str:
     return digest.hexdigest()
 
 
-def _encode(
-    units: Sequence[Unit], encoder: TextEncoder, folder: Path, number: int, digest: str
-) -> _Head:
+def _encode(units: Sequence[Unit], encoder: Any, folder: Path, number: int, digest: str) -> _Head:
     """Encode and write one block."""
     arrays = encoder.encode([readable(unit.contents) for unit in units])
-    for unit, array in zip(units, arrays, strict=True):
-        values = array["weight"] if array.dtype == SPARSE else array
+    for unit, rows in zip(units, arrays, strict=True):
+        values = rows["weight"] if rows.dtype == SPARSE else rows
         if not np.isfinite(values).all():
             raise InputError(
                 f"{encoder.model} encodes unit '{unit.unit_id}' to values that are not finite",
@@ -311,34 +367,6 @@ def _checksum(path: Path, content: Mapping[str, Any]) -> str:
     return fingerprint(content, file_hash(path / _VALUES, path / _OFFSETS))
 
 
-def _prepare(folder: Path, content: Mapping[str, str]) -> None:
-    """Write the manifest; `InputError` if the folder has one of another encoder or corpus."""
-    # A process killed at its very beginning may leave a hidden temporary file and nothing else.
-    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        present = {name: _manifest(folder).get(name) for name in content}
-        if present != content:
-            raise InputError(
-                f"'{folder}' holds an encoding of {_described(present)}",
-                valid=f"one of {_described(content)}",
-                do="remove that folder, or name another",
-            )
-    write_json(folder / MANIFEST, {**_FORMAT, **content})
-
-
-def _finish(folder: Path, heads: Sequence[_Head]) -> None:
-    """Write the counts of all blocks, and remove the blocks beyond them."""
-    for path in folder.iterdir():
-        if path.name.isdecimal() and int(path.name) >= len(heads):
-            shutil.rmtree(path)
-    counts = {
-        "units": sum(head.units for head in heads),
-        "rows": sum(head.rows for head in heads),
-        "blocks": len(heads),
-        "empty": sum(head.empty for head in heads),
-    }
-    write_json(folder / MANIFEST, {**_manifest(folder), "counts": counts})
-
-
 def _block_path(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}"
 
@@ -354,7 +382,3 @@ def _manifest(folder: Path) -> dict[str, Any]:
         f"'{folder}' is not an encoded corpus: it has no {MANIFEST} of one",
         do="name another folder, or remove this one",
     )
-
-
-def _described(content: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in content.items())

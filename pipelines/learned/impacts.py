@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -84,7 +85,13 @@ class ImpactIndex(OpenedIndex):
         exact = scale is None or scale > _FINEST
         path = Path(path)
         with atomic_folder(path) as folder:
-            documents = _write_names(blocks, vocabulary, folder)
+            documents = 0
+            with closing(StringWriter(folder / TERMS)) as terms:
+                terms.extend(map(to_bytes, vocabulary))
+            with closing(StringWriter(folder / UNITS)) as units:
+                for block in blocks:
+                    units.extend(map(to_bytes, block.unit_ids))
+                    documents += len(block.unit_ids)
             read = partial(_read, blocks, scale)
             postings, kind = invert(
                 read, len(vocabulary), folder, memory_mb * _MB, "<f4" if exact else None
@@ -115,19 +122,12 @@ class ImpactIndex(OpenedIndex):
 
     def document_frequency(self, term: str) -> int:
         """In how many documents a term has an impact (0 if it is unknown)."""
-        number = self._numbers.get(term)
-        if number is None:
-            return 0
-        first, last = self._arrays.offsets[number : number + 2].tolist()
-        return int(last - first)
+        return len(self.postings(term)[0])
 
     def postings(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """The numbers of the documents in which a term has an impact, ascending, and these."""
         arrays, number = self._arrays, self._numbers.get(term)
-        if number is None:
-            return np.empty(0, np.int32), np.empty(0, np.float32)
-        first, last = arrays.offsets[number : number + 2].tolist()
-        part = slice(first, last)
+        part = slice(0) if number is None else slice(*arrays.offsets[number : number + 2].tolist())
         return arrays.documents[part].astype(np.int32), arrays.frequencies[part].astype(np.float32)
 
     def search(
@@ -145,29 +145,27 @@ class ImpactIndex(OpenedIndex):
             return np.empty(0, np.int32), np.empty(0, np.float32)
         return self._sums.best(terms, partial(_add_impacts, *self._arrays, terms, weights), depth)
 
-    def scores(self, query: Mapping[str, float], numbers: NDArray[Any]) -> NDArray[np.float32]:
-        """The scores that `search` finds for the documents of these numbers, at whatever depth; 0
-        for one without a term of the query."""
-        terms, weights = self._weighted(query)
-        if not len(terms):
-            return np.zeros(len(numbers), np.float32)
-        return self._sums.of(numbers, terms, partial(_add_impacts, *self._arrays, terms, weights))
-
     def retriever(self, encoder: Any = None, depth: int = 1000) -> ImpactRetriever:
         """A PyTerrier transformer over this index; see `ImpactRetriever`."""
         return ImpactRetriever(depth=depth, index=self, encoder=encoder)
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
         """See `soundingline.pipelines.engines.engine.Index`; `model.encoder` encodes texts."""
-        found = [self.search(query, depth) for query in self._encoded(queries, model.encoder)]
-        return ranked_lists(self.docnos, found)
+        encoded = self._encoded(queries, model.encoder)
+        return ranked_lists(self.docnos, [self.search(query, depth) for query in encoded])
 
     def score(
         self, queries: Sequence[Any], numbers: Sequence[NDArray[np.int32]], model: Any
     ) -> Sequence[NDArray[Any]]:
-        """For each query, the scores of the documents of these numbers."""
-        encoded = self._encoded(queries, model.encoder)
-        return [self.scores(*pair) for pair in zip(encoded, numbers, strict=True)]
+        """For each query, the scores that `search` gives the documents of these numbers, at
+        whatever depth; 0 for one without a term of the query."""
+        scores = []
+        for query, of_query in zip(self._encoded(queries, model.encoder), numbers, strict=True):
+            terms, weights = self._weighted(query)
+            add = partial(_add_impacts, *self._arrays, terms, weights)
+            none = np.zeros(len(of_query), np.float32)
+            scores.append(self._sums.of(of_query, terms, add) if len(terms) else none)
+        return scores
 
     def _encoded(self, queries: Sequence[Any], encoder: Any) -> Sequence[Mapping[str, float]]:
         if not all(isinstance(query, str) for query in queries):
@@ -178,11 +176,10 @@ class ImpactIndex(OpenedIndex):
                 valid="query_toks (a dict of terms to weights)",
                 do="give retriever(encoder=...)",
             )
-        return [self._scaled(weights) for weights in encoder.queries(queries)]
-
-    def _scaled(self, weights: Mapping[str, float]) -> Mapping[str, float]:
-        values = np.fromiter(weights.values(), np.float32, len(weights))
-        return dict(zip(weights, scaled(values, self.scale).tolist(), strict=True))
+        encoded = encoder.queries(queries)
+        values = [scaled(np.array([*each.values()], np.float32), self.scale) for each in encoded]
+        pairs = zip(encoded, values, strict=True)
+        return [dict(zip(terms, of_terms.tolist(), strict=True)) for terms, of_terms in pairs]
 
     def _weighted(
         self, query: Mapping[str, float]
@@ -194,8 +191,8 @@ class ImpactIndex(OpenedIndex):
             for term, weight in query.items()
             if term in self._numbers and weight > 0
         )
-        terms = np.array([number for number, _ in known], dtype=np.int64)
-        return terms, np.array([weight for _, weight in known], dtype=np.float32)
+        pairs = np.array(known, dtype=[("term", np.int64), ("weight", np.float32)])
+        return pairs["term"].copy(), pairs["weight"].copy()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -203,8 +200,8 @@ class ImpactRetriever(Retriever):
     """Ranks by the sum of query weight times impact.
 
     `query` is encoded by `encoder`, all queries of a frame at once, and its weights are scaled and
-    rounded as the index's impacts are. `query_toks` (term -> weight) is taken as it is. Without an
-    encoder only `query_toks` can be searched. Bad settings, or a missing encoder: `InputError`.
+    rounded as the index's impacts are. `query_toks` (term -> weight) is taken as it is, without an
+    encoder. Bad settings, or a missing encoder: `InputError`.
 
     Args:
         encoder: An object whose method `queries` returns the weights by term of each of some texts,
@@ -221,20 +218,6 @@ def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
     check_postings(load_postings(folder, manifest), documents, terms, counts["postings"])
     check_table(folder / UNITS, documents)
     check_table(folder / TERMS, terms)
-
-
-def _write_names(blocks: Iterable[Block], vocabulary: Sequence[str], folder: Path) -> int:
-    """Tables of terms and unit ids; the number of units."""
-    terms = StringWriter(folder / TERMS)
-    terms.extend(to_bytes(term) for term in vocabulary)
-    terms.close()
-    units = StringWriter(folder / UNITS)
-    documents = 0
-    for block in blocks:
-        units.extend(to_bytes(name) for name in block.unit_ids)
-        documents += len(block.unit_ids)
-    units.close()
-    return documents
 
 
 def _read(blocks: Iterable[Block], scale: float | None) -> Iterator[DocumentPostings]:

@@ -14,8 +14,14 @@ from numpy.typing import NDArray
 
 from soundingline.pipelines.counts import MadeOnce, shared_property
 from soundingline.pipelines.engines.engine import Engine
-from soundingline.pipelines.learned.encoding import BLOCK_CHARACTERS, Blocks, encoded
-from soundingline.pipelines.learned.shards import encode_shard, merged, missing_shards
+from soundingline.pipelines.learned.encoding import (
+    BLOCK_CHARACTERS,
+    Blocks,
+    encode_shard,
+    encoded,
+    merged,
+    missing_shards,
+)
 from soundingline.pipelines.models import (
     NO_CODE,
     Placement,
@@ -44,22 +50,19 @@ class LearnedRetriever(Retriever):
     The retriever is the `Engine` of that index, and encodes the units and the queries. The run's
     engine does not matter. Columns and errors as in `Retriever`; `query_toks` is not searched.
 
-    The model is loaded by the first text and shared by all bound copies. Threads may use it; one
-    at a time computes. A vector or a weight depends on the other texts of its batch by rounding
-    alone.
+    The model is loaded by the first text and shared by all bound copies; one thread at a time
+    computes. A vector or a weight depends on the other texts of its batch by rounding alone.
+
+    `InputError` for arguments out of range, and for a checkpoint that cannot be loaded, is of
+    another kind, or does not fit into memory.
 
     Args:
         model: A name on the Hugging Face hub, or a folder.
         revision: A branch, tag or commit on the hub.
         max_length: Tokens that hold a text. The default is the length for which the checkpoint was
             made.
-        device, dtype: As for `soundingline.pipelines.models.choose_device` and `choose_dtype`.
-        batch_tokens: Tokens of a batch, padding included. The default is 2048 on a CPU and 16,384
-            on a GPU.
-
-    Raises:
-        InputError: for arguments out of range, and for a checkpoint that cannot be loaded, is of
-            another kind, or does not fit into memory.
+        device, dtype: See `soundingline.pipelines.models.choose_device` and `choose_dtype`.
+        batch_tokens: Tokens of a batch, padding included: 2048 on a CPU and 16,384 on a GPU.
     """
 
     model: str = field(kw_only=False)
@@ -94,7 +97,9 @@ class LearnedRetriever(Retriever):
 
     @abstractmethod
     def encode_batch(self, items: Sequence[Any]) -> list[NDArray[Any]]:
-        """The array of each text of one batch; see `TextEncoder`."""
+        """The array of each text of one batch, all of one type, in which they are stored:
+        [dimensions] of a single-vector model, [tokens, dimensions] of a multi-vector model, [terms]
+        of `SPARSE` by ascending term for a learned sparse model."""
 
     @abstractmethod
     def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
@@ -111,10 +116,8 @@ class LearnedRetriever(Retriever):
     ) -> None:
         """Encode and index the `contents` of the units, in their order. After a kill, the same call
         continues with the first block that is missing (see `encode_corpus`). If `shards` is above
-        1, nothing is encoded: the index is made of what `build_shard` has encoded.
-
-        `InputError` for an empty corpus, a repeated id, and missing shards.
-        """
+        1, nothing is encoded: the index is made of what `build_shard` has encoded. `InputError` for
+        an empty corpus, a repeated id, and missing shards."""
         blocks: AbstractContextManager[Blocks]
         if shards > 1:
             blocks = merged(units, self, path, shards, corpus_fingerprint=corpus_fingerprint)
@@ -128,8 +131,7 @@ class LearnedRetriever(Retriever):
         self, units: Iterable[Unit], path: Path, shard: Shard, *, corpus_fingerprint: str
     ) -> None:
         """Encode those of all `units` that belong to a shard, for an index at `path` that `build`
-        makes of all shards. Several processes may encode different shards at once. Kills and errors
-        as for `build`."""
+        makes of all shards; another process may encode another. Kills and errors as for `build`."""
         self.check_disk(units, path)
         encode_shard(units, self, path, shard, **self._encoding(corpus_fingerprint))
 
@@ -146,7 +148,7 @@ class LearnedRetriever(Retriever):
         return {"corpus_fingerprint": corpus_fingerprint, "block_characters": characters}
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        """The array of each text, computed in batches of similar length; see `TextEncoder`."""
+        """The array of each text, computed in batches of similar length; see `encode_batch`."""
         if not texts:
             return []
         items, lengths = self.read(texts)
@@ -157,7 +159,7 @@ class LearnedRetriever(Retriever):
         _ = self.fingerprint
 
     def index_in(self, collection: Collection) -> Any:
-        """See `Retriever`. `InputError` for a collection that opens no index."""
+        """`InputError` for a collection that opens no index."""
         if collection.open_index is None:
             raise InputError(
                 f"the collection of {type(self).__name__} opens no index of its model",

@@ -58,11 +58,10 @@ class Sparta(SparseRetriever):
 
     @property
     def weighting(self) -> tuple[Any, ...]:
-        """See `SparseRetriever`."""
         return (self.terms,)
 
     def check_checkpoint(self) -> None:
-        """See `SparseRetriever`. A checkpoint with a head was trained for another task."""
+        """A checkpoint with a head was trained for another task."""
         architectures = getattr(stored_config(self.model, self.revision), "architectures", None)
         if not any(name.endswith("Model") for name in architectures or []):
             kind = ", ".join(architectures or []) or "no architecture"
@@ -73,14 +72,12 @@ class Sparta(SparseRetriever):
 
     @shared_property
     def tokenizer(self) -> Any:
-        """See `SparseRetriever`."""
         tokenizer = self._checkpoint.tokenizer()
         tokenizer.split_special_tokens = True
         return tokenizer
 
     def query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
-        """See `SparseRetriever`. The weight of a token is how often the query has it; no model is
-        needed."""
+        """The weight of a token is how often the query has it; no model is needed."""
         texts = [readable(text) for text in texts]
         with self._computing:
             coded = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]

@@ -8,9 +8,8 @@ with max pooling as in SPLADE v2 and v3.
 
 from __future__ import annotations
 
-import threading
+import json
 from abc import abstractmethod
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.counts import shared_property
+from soundingline.pipelines.counts import Newest, shared_property
 from soundingline.pipelines.learned.encoding import SPARSE, Blocks
 from soundingline.pipelines.learned.impacts import ImpactIndex, check_scale
 from soundingline.pipelines.learned.retriever import LearnedRetriever
@@ -28,11 +27,11 @@ from soundingline.pipelines.models import (
     check_length,
     checkpoint_fingerprint,
     in_batches,
+    opening,
     own_length,
     readable,
     stored_config,
     stored_file,
-    tokenizer_length,
     within_memory,
 )
 from soundingline.pipelines.stage import Bound, Collection
@@ -56,11 +55,10 @@ class SparseRetriever(LearnedRetriever):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_scale(self.scale)
-        self._weights = _NewestQueries()
+        self._weights = Newest(_QUERIES)
 
     @shared_property
     def fingerprint(self) -> str:
-        """See `LearnedRetriever`."""
         self.check_checkpoint()
         if self.max_length is not None:
             check_length(stored_config(self.model, self.revision), self.model, self.max_length)
@@ -95,7 +93,6 @@ class SparseRetriever(LearnedRetriever):
         return [*tokens, *(f"#{number}" for number in range(len(tokens), count))][:count]
 
     def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
-        """See `LearnedRetriever`."""
         ImpactIndex.build(
             blocks,
             self.vocabulary,
@@ -105,7 +102,6 @@ class SparseRetriever(LearnedRetriever):
         )
 
     def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
-        """See `LearnedRetriever`."""
         return ImpactIndex.open(path, corpus_fingerprint=corpus_fingerprint)
 
     @property
@@ -114,7 +110,6 @@ class SparseRetriever(LearnedRetriever):
         return self
 
     def read(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
-        """See `LearnedRetriever`."""
         texts = [readable(text) for text in texts]
         with self._computing:
             coded = self.tokenizer(texts, truncation=True, max_length=self._limit)
@@ -128,7 +123,10 @@ class SparseRetriever(LearnedRetriever):
     def _limit(self) -> int:
         if self.max_length is not None:
             return self.max_length
-        length = tokenizer_length(self.model, self.revision)
+        # Read without importing transformers.
+        path = stored_file(self.model, "tokenizer_config.json", self.revision)
+        with opening(self.model):
+            length = json.loads(path.read_text("utf-8") if path else "{}").get("model_max_length")
         return own_length(stored_config(self.model, self.revision), length)
 
 
@@ -182,7 +180,7 @@ class Splade(SparseRetriever):
         return encoder
 
     def bind(self: Bound, collection: Collection) -> Bound:
-        """See `Retriever`. `InputError` if the query model has another vocabulary."""
+        """`InputError` if the query model has another vocabulary."""
         bound: Any = super().bind(collection)
         if bound.query_model and bound.encoder.vocabulary != bound.index.vocabulary:
             raise InputError(
@@ -209,7 +207,7 @@ class Splade(SparseRetriever):
 
     @property
     def tokenizer(self) -> Any:
-        """See `SparseRetriever`. Loads the model."""
+        """Loads the model."""
         return self._network.tokenizer
 
     def encode_batch(self, items: Sequence[str]) -> list[NDArray[Any]]:
@@ -217,7 +215,6 @@ class Splade(SparseRetriever):
         return self._run("encode_document", items)
 
     def query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
-        """See `SparseRetriever`."""
         terms = self.vocabulary
         items, lengths = self.read(texts)
         encode = partial(self._run, "encode_query")
@@ -245,32 +242,6 @@ class Splade(SparseRetriever):
         # The name of a special token in a text is text.
         model.tokenizer.split_special_tokens = True
         return model
-
-
-class _NewestQueries:
-    """The weights of the newest queries. Thread-safe; a copy in another process is empty."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._weights: OrderedDict[str, Mapping[str, float]] = OrderedDict()
-
-    def __reduce__(self) -> Any:
-        return _NewestQueries, ()
-
-    def get(self, texts: Sequence[str], compute: Any) -> list[Mapping[str, float]]:
-        """The weights of each text; `compute` gives those of some."""
-        with self._lock:
-            weights_of = {text: self._weights[text] for text in texts if text in self._weights}
-        missing = list(dict.fromkeys(text for text in texts if text not in weights_of))
-        if missing:
-            weights_of |= zip(missing, compute(missing), strict=True)
-        with self._lock:
-            for text in texts:
-                self._weights[text] = weights_of[text]
-                self._weights.move_to_end(text)
-            while len(self._weights) > _QUERIES:
-                self._weights.popitem(last=False)
-        return [weights_of[text] for text in texts]
 
 
 def _largest_logits(network: Any, inputs: Any, features: Mapping[str, Any]) -> Mapping[str, Any]:

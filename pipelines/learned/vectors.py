@@ -27,6 +27,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from soundingline.pipelines.counts import MadeOnce, shared_property
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import REBUILD, OpenedIndex, read_manifest, write_manifest
 from soundingline.pipelines.learned.encoding import Blocks, load_array
@@ -69,7 +70,6 @@ class VectorRetriever(LearnedRetriever):
     query_max_length: int | None = None
     compute: str = "numpy"
 
-    packages: ClassVar[tuple[str, ...]] = _PACKAGES
     many_vectors: ClassVar[bool] = False
     """Whether a unit has a vector for each of its tokens."""
 
@@ -90,7 +90,6 @@ class VectorRetriever(LearnedRetriever):
         """Each query: [dimensions], or of a multi-vector model [tokens, dimensions]."""
 
     def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
-        """See `LearnedRetriever`."""
         with atomic_folder(path) as folder:
             names = StringWriter(folder / _UNITS)
             for block in blocks:
@@ -103,17 +102,34 @@ class VectorRetriever(LearnedRetriever):
                 "corpus_fingerprint": corpus_fingerprint,
                 "dimensions": self.write_vectors(blocks, folder),
                 "counts": {name: blocks.counts[name] for name in ("units", "rows", "empty")},
-                "versions": {package: version(package) for package in self.packages},
+                "versions": {package: version(package) for package in _PACKAGES},
             }
             write_manifest(folder, self.name, content)
 
     def write_vectors(self, blocks: Blocks, folder: Path) -> int:
-        """Write the files of all vectors; their dimensions."""
-        return _write(blocks, folder, self.many_vectors)
+        """Write the vectors of an encoded corpus, one after the other; their dimensions."""
+        values = next(iter(blocks)).values
+        shape = blocks.counts["rows"], values.shape[1]
+        vectors = open_memmap(folder / _VECTORS, "w+", values.dtype, shape)
+        offsets, begin = [np.zeros(1, np.int64)], 0
+        for block in blocks:
+            vectors[begin : begin + len(block.values)] = block.values
+            offsets.append(block.offsets[1:] + begin)
+            begin += len(block.values)
+        vectors.flush()
+        if self.many_vectors:
+            np.save(folder / _OFFSETS, np.concatenate(offsets))
+        return int(values.shape[1])
 
     def check_vectors(self, folder: Path, units: int, rows: int, dimensions: int) -> None:
         """`ValueError` for files of vectors that do not fit together."""
-        _check(folder, units, rows, dimensions)
+        vectors = load_array(folder / _VECTORS, mapped=True)
+        if vectors.shape != (rows, dimensions):
+            raise ValueError(f"{_VECTORS} has the shape {list(vectors.shape)}")
+        if (folder / _OFFSETS).exists():
+            check_rows(load_array(folder / _OFFSETS), units, rows)
+        elif rows != units:
+            raise ValueError(f"there are {rows} vectors of {units} units and no {_OFFSETS}")
 
     def read_vectors(self, folder: Path) -> DocumentVectors:
         """All vectors, mapped from disk."""
@@ -127,7 +143,6 @@ class VectorRetriever(LearnedRetriever):
         return NumpySearch(documents)
 
     def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
-        """See `LearnedRetriever`."""
         manifest = read_manifest(path, self.name, corpus_fingerprint, self._check)
         if manifest["encoder"] != self.fingerprint:
             raise InputError(
@@ -155,25 +170,21 @@ class VectorIndex(OpenedIndex):
         self.engine: VectorRetriever = engine
         self.docnos = Docnos(StringTable(path / _UNITS))
         self.documents = engine.read_vectors(path)
-        self._search: Search | None = None
-        self._lock = threading.Lock()
+        self._shared = MadeOnce()
 
     def __len__(self) -> int:
         return len(self.docnos)
 
     def retriever(self, depth: int = 1000) -> Retriever:
-        """The best `depth` units of each query; equal scores in the order of the index.
-
-        Products of matrices round by their shape: the last digit of a score may differ between a
-        query alone and in a frame of many, and between a ranking and units of a frame.
-        """
+        """The best `depth` units of each query; equal scores in the order of the index. Products of
+        matrices round by their shape: the last digit of a score may differ between a query alone
+        and in a frame of many, and between a ranking and units of a frame."""
         return Retriever(depth=depth, index=self)
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
-        """See `soundingline.pipelines.engines.engine.Index`. A query is a text or a vector (see
-        `VectorRetriever.encode_queries`), whose score is a dot product or a MaxSim. `InputError`
-        for a vector of another shape."""
-        return ranked_lists(self.docnos, self._searching()(self._vectors(queries), depth))
+        """A query is a text or a vector (see `VectorRetriever.encode_queries`). `InputError` for a
+        vector of another shape."""
+        return ranked_lists(self.docnos, self._search(self._vectors(queries), depth))
 
     def score(
         self, queries: Sequence[Any], numbers: Sequence[NDArray[np.int32]], model: Any
@@ -198,47 +209,18 @@ class VectorIndex(OpenedIndex):
                 )
         return vectors
 
-    def _searching(self) -> Search:
+    @shared_property
+    def _search(self) -> Any:
         # Made by the first search: a torch search takes the device's memory.
-        with self._lock:
-            if self._search is None:
-                self._search = self.engine.searching(self.path, self.documents)
-            return self._search
+        return self.engine.searching(self.path, self.documents)
 
     @property
     def _identity(self) -> tuple[str, ...]:
         return *super()._identity, self.engine.compute
 
 
-def _write(blocks: Blocks, folder: Path, many_vectors: bool) -> int:
-    """Write the vectors of an encoded corpus, one after the other; their dimensions."""
-    offsets, vectors = [np.zeros(1, np.int64)], None
-    begin = 0
-    for block in blocks:
-        if vectors is None:
-            shape = blocks.counts["rows"], block.values.shape[1]
-            vectors = open_memmap(folder / _VECTORS, "w+", block.values.dtype, shape)
-        vectors[begin : begin + len(block.values)] = block.values
-        offsets.append(block.offsets[1:] + begin)
-        begin += len(block.values)
-    if vectors is None:
-        raise RuntimeError("an encoding without units")
-    vectors.flush()
-    if many_vectors:
-        np.save(folder / _OFFSETS, np.concatenate(offsets))
-    return int(vectors.shape[1])
-
-
-def _check(folder: Path, units: int, rows: int, dimensions: int) -> None:
-    """`ValueError` for vectors and offsets that do not fit together."""
-    vectors = load_array(folder / _VECTORS, mapped=True)
-    if vectors.shape != (rows, dimensions):
-        raise ValueError(f"{_VECTORS} has the shape {list(vectors.shape)}")
-    if not (folder / _OFFSETS).exists():
-        if rows != units:
-            raise ValueError(f"there are {rows} vectors of {units} units and no {_OFFSETS}")
-        return
-    offsets = load_array(folder / _OFFSETS)
+def check_rows(offsets: NDArray[np.int64], units: int, rows: int) -> None:
+    """`ValueError` for offsets that do not give each unit a row of its own."""
     check_offsets(offsets, rows, _OFFSETS)
     if len(offsets) != units + 1 or not np.diff(offsets).all():
         raise ValueError(f"{_OFFSETS} does not give each unit a vector")
@@ -276,16 +258,13 @@ class NumpySearch:
     def __call__(self, queries: Sequence[Vectors], depth: int) -> list[TopK]:
         """The best `depth` documents of each query: [tokens, dimensions], or [dimensions] where
         documents have one vector each."""
-        rankings = []
-        for part in _parts(queries, len(self._documents)):
-            rankings += [_best(row, depth) for row in maxsim(part, self._documents)]
-        return rankings
+        parts = _parts(queries, len(self._documents))
+        return [_best(row, depth) for part in parts for row in maxsim(part, self._documents)]
 
 
 class TorchSearch:
-    """The same on a device that holds all vectors, in the type in which they are stored; products
-    are computed in float32. Thread-safe: one thread at a time computes. `InputError` if the vectors
-    do not fit into the device's memory."""
+    """The same on a device that holds all vectors, in the type in which they are stored, with
+    products in float32. `InputError` if the vectors do not fit into the device's memory."""
 
     def __init__(self, documents: DocumentVectors, device: Any) -> None:
         torch = import_optional("torch")
@@ -300,7 +279,6 @@ class TorchSearch:
         self._computing = threading.Lock()  # one set of products at a time in the device's memory
 
     def __call__(self, queries: Sequence[Vectors], depth: int) -> list[TopK]:
-        """See `NumpySearch`."""
         rankings = []
         with self._computing, import_optional("torch").inference_mode():
             for part in _parts(queries, len(self._documents)):

@@ -17,12 +17,8 @@ _SMALLEST_MASS = 1e-12
 
 
 class Relevance(NamedTuple):
-    """P(first) / (P(first) + P(second)) of two words.
-
-    Args:
-        score: The share of the first word.
-        one_sided: Whether the server did not list one of the two words.
-    """
+    """P(first) / (P(first) + P(second)) of two words, and whether the server did not list one of
+    them."""
 
     score: float
     one_sided: bool

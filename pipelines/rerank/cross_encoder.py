@@ -18,11 +18,9 @@ from soundingline.pipelines.models import (
     Checkpoint,
     check_length,
     fitting,
-    in_batches,
     least_window,
     pack_linear_layers,
     readable,
-    within_memory,
 )
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.toolkit.errors import InputError, check_int
@@ -44,6 +42,10 @@ class CrossEncoderInput(NamedTuple):
     row: Row
     truncated: bool
 
+    @property
+    def ids(self) -> list[int]:
+        return self.row["input_ids"]
+
 
 class CrossEncoderInputs:
     """Joins pairs into at most `max_length` tokens; the longer side is cut first. Names of special
@@ -52,17 +54,13 @@ class CrossEncoderInputs:
     """
 
     def __init__(self, tokenizer: Any, model: str, max_length: int) -> None:
+        name = f"the tokenizer of '{model}' ({type(tokenizer).__name__})"
         if not tokenizer.is_fast:
-            raise InputError(
-                f"the tokenizer of '{model}' ({type(tokenizer).__name__}) has no tokenizer.json",
-                do="choose a checkpoint with one",
-            )
+            do = "choose a checkpoint with one"
+            raise InputError(f"{name} has no tokenizer.json", do=do)
         if tokenizer.pad_token_id is None:
-            raise InputError(
-                f"the tokenizer of '{model}' has no token to pad with",
-                do="choose a checkpoint with one, or name it in its tokenizer_config.json "
-                "(pad_token)",
-            )
+            do = "choose another, or name it in its tokenizer_config.json (pad_token)"
+            raise InputError(f"{name} has no token to pad with", do=do)
         self.pad: int = tokenizer.pad_token_id
         self._tokenizer, self._max_length = tokenizer, max_length
         # The library's tokenizers are set up for each call, which threads must not share.
@@ -72,9 +70,8 @@ class CrossEncoderInputs:
         """What is read of each pair."""
         if not pairs:
             return []
-        queries, texts = zip(*pairs, strict=True)
-        longest = {"truncation": "longest_first", "max_length": self._max_length}
-        coded = self._coded(list(map(readable, queries)), list(map(readable, texts)), **longest)
+        sides = [list(map(readable, side)) for side in zip(*pairs, strict=True)]
+        coded = self._coded(*sides, truncation="longest_first", max_length=self._max_length)
         return [
             CrossEncoderInput(
                 {name: values[number] for name, values in coded.items()}, bool(pair.overflowing)
@@ -98,24 +95,7 @@ class CrossEncoderInputs:
             lambda pieces: [size - around for size in self._sizes(query, pieces)],
         )
 
-    def batch(self, rows: Sequence[Row], network: Any) -> Mapping[str, Tensor]:
-        """The arguments of `network`, on its device: those that it takes, padded behind."""
-        torch = import_optional("torch")
-        accepted = set(inspect.signature(network.forward).parameters)
-        if getattr(network.config, "type_vocab_size", 2) < 2:
-            accepted.discard("token_type_ids")
-        return {
-            name: torch.nn.utils.rnn.pad_sequence(
-                [torch.tensor(row[name]) for row in rows],
-                batch_first=True,
-                padding_value=self.pad if name == "input_ids" else 0,
-            ).to(network.device)
-            for name in rows[0]
-            if name in accepted
-        }
-
     def _sizes(self, query: str, texts: Sequence[str]) -> list[int]:
-        """Tokens of the query with each text, as they are."""
         coded = self._coded([query] * len(texts), list(texts))
         return list(map(len, coded["input_ids"]))
 
@@ -160,19 +140,25 @@ class CrossEncoder(NeuralReranker):
         # 2: names of special tokens are read as text.
         return fingerprint("cross_encoder", 2, *parts)
 
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
-        inputs = self._inputs.encode(pairs)
-        rows = [one.row for one in inputs]
-        self.count.add(truncated=sum(one.truncated for one in inputs))
-        lengths = [len(row["input_ids"]) for row in rows]
-        return in_batches(self._batch_scores, rows, lengths, self.placement.batch_tokens)
-
-    def windows(self, pair: Pair) -> list[str]:
-        """See `CrossEncoderInputs`."""
-        return self._inputs.windows(pair)
+    def _logits(self, network: Any, inputs: Sequence[CrossEncoderInput]) -> Tensor:
+        torch = import_optional("torch")
+        accepted = set(inspect.signature(network.forward).parameters)
+        if getattr(network.config, "type_vocab_size", 2) < 2:
+            accepted.discard("token_type_ids")
+        batch = {
+            name: torch.nn.utils.rnn.pad_sequence(
+                [torch.tensor(each.row[name]) for each in inputs],
+                batch_first=True,
+                padding_value=self._inputs.pad if name == "input_ids" else 0,
+            ).to(network.device)
+            for name in inputs[0].row
+            if name in accepted
+        }
+        logits = network(**batch).logits
+        return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
     @shared_property
-    def _checkpoint(self) -> Checkpoint:
+    def _checkpoint(self) -> Checkpoint:  # type: ignore[override]
         checkpoint = Checkpoint(self.model, None, self.revision, automatic=CLASSIFIER)
         config = checkpoint.config
         if not checkpoint.adapted and not is_classifier(config):
@@ -189,22 +175,11 @@ class CrossEncoder(NeuralReranker):
         return checkpoint
 
     @shared_property
-    def _inputs(self) -> CrossEncoderInputs:
+    def _inputs(self) -> CrossEncoderInputs:  # type: ignore[override]
         return CrossEncoderInputs(self._tokenizer, self.model, self._limit)
 
-    def _batch_scores(self, rows: Sequence[Row]) -> list[float]:
-        tokens = sum(len(row["input_ids"]) for row in rows)
-        network = self._network
-        with (
-            import_optional("torch").inference_mode(),
-            within_memory(self.placement.device, f"a batch of {tokens} tokens"),
-        ):
-            logits = network(**self._inputs.batch(rows, network)).logits
-            scores: list[float] = margins(logits).tolist()
-        return scores
-
     @shared_property
-    def _network(self) -> Any:
+    def _network(self) -> Any:  # type: ignore[override]
         network, _ = self._checkpoint.load(self.placement.device, self.placement.dtype)
         # A model that looks for the last token of a text finds padding by its number.
         network.config.pad_token_id = self._inputs.pad
@@ -231,11 +206,6 @@ def check_labels(config: Any, model: str) -> None:
             f"'{model}' is a classifier with {config.num_labels} labels",
             valid="one label (a score), or two (irrelevant, relevant)",
         )
-
-
-def margins(logits: Tensor) -> Tensor:
-    """[pairs, labels] -> [pairs]: the logit of being relevant."""
-    return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
 
 def _in_float32(_: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, Reply, model_of
@@ -35,13 +34,8 @@ _MOST_DIGITS = 18
 
 
 class Permutation(NamedTuple):
-    """An order of passages.
-
-    Args:
-        order: Places from 0, each once, best first.
-        repaired: Whether the answer was no permutation.
-        empty: Whether the answer had no order, so that this is the old one.
-    """
+    """An order of passages: places from 0, each once, best first. `repaired`: the answer was no
+    permutation. `empty`: it had no order, so that this is the old one."""
 
     order: tuple[int, ...]
     repaired: bool
@@ -99,15 +93,15 @@ _PLACES = ("query", "count", "passages")
 _CHARACTERS_A_WORD = 10
 
 
-@dataclass
-class _HeadOrder:
-    """The head of one query: its rows in the frame, their texts, and the order so far."""
+class _Head(NamedTuple):
+    """The head of one query: the texts as they are shown, their order so far, and the windows that
+    are left."""
 
     qid: str
     query: str
-    rows: NDArray[np.intp]
     texts: list[str]
     order: list[int]
+    windows: deque[slice]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -156,9 +150,8 @@ class Listwise(HeadReranker):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_int("window", self.window, ge=2)
-        check_int("step", self.step)
-        check_int("passes", self.passes)
-        check_int("max_words", self.max_words)
+        for name in ("step", "passes", "max_words"):
+            check_int(name, getattr(self, name))
         if self.step >= self.window:
             raise InputError(
                 f"step is {self.step} and window is {self.window}",
@@ -171,7 +164,7 @@ class Listwise(HeadReranker):
         self._llm = CachedLLM(
             name="rerank-listwise",
             parts=["listwise", self._prompt.text],
-            is_empty=_has_no_order,
+            is_empty=lambda answer: not identifiers(answer),
             counts=self._counts,
         )
 
@@ -184,49 +177,42 @@ class Listwise(HeadReranker):
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """See the class."""
         return {**self._counts(), **self._llm.lookups}
 
     def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
-        """See `HeadReranker`."""
         self._counts.add(missing_text=texts.count(""))
-        queries, qids = head["query"].tolist(), head["qid"].tolist()
-        codes = pd.factorize(head["qid"])[0]
-        rankings = []
+        heads = []
         # The rows of a query lie together.
-        for rows in np.split(np.arange(len(head)), np.flatnonzero(np.diff(codes)) + 1):
-            shown = [self._shown(texts[row]) for row in rows]
-            qid, query = str(qids[rows[0]]), queries[rows[0]]
-            rankings.append(_HeadOrder(qid, query, rows, shown, list(range(len(rows)))))
-        self._order(rankings)
-        scores = np.zeros(len(head))
-        for ranking in rankings:
-            scores[ranking.rows[ranking.order]] = np.arange(len(ranking.order), 0, -1)
-        return scores.tolist()  # type: ignore[no-any-return]
+        shown = head.assign(text=list(map(self._shown, texts)))
+        for qid, rows in shown.groupby("qid", sort=False, dropna=False):
+            spans = list(sliding(len(rows), self.window, self.step)) * self.passes
+            windows = deque(slice(start, end) for start, end in spans)
+            order, query = list(range(len(rows))), rows["query"].iloc[0]
+            heads.append(_Head(str(qid), query, rows["text"].tolist(), order, windows))
+        self._order(heads)
+        scores: list[float] = []
+        for each in heads:
+            # The place of each row in the order, and scores that fall with it.
+            scores += (len(each.order) - np.argsort(each.order)).tolist()
+        return scores
 
-    def _order(self, rankings: Sequence[_HeadOrder]) -> None:
-        """Bring every ranking into its new order, one window of each at a time."""
+    def _order(self, heads: Sequence[_Head]) -> None:
+        """Bring every head into its new order, one window of each at a time."""
         llm = self._llm.of_stage(self)
-        waiting = [(ranking, self._windows(len(ranking.order))) for ranking in rankings]
-        while waiting := [(ranking, windows) for ranking, windows in waiting if windows]:
-            turn = [(ranking, windows.popleft()) for ranking, windows in waiting]
-            prompts = [self._filled(ranking, window) for ranking, window in turn]
-            qids = {prompt: ranking.qid for prompt, (ranking, _) in zip(prompts, turn, strict=True)}
-            replies = llm.replies(qids)
-            for prompt, (ranking, window) in zip(prompts, turn, strict=True):
-                shown = ranking.order[window]
+        while turn := [(head, head.windows.popleft()) for head in heads if head.windows]:
+            prompts = [self._filled(head, window) for head, window in turn]
+            replies = llm.replies(
+                {prompt: head.qid for prompt, (head, _) in zip(prompts, turn, strict=True)}
+            )
+            for prompt, (head, window) in zip(prompts, turn, strict=True):
+                shown = head.order[window]
                 positions = self._read(replies[prompt], len(shown))
-                ranking.order[window] = [shown[position] for position in positions]
+                head.order[window] = [shown[position] for position in positions]
 
-    def _windows(self, size: int) -> deque[slice]:
-        """The windows of all passes over a head of `size` rows."""
-        spans = list(sliding(size, self.window, self.step)) * self.passes
-        return deque(slice(start, end) for start, end in spans)
-
-    def _filled(self, ranking: _HeadOrder, window: slice) -> str:
-        texts = [ranking.texts[number] for number in ranking.order[window]]
+    def _filled(self, head: _Head, window: slice) -> str:
+        texts = [head.texts[number] for number in head.order[window]]
         lines = (f"[{number}] {text}" for number, text in enumerate(texts, start=1))
-        query = without_identifiers(" ".join(ranking.query.split()))
+        query = without_identifiers(" ".join(head.query.split()))
         parts = {"query": query, "count": str(len(texts)), "passages": "\n".join(lines)}
         return self._prompt.filled(parts)
 
@@ -243,7 +229,3 @@ class Listwise(HeadReranker):
             empty=permutation.empty and not reply.error,
         )
         return permutation.order
-
-
-def _has_no_order(answer: str) -> bool:
-    return not identifiers(answer)

@@ -2,39 +2,34 @@
 Model", Findings of EMNLP 2020): T5 reads `Query: <query> Document: <document> Relevant:`, and its
 first output token is `true` or `false`.
 
-`pyterrier_t5.MonoT5ReRanker` loads the model. Its own scores of a pair change with the batch,
-because it pads shorter prompts in front of ` Relevant:`. Here prompts of similar length form a
-batch and are padded behind their end, so that a score is the one that pyterrier_t5 gives a pair
-alone."""
+pyterrier_t5 pads shorter prompts of a batch in front of ` Relevant:`, so that a score changes with
+the batch. Here they are padded behind their end: a score is the one that it gives a pair alone."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from soundingline.pipelines.counts import shared_property
 from soundingline.pipelines.models import (
     T5_TOKENIZER,
+    Checkpoint,
     check_kind,
-    check_t5_weights,
-    check_weights_fit,
-    checkpoint_config,
-    checkpoint_fingerprint,
     fitting,
-    in_batches,
     least_window,
-    opening,
     pack_linear_layers,
+    padded,
     t5_tokenizer,
-    within_memory,
 )
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MODEL = "castorini/monot5-base-msmarco"
 _LONGEST = 4096
@@ -43,16 +38,13 @@ _CHARACTERS = 12
 
 
 class MonoT5Input(NamedTuple):
-    """The token ids of a prompt.
-
-    Args:
-        truncated: Whether the pair was cut.
-        no_room: Whether the query left no room for the document.
-    """
+    """The token ids of a prompt, and what it adds to the counts of `MonoT5`."""
 
     ids: list[int]
     truncated: bool
-    no_room: bool
+    queries_too_long: bool
+    empty_texts: bool
+    pairs: int = 1
 
 
 class MonoT5Prompts:
@@ -77,17 +69,16 @@ class MonoT5Prompts:
         limit = self._room + 1
         fronts = [front(pair.text, limit * _CHARACTERS) for pair in pairs]
         texts = [_joined(pair.query, part) for pair, part in zip(pairs, fronts, strict=True)]
-        inputs = self._ids(texts, limit)
-        # The front was too short: it has rare characters or much white space.
-        short = [
-            number
-            for number, pair in enumerate(pairs)
-            if len(inputs[number]) < limit and len(fronts[number]) < len(pair.text)
-        ]
-        again = self._ids([_joined(*pairs[number]) for number in short], limit)
-        for number, ids in zip(short, again, strict=True):
-            inputs[number] = ids
-        return [self._prompt(pair, ids) for pair, ids in zip(pairs, inputs, strict=True)]
+        inputs = []
+        for pair, part, ids in zip(pairs, fronts, self._ids(texts, limit), strict=True):
+            if len(ids) < limit and len(part) < len(pair.text):
+                # The front was too short: it has rare characters or much white space.
+                (ids,) = self._ids([_joined(*pair)], limit)
+            truncated = len(ids) > self._room
+            no_room = truncated and self._query_tokens(pair.query) >= self._room
+            ids = ids[: self._room] + self._end
+            inputs.append(MonoT5Input(ids, truncated, no_room, not pair.text.strip()))
+        return inputs
 
     def windows(self, pair: Pair) -> list[str]:
         """The document in parts that each fit and do not overlap, cut between words if possible.
@@ -95,21 +86,13 @@ class MonoT5Prompts:
         room = self._room - self._query_tokens(pair.query)
         if room < self._least:
             return [pair.text]
-        return fitting(pair.text, room, self._begins, self._sizes)
+        return fitting(pair.text, room, self._begins, lambda texts: map(len, self._ids(texts)))
 
     def _begins(self, text: str) -> list[int]:
         coded = self._tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
         )
         return [begin for begin, _ in coded["offset_mapping"]]
-
-    def _sizes(self, texts: Sequence[str]) -> list[int]:
-        return list(map(len, self._ids(texts)))
-
-    def _prompt(self, pair: Pair, ids: list[int]) -> MonoT5Input:
-        truncated = len(ids) > self._room
-        no_room = truncated and self._query_tokens(pair.query) >= self._room
-        return MonoT5Input(ids[: self._room] + self._end, truncated, no_room)
 
     def _query_tokens(self, query: str) -> int:
         return len(self._ids([_joined(query, "")])[0])
@@ -157,8 +140,7 @@ class MonoT5(NeuralReranker):
     of `true` against `false`.
 
     The end of a document that is too long is cut, and never ` Relevant:`. A query that fills the
-    prompt alone is cut too, and leaves the document unread. Texts that are None or not a number
-    count as empty.
+    prompt alone is cut too, and leaves the document unread.
 
     Args:
         model: A T5 checkpoint, such as `castorini/monot5-large-msmarco` or `-3b-`.
@@ -189,82 +171,38 @@ class MonoT5(NeuralReranker):
 
     @shared_property
     def fingerprint(self) -> str:  # type: ignore[override]
-        _ = self._prompts
+        _ = self._inputs
         tokenizer = copy.deepcopy(self._tokenizer.backend_tokenizer)
         tokenizer.no_truncation()  # The last call has set how it truncates.
-        return fingerprint(
-            "monot5",
-            checkpoint_fingerprint(self.model, self.revision),
-            tokenizer.to_str(),
-            self.placement.precision,
-            self._limit,
-        )
+        checkpoint, precision = self._checkpoint.fingerprint, self.placement.precision
+        return fingerprint("monot5", checkpoint, tokenizer.to_str(), precision, self._limit)
 
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
-        plain = [_plain(pair) for pair in pairs]
-        prompts = self._prompts.encode(plain)
-        ids = [prompt.ids for prompt in prompts]
-        scores = in_batches(
-            self._batch_scores, ids, list(map(len, ids)), self.placement.batch_tokens
-        )
-        self.count.add(
-            pairs=len(plain),
-            truncated=sum(prompt.truncated for prompt in prompts),
-            queries_too_long=sum(prompt.no_room for prompt in prompts),
-            empty_texts=sum(not pair.text.strip() for pair in plain),
-        )
-        return scores
-
-    def windows(self, pair: Pair) -> list[str]:
-        """See `MonoT5Prompts`."""
-        return self._prompts.windows(_plain(pair))
-
-    def _batch_scores(self, prompts: Sequence[Sequence[int]]) -> list[float]:
-        torch = import_optional("torch")
-        reference, device = self._reference, self.placement.device
-        pad = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)
-        rows = [torch.tensor(ids) for ids in prompts]
-        start = torch.full((len(rows), 1), reference.model.config.decoder_start_token_id)
-        what = f"monoT5 on a batch of {sum(map(len, prompts))} tokens"
-        with torch.inference_mode(), within_memory(device, what):
-            logits = reference.model(
-                input_ids=pad(rows).to(device),
-                attention_mask=pad([torch.ones_like(row) for row in rows]).to(device),
-                decoder_input_ids=start.to(device),
-                use_cache=False,
-            ).logits[:, 0, (reference.REL, reference.NREL)]
-            # In float32, because bfloat16 would round unlike documents to the same score.
-            scores: list[float] = logits.float().log_softmax(dim=-1)[:, 0].tolist()
+    def _logits(self, network: Any, inputs: Sequence[MonoT5Input]) -> Tensor:
+        device = self.placement.device
+        start = network.config.decoder_start_token_id
+        logits = network(
+            **padded([each.ids for each in inputs], 0, device),
+            decoder_input_ids=import_optional("torch").full((len(inputs), 1), start, device=device),
+            use_cache=False,
+        ).logits[:, 0, self._inputs.answers]
+        scores: Tensor = logits.float().log_softmax(dim=-1)[:, 0]
         return scores
 
     @shared_property
-    def _config(self) -> Any:
-        config = checkpoint_config(self.model, self.revision)
-        check_kind(config, self.model, ("t5",), "monoT5")
-        return config
+    def _checkpoint(self) -> Checkpoint:  # type: ignore[override]
+        checkpoint = Checkpoint(self.model, None, self.revision, automatic="AutoModelForSeq2SeqLM")
+        check_kind(checkpoint.config, self.model, ("t5",), "monoT5")
+        return checkpoint
 
     @shared_property
-    def _reference(self) -> Any:
-        """pyterrier_t5's re-ranker, of which the network and the tokens of its answers are used."""
-        place, source = self.placement, self.model
-        what = f"monoT5 ({self.model})"
-        check_weights_fit("AutoModelForSeq2SeqLM", self._config, place.device, place.dtype, what)
-        with opening(self.model), within_memory(place.device, self.model):
-            if self.revision is not None:
-                hub = import_optional("huggingface_hub")
-                source = hub.snapshot_download(self.model, revision=self.revision)
-            reference = import_optional("pyterrier_t5").MonoT5ReRanker(
-                tok_model=self._tokenizer.name_or_path, model=source, device="cpu", verbose=False
-            )
-        check_t5_weights(reference.model, self.model, self.revision)
-        with within_memory(place.device, self.model):
-            reference.model.to(place.device, place.dtype)
-            pack_linear_layers(reference.model.encoder)
-            pack_linear_layers(reference.model.decoder)
-        return reference
+    def _network(self) -> Any:  # type: ignore[override]
+        network, _ = self._checkpoint.load(self.placement.device, self.placement.dtype)
+        pack_linear_layers(network.encoder)
+        pack_linear_layers(network.decoder)
+        return network
 
     @shared_property
-    def _prompts(self) -> MonoT5Prompts:
+    def _inputs(self) -> MonoT5Prompts:  # type: ignore[override]
         return MonoT5Prompts(self._tokenizer, self._limit)
 
     @property
@@ -273,9 +211,5 @@ class MonoT5(NeuralReranker):
 
     @shared_property
     def _tokenizer(self) -> Any:
-        return t5_tokenizer(self.model, self.revision, self.tokenizer, self._config.vocab_size)
-
-
-def _plain(pair: Pair) -> Pair:
-    """A missing text (None, not a number) as an empty one."""
-    return pair if isinstance(pair.text, str) else Pair(pair.query, "")
+        vocabulary = self._checkpoint.config.vocab_size
+        return t5_tokenizer(self.model, self.revision, self.tokenizer, vocabulary)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -41,17 +40,9 @@ _PROMPT_OF = {
     "expected": "reranker/pointwise_digit.txt",
     "p_yes": "reranker/pointwise_yes_no.txt",
 }
-SCORES = tuple(_PROMPT_OF)
 _LARGEST = 100
 _WHOLE_NUMBER = {"type": "integer", "minimum": 0, "maximum": _LARGEST}
 _ONE_TOKEN = {"max_output_tokens": 1, "logprobs": LIKELIEST}
-
-
-class _Reading(NamedTuple):
-    """The score in a reply; None if it has none."""
-
-    score: float | None = None
-    one_sided: bool = False
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -105,8 +96,8 @@ class Pointwise(HeadReranker):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_int("max_characters", self.max_characters)
-        if self.score not in SCORES:
-            raise InputError(f"score is {self.score!r}", valid=", ".join(SCORES))
+        if self.score not in _PROMPT_OF:
+            raise InputError(f"score is {self.score!r}", valid=", ".join(_PROMPT_OF))
         if self.structured and self.score != "generated":
             raise InputError(
                 f"structured is set, and score={self.score} requests one token",
@@ -140,11 +131,9 @@ class Pointwise(HeadReranker):
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """See the class."""
         return {**self._counts(), **self._llm.lookups}
 
     def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
-        """See `HeadReranker`."""
         prompts = [
             self._prompt.filled({"query": query, "text": text[: self.max_characters]})
             for query, text in zip(head["query"], texts, strict=True)
@@ -156,17 +145,21 @@ class Pointwise(HeadReranker):
         return [score_of[prompt] for prompt in prompts]
 
     def _read(self, reply: Reply) -> float:
-        reading = _READERS[self.score](reply)
+        score, one_sided = self._score_in(reply)
         unpaid = reply.error == OutOfMoney.code
         # An answer that was cut off is unreadable.
         refused = reply.error not in ("", Truncated.code, OutOfMoney.code)
-        self._counts.add(
-            refused=refused,
-            unpaid=unpaid,
-            unreadable=reading.score is None and not refused and not unpaid,
-            one_sided=reading.one_sided,
-        )
-        return float("nan") if reading.score is None else reading.score
+        unreadable = score is None and not refused and not unpaid
+        self._counts.add(refused=refused, unpaid=unpaid, unreadable=unreadable, one_sided=one_sided)
+        return float("nan") if score is None else score
+
+    def _score_in(self, reply: Reply) -> tuple[float | None, bool]:
+        """The score in a reply, and whether the server did not list one of its two words."""
+        if self.score == "generated":
+            return read_score(reply.text), False
+        if self.score == "expected":
+            return expected_digit(first_place(reply.tokens)), False
+        return share(first_place(reply.tokens), "yes", "no") or (None, False)
 
     def _is_unreadable(self, answer: str) -> bool:
         # The probabilities of a token do not change when it is requested again.
@@ -182,19 +175,3 @@ def read_score(answer: str) -> float | None:
             number = value["score"]
             score = float(number) if is_number(number) and 0 <= number <= _LARGEST else None
     return score
-
-
-def _generated(reply: Reply) -> _Reading:
-    return _Reading(read_score(reply.text))
-
-
-def _expected(reply: Reply) -> _Reading:
-    return _Reading(expected_digit(first_place(reply.tokens)))
-
-
-def _p_yes(reply: Reply) -> _Reading:
-    relevance = share(first_place(reply.tokens), "yes", "no")
-    return _Reading(*relevance) if relevance else _Reading()
-
-
-_READERS = {"generated": _generated, "expected": _expected, "p_yes": _p_yes}

@@ -104,7 +104,7 @@ class Rank1(Reranker):
 
     @property
     def fingerprint(self) -> str:
-        """See `Reranker`. It names the model as far as its identity is known."""
+        """It names the model as far as its identity is known."""
         model = model_of(self)
         prompt = self._prompts.prompt(Pair("", "")).text
         name = identity(model) if model else ""
@@ -138,30 +138,23 @@ class Rank1(Reranker):
         return [relevance.score if relevance else UNDECIDED for relevance in verdicts]
 
     def windows(self, pair: Pair) -> list[str]:
-        """The document in parts that each fit. Each of them costs a reasoning."""
         return self._prompts.windows(pair)
 
     def _reasoned(self, pairs: Sequence[Pair]) -> tuple[list[str], list[Turn]]:
         """The prompt of each pair that was answered, and the reply with the reasoning."""
-
-        def reason(positions: Sequence[int]) -> list[Turn | ModelError]:
-            texts = [prompts[position].text for position in positions]
-            return self._respond(texts, max_tokens=self.max_tokens, stop=_STOPS)
-
         prompts = [self._prompts.prompt(pair) for pair in pairs]
-        replies = reason(range(len(pairs)))
+        replies: list[Turn | ModelError] = [ContextOverflow("")] * len(pairs)
         shortened: set[int] = set()
-        for halvings in range(1, _SHORTENINGS + 1):
-            too_long = [
-                position
-                for position, reply in enumerate(replies)
-                if isinstance(reply, ContextOverflow)
-            ]
-            for position in too_long:
-                prompts[position] = self._prompts.prompt(pairs[position], 0.5**halvings)
-            for position, reply in zip(too_long, reason(too_long), strict=True):
-                replies[position] = reply
-            shortened.update(too_long)
+        for halvings in range(_SHORTENINGS + 1):
+            left = [at for at, reply in enumerate(replies) if isinstance(reply, ContextOverflow)]
+            if halvings:
+                shortened.update(left)
+                for at in left:
+                    prompts[at] = self._prompts.prompt(pairs[at], 0.5**halvings)
+            texts = [prompts[at].text for at in left]
+            answers = self._respond(texts, max_tokens=self.max_tokens, stop=_STOPS)
+            for at, reply in zip(left, answers, strict=True):
+                replies[at] = reply
         self.count.add(
             shortened=len(shortened),
             truncated=sum(prompt.truncated for prompt in prompts),
@@ -176,7 +169,7 @@ class Rank1(Reranker):
         raise not_bound(self, "give it a model, or bind it to a collection that has one")
 
     def _respond(
-        self, prompts: Sequence[str], *, stop: Sequence[str] = (), max_tokens: int | None = None
+        self, prompts: Sequence[str], *, max_tokens: int, stop: Sequence[str] = ()
     ) -> list[Turn | ModelError]:
         model = self._bound_model
         # If `</think>` is a special token, omitting it from the reply would end no reasoning.
@@ -185,7 +178,7 @@ class Rank1(Reranker):
             model.settings,
             temperature=0.0,
             logprobs=LIKELIEST,
-            max_output_tokens=max_tokens or model.settings.max_output_tokens,
+            max_output_tokens=max_tokens,
             extra={**extra, "stop": list(stop)} if stop else extra,
         )
         requests = [[user(prompt)] for prompt in prompts]
@@ -225,7 +218,8 @@ def closing_token(tokens: Sequence[Token], behind: str = CLOSE) -> Token | None:
     """The last token that says true or false directly after the text `behind`, or None."""
     for position in range(len(tokens) - 1, -1, -1):
         before = tokens[max(0, position - _CLOSING_TOKENS) : position]
-        if word(tokens[position].text) in _SIDES and _ends(before, behind):
+        text = "".join(token.text for token in before).rstrip(SPACES)
+        if word(tokens[position].text) in _SIDES and text.endswith(behind):
             return tokens[position]
     return None
 
@@ -234,10 +228,6 @@ def verdict(top: Mapping[str, float]) -> Relevance | None:
     """P(true) / (P(true) + P(false)) by the log-probabilities of the likeliest tokens at the
     position of the verdict; None if neither word is among them (see `share`)."""
     return share(top, *_SIDES)
-
-
-def _ends(tokens: Sequence[Token], closing: str) -> bool:
-    return "".join(token.text for token in tokens).rstrip(SPACES).endswith(closing)
 
 
 class Rank1Prompt(NamedTuple):
@@ -304,7 +294,7 @@ def forced(prompt: str, reasoning: str) -> str:
 def estimated_tokens(text: str) -> int:
     """An estimate of a language model's tokens: 4/3 of our words and marks, which holds for
     English, and at least a quarter of the bytes, for scripts without spaces."""
-    return math.ceil(max(count_tokens(text) * _TOKENS_A_WORD, _size(text) / _BYTES_A_TOKEN))
+    return math.ceil(max(count_tokens(text) * _TOKENS_A_WORD, len(text.encode()) / _BYTES_A_TOKEN))
 
 
 def shortened(text: str, room: int) -> str:
@@ -312,12 +302,8 @@ def shortened(text: str, room: int) -> str:
     there is white space in its second half."""
     text = truncate(text, int(room / _TOKENS_A_WORD))
     size = room * _BYTES_A_TOKEN
-    if _size(text) <= size:
+    if len(text.encode()) <= size:
         return text
     cut = text.encode()[:size].decode(errors="ignore")
     space = max(map(cut.rfind, (" ", "\n")))
     return cut[:space] if space > len(cut) // 2 else cut
-
-
-def _size(text: str) -> int:
-    return len(text.encode())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from soundingline.pipelines.counts import shared_property
 from soundingline.pipelines.models import (
@@ -18,13 +18,15 @@ from soundingline.pipelines.models import (
     check_kind,
     check_length,
     fitting,
-    in_batches,
-    within_memory,
+    padded,
 )
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PASSAGE = "castorini/rankllama-v1-7b-lora-passage"
 LAYOUTS = ("pair", "joined")
@@ -33,20 +35,12 @@ _SHORTEST = 32
 _CHARACTERS = 16
 
 
-def check_layout(layout: str, max_length: int | None) -> None:
-    """`InputError` for a layout that there is not, or one that no pair fits."""
-    if layout not in LAYOUTS:
-        raise InputError(f"layout is {layout!r}", valid=", ".join(LAYOUTS))
-    if max_length is not None:
-        check_int("max_length", max_length, ge=_SHORTEST)
-
-
 class RankLlamaInput(NamedTuple):
-    """Token numbers of one pair, at most `max_length`."""
+    """Token ids of one pair, at most `max_length`, and whether document and query were cut."""
 
     ids: list[int]
     truncated: bool
-    query_truncated: bool
+    queries_truncated: bool
 
 
 class RankLlamaPrompts:
@@ -69,7 +63,6 @@ class RankLlamaPrompts:
         query_prefix: str = "query: ",
         document_prefix: str = "document: ",
     ) -> None:
-        check_layout(layout, max_length)
         self._tokenizer = tokenizer
         self._joined = layout == "joined"
         self._prefixes = query_prefix, document_prefix
@@ -82,8 +75,11 @@ class RankLlamaPrompts:
                 do="set end_of_sequence=false",
             )
 
-    def encode(self, pair: Pair) -> RankLlamaInput:
-        """The tokens of `pair`."""
+    def encode(self, pairs: Sequence[Pair]) -> list[RankLlamaInput]:
+        """The tokens of each pair."""
+        return list(map(self._encoded, pairs))
+
+    def _encoded(self, pair: Pair) -> RankLlamaInput:
         query, query_truncated = self._short(pair.query)
         text = " ".join(pair.text.split())
         # A text that is too long in any case is cut before it is tokenized.
@@ -119,15 +115,12 @@ class RankLlamaPrompts:
 
     def _ids(self, query: str, text: str) -> list[int]:
         query_prefix, document_prefix = self._prefixes
-        begin = self._begin
         if self._joined:
-            return begin + self._tokens(f"{query_prefix}{query} {document_prefix}{text}")
-        query_ids = self._tokens(f"{query_prefix}{query}")
-        return begin + query_ids + begin + self._tokens(f"{document_prefix}{text}")
-
-    def _tokens(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenized(text).input_ids
-        return ids
+            parts = [f"{query_prefix}{query} {document_prefix}{text}"]
+        else:
+            parts = [f"{query_prefix}{query}", f"{document_prefix}{text}"]
+        ids = (self._tokenized(part).input_ids for part in parts)
+        return [token for of_part in ids for token in (*self._begin, *of_part)]
 
     def _tokenized(self, text: str) -> Any:
         # A passage that has `</s>` in its text ends nothing.
@@ -147,12 +140,10 @@ class RankLLaMA(NeuralReranker):
         model: A LoRA adapter, which is merged into `base` when it is loaded, or a checkpoint that
             holds the merged weights.
         base: The checkpoint of the adapter. The default is the one that the adapter names.
-        batch_tokens: Tokens of a batch, padding included.
         layout: `pair` or `joined`; see `RankLlamaPrompts`.
         end_of_sequence: Whether the tokenizer's end token follows the document, for checkpoints
             that were trained so.
-        query_prefix: Stands in front of the query.
-        document_prefix: Stands in front of the document.
+        query_prefix, document_prefix: What is put in front of query and document.
 
     Columns, `InputError`s and other arguments are those of `NeuralReranker` and `Reranker`. The
     `counts` add pairs with the document `truncated`, or the query (`queries_truncated`).
@@ -174,11 +165,14 @@ class RankLLaMA(NeuralReranker):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_layout(self.layout, self.max_length)
+        if self.layout not in LAYOUTS:
+            raise InputError(f"layout is {self.layout!r}", valid=", ".join(LAYOUTS))
+        if self.max_length is not None:
+            check_int("max_length", self.max_length, ge=_SHORTEST)
 
     @shared_property
     def fingerprint(self) -> str:  # type: ignore[override]
-        _ = self._prompts
+        _ = self._inputs
         settings = (self._limit, self.layout, self.end_of_sequence)
         prefixes = (self.query_prefix, self.document_prefix)
         dtype = str(self.placement.dtype)
@@ -187,23 +181,8 @@ class RankLLaMA(NeuralReranker):
             "rankllama", 2, self._checkpoint.fingerprint, dtype, *settings, *prefixes
         )
 
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
-        prompts = [self._prompts.encode(pair) for pair in pairs]
-        ids = [prompt.ids for prompt in prompts]
-        lengths = list(map(len, ids))
-        scores = in_batches(self._batch_scores, ids, lengths, self.placement.batch_tokens)
-        self.count.add(
-            truncated=sum(prompt.truncated for prompt in prompts),
-            queries_truncated=sum(prompt.query_truncated for prompt in prompts),
-        )
-        return scores
-
-    def windows(self, pair: Pair) -> list[str]:
-        """See `RankLlamaPrompts`."""
-        return self._prompts.windows(pair)
-
     @shared_property
-    def _checkpoint(self) -> Checkpoint:
+    def _checkpoint(self) -> Checkpoint:  # type: ignore[override]
         kind = "AutoModelForSequenceClassification"
         checkpoint = Checkpoint(self.model, self.base, self.revision, automatic=kind, num_labels=1)
         check_kind(checkpoint.config, checkpoint.whole, ("llama",), "rankllama")
@@ -214,7 +193,7 @@ class RankLLaMA(NeuralReranker):
         return checkpoint
 
     @shared_property
-    def _prompts(self) -> RankLlamaPrompts:
+    def _inputs(self) -> RankLlamaPrompts:  # type: ignore[override]
         return RankLlamaPrompts(
             self._tokenizer,
             max_length=self._limit,
@@ -225,7 +204,7 @@ class RankLLaMA(NeuralReranker):
         )
 
     @shared_property
-    def _network(self) -> Any:
+    def _network(self) -> Any:  # type: ignore[override]
         checkpoint, place = self._checkpoint, self.placement
         # The base of an adapter has no such output.
         network, missing = checkpoint.load(place.device, place.dtype, absent=("score.",))
@@ -241,21 +220,13 @@ class RankLLaMA(NeuralReranker):
                 "with one label",
             )
 
-    def _batch_scores(self, rows: Sequence[Sequence[int]]) -> list[float]:
-        torch = import_optional("torch")
-        network, device = self._network, self.placement.device
-        padded = torch.zeros((len(rows), max(map(len, rows))), dtype=torch.long)
-        for number, row in enumerate(rows):
-            padded[number, : len(row)] = torch.tensor(row)
-        ends = torch.tensor([len(row) - 1 for row in rows])
-        with (
-            torch.inference_mode(),
-            within_memory(device, f"a batch of {padded.numel()} tokens"),
-        ):
-            # Attention looks back only: padding behind a pair changes nothing before it, and needs
-            # no mask.
-            hidden = network.model(padded.to(device), use_cache=False).last_hidden_state
-            last = hidden[torch.arange(len(rows)), ends.to(device)]
-            # In float32, because bfloat16 would round unlike documents to the same score.
-            scores: list[float] = (last.float() @ network.score.weight[0].float()).tolist()
+    def _logits(self, network: Any, inputs: Sequence[RankLlamaInput]) -> Tensor:
+        torch, device = import_optional("torch"), self.placement.device
+        # Attention looks back only: padding behind a pair changes nothing before it, and needs no
+        # mask.
+        ids = padded([each.ids for each in inputs], 0, device)["input_ids"]
+        hidden = network.model(ids, use_cache=False).last_hidden_state
+        ends = torch.tensor([len(each.ids) - 1 for each in inputs], device=device)
+        last = hidden[torch.arange(len(inputs), device=device), ends]
+        scores: Tensor = last.float() @ network.score.weight[0].float()
         return scores

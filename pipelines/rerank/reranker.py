@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -20,17 +20,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import pandas as pd
 import pyterrier as pt
-from numpy.typing import NDArray
 
 from soundingline.pipelines.cache import ResultCache, text_hash
 from soundingline.pipelines.counts import Counts, MadeOnce, shared_property
 from soundingline.pipelines.lexical.storage import ATTRIBUTE
-from soundingline.pipelines.models import Checkpoint, Placement, own_length
+from soundingline.pipelines.models import Placement, in_batches, own_length, within_memory
 from soundingline.pipelines.stage import Stage, Texts
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.optional import import_optional
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from soundingline.pipelines.lexical.index import LexicalIndex
 
 LONG_DOCUMENTS = ("truncate", "max_passage")
@@ -72,8 +74,7 @@ class _Queue:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.busy = False
-        self.waiting: tuple[deque[_Request], deque[_Request]] = (deque(), deque())
-        self.timing = threading.Lock()
+        self.waiting: tuple[list[_Request], list[_Request]] = ([], [])
         self.seconds = 0.0
 
     def __reduce__(self) -> Any:
@@ -85,18 +86,15 @@ class HeadReranker(Stage, ABC):
     """Gives the best `depth` rows of each query new scores; the other rows stay below them in the
     retriever's order (see `merge_head_and_tail`). A subclass implements `score_head`.
 
-    The input has the columns `qid`, `query`, `docno`, `score`, and `rank` (without it `score` gives
-    the order). The text of a row is its column `text`, or what `texts` returns for its docno. The
-    output has the same columns and rows with new `score` and `rank`.
+    The columns of the input are `qid`, `query`, `docno`, `score`, and `rank` (without it `score`
+    gives the order). The text of a row is its column `text`, or what `texts` returns for its docno.
+    The output has the same columns and rows with new `score` and `rank`. `InputError` if there is
+    no text to score, and for a docno that `texts` does not know.
 
     Args:
         depth: Rows of each query to score, at least 1.
         texts: A function from docnos to units, such as `store.texts`. The default are the texts of
             the collection, or of the lexical index that the ranking comes from.
-
-    Raises:
-        InputError: For another depth, if there is no text to score, and for a docno that `texts`
-            does not know.
     """
 
     depth: int = 50
@@ -112,24 +110,19 @@ class HeadReranker(Stage, ABC):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """Re-rank the queries of a frame; all of their heads are scored together."""
-        texts = self._texts_for(inp)
+        texts = self.texts or (self.collection.texts if self.collection else None)
+        path = inp.attrs.get(ATTRIBUTE)
+        if not texts and isinstance(path, str) and Path(path).is_dir():
+            texts = _opened(path).texts
         self._check_columns(inp, texts)
         head, tail = split_head(inp, self.depth or max(1, len(inp)))
-        if not len(head):
-            return merge_head_and_tail(head, tail)
-        scores = self.score_head(head, _texts_of(head, texts))
-        scored = head.assign(score=pd.Series(scores, index=head.index, dtype=float))
-        return merge_head_and_tail(scored, tail)
+        if len(head):
+            scores = self.score_head(head, _texts_of(head, texts))
+            head = head.assign(score=pd.Series(scores, index=head.index, dtype=float))
+        return merge_head_and_tail(head, tail)
 
     def _identity(self) -> Any:
         return self.fingerprint, self.depth, self.texts
-
-    def _texts_for(self, inp: pd.DataFrame) -> Texts | None:
-        """What returns the texts of `inp`, if anything does but a column `text`."""
-        if texts := self.texts or (self.collection and self.collection.texts):
-            return texts
-        path = inp.attrs.get(ATTRIBUTE)
-        return _opened(path).texts if isinstance(path, str) and Path(path).is_dir() else None
 
     def _check_columns(self, frame: pd.DataFrame, texts: Texts | None) -> None:
         """`InputError` if there is no text to read and for queries that are no text; PyTerrier's
@@ -158,12 +151,12 @@ class Reranker(HeadReranker):
 
     A subclass implements `score`. It may implement `windows`, which `long_documents=max_passage`
     needs, and `fingerprint`, which names its scores in the cache. Declare arguments of its own as
-    fields of a dataclass with the same decorator. Columns are those of `HeadReranker`.
+    fields of a dataclass with the same decorator. Columns and errors as in `HeadReranker`.
 
-    Threads that call one stage at the same time share batches: while one thread computes, the
-    requests of the others wait and become the next batch. Equal pairs of a batch are scored once.
-    If a batch fails, its requests are scored one by one, so that an error reaches only the thread
-    whose pairs cause it. Pairs with a cached score do not wait.
+    Threads that call one stage at the same time share batches: the requests that come while one
+    thread computes become the next batch. Equal pairs of a batch are scored once. If a batch fails,
+    its requests are scored one by one, so that an error reaches only the thread whose pairs cause
+    it. Pairs with a cached score do not wait.
 
     Args:
         depth, texts: See `HeadReranker`.
@@ -173,9 +166,6 @@ class Reranker(HeadReranker):
             the model has windows, otherwise `truncate`.
         cache: A folder in which scores are kept between runs. The default is the collection's.
             Threads and processes may share it.
-
-    Raises:
-        InputError: For impossible arguments, and as for `HeadReranker`.
 
     Example:
         >>> class Overlap(Reranker):
@@ -212,11 +202,8 @@ class Reranker(HeadReranker):
 
     @abstractmethod
     def score(self, pairs: Sequence[Pair]) -> list[float]:
-        """One score for each pair, in the same order; higher is more relevant.
-
-        The score of a pair must not depend on the other pairs. A score that is not a number puts
-        its row at the end of the head.
-        """
+        """One score for each pair, in the same order; higher is more relevant. It must not depend
+        on the other pairs. A score that is not a number puts its row at the end of the head."""
 
     def windows(self, pair: Pair) -> list[str]:
         """The text of `pair` in parts that the model reads without a cut."""
@@ -224,12 +211,10 @@ class Reranker(HeadReranker):
 
     @property
     def fingerprint(self) -> str:
-        """A hash that names the scores in the cache: equal fingerprints mean equal scores.
-
-        The default covers the source of the class and its own arguments. A model from a file must
-        add what the file holds.
-        """
-        general = {each.name for each in Reranker.__dataclass_fields__.values()}
+        """A hash that names the scores in the cache: equal fingerprints mean equal scores. The
+        default covers the source of the class and its own arguments; a model from a file must add
+        what the file holds."""
+        general = Reranker.__dataclass_fields__
         own = {
             name: repr(value) for name, value in self._arguments().items() if name not in general
         }
@@ -237,13 +222,11 @@ class Reranker(HeadReranker):
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """Cumulative counts of the stage and its bound copies.
-
-        The model's own counts; `windows` scored; `batches` of `pairs_scored`, the `largest_batch`,
-        `failed_batches` and the requests in them (`gathered_requests`); with a cache `cache_hits`
-        and `cache_misses`; rows with `missing_text`, which are scored as the empty text; rows that
-        are `unscored` because their score is not a number; `seconds` in the model.
-        """
+        """Cumulative counts of the stage and its bound copies: the model's own; `windows` scored;
+        `batches` of `pairs_scored`, the `largest_batch`, `failed_batches` and the requests in them
+        (`gathered_requests`); with a cache `cache_hits` and `cache_misses`; rows with
+        `missing_text`, which count as empty, and `unscored` ones, whose score is not a number;
+        `seconds` in the model."""
         counts: Counter[str] = Counter({**self.count(), **self._counts()})
         for cache in self._caches.values():
             counts.update(cache.lookups)
@@ -254,17 +237,14 @@ class Reranker(HeadReranker):
         return {**counts, "seconds": round(self._queue.seconds, 3)}
 
     def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
-        """See `HeadReranker`."""
         docnos = map(str, head["docno"].tolist())
         scores = self._cached_scores(list(zip(head["query"].tolist(), docnos, texts, strict=True)))
         self._counts.add(missing_text=texts.count(""), unscored=sum(map(math.isnan, scores)))
         return scores
 
     def score_pairs(self, pairs: Sequence[Pair]) -> list[float]:
-        """The scores of `pairs`, in batches shared with other threads and without the cache.
-
-        A long text scores as its best window if `long_documents` says so.
-        """
+        """The scores of `pairs`, in batches shared with other threads and without the cache. A long
+        text scores as its best window if `long_documents` says so."""
         if not pairs:
             return []
         if not self.shares_batches:
@@ -274,8 +254,7 @@ class Reranker(HeadReranker):
         try:
             with queue.changed:
                 waiting.append(request)
-                while queue.busy and not request.done():
-                    queue.changed.wait()
+                queue.changed.wait_for(lambda: request.done() or not queue.busy)
                 if not request.done():
                     queue.busy = True
                     requests = list(waiting)
@@ -292,7 +271,7 @@ class Reranker(HeadReranker):
     def _score_requests(self, requests: Sequence[_Request]) -> None:
         """Score requests in one batch, or one by one if that fails, and let others compute."""
         try:
-            if not self._answer(requests, len(requests) == 1):
+            if not self._answer(requests):
                 for request in requests:
                     self._answer([request])
         finally:
@@ -300,20 +279,20 @@ class Reranker(HeadReranker):
             left = [request for request in requests if not request.done()]
             self._counts.add(gathered_requests=len(requests) - len(left))
             with self._queue.changed:
-                self._queue.waiting[self._by_windows].extendleft(reversed(left))
+                self._queue.waiting[self._by_windows][:0] = left
                 self._queue.busy = False
                 self._queue.changed.notify_all()
 
-    def _answer(self, requests: Sequence[_Request], alone: bool = True) -> bool:
+    def _answer(self, requests: Sequence[_Request]) -> bool:
         """Score requests in one batch. Returns whether all are answered: an error answers a request
         that is alone."""
         try:
             pairs = [pair for request in requests for pair in request.pairs]
             scores = iter(self._score_batch(pairs))
         except Exception as error:
-            if alone:
+            if len(requests) == 1:
                 requests[0].set_exception(error)
-            return alone
+            return len(requests) == 1
         for request in requests:
             request.set_result(list(islice(scores, len(request.pairs))))
         return True
@@ -325,7 +304,7 @@ class Reranker(HeadReranker):
             scores = (self._best_windows if self._by_windows else self._checked)(different)
             failed = False
         finally:
-            with self._queue.timing:
+            with self._queue.changed:
                 self._queue.seconds += time.perf_counter() - started
             self._counts.add(batches=1, pairs_scored=len(different), failed_batches=failed)
             self._counts.raise_to("largest_batch", len(different))
@@ -368,10 +347,8 @@ class Reranker(HeadReranker):
             (query, docno, text): (kind, query, docno, text_hash(text))
             for query, docno, text in rows
         }
-        found = zip(keys, cache.get(list(keys.values())), strict=True)
-        scores: dict[tuple[str, str, str], float] = {
-            row: score for row, score in found if score is not None
-        }
+        values = zip(keys, cache.get(list(keys.values())), strict=True)
+        scores: dict[Any, float] = {row: score for row, score in values if score is not None}
         missing = [row for row in keys if row not in scores]
         for start in range(0, len(missing), _WRITTEN_EVERY):
             part = missing[start : start + _WRITTEN_EVERY]
@@ -388,7 +365,7 @@ class Reranker(HeadReranker):
     def _by_windows(self) -> bool:
         if self.long_documents:
             return self.long_documents == "max_passage"
-        whole_documents = self.collection is not None and self.collection.whole_documents
+        whole_documents = bool(self.collection and self.collection.whole_documents)
         return whole_documents and self._has_windows
 
     def _source(self) -> str:
@@ -407,22 +384,18 @@ class NeuralReranker(Reranker):
     """A re-ranker by a checkpoint that runs in this process.
 
     Constructing one reads nothing. `fingerprint` reads the configuration and the tokenizer; the
-    first score loads the weights.
+    first score loads the weights. `InputError` if the checkpoint cannot be loaded, is of another
+    kind, or does not fit into memory. A subclass has `_inputs`, whose `encode` gives for each pair
+    a named tuple of its token `ids` and of what the counts add, and `_network` with `_logits`.
 
     Args:
         model: A checkpoint: its name on the Hugging Face hub, or a folder.
         revision: Branch, tag or commit of a checkpoint on the hub.
-        device: `cpu`, `cuda` or `cuda:1`. The default is the first GPU, or the CPU without one.
-        dtype: `float32` or `bfloat16`. The default is float32 on a CPU and bfloat16 on a GPU that
-            computes in it.
+        device, dtype: See `soundingline.pipelines.models.choose_device` and `choose_dtype`.
         batch_tokens: Tokens of a batch, padding included. The default depends on the device
             (`busy_tokens`).
         max_length: Tokens that hold a query and a text; longer texts are cut. The default is the
             length for which the checkpoint was made.
-
-    Raises:
-        InputError: If the checkpoint cannot be loaded, is of another kind, or does not fit into
-            memory.
     """
 
     model: str = field(default="", kw_only=False)
@@ -439,13 +412,36 @@ class NeuralReranker(Reranker):
         super().__post_init__()
         self.placement = Placement(self.device, self.dtype, self.batch_tokens, self.busy_tokens)
 
-    @property
-    def _checkpoint(self) -> Checkpoint:
+    def score(self, pairs: Sequence[Pair]) -> list[float]:
+        inputs = self._inputs.encode(pairs)
+        self.count.add(
+            **{name: sum(getattr(each, name) for each in inputs) for name in self.counted}
+        )
+        lengths = [len(each.ids) for each in inputs]
+        return in_batches(self._batch_scores, inputs, lengths, self.placement.batch_tokens)
+
+    def windows(self, pair: Pair) -> list[str]:
+        """The document in parts that each fit and do not overlap, cut between words if possible;
+        all of it if it fits."""
+        return self._inputs.windows(pair)  # type: ignore[no-any-return]
+
+    def _batch_scores(self, inputs: Sequence[Any]) -> list[float]:
+        network, tokens = self._network, sum(len(each.ids) for each in inputs)
+        with (
+            import_optional("torch").inference_mode(),
+            within_memory(self.placement.device, f"a batch of {tokens} tokens"),
+        ):
+            scores: list[float] = self._logits(network, inputs).tolist()
+        return scores
+
+    def _logits(self, network: Any, inputs: Sequence[Any]) -> "Tensor":
+        """The scores of one batch, in float32: bfloat16 would round unlike documents to the same
+        score."""
         raise NotImplementedError
 
-    @property
-    def _config(self) -> Any:
-        return self._checkpoint.config
+    _checkpoint: ClassVar[Any]
+    _inputs: ClassVar[Any]
+    _network: ClassVar[Any]
 
     @shared_property
     def _tokenizer(self) -> Any:
@@ -454,19 +450,19 @@ class NeuralReranker(Reranker):
     @property
     def _limit(self) -> int:
         """`max_length`, or else the length for which the checkpoint was made."""
-        return self.max_length or own_length(self._config, self._tokenizer.model_max_length)
+        own = self._tokenizer.model_max_length
+        return self.max_length or own_length(self._checkpoint.config, own)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RerankHead(HeadReranker):
     """Any PyTerrier re-ranker on the best `depth` rows of each query (by default on all); the other
-    rows stay below them. Columns and `InputError`s are those of `HeadReranker`.
+    rows stay below them. Columns, `texts` and `InputError`s are those of `HeadReranker`.
 
     Args:
         stage: The re-ranker. Its input has the columns `qid`, `query`, `docno`, `text`, `score`,
             `rank` and all others of the ranking. A row that it leaves out is put at the head's end.
         depth: Rows of each query to score; None for all.
-        texts: See `HeadReranker`.
 
     Example:
         >>> shortest = pt.apply.doc_score(lambda row: -len(row["text"]))
@@ -482,7 +478,6 @@ class RerankHead(HeadReranker):
             super().__post_init__()
 
     def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
-        """See `HeadReranker`."""
         # Rows by a key of our own: docnos may repeat, and the stage may change order and columns.
         keys = [str(row) for row in range(len(head))]
         rows = head.assign(docno=keys, text=texts)
@@ -495,19 +490,13 @@ class RerankHead(HeadReranker):
 
 
 def split_head(frame: pd.DataFrame, depth: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The best `depth` rows of each query, and the other rows.
-
-    Both parts keep the columns of `frame` and come query by query (in the order of their first
-    rows), best first; rows of equal rank or score keep their order.
-
-    Args:
-        frame: A ranking with `qid` and `rank` (from 0), or `score` if it has no `rank`.
-        depth: Rows of each query, at least 1.
-    """
-    check_int("depth", depth)
+    """The best `depth` rows of each query, and the other rows, by `rank`, or by `score` without it.
+    Both parts come query by query (in the order of their first rows), best first; rows of equal
+    rank or score keep their order."""
     queries = pd.factorize(frame["qid"])[0]
     # lexsort is stable, and puts what is not a number last.
-    order = np.lexsort((_worst_last(frame), queries))
+    by = frame["rank"] if "rank" in frame.columns else -frame["score"].astype(float)
+    order = np.lexsort((by.to_numpy(dtype=float), queries))
     queries = queries[order]
     in_head = np.arange(len(order)) - np.searchsorted(queries, queries) < depth
     return frame.iloc[order[in_head]], frame.iloc[order[~in_head]]
@@ -525,42 +514,27 @@ def merge_head_and_tail(head: pd.DataFrame, tail: pd.DataFrame) -> pd.DataFrame:
     rows = pd.concat([head, tail], ignore_index=True) if len(tail) else head
     queries = pd.factorize(rows["qid"])[0]
     scores = rows["score"].to_numpy(dtype=float)
-    part = np.where(np.isnan(scores), 1, 0)
+    part = np.where(np.isnan(scores), 1, 0)  # 0: has a new score
     part[len(head) :] = 2
     order = np.lexsort((np.where(part == 0, -scores, 0.0), part, queries))
-    queries, part = queries[order], part[order]
+    queries, part, scores = queries[order], part[order], scores[order]
     first = np.searchsorted(queries, queries)
-    ranking = rows.iloc[order].reset_index(drop=True)
-    return ranking.assign(
-        score=_falling(scores[order], part, first),
-        rank=np.arange(len(order)) - first + pt.model.FIRST_RANK,
-    )
-
-
-def _worst_last(frame: pd.DataFrame) -> NDArray[np.float64]:
-    if "rank" in frame.columns:
-        ranks: NDArray[np.float64] = frame["rank"].to_numpy(dtype=float)
-        return ranks
-    return -frame["score"].to_numpy(dtype=float)
-
-
-def _falling(
-    scores: NDArray[np.float64], part: NDArray[np.intp], first: NDArray[np.intp]
-) -> NDArray[np.float64]:
-    """The scores of rows in their final order. `part` is 0 where a row has a new score; `first` is
-    where each row's query begins."""
-    bounded = np.clip(scores, -_LARGEST, _LARGEST)
-    below = part > 0
-    if not below.any():
-        return bounded
+    bounded, below = np.clip(scores, -_LARGEST, _LARGEST), part > 0
     moves = below.copy()
-    moves[1:] &= (part[1:] != part[:-1]) | (first[1:] != first[:-1]) | (scores[1:] != scores[:-1])
+    moves[1:] &= (np.diff(part) != 0) | (np.diff(first) != 0) | (scores[1:] != scores[:-1])
     steps_below = np.cumsum(moves)
     steps_below -= steps_below[first] - moves[first]
     scored = np.bincount(first[~below], minlength=len(first))[first]
     worst = np.where(scored > 0, bounded[first + np.maximum(scored, 1) - 1], 0.0)
     step = np.maximum(1.0, _FEWEST_STEPS * np.spacing(np.abs(worst).astype(np.float32)))
-    return np.where(below, worst - step * steps_below, bounded)
+    return (
+        rows.iloc[order]
+        .reset_index(drop=True)
+        .assign(
+            score=np.where(below, worst - step * steps_below, bounded),
+            rank=np.arange(len(order)) - first + pt.model.FIRST_RANK,
+        )
+    )
 
 
 @lru_cache(maxsize=16)

@@ -1,14 +1,11 @@
 """The tool-calling agent with many questions, many strange calls, and twice."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
 import random
 import threading
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from support.llm_model import ANSWER, ScriptedModel, calling, saying, search, used
@@ -19,7 +16,6 @@ from soundingline.agents.base import Budget
 from soundingline.agents.chat import ChatAgent
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.llm import ToolCall, Turn
-from soundingline.toolkit.llm.errors import ServerGone
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.search import RankedBrowsing, TopK
@@ -33,23 +29,11 @@ CORPUS = {
 }
 BACKEND = WordBackend({docid: each.text for docid, each in CORPUS.items()})
 STORE = store_of(CORPUS)
-# Questions of a hundred strange calls each.
-STRANGE = cases(50, 10)
-# Sessions, and calls that each of them serves.
-INTERFACES = {
-    "ranked browsing": (
-        lambda: RankedBrowsing().open(BACKEND, STORE),
-        [
-            ("search", {"reason": "", "query": "mill"}),
-            ("read_search_results", {"reason": "", "search_id": "s1", "offset": 2, "limit": None}),
-            ("read_document", {"reason": "", "docid": "d7", "offset": None, "limit": 3}),
-        ],
-    ),
-    "top k": (
-        lambda: TopK(get_document=True).open(BACKEND, STORE),
-        [("search", {"query": "mill"}), ("get_document", {"docid": "d7"})],
-    ),
-}
+STRANGE = cases(50, 10)  # questions of a hundred strange calls each
+
+
+def session(interface=RankedBrowsing, **settings):
+    return interface(**settings).open(BACKEND, STORE)
 
 
 def own_question(messages, settings):
@@ -62,13 +46,14 @@ def own_question(messages, settings):
     return saying(ANSWER.replace("Torvald Brekke", asked), usage=used(400, 20, 300))
 
 
-def run_rollouts(topics, model, **arguments):
-    agent = ChatAgent(model=model, **arguments)
+def run_rollouts(count, choose=own_question, **arguments):
+    agent = ChatAgent(model=ScriptedModel(choose=choose), **arguments)
 
     async def together():
-        return await asyncio.gather(
-            *(agent.run(topic, RankedBrowsing().open(BACKEND, STORE)) for topic in topics)
-        )
+        topics = [Topic(f"q{n}", f"mill {n}") for n in range(count)]
+        trajectories = await asyncio.gather(*(agent.run(topic, session()) for topic in topics))
+        assert len(asyncio.all_tasks()) == 1
+        return trajectories
 
     return asyncio.run(together())
 
@@ -80,67 +65,46 @@ def without_times(trajectory):
     return dump_trajectory(replace(trajectory, started="", seconds=0.0, calls=calls, usage=usage))
 
 
-def test_sixty_four_questions_at_once_keep_apart():
-    topics = [Topic(f"q{n}", f"mill {n}") for n in range(64)]
-    trajectories = run_rollouts(topics, ScriptedModel(choose=own_question))
-    for topic, trajectory in zip(topics, trajectories, strict=True):
+def test_sixty_four_questions_at_once_keep_apart_twice_and_leave_nothing_behind():
+    before = set(threading.enumerate())
+    first, second = (run_rollouts(64, budget=Budget(seconds=60)) for _ in range(2))
+    for number, trajectory in enumerate(first):
         assert trajectory.status == "completed", trajectory.traceback
-        assert trajectory.answer.exact == topic.text
+        assert trajectory.answer.exact == f"mill {number}"
         assert [each.arguments["query"] for each in trajectory.calls] == [
-            f"{topic.text} {turn} {n}" for turn in range(3) for n in range(turn + 1)
+            f"mill {number} {turn} {n}" for turn in range(3) for n in range(turn + 1)
         ]
         assert trajectory.usage["agent_calls"] == 4
-
-
-def test_a_second_run_gives_the_same_bytes():
-    topics = [Topic(f"q{n}", f"mill {n}") for n in range(32)]
-    first, second = (
-        [without_times(each) for each in run_rollouts(topics, ScriptedModel(choose=own_question))]
-        for _ in range(2)
-    )
-    assert first == second
-    assert len(set(first)) == len(topics)
-
-
-def test_one_question_that_fails_leaves_the_others_alone():
-    def choose(messages, settings):
-        if messages[1]["content"].endswith("7"):
-            raise ServerGone("gone")
-        return own_question(messages, settings)
-
-    topics = [Topic(f"q{n}", f"mill {n}") for n in range(20)]
-    statuses = [each.status for each in run_rollouts(topics, ScriptedModel(choose=choose))]
-    assert statuses.count("failed") == 2 and statuses.count("completed") == 18
+    assert [*map(without_times, first)] == [*map(without_times, second)]
+    gc.collect()
+    assert set(threading.enumerate()) <= before
 
 
 def test_an_answer_is_read_while_the_event_loop_goes_on(monkeypatch):
-    session = RankedBrowsing().open(BACKEND, STORE)
-    read, reading, go_on = session.answer, threading.Event(), threading.Event()
+    tool = session()
+    read, reading, go_on = tool.answer, threading.Event(), threading.Event()
 
     def slow(text):
         reading.set()
-        assert go_on.wait(timeout=10), "the event loop stood still"
+        assert go_on.wait(timeout=10), "the event loop stopped"
         return read(text)
 
     async def question():
         agent = ChatAgent(model=ScriptedModel(choose=own_question))
-        task = asyncio.create_task(agent.run(Topic("q", "mill 7"), session))
+        task = asyncio.create_task(agent.run(Topic("q", "mill 7"), tool))
         while not reading.is_set():
             await asyncio.sleep(0.001)
         go_on.set()
         return await task
 
-    monkeypatch.setattr(session, "answer", slow)
+    monkeypatch.setattr(tool, "answer", slow)
     trajectory = asyncio.run(question())
-    assert trajectory.status == "completed", trajectory.traceback
-    assert trajectory.answer.exact == "mill 7"
+    assert trajectory.answer.exact == "mill 7", trajectory.traceback
 
 
 def test_a_runs_cap_ends_all_questions_that_are_under_way():
     ledger = Ledger(cap=0.0008)
-    topics = [Topic(f"q{n}", f"mill {n}") for n in range(16)]
-    model = ScriptedModel(choose=own_question)
-    ended = run_rollouts(topics, model, ledger=ledger, price=Price(input=1.0, output=1.0))
+    ended = run_rollouts(16, ledger=ledger, price=Price(input=1.0, output=1.0))
     assert {each.status for each in ended} == {"out_of_money"}
     assert 0 < ledger.total.dollars <= 0.0008 + 16 * 300e-6
 
@@ -148,38 +112,18 @@ def test_a_runs_cap_ends_all_questions_that_are_under_way():
 NAMES = ("search", "read_search_results", "read_document", "get_document", "", "Search", "\ud800")
 KEYS = ("reason", "query", "search_id", "docid", "offset", "limit", "extra", "", "é\u202e")
 TEXTS = (
-    "mill",
-    "",
-    " ",
-    "s1",
-    "s999",
-    "d1",
-    "d1%p2",
-    "d1%p99999999999999",
-    "\x00",
-    "\ud800\udc00",
-    "\udfff",
-    "日本語 mill",
-    "🏭" * 50,
-    "x" * 20_000,
-    "mill " * 3_000,
-    '{"query": "mill"}',
-    "%s %(a)s {0} {question}",
+    *("mill", "", " ", "s1", "s999", "d1", "d1%p2", "d1%p99999999999999", "\x00"),
+    *("\ud800\udc00", "\udfff", "日本語 mill", "🏭" * 50, "x" * 20_000, "mill " * 3_000),
+    *('{"query": "mill"}', "%s %(a)s {0} {question}"),
 )
+VALUES = (0, 1, -1, 5, 10**18, 2**63, 10**200, 0.5, -0.0, 1e308, None, True, False, [], {})
+JUNK = ("[" * 50_000, "NaN", '{"offset": 1e999}', "9" * 6_000, '{"a":' * 2_000, "\ud83d")
 
 
 def value(draw, depth=0):
     kind = draw.randrange(9 if depth < 3 else 7)
-    if kind < 3:
-        return draw.choice(TEXTS)
-    if kind == 3:
-        return draw.choice([0, 1, -1, 5, 10**18, 2**63, 10**200])
-    if kind == 4:
-        return draw.choice([0.5, 1.0, -0.0, 1e308])
-    if kind == 5:
-        return draw.choice([None, True, False])
-    if kind == 6:
-        return draw.choice([[], {}])
+    if kind < 7:
+        return draw.choice(TEXTS if kind < 3 else VALUES)
     if kind == 7:
         return [value(draw, depth + 1) for _ in range(draw.randrange(4))]
     return {draw.choice(KEYS): value(draw, depth + 1) for _ in range(draw.randrange(4))}
@@ -201,81 +145,60 @@ def strange_call(draw, identifier, right):
     text = json.dumps(arguments, ensure_ascii=draw.random() < 0.5)
     if draw.random() < 0.15:
         text = text[: draw.randrange(len(text) + 1)]
-    if draw.random() < 0.03:
-        junk = ["[" * 50_000, "NaN", '{"offset": 1e999}', "9" * 6_000, '{"a":' * 2_000, "\ud83d"]
-        text = draw.choice(junk)
-    return ToolCall(identifier, name, text)
+    return ToolCall(identifier, name, draw.choice(JUNK) if draw.random() < 0.03 else text)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("interface", INTERFACES)
-def test_thousands_of_strange_calls_end_in_results_or_tool_errors(interface):
-    session, right = INTERFACES[interface]
+class Plain(ScriptedModel):
+    """Copies no request, which a surrogate would break."""
+
+    async def respond(self, messages, tools=(), settings=None):
+        return self._choose(messages, settings)
+
+
+@pytest.mark.parametrize(
+    ("tool", "right"),
+    [
+        (
+            {},
+            [
+                ("search", {"reason": "", "query": "mill"}),
+                (
+                    "read_search_results",
+                    {"reason": "", "search_id": "s1", "offset": 2, "limit": None},
+                ),
+                ("read_document", {"reason": "", "docid": "d7", "offset": None, "limit": 3}),
+            ],
+        ),
+        (
+            {"interface": TopK, "get_document": True},
+            [("search", {"query": "mill"}), ("get_document", {"docid": "d7"})],
+        ),
+    ],
+    ids=["ranked browsing", "top k"],
+)
+def test_thousands_of_strange_calls_end_in_results_or_tool_errors(tool, right):
     draw = random.Random(4)
-    made = []
 
     def choose(messages, settings):
         turn = sum(message["role"] == "assistant" for message in messages)
         if turn == 25:
             return saying()
-        calls = [strange_call(draw, f"c{turn}-{n}", right) for n in range(4)]
-        made.extend(calls)
-        return Turn(tool_calls=tuple(calls), reasoning=draw.choice(TEXTS))
+        calls = tuple(strange_call(draw, f"c{turn}-{n}", right) for n in range(4))
+        return Turn(tool_calls=calls, reasoning=draw.choice(TEXTS))
 
-    agent = ChatAgent(model=_Plain(choose))
-    served = errors = 0
+    agent = ChatAgent(model=Plain(choose=choose))
+    errors = 0
     for number in range(STRANGE):
         topic = Topic(f"q{number}", "Which mill?")
-        trajectory = asyncio.run(agent.run(topic, session()))
+        trajectory = asyncio.run(agent.run(topic, session(**tool)))
         assert trajectory.status == "completed", trajectory.traceback
         assert len(trajectory.calls) == 100
         results = [m for m in trajectory.messages if m["role"] == "tool"]
         assert [m["content"] for m in results] == [each.output for each in trajectory.calls]
         assert from_record(json.loads(dump_trajectory(trajectory))).qid == trajectory.qid
         errors += sum(bool(each.error) for each in trajectory.calls)
-        served += sum(not each.error for each in trajectory.calls)
-    assert len(made) == errors + served == 100 * STRANGE
     # Neither half is empty, or nothing was tried.
-    assert served > 10 * STRANGE and errors > 40 * STRANGE
-
-
-class _Plain:
-    """As `ScriptedModel`, without the copy of each request, which a surrogate would break."""
-
-    name = "plain"
-
-    def __init__(self, choose: Any) -> None:
-        self._choose = choose
-
-    def ready(self):
-        pass
-
-    async def respond(self, messages, tools=(), settings=None):
-        turn = self._choose(messages, settings)
-        return turn
-
-    async def close(self):
-        pass
-
-
-def test_questions_leave_no_task_and_no_thread_behind():
-    topics = [Topic(f"q{n}", f"mill {n}") for n in range(100)]
-    agent = ChatAgent(model=ScriptedModel(choose=own_question), budget=Budget(seconds=60))
-    before = set(threading.enumerate())
-
-    async def together():
-        places = asyncio.Semaphore(16)
-
-        async def one(topic):
-            async with places:
-                await agent.run(topic, RankedBrowsing().open(BACKEND, STORE))
-
-        await asyncio.gather(*(one(topic) for topic in topics))
-        return len(asyncio.all_tasks())
-
-    assert asyncio.run(together()) == 1
-    gc.collect()
-    assert set(threading.enumerate()) <= before
+    assert 40 * STRANGE < errors < 90 * STRANGE
 
 
 def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it():
@@ -286,13 +209,10 @@ def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it():
             await asyncio.sleep(30)
         finally:
             ended.append("request")
-        return saying()
 
     async def cancelled():
         agent = ChatAgent(model=ScriptedModel(stall), budget=Budget(seconds=60))
-        task = asyncio.create_task(
-            agent.run(Topic("q", "mill?"), RankedBrowsing().open(BACKEND, STORE))
-        )
+        task = asyncio.create_task(agent.run(Topic("q", "mill?"), session()))
         await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,23 +1,17 @@
 """The agent without a language model: clues, types of answers, votes, and questions."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
 import os
-import re
 import subprocess
 import sys
-import time
-from collections import Counter
-from collections.abc import Mapping
 
 import pytest
 from support.search import WordBackend, store_of
 
 from soundingline.agents.keyword import KeywordAgent
-from soundingline.agents.keyword.answers import answer_type, candidates, count_votes
+from soundingline.agents.keyword.answers import FINDERS, answer_type, count_votes
 from soundingline.agents.keyword.clues import (
     Clue,
     Rarity,
@@ -29,7 +23,7 @@ from soundingline.agents.keyword.clues import (
     words,
 )
 from soundingline.agents.keyword.evidence import Reader
-from soundingline.toolkit.data import Document, Hit, SearchResult, Topic
+from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import RankedBrowsing, TopK
 
@@ -38,139 +32,98 @@ from soundingline.toolkit.search import RankedBrowsing, TopK
 SPELLING = Rarity()
 
 
-def clue(text, weight=0.5, kind="word"):
-    return Clue(text, stem(text), kind, weight)
-
-
 @pytest.mark.parametrize(
-    ("left", "right"),
+    ("left", "right", "equal"),
     [
-        ("founded", "founding"),
-        ("Founded", "found"),
-        ("countries", "country"),
-        ("assassinated", "assassinate"),
-        ("Lincoln's", "Lincoln"),
-        ("Lincoln’s", "lincoln"),
-        ("stopped", "stopping"),
-        ("populations", "population"),
+        ("founded", "founding", True),
+        ("Founded", "found", True),
+        ("countries", "country", True),
+        ("assassinated", "assassinate", True),
+        ("Lincoln's", "Lincoln", True),
+        ("Lincoln’s", "lincoln", True),
+        ("stopped", "stopping", True),
+        ("populations", "population", True),
+        ("bus", "bee", False),
+        ("red", "reed", False),
+        ("1832", "1833", False),
     ],
 )
-def test_forms_of_a_word_share_a_stem(left, right):
-    assert stem(left) == stem(right)
+def test_forms_of_a_word_share_a_stem_and_different_words_do_not(left, right, equal):
+    assert (stem(left) == stem(right)) == equal
 
 
-@pytest.mark.parametrize(("left", "right"), [("bus", "bee"), ("red", "reed"), ("1832", "1833")])
-def test_different_words_keep_different_stems(left, right):
-    assert stem(left) != stem(right)
-
-
-def test_words_keep_numbers_names_and_apostrophes_whole():
+def test_words_keep_numbers_names_and_apostrophes_whole_and_some_are_content():
     text = "Jean-Luc O'Brien paid $1,234.50 in 1871; 3rd time."
     assert words(text) == ["Jean-Luc", "O'Brien", "paid", "1,234.50", "in", "1871", "3rd", "time"]
+    assert [*filter(is_content, ["The", "which", "x", "7", "swan"])] == ["7", "swan"]
 
 
-def test_single_letters_and_function_words_say_nothing_but_single_digits_do():
-    assert [word for word in ["The", "which", "x", "7", "swan"] if is_content(word)] == [
-        "7",
-        "swan",
-    ]
-
-
-def test_rarity_from_the_index_is_lucenes_idf_relative_to_one_document():
+def test_rarity_is_lucenes_idf_relative_to_one_document_or_read_from_the_spelling():
     frequencies = {"swan": 1, "water": 50, "common": 100}
     rarity = Rarity(lambda word: frequencies.get(word, 0), 100)
-    assert rarity("swan") == 1.0
-    expected = math.log(1 + 50.5 / 50.5) / math.log(1 + 99.5 / 1.5)
-    assert rarity("water") == pytest.approx(expected)
+    assert rarity("swan") == 1.0 and rarity("unknown") == 0.0
+    assert rarity("water") == pytest.approx(math.log(1 + 50.5 / 50.5) / math.log(1 + 99.5 / 1.5))
     assert 0 < rarity("common") < rarity("water")
-
-
-def test_a_word_that_no_document_has_tells_nothing():
-    assert Rarity(lambda word: 0, 100)("swan") == 0.0
-
-
-def test_rarity_by_spelling_ranks_marked_and_long_words_higher():
-    assert SPELLING("1871") > SPELLING("swan")
-    assert SPELLING("Swan") > SPELLING("swan")
-    assert SPELLING("embroidery") > SPELLING("cat")
-    assert SPELLING("the") == 0.0
+    assert SPELLING("1871") > SPELLING("swan") < SPELLING("Swan")
+    assert SPELLING("embroidery") > SPELLING("cat") > SPELLING("the") == 0.0
 
 
 @pytest.mark.parametrize(
     "arguments",
     [{"documents": 5}, {"document_frequency": len}, {"document_frequency": len, "documents": 0}],
 )
-def test_half_given_or_impossible_statistics_are_refused(arguments):
+def test_statistics_that_are_incomplete_or_impossible_are_refused(arguments):
     with pytest.raises(InputError, match="documents"):
-        Rarity(**arguments)  # type: ignore[arg-type]
+        Rarity(**arguments)
 
 
-def test_quotations_numbers_and_names_are_told_from_plain_words():
-    question = 'Who wrote "night crawler" with Ada Lovelace in 1842 about engines?'
-    kinds = {found.text: found.kind for found in find_clues(question, SPELLING)}
-    assert kinds == {
-        "wrote": "word",
-        "night": "quoted",
-        "crawler": "quoted",
-        "Ada": "name",
-        "Lovelace": "name",
-        "1842": "number",
-        "engines": "word",
-    }
+@pytest.mark.parametrize(
+    ("question", "kinds"),
+    [
+        (
+            'Who wrote "night crawler" with Ada Lovelace in 1842?',
+            "wrote word night quoted crawler quoted Ada name Lovelace name 1842 number",
+        ),
+        # A capital at the start of a sentence makes no name.
+        (
+            "Turtles lay eggs. Penguins swim where Romans fought?",
+            "Turtles word lay word eggs word Penguins word swim word Romans name fought word",
+        ),
+        # An apostrophe opens no quotation.
+        (
+            "What was Grant's rank before the soldiers' revolt?",
+            "Grant's name rank word soldiers word revolt word",
+        ),
+        ("Which city founded cities near the city?", "city word founded word near word"),
+        ("Who is it and why?", ""),
+    ],
+)
+def test_quotations_numbers_and_names_are_distinguished_from_plain_words(question, kinds):
+    clues = find_clues(question, SPELLING)
+    assert " ".join(f"{clue.text} {clue.kind}" for clue in clues) == kinds
 
 
-def test_a_capital_at_the_start_of_a_sentence_makes_no_name():
-    question = "Turtles lay eggs. Penguins swim where Romans fought?"
-    kinds = {found.text: found.kind for found in find_clues(question, SPELLING)}
-    assert (kinds["Turtles"], kinds["Penguins"], kinds["Romans"]) == ("word", "word", "name")
-
-
-def test_an_apostrophe_opens_no_quotation():
-    question = "What was Grant's rank before the soldiers' revolt?"
-    assert all(found.kind != "quoted" for found in find_clues(question, SPELLING))
-
-
-def test_a_repeated_word_is_one_clue():
-    found = find_clues("Which city founded cities near the city?", SPELLING)
-    assert [each.text for each in found] == ["city", "founded", "near"]
-
-
-def test_the_first_query_is_the_whole_question_and_no_two_are_alike():
+def test_queries_are_the_whole_question_its_names_and_its_rarest_words():
     question = (
         "A painter born in Lyon moved to Oslo, where she founded a school for weavers; "
         "the school burnt in 1911. What was her name?"
     )
-    queries = make_queries(find_clues(question, SPELLING), limit=10, terms=24)
+    clues = find_clues(question, SPELLING)
+    queries = make_queries(clues, limit=10, terms=24)
     assert queries[0].text.split()[:4] == ["painter", "born", "Lyon", "moved"]
     assert "Lyon Oslo 1911" in [query.text for query in queries]
-    sets = [frozenset(query.text.split()) for query in queries]
-    assert len(sets) == len(set(sets)) == 3
+    assert len({frozenset(query.text.split()) for query in queries}) == len(queries) == 3
     assert all(query.reason for query in queries)
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3])
-def test_queries_keep_to_their_number_and_length(limit):
-    question = "In 1871 Ada Brekke built a mill of stone beside the river near a wooden bridge."
-    queries = make_queries(find_clues(question, SPELLING), limit=limit, terms=5)
-    assert len(queries) == limit
-    assert all(len(query.text.split()) <= 5 for query in queries)
-
-
-def test_a_question_without_content_has_no_query():
-    assert find_clues("Who is it and why?", SPELLING) == []
+    for limit in (1, 2, 3):
+        few = make_queries(clues, limit=limit, terms=5)
+        assert len(few) == limit and all(len(query.text.split()) <= 5 for query in few)
     assert make_queries([], limit=5, terms=5) == []
-
-
-def test_the_heaviest_clues_stay_in_the_order_of_the_question():
-    clues = [clue("a1", 0.2), clue("b1", 0.9), clue("c1", 0.5), clue("d1", 0.9)]
-    assert [found.text for found in heaviest(clues, 3)] == ["b1", "c1", "d1"]
+    weights = {"a1": 0.2, "b1": 0.9, "c1": 0.5, "d1": 0.9}
+    clues = [Clue(text, text, "word", weight) for text, weight in weights.items()]
+    assert [clue.text for clue in heaviest(clues, 3)] == ["b1", "c1", "d1"]
 
 
 # Candidates and votes.
-
-
-def found(kind, text):
-    return [candidate.text for candidate in candidates(kind, text)]
 
 
 @pytest.mark.parametrize(
@@ -199,140 +152,115 @@ def test_the_question_word_gives_the_kind(question, kind):
     assert answer_type(question).kind == kind
 
 
-def test_the_alternatives_of_a_choice_are_read():
-    assert answer_type("Is the swan black or white?").options == ("black", "white")
-
-
 @pytest.mark.parametrize(
     ("kind", "text", "wanted"),
     [
-        (
-            "date",
-            "Born September 22, 1791, he died on 25 August 1867.",
-            "September 22, 1791 | 25 August 1867",
-        ),
+        ("date", "Born September 22, 1791, died 25 May 1867.", "September 22, 1791 | 25 May 1867"),
         ("date", "It began in April 1793 and ended in 1815.", "April 1793 | 1815"),
         ("date", "Flight 9000 had 120 seats.", ""),
         ("year", "On 25 August 1867 and in the 12th century.", "1867 | 12th century"),
         (
             "number",
-            "They had 1,234 sheep, twenty-five goats and $3.5 million.",
+            "1,234 cows, twenty-five goats, $3.5 million",
             "1,234 | twenty-five | $3.5 million",
         ),
         ("number", "About 12% of B52 crews", "12%"),
         ("number", "nothing to count", ""),
         ("measure", "It is 42 months and 16.5 km long.", "42 months | 16.5 km"),
-        (
-            "name",
-            "In Oslo the Bank of Norway met Jean-Luc Picard in May.",
-            "Oslo | Bank of Norway | Jean-Luc Picard",
-        ),
+        ("name", "In Oslo the Bank of Brel met Jean-Luc in May.", "Oslo | Bank of Brel | Jean-Luc"),
         ("name", "He met Élise Øverland.", "Élise Øverland"),
+        ("place", "Then Faraday moved to Surrey.", "Faraday | Surrey"),
         ("reason", "He left because of the flood, and died.", "the flood, and died"),
         ("phrase", "Young swans are known as cygnets.", "Young | Young swans | cygnets"),
     ],
 )
-def test_candidates_of_each_kind_are_found(kind, text, wanted):
-    assert " | ".join(found(kind, text)) == wanted
-
-
-@pytest.mark.parametrize("kind", ["name", "place", "number", "measure", "date", "year", "phrase"])
-def test_a_candidate_stands_where_it_says(kind):
-    text = "On 3 May 1871 the Duke of York saw 12 young swans in Oslo, near a very old stone mill."
-    all_found = candidates(kind, text)
-    assert all_found
-    for candidate in all_found:
+def test_candidates_of_each_kind_are_read_where_they_are(kind, text, wanted):
+    candidates = list(FINDERS[kind](text))
+    assert " | ".join(candidate.text for candidate in candidates) == wanted
+    for candidate in candidates if kind != "reason" else ():
         assert text[candidate.start :].startswith(candidate.text)
-
-
-def test_a_name_after_a_preposition_fits_a_place_better():
-    weights = {
-        each.text: each.weight for each in candidates("place", "Then Faraday moved to Surrey.")
-    }
-    assert weights["Surrey"] > weights["Faraday"]
+    if kind == "place":
+        assert candidates[1].weight > candidates[0].weight, "after a preposition"
 
 
 CLUES = {"museum": 1.0, "found": 0.5, "tulsa": 0.5}
 
 
-def test_sentences_are_scored_by_coverage_with_the_title_counting_whole():
+def test_sentences_are_scored_by_coverage_with_the_title_and_half_of_the_sentence_before():
     text = "The museum was founded in 1939. It is large. Founding took money."
     first, last = Reader(CLUES).sentences("d1", "Tulsa", text)
-    assert first.score == pytest.approx(2.0 / 2)
-    assert last.score == pytest.approx(1.0 / 2)
-    assert [(found, text[at : at + 6]) for found, at in first.matches] == [
+    assert (first.score, last.score) == (pytest.approx(2.0 / 2), pytest.approx(1.0 / 2))
+    assert [(clue, text[at : at + 6]) for clue, at in first.matches] == [
         ("museum", "museum"),
         ("found", "founde"),
     ]
-
-
-def test_the_sentence_before_counts_half():
     (_, after) = Reader(CLUES).sentences("d1", "", "The museum stands. Founded late.")
     assert after.score == pytest.approx((0.5 + 0.5 * 1.0) / 2)
-
-
-def test_without_clues_no_sentence_speaks():
     assert Reader({}).sentences("d1", "", "The museum stands.") == []
 
 
-def votes(question, clues, *documents, trust=1.0):
+def votes(question, *documents, clues=CLUES, title="", trust=1.0):
     reader = Reader(clues)
     sentences = [
         sentence
         for number, text in enumerate(documents)
-        for sentence in reader.sentences(f"d{number}", "", text)
+        for sentence in reader.sentences(f"d{number}", title, text)
     ]
     trusted = {f"d{number}": trust for number in range(len(documents))}
-    return [vote.text for vote in count_votes(answer_type(question), sentences, clues, trusted)]
+    return count_votes(answer_type(question), sentences, clues, trusted)
 
 
-def test_the_candidate_nearest_to_the_clues_wins():
-    text = "The museum was founded in 1939 after a long quarrel that had begun in the year 1921."
-    assert votes("When was the museum founded?", CLUES, text) == ["1939", "1921"]
+RIGHT, WRONG = "The museum was founded in 1939.", "The museum was founded in 1921."
+WHEN, WAS = "When was the museum founded?", "Was the museum founded in Tulsa?"
 
 
-def test_words_of_the_title_pull_less_than_what_is_asked_about_it():
-    text = "Tulsa Mayor Ann Hill came late. The museum was founded by Waite Phillips, Tulsa Mayor."
-    sentences = Reader(CLUES).sentences("d1", "Tulsa", text)
-    expected = answer_type("Who founded the museum of Tulsa?")
-    best = count_votes(expected, sentences, CLUES, {"d1": 1.0})[0]
-    assert best.text == "Waite Phillips"
-
-
-def test_documents_that_agree_outvote_one_that_repeats_itself():
-    right = "The museum was founded in 1939."
-    wrong = " ".join(["The museum was founded in 1921."] * 3)
-    assert votes("When was the museum founded?", CLUES, wrong, right, right)[0] == "1939"
-
-
-def test_words_of_the_question_are_no_answer():
-    text = "The Museum of Tulsa was founded by Waite Phillips."
-    assert votes("Who founded the Tulsa museum?", CLUES, text) == ["Waite Phillips"]
-
-
-def test_an_untrusted_document_has_no_vote():
-    assert votes("When was the museum founded?", CLUES, "The museum opened in 1939.", trust=0) == []
+@pytest.mark.parametrize(
+    ("question", "documents", "options", "answer"),
+    [
+        # The candidate that is nearest to the clues wins.
+        (
+            WHEN,
+            ["The museum was founded in 1939 after a quarrel that had begun in the year 1921."],
+            *({}, "1939"),
+        ),
+        # Words of the title pull less than the rest of the question.
+        (
+            "Who founded the museum of Tulsa?",
+            ["Tulsa Mayor Ann Hill came. The museum was founded by Waite Phillips, Tulsa Mayor."],
+            *({"title": "Tulsa"}, "Waite Phillips"),
+        ),
+        # Documents that agree outvote one that repeats itself.
+        (WHEN, [" ".join([WRONG] * 3), RIGHT, RIGHT], {}, "1939"),
+        # Words of the question are no answer.
+        (
+            "Who founded the Tulsa museum?",
+            ["The Museum of Tulsa was founded by Waite Phillips."],
+            *({}, "Waite Phillips"),
+        ),
+        (WHEN, [RIGHT], {"trust": 0}, None),
+        (WAS, ["The museum was founded in Tulsa."], {}, "Yes"),
+        (WAS, ["The museum was never founded in Tulsa."], {}, "No"),
+        (WAS, [], {}, None),
+        (
+            "Is the swan black or white?",
+            ["The swan is white. Black coal burns elsewhere in the museum of Oslo."],
+            *({"clues": {"swan": 1.0, "black": 0.5, "white": 0.5}}, "white"),
+        ),
+    ],
+    ids=["near", "title", "agree", "question", "untrusted", "yes", "no", "nothing", "choice"],
+)
+def test_the_answer_with_most_votes(question, documents, options, answer):
+    result = votes(question, *documents, **options)
+    assert (result[0].text if result else None) == answer
 
 
 def test_shares_sum_to_one_and_name_their_documents():
-    sentences = Reader(CLUES).sentences("d1", "", "The museum was founded in 1939, not in 1921.")
-    result = count_votes(answer_type("When was the museum founded?"), sentences, CLUES, {"d1": 0.7})
-    assert sum(vote.share for vote in result) == pytest.approx(1)
-    assert result[0].docids == ("d1",)
-    assert result[0].sentence == "The museum was founded in 1939, not in 1921."
-
-
-def test_yes_no_follows_the_negation_of_the_best_sentence():
-    question = "Was the museum founded in Tulsa?"
-    assert votes(question, CLUES, "The museum was founded in Tulsa.") == ["Yes"]
-    assert votes(question, CLUES, "The museum was never founded in Tulsa.") == ["No"]
-    assert votes(question, CLUES) == []
-
-
-def test_a_choice_is_made_among_what_the_question_offers():
-    clues = {"swan": 1.0, "black": 0.5, "white": 0.5}
-    text = "The swan is white. Black coal burns elsewhere in the museum of Oslo."
-    assert votes("Is the swan black or white?", clues, text)[0] == "white"
+    first, second = votes(WHEN, "The museum was founded in 1939, not in 1921.", trust=0.7)
+    assert first.share + second.share == pytest.approx(1)
+    assert (first.docids, first.sentence) == (
+        ("d0",),
+        "The museum was founded in 1939, not in 1921.",
+    )
 
 
 SCORES = """
@@ -343,7 +271,7 @@ evidence.rank([f"d{number}" for number in range(30)])
 for number in range(30):
     clause = " ".join(list(clues)[number % 7 : number + 9])
     text = f"Brel {clause} harbour {number}. The Slate {clause[:40]} mill slate."
-    evidence.read(f"d{number}", "", text)
+    evidence.add(f"d{number}", "", text)
 print([sentence.score for sentence in evidence.sentences])
 """
 
@@ -381,22 +309,19 @@ CORPUS = {
 TEXTS = {docid: f"{document.title}\n{document.text}" for docid, document in CORPUS.items()}
 
 
-def ranked(**arguments):
-    return RankedBrowsing(**arguments).open(WordBackend(TEXTS), store_of(CORPUS))
-
-
-def top_k(**arguments):
-    return TopK(**arguments).open(WordBackend(TEXTS), store_of(CORPUS))
+def ranked(tool=None):
+    return (tool or RankedBrowsing()).open(WordBackend(TEXTS), store_of(CORPUS))
 
 
 INTERFACES = {
-    "ranked browsing": ranked,
-    "top k": top_k,
-    "top k with get_document": lambda: top_k(get_document=True),
+    "ranked browsing": RankedBrowsing(),
+    "top k": TopK(),
+    "top k with get_document": TopK(get_document=True),
 }
+MILL = "Who built Grenholm Mill?"
 
 
-def ask(question, tool=None, **arguments):
+def ask(question=MILL, tool=None, **arguments):
     agent = KeywordAgent(**arguments)
     return asyncio.run(agent.run(Topic("q1", question), tool or ranked()))
 
@@ -405,11 +330,11 @@ def names(trajectory):
     return [call.name for call in trajectory.calls]
 
 
-@pytest.mark.parametrize("make", INTERFACES.values(), ids=INTERFACES.keys())
+@pytest.mark.parametrize("interface", INTERFACES.values(), ids=INTERFACES.keys())
 @pytest.mark.parametrize(
     ("question", "answer", "docid"),
     [
-        ("Who built Grenholm Mill?", "Torvald Brekke", "mill"),
+        (MILL, "Torvald Brekke", "mill"),
         ("What year did the Grenholm Mill burn?", "1911", "mill"),
         ("When was Torvald Brekke born?", "4 May 1832", "brekke"),
         ("Where was Torvald Brekke born?", "Lysanger", "brekke"),
@@ -419,9 +344,9 @@ def names(trajectory):
     ],
 )
 def test_plain_questions_are_answered_and_cited_through_every_interface(
-    make, question, answer, docid
+    interface, question, answer, docid
 ):
-    trajectory = ask(question, make())
+    trajectory = ask(question, ranked(interface))
     assert trajectory.status == "completed", trajectory.traceback
     assert trajectory.answer.exact == answer
     assert docid in trajectory.answer.citations
@@ -429,23 +354,25 @@ def test_plain_questions_are_answered_and_cited_through_every_interface(
     assert 0 < (trajectory.answer.confidence or 0) <= 100
 
 
-def test_tools_that_take_a_reason_get_one():
-    trajectory = ask("Who built Grenholm Mill on the river Aske?")
-    assert set(names(trajectory)) == {"search", "read_document"}
-    assert all(call.arguments["reason"] and not call.error for call in trajectory.calls)
-
-
-def test_only_declared_arguments_are_sent():
-    trajectory = ask("Who built Grenholm Mill?", top_k(get_document=True))
-    assert set(names(trajectory)) == {"search", "get_document"}
-    assert all("reason" not in call.arguments for call in trajectory.calls)
-    assert not any(call.error for call in trajectory.calls)
+@pytest.mark.parametrize("interface", INTERFACES.values(), ids=INTERFACES.keys())
+def test_calls_have_the_declared_arguments_and_the_same_question_the_same_trajectory(interface):
+    question = "Where was the carpenter who built Grenholm Mill on the river Aske born?"
+    first, second = (ask(question, ranked(interface)) for _ in range(2))
+    reads = {tool["name"] for tool in ranked(interface).specs()} & {"read_document", "get_document"}
+    assert set(names(first)) == {"search", *reads}
+    for call in first.calls:
+        assert bool(call.arguments.get("reason")) == isinstance(interface, RankedBrowsing)
+        assert not call.error
+    outputs = [[(c.name, c.arguments, c.output) for c in made.calls] for made in (first, second)]
+    assert outputs[0] == outputs[1]
+    for name in ("messages", "answer", "exposures"):
+        assert getattr(first, name) == getattr(second, name)
 
 
 def test_messages_are_linear_and_pair_every_call_with_its_result():
-    trajectory = ask("Who built Grenholm Mill?")
+    trajectory = ask()
     first, *middle, last = trajectory.messages
-    assert first == {"role": "user", "content": "Who built Grenholm Mill?"}
+    assert first == {"role": "user", "content": MILL}
     assert [message["role"] for message in middle] == ["assistant", "tool"] * len(trajectory.calls)
     for request, result, call in zip(middle[::2], middle[1::2], trajectory.calls, strict=True):
         (made,) = request["tool_calls"]
@@ -460,23 +387,11 @@ def test_messages_are_linear_and_pair_every_call_with_its_result():
     assert confidence.startswith("Confidence: ") and confidence.endswith("%")
 
 
-def test_no_hit_at_all_still_gives_an_answer():
-    for question in ("Zzyzx qwxv?", "who is it", ""):
-        trajectory = ask(question)
-        assert trajectory.status == "completed"
-        assert trajectory.answer.exact == "unknown"
-        assert trajectory.answer.confidence == 0
-        assert trajectory.answer.citations == ()
-
-
-@pytest.mark.parametrize("make", INTERFACES.values(), ids=INTERFACES.keys())
-def test_the_same_question_gives_the_same_trajectory(make):
-    def untimed(trajectory):
-        calls = [(call.name, call.arguments, call.output) for call in trajectory.calls]
-        return calls, trajectory.messages, trajectory.answer, trajectory.exposures
-
-    question = "Where was the carpenter who built Grenholm Mill on the river Aske born?"
-    assert untimed(ask(question, make())) == untimed(ask(question, make()))
+@pytest.mark.parametrize("question", ["Zzyzx qwxv?", "who is it", ""])
+def test_no_hit_at_all_still_gives_an_answer(question):
+    trajectory = ask(question)
+    assert trajectory.status == "completed" and trajectory.answer.citations == ()
+    assert (trajectory.answer.exact, trajectory.answer.confidence) == ("unknown", 0)
 
 
 def test_limits_are_kept():
@@ -495,7 +410,7 @@ def test_a_long_document_is_read_on_from_where_the_page_ended():
     lines = [f"Line {number} says nothing." for number in range(1, 500)]
     text = "\n".join([*lines, "Grenholm Mill was built by Torvald Brekke."])
     tool = RankedBrowsing(excerpt="none").open(WordBackend({"d": text}), store_of({"d": text}))
-    trajectory = ask("Who built Grenholm Mill?", tool)
+    trajectory = ask(MILL, tool)
     read = [call.arguments for call in trajectory.calls if call.name == "read_document"]
     assert [arguments.get("offset") for arguments in read] == [None, 201, 401]
     assert trajectory.answer.exact == "Torvald Brekke"
@@ -505,36 +420,28 @@ def test_passages_are_read_from_where_they_start():
     long = "\n".join(["Nothing here."] * 300 + ["Grenholm Mill was built by Torvald Brekke."])
     passages = {"d%p0": "Nothing here.", "d%p1": "Grenholm Mill was built by Torvald Brekke."}
     store = store_of({"d": long}, passages)
-    trajectory = ask(
-        "Who built Grenholm Mill?", RankedBrowsing().open(WordBackend(passages), store)
-    )
+    trajectory = ask(MILL, RankedBrowsing().open(WordBackend(passages), store))
     (read,) = [call for call in trajectory.calls if call.name == "read_document"]
     assert "lines 301-301 of 301" in read.output
     assert trajectory.answer.exact == "Torvald Brekke"
     assert trajectory.answer.citations == ("d",)
 
 
-class BrokenBackend(WordBackend):
-    def __init__(self, texts: Mapping[str, str], good: int) -> None:
-        super().__init__(texts)
-        self.good = good
-
-    def search(self, request):
-        self.good -= 1
-        if self.good < 0:
-            raise RuntimeError("the index is gone")
-        return super().search(request)
-
-
 def test_a_broken_backend_fails_the_question_with_what_happened_so_far():
-    tool = RankedBrowsing().open(BrokenBackend(TEXTS, good=1), store_of(CORPUS))
-    trajectory = ask("Who built Grenholm Mill?", tool)
-    assert trajectory.status == "failed"
+    class Broken(WordBackend):
+        searches = 0
+
+        def search(self, request):
+            self.searches += 1
+            if self.searches == 2:
+                raise RuntimeError("the index is gone")
+            return super().search(request)
+
+    trajectory = ask(tool=RankedBrowsing().open(Broken(TEXTS), store_of(CORPUS)))
+    assert trajectory.status == "failed" and trajectory.answer.exact == ""
     assert "RuntimeError: the index is gone" in trajectory.traceback
-    assert len(trajectory.calls) >= 1
-    assert "mill" in trajectory.tiers["previewed"]
+    assert len(trajectory.calls) >= 1 and "mill" in trajectory.tiers["previewed"]
     assert trajectory.messages[-1]["role"] == "assistant"
-    assert trajectory.answer.exact == ""
 
 
 def test_a_tool_that_closes_leads_to_an_answer_from_what_was_seen():
@@ -558,14 +465,14 @@ def test_a_single_refusal_is_survived():
             return super().call(name, {**arguments, **wrong})
 
     tool = Moody().open(WordBackend(TEXTS), store_of(CORPUS))
-    trajectory = ask("Who built Grenholm Mill?", tool)
+    trajectory = ask(MILL, tool)
     assert [bool(call.error) for call in trajectory.calls].count(True) == 1
     assert (trajectory.status, trajectory.answer.exact) == ("completed", "Torvald Brekke")
 
 
 def test_time_that_runs_out_leads_to_an_answer_from_what_was_seen():
     ticks = iter(range(1000))
-    trajectory = ask("Who built Grenholm Mill?", seconds=4, clock=lambda: float(next(ticks)))
+    trajectory = ask(MILL, seconds=4, clock=lambda: float(next(ticks)))
     assert trajectory.status == "steered"
     assert 0 < len(trajectory.calls) < 4
     assert trajectory.answer.exact == "Torvald Brekke"
@@ -589,86 +496,3 @@ def test_time_that_runs_out_leads_to_an_answer_from_what_was_seen():
 def test_an_impossible_value_is_named(name, value):
     with pytest.raises(InputError, match=name):
         KeywordAgent(**{name: value})
-
-
-def long_documents(count, words):
-    vocabulary = ["river", "stone", "mill", "north", "garden", "winter", "carpenter", "paper"]
-    for number in range(count):
-        body = (vocabulary[(number + at * at) % len(vocabulary)] for at in range(words))
-        sentences = " ".join(f"{word.capitalize()}." if at % 12 == 11 else word
-                             for at, word in enumerate(body))  # fmt: skip
-        yield f"d{number}", f"{sentences}\nThe mill of Place{number} was built in {1700 + number}."
-
-
-def test_a_question_on_long_documents_costs_little():
-    texts = dict(long_documents(8, 5000))
-    store, backend = store_of(texts), WordBackend(texts)
-    agent, topic = KeywordAgent(), Topic("q", "When was the north garden mill of Place7 built?")
-    costs = []
-    for _ in range(5):
-        tool = RankedBrowsing().open(backend, store)
-        began = time.process_time()
-        trajectory = asyncio.run(agent.run(topic, tool))
-        costs.append(time.process_time() - began)
-    assert trajectory.answer.exact == "1707"
-    # 0.15 s is the aim for agent and tool together; four times that leaves room for a slow machine.
-    assert min(costs) < 0.6
-
-
-# Real articles, with a backend of the test: idf-weighted counts of words.
-
-EVERY = 10
-
-
-class IndexRetriever:
-    """Log-frequency times idf, enough to find an article by its topic."""
-
-    def __init__(self, corpus: dict[str, Document]) -> None:
-        self.counts = {
-            docid: Counter(re.findall(r"\w+", f"{document.title} {document.text}".lower()))
-            for docid, document in corpus.items()
-        }
-        self.frequencies = Counter(word for counts in self.counts.values() for word in counts)
-
-    def document_frequency(self, word):
-        return self.frequencies[word.lower()]
-
-    def search(self, request):
-        query = set(re.findall(r"\w+", request.query.lower()))
-        idf = {word: math.log(len(self.counts) / (self.frequencies[word] or 1)) for word in query}
-        scores = {
-            docid: sum(math.log1p(counts[word]) * idf[word] for word in query)
-            for docid, counts in self.counts.items()
-        }
-        best = sorted(scores, key=lambda docid: -scores[docid])[: request.depth]
-        hits = [Hit(docid, docid, rank, scores[docid]) for rank, docid in enumerate(best, 1)]
-        return SearchResult(hits)
-
-
-@pytest.fixture(scope="module")
-def corpus(data_root):
-    rows = map(json.loads, (data_root / "cmuqa" / "corpus.jsonl").open(encoding="utf-8"))
-    return {row["_id"]: Document(row["_id"], row["title"], row["text"]) for row in rows}
-
-
-@pytest.mark.slow
-def test_on_long_articles_it_finds_evidence_mostly_and_answers_sometimes(data_root, corpus):
-    """Every tenth question of `dev`. The floor is far below what was seen (about a quarter), and
-    far above a broken part (an answer of the wrong kind or place is right in hardly any)."""
-    folder = data_root / "cmuqa"
-    qrels = (folder / "qrels" / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    gold = {qid: docid for qid, docid, _ in (line.split("\t") for line in qrels)}
-    topics = list(map(json.loads, (folder / "queries.jsonl").open(encoding="utf-8")))
-    asked = [topic for topic in topics if topic["_id"] in gold][::EVERY]
-    retriever, store = IndexRetriever(corpus), store_of(corpus)
-    agent = KeywordAgent(document_frequency=retriever.document_frequency, documents=len(corpus))
-    right = opened = 0
-    for row in asked:
-        tool = RankedBrowsing().open(retriever, store)
-        trajectory = asyncio.run(agent.run(Topic(row["_id"], row["text"]), tool))
-        assert trajectory.status == "completed", trajectory.traceback
-        opened += gold[row["_id"]] in trajectory.tiers["opened"]
-        said = f" {trajectory.answer.exact.lower()} "
-        right += any(f" {text.lower().rstrip('.')} " in said for text in row["answers"])
-    assert opened / len(asked) >= 0.7
-    assert right / len(asked) >= 0.1

@@ -1,7 +1,5 @@
 """The tool-calling agent on a real engine: llama.cpp's server with a tiny random model."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 
@@ -20,7 +18,6 @@ from soundingline.toolkit.llm.messages import user
 from soundingline.toolkit.llm.openai_chat import OpenAIChat
 from soundingline.toolkit.llm.server import serving
 from soundingline.toolkit.search import RankedBrowsing
-from soundingline.toolkit.trajectory import Trajectory
 
 pytestmark = needs(("xllamacpp", "gguf", "openai"), "llm,llamacpp")
 
@@ -54,13 +51,7 @@ def address(tmp_path_factory):
 
 
 def client(address):
-    return OpenAIChat(
-        model="tiny",
-        base_url=f"{address}/v1",
-        key_env=None,
-        settings=SamplingParams(),
-        concurrency=4,
-    )
+    return OpenAIChat(model="tiny", base_url=f"{address}/v1", key_env=None, concurrency=4)
 
 
 def session():
@@ -88,9 +79,6 @@ def run(address):
             await model.close()
 
     return asyncio.run(answered()), ledger
-
-
-Run = tuple[list[Trajectory], Ledger]
 
 
 def test_a_forced_call_follows_the_schema_and_an_answer_the_grammar(run):

@@ -1,14 +1,11 @@
 """A navigator that is killed behind a round and started again ends with the trajectory of one that
 was left alone: every text that its scorer and its re-ranker of lists read, and the whole record."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
 import threading
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -25,14 +22,8 @@ from soundingline.toolkit.llm.errors import ServerTimeout
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.runs.run_folder import RoundsFile
-from soundingline.toolkit.search import (
-    Literature,
-    Located,
-    Operators,
-)
-from soundingline.toolkit.search.scoring import (
-    DocumentScore,
-)
+from soundingline.toolkit.search import Literature, Located, Operators
+from soundingline.toolkit.search.scoring import DocumentScore
 from soundingline.toolkit.trajectory import Trajectory, to_record
 
 WORDS = ["mill", "barley", "wey", "burnt", "town", "rye", "kiln", "sea", "stone", "wheel", "brook"]
@@ -50,7 +41,7 @@ class World:
     """Documents, plans and faults of a seed. `reads` is what scorer and re-ranker were given, call
     by call; `asked` how often each query has reached the backend."""
 
-    def __init__(self, seed: int, *, faults: bool = True) -> None:
+    def __init__(self, seed, *, faults=True):
         chance = random.Random(seed)
         self.passages = {
             f"d{document}%p{passage}": " ".join(chance.choices(WORDS, k=6))
@@ -68,8 +59,7 @@ class World:
         self.plans = [self._plan(chance, queries, sorted(texts)) for _ in range(ROUNDS)]
         self.unreadable = set(chance.sample(sorted(texts), 2 * faults))
         self.late = set(chance.sample(sorted(texts), 1 * faults))
-        self.reads = []
-        self.asked = Counter()
+        self.reads, self.asked = [], Counter()
         self._lock = threading.Lock()
 
     def _of(self, docid):
@@ -117,7 +107,7 @@ class ReadingScorer(OverlapScorer):
     world's `unreadable` have no score and those of `late` raise in a small call, each the first
     time."""
 
-    def __init__(self, world: World, ledger: Ledger, tried: Counter[str]) -> None:
+    def __init__(self, world, ledger, tried):
         super().__init__()
         self._world, self._ledger, self._tried = world, ledger, tried
 
@@ -146,7 +136,7 @@ class ReadingScorer(OverlapScorer):
 class KilledAfter(RoundsFile):
     """Dies when so many rounds are on disk, before anything else happens."""
 
-    def __init__(self, path: Path, rounds: int) -> None:
+    def __init__(self, path, rounds):
         super().__init__(path)
         self._rounds = rounds
 
@@ -158,19 +148,11 @@ class KilledAfter(RoundsFile):
 
 class Ended(NamedTuple):
     trajectory: Trajectory
-    reads: list[str]
-    asked: Counter[str]
+    reads: list
+    asked: Counter
 
 
-def started(
-    world,
-    path,
-    tried,
-    *,
-    model,
-    die_after=0,
-    **settings,
-):
+def started(world, path, tried, *, model, die_after=0, **settings):
     """One start, which shares with the one before it nothing but the file of rounds, what the
     backend counts, and the faults that a document has already had."""
     ledger = Ledger()
@@ -194,7 +176,7 @@ def started(
 
 def ended(seed, path, kills, *, faults=True, **settings):
     """What comes of a question that is killed behind each of these rounds."""
-    world, tried = World(seed, faults=faults), Counter[str]()
+    world, tried = World(seed, faults=faults), Counter()
     for number in kills:
         with pytest.raises(Killed):
             started(world, path, tried, die_after=number, **settings)

@@ -4,12 +4,12 @@ import asyncio
 from functools import cache
 
 import pytest
-from support.commands import run_entry
 from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.keyword import KeywordAgent
 from soundingline.agents.simulated_reader import ShownText, SimulatedReader
+from soundingline.experiments.rollouts import simulated_reader
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.data import Document, StatedFact, Topic
 from soundingline.toolkit.errors import InputError
@@ -18,7 +18,8 @@ from soundingline.toolkit.search import RankedBrowsing
 LAUNCHED = StatedFact(
     "Brel Star", ("Brel Star left the yard in 1874.",), ("The ship left in 1874.", "Launched: 1874")
 )
-CREW = StatedFact("Brel Star", ("Brel Star had a crew of 1,500.",), ("Crew: 1,500",))
+CREW_LINE = "Crew: 1,500"
+CREW = StatedFact("Brel Star", ("Brel Star had a crew of 1,500.",), (CREW_LINE,))
 OWNER = StatedFact("Ada Moor", ("Ada Moor owned Brel Star.",))
 READER = SimulatedReader(
     {"one": [LAUNCHED], "two": [LAUNCHED, CREW], "hops": [LAUNCHED, OWNER]},
@@ -38,19 +39,16 @@ def answer(qid, *shown):
         ("one", [("d9", "A harbour", "There brel star left the yard in 1874. Fog.")]),
         (
             "two",
-            [
-                ("d1", "Brel Star", "The ship left in 1874. It sank."),
-                ("d1", "Brel Star", "Crew: 1,500"),
-            ],
+            [("d1", "Brel Star", "The ship left in 1874."), ("d1", "Brel Star", "Crew: 1,500")],
         ),
         ("hops", [("d1", "Brel Star", "Launched: 1874"), ("d2", "x", "Ada Moor owned Brel Star.")]),
     ],
 )
 def test_it_is_right_when_all_facts_were_shown(qid, shown):
-    given = answer(qid, *shown)
-    assert (given.exact, given.confidence) == ("1874", 100.0)
-    assert given.citations == tuple(dict.fromkeys(docid for docid, *_ in shown))
-    assert given.explanation.startswith("Simulated reader: ")
+    reply = answer(qid, *shown)
+    assert (reply.exact, reply.confidence) == ("1874", 100.0)
+    assert reply.citations == tuple(dict.fromkeys(docid for docid, *_ in shown))
+    assert reply.explanation.startswith("Simulated reader: ")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +71,8 @@ def test_it_is_right_when_all_facts_were_shown(qid, shown):
     ],
 )  # fmt: skip
 def test_it_says_unknown_when_a_fact_was_not_shown(qid, shown):
-    given = answer(qid, *shown)
-    assert (given.exact, given.confidence, given.citations) == ("unknown", 0.0, ())
+    reply = answer(qid, *shown)
+    assert (reply.exact, reply.confidence, reply.citations) == ("unknown", 0.0, ())
 
 
 @cache
@@ -141,22 +139,14 @@ def test_the_pages_of_one_document_are_read_as_one_text():
     )
     agent = KeywordAgent(reader="simulated").bind(RunResources(Budget(), simulated_reader=READER))
     given = asyncio.run(agent.run(Topic("one", "When did Brel Star leave?"), tool))
-    assert [call.name for call in given.calls if call.name == "read_document"] == 2 * [
-        "read_document"
-    ]
+    assert [call.name for call in given.calls].count("read_document") == 2
     assert given.answer.exact == "1874"
 
 
-def test_another_reader_is_refused():
+def test_another_reader_and_a_benchmark_without_known_facts_are_refused():
     with pytest.raises(InputError, match=r"agent.reader='best'. valid: own, simulated"):
         KeywordAgent(reader="best")
-
-
-def test_a_benchmark_without_known_facts_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    small = ("benchmark.documents=64", "benchmark.questions=sets:2", "benchmark.median_words=60")
-    given = ("run", "agent.reader=simulated", "name=x", *small, "benchmark.p90_words=90")
-    assert run_entry(*given) != 0
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if "agent.reader" in line)
-    assert "no known facts" in line and "set agent.reader=own" in line
-    assert not (tmp_path / "runs" / "x").exists()
+    benchmark = world(questions="sets:2")
+    assert simulated_reader(KeywordAgent(), benchmark) is None
+    with pytest.raises(InputError, match=r"no known facts.*set agent.reader=own"):
+        simulated_reader(KeywordAgent(reader="simulated"), benchmark)

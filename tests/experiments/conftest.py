@@ -1,16 +1,11 @@
 """Running entry points inside the test's process."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from experiment_samples import CORPUS, QRELS, QUERIES, folder
 from support.commands import run_entry
-
-Entry = Callable[..., int]
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """A small BEIR folder, and the smallest fictional world."""
 
-from __future__ import annotations
-
 TINY = (
     "benchmark.documents=64",
     "benchmark.questions=6",

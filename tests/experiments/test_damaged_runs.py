@@ -1,7 +1,5 @@
 """Whatever happens to the files of a run, a command ends in a result or in one line."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

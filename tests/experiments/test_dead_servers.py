@@ -1,8 +1,5 @@
 """A language model whose server is not there, or ends: told at once, by its address."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +8,6 @@ from support.llm_server import Fail, Request, Say, running_peer
 
 from soundingline.toolkit.runs import RunFolder
 
-Entry = Callable[..., int]
 ENDED = "http://127.0.0.1:9/v1"  # Nobody listens at the port of the discard protocol.
 
 
@@ -35,19 +31,22 @@ def told(capsys):
     return line
 
 
-def test_an_agent_without_its_server_asks_no_question(entry, capsys):
-    assert entry("run", *TINY, "agent=pi_serini", *served(ENDED), "name=r") == 2
-    line = told(capsys)
-    assert f"no connection to the server of m at {ENDED}: " in line and "refused" in line
-    assert "start the server, or set base_url" in line.lower()
-    assert not list(RunFolder("runs/r").trajectories())
-
-
-def test_a_judge_without_its_server_judges_nothing(entry, capsys):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", *TINY, "agent=pi_serini", *served(ENDED), "name=r"),
+        ("evaluate", "judge=llm", *served(ENDED, "judge_llm"), "runs/k"),
+    ],
+    ids=["an agent", "a judge"],
+)
+def test_without_its_server_nothing_is_asked(entry, capsys, words):
     assert entry("run", *TINY, "name=k") == 0
     capsys.readouterr()
-    assert entry("evaluate", "judge=llm", *served(ENDED, "judge_llm"), "runs/k") == 2
-    assert f"no connection to the server of m at {ENDED}" in told(capsys)
+    assert entry(*words) == 2
+    line = told(capsys)
+    assert f"no connection to the server of m at {ENDED}: " in line and "refused" in line
+    assert words[0] == "evaluate" or "start the server, or set base_url" in line.lower()
+    assert not list(Path("runs/r").rglob("queries/*.json"))
 
 
 @pytest.mark.parametrize("command", ["run", "rank"])

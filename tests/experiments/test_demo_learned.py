@@ -1,7 +1,5 @@
 """What `make demo-learned` runs, on a few documents."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The link graph and the resolver of a collection, kept beside its store."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A small scorer distilled by one command, its steps, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from support import checkpoints
 
 from soundingline.experiments import distillation
 from soundingline.experiments.distillation import Question, cluster, examples, split, word_vectors
-from soundingline.experiments.training import calibration_error, fit_probabilities
+from soundingline.experiments.training import calibration_error
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.runs import RunFolder
 
@@ -149,13 +147,3 @@ def test_the_expected_calibration_error_by_hand():
     error = calibration_error([0.05, 0.06, 0.95, 0.95], [False, False, True, False])
     assert error == pytest.approx((2 * 0.055 + 2 * (0.95 - 0.5)) / 4)
     assert calibration_error([0.0, 1.0], [False, True]) == 0
-
-
-def test_a_temperature_divides_the_logit():
-    # 0.8 has the odds 4, and 0.9412 the odds 16: the logits are twice too large.
-    fitted = fit_probabilities(
-        [16 / 17] * 500 + [1 / 17] * 500,
-        [True] * 400 + [False] * 100 + [True] * 100 + [False] * 400,
-        "temperature",
-    )
-    assert fitted["slope"] == pytest.approx(0.5, abs=1e-3) and fitted["intercept"] == 0

@@ -1,22 +1,15 @@
 """A language model as the judge of a run: asked once, stopped, killed, capped, one at a time."""
 
-from __future__ import annotations
-
 import json
-import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from support.commands import CommandProcess
 from support.runs import starts
 
 from soundingline.toolkit.evaluation.judge import verdicts_in
 from soundingline.toolkit.runs import RunFolder
 
-Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
 SCRIPTED = f"hydra.searchpath=[file://{OPTIONS}]"
 MODEL = (SCRIPTED, "agent=pi_serini", "llm=scripted")
@@ -24,8 +17,6 @@ JUDGE = (SCRIPTED, "judge=llm", "llm@judge_llm=scripted")
 # The scripted judge's 55 tokens at 1,000 dollars a million.
 DOLLARS = 0.055
 DEAR = "judge_llm.price=1000"
-GATE = "gate"
-MANY = ("benchmark.documents=128", "benchmark.questions=40")
 
 
 def contents(path):
@@ -76,13 +67,6 @@ def test_judges_of_another_kind_keep_their_verdicts_apart(entry):
     assert entry("evaluate", *JUDGE, "judge.reference=false", "runs/k") == 0
     files = list(Path("runs/k/evaluation").glob("verdicts-llm-*.jsonl"))
     assert sorted(lines(path)[0]["reference"] for path in files) == [False, True]
-
-
-def test_a_judge_that_needs_a_model_says_so(entry, capsys):
-    assert entry("run", *TINY, "judge=llm", "name=k") == 2
-    assert "judge_llm" in capsys.readouterr().err
-    assert entry("run", *TINY, "judge=llm", "judge_llm=scripted", "name=k") == 2
-    assert "llm@judge_llm=scripted" in capsys.readouterr().err
 
 
 def test_the_judges_of_a_run_are_compared(entry, capsys):
@@ -165,82 +149,3 @@ def test_a_run_that_was_stopped_is_not_judged_by_a_model(entry, capsys):
     assert entry("run", *run, "llm.locked=true") == 2
     assert "the run runs/k stopped" in told(capsys)
     assert not Path("runs/k/evaluation").exists()
-
-
-def test_a_cap_needs_the_judges_price_before_anything_is_built(entry, capsys):
-    run = (*TINY, *MODEL, *JUDGE[1:], "name=k", "judge_llm.price=null")
-    assert entry("run", *run, "budget.run_dollars=9") == 2
-    assert "judge_llm.price.input" in told(capsys)
-    assert not Path("runs").exists() and not Path("indexes").exists()
-
-
-# Processes that are ended from outside, and others at the same time.
-
-
-def command(*arguments):
-    judge = (*JUDGE, "judge_llm.seconds=0.15", "concurrency=3", "runs/k")
-    gate = (f"judge_llm.gate={GATE}", "judge_llm.gate_after=30")
-    return ("evaluate", *judge, *gate, *arguments)
-
-
-def judging(least, *arguments):
-    """A judging process, as soon as it has written `least` verdicts. It cannot end: beyond 30 of
-    the 40 verdicts the gate is shut."""
-    process = CommandProcess(*command(*arguments))
-    until = time.monotonic() + 90
-    while time.monotonic() < until:
-        files = list(Path("runs/k/evaluation").glob("verdicts-llm-*.jsonl"))
-        if files and len(files[0].read_bytes().splitlines()) > least:
-            break
-        assert process.poll() is None, process.wait()
-        time.sleep(0.005)
-    return process
-
-
-def test_kill_9_loses_no_verdict_but_those_under_way(entry, tmp_path):
-    assert entry("run", *TINY, *MANY, "name=k") == 0
-    log = tmp_path / "asked"
-    process = judging(12, f"judge_llm.log={log}")
-    process.kill()
-    process.wait()
-    asked = len(log.read_text().splitlines())
-    before = verdicts_in(verdict_file())
-    assert 12 <= len(before) <= 30 and asked - 3 <= len(before) <= asked
-    log.unlink()
-
-    assert entry("evaluate", *JUDGE, f"judge_llm.log={log}", "runs/k") == 0
-    assert len(log.read_text().splitlines()) == 40 - len(before)
-    after = verdicts_in(verdict_file())
-    assert len(after) == 40 and {qid: after[qid] for qid in before} == before
-    # The killed start's money is on the ledger as well.
-    first, second = starts("runs/k")
-    assert len(before) <= first["judge_calls"] <= asked
-    assert second["judge_calls"] == 40 - len(before)
-
-
-def test_of_two_judgings_at_once_the_second_is_refused_and_nothing_is_lost(entry, tmp_path, capsys):
-    assert entry("run", *TINY, *MANY, "name=k") == 0
-    log = tmp_path / "asked"
-    process = judging(5, f"judge_llm.log={log}")
-    process.send_signal(signal.SIGSTOP)
-    capsys.readouterr()
-    assert entry("evaluate", *JUDGE, f"judge_llm.log={log}", "runs/k") == 2
-    assert f"is being written by process {process.pid}" in told(capsys)
-    Path(GATE).touch()
-    process.send_signal(signal.SIGCONT)
-    ended = process.wait(timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    assert len(log.read_text().splitlines()) == 40
-    assert len(verdicts_in(verdict_file())) == 40
-    assert contents("runs/k/evaluation/summary.json")["counts"]["without_verdict"] == 0
-
-
-def test_ctrl_c_ends_judging_cleanly_and_keeps_what_was_judged(entry):
-    assert entry("run", *TINY, *MANY, "name=k") == 0
-    process = judging(5)
-    process.send_signal(signal.SIGINT)
-    ended = process.wait(timeout=30)
-    assert ended.returncode == 130
-    assert "Traceback" not in ended.stderr and "interrupted" in ended.stderr
-    assert 5 <= len(verdicts_in(verdict_file())) <= 30
-    assert len(starts("runs/k")) == 1

@@ -411,7 +411,7 @@ def test_a_replay_counts_recorded_queries_with_operators(working, capsys):
     files = write_files(working / "operators", contents)
     assert import_run("operators", files, "browsecomp_plus") == 0
     capsys.readouterr()
-    chosen = ("retriever=bm25_operators", "name=operators-again")
+    chosen = ("+retriever.operators=phrases", "name=operators-again")
     assert run_entry("replay", "runs/operators", *chosen) == 0
     told = " ".join(capsys.readouterr().err.split())
     assert "4 recorded queries: 50.0% with a quoted phrase, 25.0% with an exclusion" in told

@@ -1,16 +1,12 @@
 """The floor (no retrieval) and the ceiling (judged evidence) of a table, as whole runs."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 from experiment_samples import TINY
 
 from soundingline.toolkit.runs import RunFolder
 
-Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
 MODEL = (f"hydra.searchpath=[file://{OPTIONS}]", "llm=scripted")
 ANSWER = (
@@ -77,9 +73,3 @@ def test_the_oracle_goes_on_with_a_base(entry):
     assert metrics("b")["recall_surfaced"] == 1.0
     ranked = Path("runs/b/run.trec").read_text().splitlines()
     assert len(ranked) > 6 * 10
-
-
-def test_a_benchmark_without_judgements_has_no_oracle(entry, beir, capsys):
-    given = ("benchmark=beir", f"benchmark.path={beir}", "retriever.tier=gold")
-    assert entry("rank", *given, "retriever=oracle", "name=x") == 2
-    assert "no judgements of the tier 'gold'" in capsys.readouterr().err

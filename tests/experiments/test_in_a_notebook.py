@@ -1,13 +1,10 @@
 """Experiments inside an event loop, which is where a notebook executes its cells."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +14,6 @@ from experiment_samples import TINY
 from soundingline.experiments import Experiment, compare
 from soundingline.toolkit.runs import RunFolder
 
-Entry = Callable[..., int]
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = Path(__file__).resolve().parent / "options"

@@ -1,7 +1,5 @@
 """A search tool of a third party: one module, which an option names."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import sys

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pyterrier as pt
@@ -19,14 +19,14 @@ from experiment_samples import TINY
 
 import soundingline.experiments.pipeline as pipeline_module
 from soundingline.experiments import Experiment
-from soundingline.experiments.pipeline import stage_counts
-from soundingline.experiments.rank import evaluate_pipeline
-from soundingline.pipelines.stage import Stage
+from soundingline.experiments.pipeline import Stages, stage_counts
+from soundingline.experiments.rank import evaluate_pipeline, query_costs
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.evaluation import parse_measures
+from soundingline.toolkit.llm.blocking import BlockingModel
+from soundingline.toolkit.llm.prices import UNKNOWN, Price
 
-Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -165,28 +165,51 @@ def test_an_experiment_opens_its_index_once(tmp_path, monkeypatch):
     assert len(opened) == 1
 
 
-class Counting(Stage):
-    """A stage that has counted something."""
-
-    def __init__(self, counts: dict[str, float]) -> None:
-        self.numbers = counts
-
-    def transform(self, inp):
-        return inp
-
-    @property
-    def counts(self):
-        return self.numbers
-
-
 def test_what_a_stage_counted_before_is_not_counted_again():
-    stage = Counting({"pairs": 10, "largest_batch": 4})
-    before = stage_counts({"reranker": stage})
+    before = stage_counts({"reranker": SimpleNamespace(counts={"pairs": 10, "largest_batch": 4})})
     assert before == {"reranker": {"pairs": 10, "largest_batch": 4}}
-    stage.numbers = {"pairs": 25, "largest_batch": 4, "windows": 2}
+    stage = SimpleNamespace(counts={"pairs": 25, "largest_batch": 4, "windows": 2})
     assert stage_counts({"reranker": stage}, before) == {
         "reranker": {"pairs": 15, "largest_batch": 4, "windows": 2}
     }
+
+
+# A long request costs ten times as much, and many short ones together are no long request.
+PRICE = Price(input=2.0, output=8.0, long_context={"above": 1000, "input": 20.0, "output": 80.0})
+UNMETERED = {"reply_input_tokens": 40, "reply_output_tokens": 10, "reply_unmetered": 1}
+
+
+@pytest.mark.parametrize(
+    ("prices", "counted", "costs"),
+    [
+        (
+            {"rewriter": PRICE},
+            {"rewriter": {"reply_input_tokens": 4_000_000, "reply_output_tokens": 1_000_000}},
+            {"input_tokens": 4e5, "output_tokens": 1e5, "dollars": (4 * 2.0 + 1 * 8.0) / 10},
+        ),
+        (  # a model has no price
+            {"rewriter": PRICE, "reranker": UNKNOWN},
+            {
+                "rewriter": {"reply_input_tokens": 40, "reply_output_tokens": 10},
+                "reranker": {"reply_input_tokens": 60, "reply_output_tokens": 30},
+            },
+            {"input_tokens": 10.0, "output_tokens": 4.0},
+        ),
+        ({"rewriter": PRICE}, {"rewriter": UNMETERED}, {}),
+        (
+            {"enrichment": PRICE},
+            {"enrichment": {f"query_{name}": number for name, number in UNMETERED.items()}},
+            {},
+        ),
+        ({}, {}, {}),
+    ],
+)
+def test_a_query_costs_what_its_replies_cost(prices, counted, costs):
+    models = {
+        group: (BlockingModel("m", role="rewriter", price=price), None)
+        for group, price in prices.items()
+    }
+    assert query_costs(Stages({}, models), counted, 50.0, 10) == {"seconds": 5.0, **costs}
 
 
 def test_a_pipeline_is_measured_on_questions_that_ask_for_documents(entry, capsys):

@@ -1,7 +1,5 @@
 """Complete stores and indexes are used where nothing can be written beside them."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,8 +1,6 @@
 """Runs that start llama.cpp's server by themselves: with a tiny random model, and with the real one
 that SOUNDINGLINE_GGUF names, where it names a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -59,9 +57,7 @@ def until(condition, process=None):
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
-def test_cells_of_the_demo_share_one_server_which_ends_with_the_run_however_that_ends(
-    tmp_path,
-):
+def test_cells_of_the_demo_share_one_server_which_ends_with_the_run_however_that_ends(tmp_path):
     from support.tool_caller import save_gguf
 
     weights = save_gguf(tmp_path / "tiny.gguf", [f"fw{number:07d}" for number in range(64)])
@@ -115,9 +111,7 @@ def test_a_file_that_is_not_there_is_told_in_one_line(tmp_path):
 
 
 @pytest.mark.skipif(not REAL, reason="SOUNDINGLINE_GGUF names no file of a real model")
-def test_every_question_that_a_real_model_is_asked_ends_in_a_way_that_we_know(
-    tmp_path,
-):
+def test_every_question_that_a_real_model_is_asked_ends_in_a_way_that_we_know(tmp_path):
     """Nothing is asked of how good its answers are, or whether it searches."""
     given = one_cell(REAL, "benchmark.questions=2", "budget.turns=4", "llm.settings.temperature=0")
     done = run_command(*given, folder=tmp_path)

@@ -1,11 +1,7 @@
 """What a run tells of itself while it works, and what stops it."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
-from collections.abc import Callable
-from typing import cast
 
 import pytest
 
@@ -23,66 +19,53 @@ from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
 from soundingline.toolkit.llm import Turn, Usage
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import UNKNOWN, Price, estimate
-from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.trajectory import Answer, ToolCall, Trajectory
 
 
-class Clock:
-    now = 0.0
+class Tally:
+    """A progress of questions `a` and `b`, its clock, its ledger and the lines that it told."""
 
-    def __call__(self):
-        return self.now
+    def __init__(self):
+        self.now, self.lines = 0.0, []
+        self.ledger = Ledger(clock=lambda: self.now)
+        accepted = {"a": ["Ada"], "b": ["Bob"]}
+        self.progress = Progress(self.ledger, accepted, self.lines.append, lambda: self.now)
+
+    def spend(self, usage, price=UNKNOWN):
+        with self.ledger.request("agent", "q", price) as entry:
+            entry.reply(Turn(usage=usage))
+
+    def add(self, qid, status="completed", exact="", **fields):
+        self.progress.add(Trajectory(qid, "?", status, Answer(exact=exact), **fields))
 
 
 @pytest.fixture
-def clock():
-    return Clock()
+def tally():
+    return Tally()
 
 
-def spend(ledger, usage, price=UNKNOWN):
-    with ledger.request("agent", "q", price) as entry:
-        entry.reply(Turn(usage=usage))
+def test_the_line_tells_failures_accuracy_money_and_speed(tally):
+    usage = Usage(input=1_000_000, cached=250_000, output=500)
+    tally.spend(usage, Price(input=2.0, output=0.0))
+    tally.now = 10.0
+    assert tally.progress.line() == "$2.00 · 50 tokens/s", "before the first question ends"
+    tally.add("a", exact="Ada")
+    tally.add("b", "failed", "Bob")
+    tally.add("c")  # no accepted answer
+    assert tally.lines[0] == "accuracy 1.00 · $2.00 · 50 tokens/s"
+    assert tally.lines[-1] == "1 failed · accuracy 0.50 · $2.00 · 50 tokens/s"
+    assert tally.progress.closing() == ["25.0% of the input tokens came from the prefix cache"]
 
 
-def tally(clock, ledger, lines):
-    return Progress(ledger, {"a": ["Ada"], "b": ["Bob"]}, lines.append, clock)
+def test_what_is_unknown_is_left_out_of_the_line(tally):
+    tally.add("x")
+    assert tally.lines == [""] and tally.progress.closing() == []
+    tally.spend(Usage(input=10, output=0))
+    tally.add("y")
+    assert "$" not in tally.lines[-1]
 
 
-def test_the_line_tells_failures_accuracy_money_and_speed(clock):
-    ledger, lines = Ledger(clock=clock), list[str]()
-    count = tally(clock, ledger, lines)
-    spend(ledger, Usage(input=1_000_000, cached=250_000, output=500), Price(input=2.0, output=0.0))
-    clock.now = 10.0
-    count.add(Trajectory("a", "?", "completed", Answer(exact="Ada")))
-    count.add(Trajectory("b", "?", "failed", Answer(exact="Bob")))
-    count.add(Trajectory("c", "?", "completed"))  # no accepted answer
-    assert lines[0] == "accuracy 1.00 · $2.00 · 50 tokens/s"
-    assert lines[-1] == "1 failed · accuracy 0.50 · $2.00 · 50 tokens/s"
-    assert count.closing() == ["25.0% of the input tokens came from the prefix cache"]
-
-
-def test_the_line_tells_what_is_spent_before_the_first_question_ends(clock):
-    ledger = Ledger(clock=clock)
-    count = tally(clock, ledger, [])
-    spend(ledger, Usage(input=1_000, output=500))
-    clock.now = 10.0
-    assert count.line() == "50 tokens/s"
-
-
-def test_what_is_unknown_is_left_out_of_the_line(clock):
-    ledger, lines = Ledger(clock=clock), list[str]()
-    count = tally(clock, ledger, lines)
-    count.add(Trajectory("x", "?", "completed"))
-    assert lines == [""] and count.closing() == []
-    spend(ledger, Usage(input=10, output=0))
-    count.add(Trajectory("y", "?", "completed", warnings=("broken",)))
-    assert "$" not in lines[-1]
-
-
-def test_an_answer_is_judged_while_the_event_loop_goes_on(clock, monkeypatch):
-    lines = list[str]()
-    count = tally(clock, Ledger(), lines)
+def test_an_answer_is_judged_while_the_event_loop_goes_on(tally, monkeypatch):
     verdict, judging, go_on = ExactAnswerJudge.verdict, threading.Event(), threading.Event()
 
     def slow(*arguments):
@@ -103,8 +86,7 @@ def test_an_answer_is_judged_while_the_event_loop_goes_on(clock, monkeypatch):
         def write(self, trajectory): ...
 
     async def run():
-        folder, session = cast(RunFolder, Folder()), cast(Callable[[str], SearchTool], str)
-        answering = RolloutRunner([Immediate()], session, folder, count, 1)
+        answering = RolloutRunner([Immediate()], str, Folder(), tally.progress, 1)
         task = asyncio.create_task(answering.answer([Rollout(Topic("a", "?"))]))
         while not judging.is_set() and not task.done():
             await asyncio.sleep(0.001)
@@ -113,45 +95,34 @@ def test_an_answer_is_judged_while_the_event_loop_goes_on(clock, monkeypatch):
 
     monkeypatch.setattr(ExactAnswerJudge, "verdict", slow)
     asyncio.run(run())
-    assert lines == ["accuracy 1.00"]
+    assert tally.lines == ["accuracy 1.00"]
 
 
-def test_refused_calls_are_told_at_the_end_with_their_codes(clock):
-    count = tally(clock, Ledger(clock=clock), [])
+def test_refused_calls_and_few_warnings_are_told_at_the_end(tally):
     errors = ("missing_argument", "", "unknown_tool", "missing_argument")
     calls = [ToolCall("search", {}, "", error=error) for error in errors]
-    count.add(Trajectory("x", "?", "completed", calls=calls[:2]))
-    count.add(Trajectory("y", "?", "completed", calls=calls[2:]))
-    assert count.closing() == [
-        "3 of 4 tool calls were refused (missing_argument 2, unknown_tool 1)"
-    ]
-
-
-def test_few_warnings_are_shown_and_the_others_counted(clock):
-    count = tally(clock, Ledger(), [])
     for number in range(5):
-        count.add(Trajectory(f"q{number}", "?", "completed", warnings=(f"warning {number}",)))
-    assert count.closing()[0] == "question q0: warning 0"
-    assert count.closing()[-1] == "and 2 more warnings; each trajectory holds its own"
+        warnings = (f"warning {number}",)
+        tally.add(f"q{number}", calls=calls[number : number + 1], warnings=warnings)
+    assert tally.progress.closing() == [
+        "3 of 4 tool calls were refused (missing_argument 2, unknown_tool 1)",
+        *(f"question q{number}: warning {number}" for number in range(3)),
+        "and 2 more warnings; each trajectory holds its own",
+    ]
 
 
 def test_the_estimate_has_the_bounds_of_the_prediction_interval():
     costs = [{"dollars": value, "input_tokens": 1000 * value} for value in (1.0, 2.0, 3.0)]
     whole = estimate([1.0, 2.0, 3.0], 30)
-    said = expected(costs, 30)
-    assert said.startswith(f"${whole.total:,.2f} (${whole.low:,.2f} to ${whole.high:,.2f}); 60,000")
-    assert said.endswith("input tokens")
+    text = expected(costs, 30)
+    assert text.startswith(f"${whole.total:,.2f} (${whole.low:,.2f} to ${whole.high:,.2f}); 60,000")
+    assert text.endswith("input tokens")
     assert expected([{}, {}], 30) == "" and expected([], 30) == ""
-
-
-def test_a_cost_that_some_question_does_not_tell_is_not_estimated():
+    # A cost that some question does not tell is not estimated.
     assert "$" not in expected([{"dollars": 1.0, "input_tokens": 5}, {"input_tokens": 7}], 30)
-
-
-def test_durations_are_told_in_minutes_and_long_ones_in_hours():
-    assert duration(750) == "12.5 minutes"
-    assert duration(5399) == "90.0 minutes"
-    assert duration(10_800) == "3.0 hours"
+    assert [duration(seconds) for seconds in (750, 5399, 10_800)] == [
+        *("12.5 minutes", "90.0 minutes", "3.0 hours")
+    ]
 
 
 def test_queries_that_were_searched_as_typed_are_told_with_the_reasons():

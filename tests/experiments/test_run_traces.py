@@ -1,12 +1,9 @@
 """Commands write traces of the runs that they evaluate, and reports link to them."""
 
-from __future__ import annotations
-
 import html
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -19,8 +16,6 @@ from soundingline.toolkit.runs.run_folder import escape_qid
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
 from html_page import Page
-
-Entry = Callable[..., int]
 
 
 def links(report):
@@ -91,9 +86,3 @@ def test_an_obfuscated_run_has_traces_only_where_plain_ones_are_asked_for(
     assert entry("run", *benchmark, "name=clear", "sealed=false") == 0
     shown = {text for _, text in leaks("runs/clear/traces")}
     assert shown >= {*QUESTIONS.values(), *ANSWERS.values()}
-
-
-def test_another_value_of_traces_is_refused_before_the_run(entry, capsys):
-    assert entry("run", *TINY, "name=x", "traces=plane") == 2
-    assert "traces=plane. valid: true, false, plain" in capsys.readouterr().err
-    assert not Path("runs/x").exists()

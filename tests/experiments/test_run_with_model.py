@@ -1,28 +1,27 @@
-"""Runs of an agent with a language model: at once, cut short, resumed, capped."""
-
-from __future__ import annotations
+"""Runs of an agent with a language model: capped, repeated, and what they have spent."""
 
 import json
-import random
 import re
-import signal
-import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from support.commands import CommandProcess, run_command
+from support.commands import run_command
+from support.llm_model import wavers
+from support.llm_server import Say, running_peer
 from support.runs import starts
 
 from soundingline.experiments.planning import measured_runs
+from soundingline.toolkit.files import JsonLinesLog, read_json_lines
 from soundingline.toolkit.runs import RunFolder, read_trajectory
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY
 
-Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
-GATE = "gate"
 MODEL = (f"hydra.searchpath=[file://{OPTIONS}]", "agent=pi_serini", "llm=scripted")
+WAVERING = (*TINY, *MODEL, "llm.wavering=true", "concurrency=4", "preflight=0", "name=r")
+SEED = 7  # the scripted model's
+STAGE = ("agent=one_shot", MODEL[0], "rewriter=q2q", "llm@rewriter_llm=scripted")
 
 
 def contents(path):
@@ -90,19 +89,6 @@ def test_the_bar_tells_of_replies_while_a_question_is_under_way(entry, terminal,
     assert entry("run", *TINY, *MODEL, "name=m") == 0
     first = next(line for line in terminal.getvalue().split("\r") if "Answering" in line)
     assert "0/6" in first and "read anew" in first
-
-
-def test_an_agent_that_needs_a_model_says_so(entry, capsys):
-    assert entry("run", *TINY, "agent=pi_serini", "name=m") == 2
-    assert "llm=..." in capsys.readouterr().err
-    assert not Path("runs/m").exists() and not Path("indexes").exists()
-
-
-def test_a_model_whose_replies_fill_its_window_is_refused_before_anything_is_built(entry, capsys):
-    # The model's own window, which the budget does not name.
-    assert entry("run", *TINY, *MODEL, "name=m", "budget.answer_tokens=100000") == 2
-    assert "context window of 100000" in capsys.readouterr().err
-    assert not Path("runs/m").exists() and not Path("indexes").exists()
 
 
 def test_failed_questions_are_counted_and_tried_again(entry, capsys):
@@ -208,13 +194,6 @@ def test_a_cap_on_the_runs_money_stops_it_and_raising_it_goes_on(entry, capsys):
     assert sum(start["dollars"] for start in rows) == pytest.approx(6 * 0.63 + wasted)
 
 
-def test_a_cap_without_a_price_is_refused_before_anything_is_built(entry, capsys):
-    command = (*TINY, *MODEL, "name=m", "llm.price=null", "budget.dollars=1")
-    assert entry("run", *command) == 2
-    assert "price" in capsys.readouterr().err
-    assert not Path("indexes").exists()
-
-
 def test_an_agent_that_asks_no_model_starts_none_and_has_one_cell_for_all_models(entry, tmp_path):
     weights = tmp_path / "model.gguf"
     weights.write_bytes(b"GGUF")
@@ -231,70 +210,200 @@ def test_an_agent_that_asks_no_model_starts_none_and_has_one_cell_for_all_models
     assert agents == ["keyword", "pi_serini", "pi_serini"]
 
 
-def test_cells_of_a_sweep_over_models_have_folders_of_their_own(entry):
-    assert entry("run", "-m", *TINY, *MODEL, "llm.turns=1,2", "budget=none", "name=s") == 0
-    cells = sorted(path.parent.name for path in Path("runs/s").glob("*/metrics.json"))
-    assert len(cells) == 2
-    assert ["llm.turns=1" in cell for cell in cells] == [True, False]
+# Every question asked several times, each time with another seed.
 
 
-# Processes that are ended from outside.
+def searches(trajectory):
+    return sum(call.name == "search" for call in trajectory.calls)
 
 
-def command(*arguments):
-    slow = ("llm.seconds=0.02", "llm.turns=3", "concurrency=8", "name=cut", "preflight=0")
-    # A question takes four requests, so that no more than 25 of the 40 end before the gate opens.
-    gate = (f"llm.gate={GATE}", "llm.gate_after=100")
-    size = ("benchmark.documents=128", "benchmark.questions=40")
-    return ("run", *TINY, *size, *MODEL, *slow, *gate, *arguments)
+def test_each_repeat_has_its_own_seed_and_account(entry, capsys):
+    assert entry("run", *WAVERING, "repeats=3") == 0
+    folder = RunFolder("runs/r")
+    assert [part.number for part in folder.repeats()] == [1, 2, 3]
+    for repeat, part in enumerate(folder.repeats()):
+        trajectories = list(part.trajectories())
+        assert len(trajectories) == 6
+        for trajectory in trajectories:
+            expected = 2 + wavers(trajectory.question, SEED + repeat)
+            assert searches(trajectory) == expected
+            # Of this repeat alone, although all were under way at once.
+            assert trajectory.usage["agent_calls"] == expected + 1
+    metrics = contents("runs/r/metrics.json")
+    # Of three seeds in a row one or two are even: 1/3 or 2/3 of the repeats search once more.
+    per_question = contents("runs/r/evaluation/questions.json")["search_calls"]
+    assert {round(3 * value) for value in per_question.values()} <= {7, 8}
+    assert metrics["search_calls"] == pytest.approx(sum(per_question.values()) / 6)
+    variance = contents("runs/r/evaluation/repeats.json")["variance"]["search_calls"]
+    # One of three values differs by 1: the variance within every question is 1/3.
+    assert variance["within"] == pytest.approx((1 / 3) ** 0.5)
+    (start,) = starts("runs/r")
+    assert start["calls"] == sum(
+        searches(trajectory) + 1 for part in folder.repeats() for trajectory in part.trajectories()
+    )
+    assert entry("evaluate", "runs/r") == 0
+    assert contents("runs/r/metrics.json") == metrics
+    assert "0/18" in capsys.readouterr().out
+    assert entry("run", *WAVERING, "llm.wavering=false", "repeats=1", "name=other") == 0
+    assert entry("compare", "runs/r", "runs/other", "name=both") == 0
+    page = Path("runs/both/report.md").read_text()
+    assert "Repeats of a question" in page and "ICC" in page
 
 
-def started(tmp_path, least):
-    """A run, as soon as it has written `least` trajectories. It cannot end: the gate is shut."""
-    process = CommandProcess(*command(), folder=tmp_path)
-    queries = tmp_path / "runs" / "cut" / "queries"
-    until = time.monotonic() + 90
-    while len(list(queries.glob("[!.]*.json"))) < least and time.monotonic() < until:
-        assert process.poll() is None, process.wait()
-        time.sleep(0.005)
-    return process
+def test_repeats_are_added_to_a_run_that_keeps_what_it_has(entry):
+    assert entry("run", *WAVERING) == 0
+    once = contents("runs/r/metrics.json")
+    written = {path: path.read_bytes() for path in Path("runs/r/queries").iterdir()}
+    assert not Path("runs/r/repeats").exists()
+    assert entry("run", *WAVERING, "repeats=2") == 0
+    assert {path: path.read_bytes() for path in Path("runs/r/queries").iterdir()} == written
+    assert len(list(Path("runs/r/repeats/2/queries").iterdir())) == 6
+    values = contents("runs/r/evaluation/repeats.json")["values"]["search_calls"].values()
+    first = sum(row[0] for row in values) / 6
+    assert first == pytest.approx(once["search_calls"])
+    assert contents("runs/r/metrics.json")["search_calls"] == pytest.approx(2.5)
 
 
-def check_resumed(tmp_path, written):
-    """The same command ends with each question answered once, what was written untouched."""
-    (tmp_path / GATE).touch()
-    done = run_command(*command(), folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    folder = RunFolder(tmp_path / "runs" / "cut")
-    assert sorted(folder.statuses().values()) == ["completed"] * 40
-    assert all(folder.attempts(qid) == 1 for qid in folder.statuses())
-    assert all((folder.queries / name).read_bytes() == text for name, text in written.items())
-    assert not list(folder.path.rglob("*.tmp"))
+def test_a_judge_with_a_model_judges_every_repeat_once(entry):
+    judge = ("judge=llm", "llm@judge_llm=scripted")
+    assert entry("run", *WAVERING, *judge, "repeats=2") == 0
+    for folder in ("runs/r", "runs/r/repeats/2"):
+        (path,) = Path(folder).glob("evaluation/verdicts-llm-*.jsonl")
+        verdicts = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+        assert len(verdicts) == 6
+        assert {verdict["usage"]["calls"] for verdict in verdicts} == {1}
+    (start,) = starts("runs/r")
+    assert start["judge_calls"] == 12
 
 
-def test_kill_9_loses_no_more_than_the_questions_under_way(tmp_path):
-    process = started(tmp_path, 12)
-    time.sleep(random.Random(11).uniform(0, 0.1))
-    process.kill()
-    process.wait()
-    queries = tmp_path / "runs" / "cut" / "queries"
-    written = {path.name: path.read_bytes() for path in queries.glob("[!.]*.json")}
-    assert 12 <= len(written) <= 25
-    assert all(read_trajectory(queries / name).status == "completed" for name in written)
-    check_resumed(tmp_path, written)
+def test_judges_are_compared_on_every_repeat(entry):
+    judge = ("judge=llm", "llm@judge_llm=scripted")
+    assert entry("run", *WAVERING, *judge, "repeats=2") == 0
+    # One repeat whose request failed has no verdict.
+    (path,) = Path("runs/r/repeats/2").glob("evaluation/verdicts-llm-*.jsonl")
+    *rows, last = read_json_lines(path)
+    path.unlink()
+    journal = JsonLinesLog(path)
+    for row in (*rows, {**last, "error": "failed", "correct": False}):
+        journal.append(row)
+    journal.close()
+    assert entry("judge", "runs/r") == 0
+    (pair,) = contents("runs/r/evaluation/agreement.json")
+    assert pair["n"] == 11
+    first, second = (
+        {trajectory.qid: trajectory for trajectory in part.trajectories()}
+        for part in RunFolder("runs/r").repeats()
+    )
+    names = {*first, *(f"{qid}#repeat2" for qid in second)}
+    assert {*pair["only_a"], *pair["only_b"]} <= names
+    differing = len(pair["only_a"]) + len(pair["only_b"])
+    assert pair["raw"] == pytest.approx(1 - differing / 11)
 
 
-def test_ctrl_c_writes_what_ended_and_leaves_cleanly(tmp_path):
-    process = started(tmp_path, 5)
-    process.send_signal(signal.SIGINT)
-    ended = process.wait(timeout=30)
-    assert ended.returncode == 130
-    assert "Traceback" not in ended.stderr and "interrupted" in ended.stderr
-    queries = tmp_path / "runs" / "cut" / "queries"
-    written = {path.name: path.read_bytes() for path in queries.glob("[!.]*.json")}
-    assert 5 <= len(written) <= 25
-    assert all(read_trajectory(queries / name).status == "completed" for name in written)
-    # The requests of questions that were cut short are on the ledger, and nowhere else.
-    (start,) = starts(tmp_path / "runs" / "cut")
-    assert start["calls"] >= 4 * len(written)
-    check_resumed(tmp_path, written)
+@pytest.mark.parametrize(
+    "given",
+    [("agent=navigator", *MODEL[::2]), (*STAGE, "paths.caches=null")],
+    ids=["a planner's model", "a stage whose replies are kept nowhere"],
+)
+def test_whatever_asks_a_model_anew_can_be_repeated(entry, given):
+    small = (*TINY, "benchmark.questions=sets:2", "traces=false", "preflight=0")
+    assert entry("run", *small, *given, "repeats=2", "name=r") == 0
+    folder = RunFolder("runs/r")
+    assert [len(part.statuses()) for part in folder.repeats()] == [2, 2]
+    assert {status for part in folder.repeats() for status in part.statuses().values()} == {
+        "completed"
+    }
+
+
+# What a run has spent outlives replies without usage, and damaged files.
+
+# 100 tokens of input at 1,000 dollars a million.
+DOLLARS = 0.1
+
+
+@pytest.fixture
+def peer():
+    with running_peer() as server:
+        arguments = json.dumps({"reason": "to find it", "query": "mill"})
+        usage = {"input": 100, "cached": 0, "reasoning": 0, "output": 0}
+        # It never answers, so that no question ends.
+        server.default = Say(calls=[("c1", "search", arguments)], usage=usage)
+        yield server
+
+
+def command(peer, *arguments):
+    llm = (
+        *("llm=openai_compatible", "llm.model=m", f"llm.base_url={peer.openai_url}"),
+        *("llm.price.input=1000", "llm.price.output=0"),
+    )
+    run = ("agent=pi_serini", "budget=none", "name=r", "preflight=0", "concurrency=6")
+    return ("run", *TINY, *run, *llm, *arguments)
+
+
+def test_a_reply_without_usage_stops_a_capped_run_and_its_known_money_still_counts(tmp_path, peer):
+    reply = peer.default
+    peer.script.extend([reply] * 30 + [Say(calls=reply.calls, usage=None)])
+    run = command(peer, "budget.run_dollars=5")
+    stopped = run_command(*run, folder=tmp_path)
+    assert stopped.returncode == 2 and "reported no usage for 1 replies" in stopped.stderr
+    (first,) = starts(tmp_path / "runs/r")
+    assert first["unpriced"] == 1 and "dollars" not in first
+    assert first["known_dollars"]["agent"] >= 30 * DOLLARS - 1e-9
+
+    resumed = run_command(*run, folder=tmp_path)
+    assert resumed.returncode == 2
+    assert "1 replies of earlier starts reported no usage" in " ".join(resumed.stderr.split())
+    assert starts(tmp_path / "runs/r")[1]["dollars"] + first["known_dollars"]["agent"] <= 5.0 + 1e-9
+
+
+def test_replies_that_are_tried_again_are_paid_for_and_count_towards_the_cap(tmp_path, peer):
+    reply, useless = peer.default, Say(text="half", finish="abort", usage=peer.default.usage)
+    peer.script.extend([reply, useless, useless] * 8)
+    stopped = run_command(*command(peer, "budget.run_dollars=1.75"), folder=tmp_path)
+    assert stopped.returncode == 2 and "budget.run_dollars" in stopped.stderr
+    (start,) = starts(tmp_path / "runs/r")
+    # Every reply that was sent is paid for, and no more were sent than the cap allows.
+    assert start["known_dollars"]["agent"] == pytest.approx(len(peer.requests) * DOLLARS)
+    assert start["calls"] + start["retries"] == len(peer.requests) <= 17 + 6
+    assert start["retries"] > 0 and start["unpriced"] == 0
+
+
+@pytest.mark.parametrize("count", [-5, 10**400], ids=["negative", "beyond all floats"])
+def test_an_impossible_count_stops_a_capped_run_and_the_next_start_reads_the_ledger(
+    tmp_path, peer, count
+):
+    reply = peer.default
+    peer.script.extend([reply, replace(reply, usage={**reply.usage, "input": count})])
+    run = command(peer, "budget.run_dollars=5", "concurrency=1")
+    for started in (1, 2):
+        ended = run_command(*run, folder=tmp_path)
+        assert ended.returncode == 2
+        first = starts(tmp_path / "runs/r")[0]
+        assert (first["unpriced"], first["known_dollars"]["agent"]) == (1, DOLLARS)
+        assert len(starts(tmp_path / "runs/r")) == started
+    spent = sum(row["known_dollars"]["agent"] for row in starts(tmp_path / "runs/r"))
+    assert 4.5 <= spent <= 5.0 + 1e-9
+
+
+def test_a_damaged_ledger_stops_a_run_before_its_first_request(entry, capsys, tmp_path):
+    log = tmp_path / "asked"
+    run = (*TINY, *MODEL, "name=m", f"llm.log={log}")
+    assert entry("run", *run, "llm.failing=e") == 2
+    path = Path("runs/m/ledger.jsonl")
+    path.write_text('{"starts": [{"dollars"\n')
+    asked, damaged = log.read_bytes(), path.read_bytes()
+    capsys.readouterr()
+    assert entry("run", *run, "llm.failing=e") == 2
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "soundingline:" in each]
+    assert "cannot read the ledger runs/m/ledger.jsonl" in line and "restore" in line
+    assert log.read_bytes() == asked and path.read_bytes() == damaged
+
+
+def test_a_disk_without_room_for_the_ledger_stops_the_run(entry, capsys, monkeypatch):
+    def full(journal, value):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("soundingline.toolkit.files.JsonLinesLog.append", full)
+    assert entry("run", *TINY, *MODEL, "name=m") == 2
+    assert "the run's ledger cannot be written: No space left" in capsys.readouterr().err
+    assert list(RunFolder("runs/m").statuses().values()) == ["failed"]

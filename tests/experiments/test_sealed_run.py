@@ -1,10 +1,7 @@
 """Whole runs on a sealed benchmark: nothing of its texts on disk, and everything readable again."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +21,6 @@ from soundingline.toolkit.evaluation.judge import verdicts_in
 from soundingline.toolkit.obfuscation import read_text
 from soundingline.toolkit.runs import RunFolder, make_manifest
 
-Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
 SCRIPTED = (
     f"hydra.searchpath=[file://{OPTIONS}]",

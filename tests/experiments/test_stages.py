@@ -1,10 +1,7 @@
 """Pipelines of several stages, run from the configuration: what they rank, record and refuse."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -19,7 +16,6 @@ from soundingline.experiments.config import Settings
 from soundingline.experiments.pipeline import build_pipeline
 from soundingline.toolkit.runs import RunFolder
 
-Entry = Callable[..., int]
 OPTIONS = Path(__file__).resolve().parent / "options"
 SEARCHPATH = f"hydra.searchpath=[file://{OPTIONS}]"
 QUESTION = "Which mill stands by the river?"
@@ -86,14 +82,6 @@ def test_no_index_is_built_that_nothing_searches(entry, models, agent, indexes):
     assert all(item.status != "failed" for item in trajectories("runs/x"))
 
 
-@pytest.mark.parametrize("agent", ["keyword", "one_shot"])
-def test_an_agent_that_writes_queries_is_refused_a_tool_that_takes_patterns(entry, agent, capsys):
-    pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
-    assert entry("run", *TINY, "tool=grep", f"agent={agent}", "name=x") == 2
-    assert "set tool.syntax=words" in " ".join(capsys.readouterr().err.split())
-    assert not Path("runs").exists()
-
-
 def test_a_run_is_not_resumed_with_another_checkpoint_at_the_same_place(
     entry, models, tmp_path, capsys
 ):
@@ -140,15 +128,6 @@ def test_queries_and_their_rewriting_are_in_the_trajectory_and_on_the_ledger(ent
     assert start["rewriter_input_tokens"] == 40 * start["calls"] > 0
 
 
-def test_rewriting_counts_towards_the_cap_on_a_runs_money(entry, capsys):
-    # 48 tokens at 1000 dollars a million are 4.8 cents a query.
-    given = (*TINY, *REWRITER, SAYS, "name=q", "budget.run_dollars=0.1", "paths.caches=null")
-    assert entry("run", *given) == 2
-    assert "budget.run_dollars" in capsys.readouterr().err
-    (start,) = starts("runs/q")
-    assert start["dollars"] <= 0.1
-
-
 def reasoning(peer):
     """A pipeline with Rank1 behind the server, which finds every passage relevant."""
     top = {" true": -0.1, " false": -2.4}
@@ -172,13 +151,6 @@ def test_rank1_is_on_the_ledger_and_on_its_questions_account(entry):
     assert start["reranker_unpriced"] == asked and "dollars" not in start
     of_questions = [each.usage["reranker_input_tokens"] for each in trajectories("runs/r")]
     assert min(of_questions) >= 200 and sum(of_questions) == 100 * asked
-
-
-def test_rank1_needs_a_model_of_text_completions(entry, capsys):
-    chat = ("llm@reranker_llm=openai_compatible", "reranker_llm.model=m")
-    server = "reranker_llm.base_url=http://127.0.0.1:9/v1"
-    assert entry("rank", *TINY, "reranker=rank1", *chat, server, "name=r") == 2
-    assert "llm@reranker_llm=rank1" in capsys.readouterr().err
 
 
 def test_rank1_counts_towards_the_cap_on_a_runs_money(entry, capsys):
@@ -231,9 +203,7 @@ def test_a_ranking_keeps_and_tells_what_became_of_each_query(entry, capsys):
     assert not Path("runs/none/rewrites.jsonl").exists()
 
 
-def test_rankings_by_several_models_that_a_stage_shares_have_folders_of_their_own(
-    entry,
-):
+def test_rankings_by_several_models_that_a_stage_shares_have_folders_of_their_own(entry):
     stage = (SEARCHPATH, "rewriter=q2q", "llm=scripted", "llm.says='',harbour,tower")
     assert entry("rank", "-m", *TINY, *stage, "name=s") == 0
     cells = [path.parent for path in Path("runs/s").glob("*/metrics.json")]
@@ -242,31 +212,11 @@ def test_rankings_by_several_models_that_a_stage_shares_have_folders_of_their_ow
     assert {factor.get("llm.says") for factor in factors} == {"", "harbour", "tower"}
 
 
-def test_a_rewriter_asks_the_agents_model_where_it_has_none_of_its_own(entry, capsys):
-    assert entry("run", *TINY, "rewriter=q2q", "name=q") == 2
-    assert "llm@rewriter_llm=" in capsys.readouterr().err
-    assert not Path("indexes").exists() and not Path("runs/q").exists()
+def test_a_rewriter_asks_the_agents_model_where_it_has_none_of_its_own(entry):
     given = (*TINY, SEARCHPATH, "agent=pi_serini", "llm=scripted", "rewriter=q2q_reasoning")
     assert entry("run", *given, "name=shared", "concurrency=3") == 0
     (start,) = starts("runs/shared")
     assert start["agent_calls"] == 18 and start["rewriter_calls"] > 0
-
-
-@pytest.mark.parametrize("llm", ["claude-opus-4.7", "gpt-5.5"])
-def test_scores_by_log_probabilities_need_an_api_that_gives_them(entry, capsys, llm):
-    pointwise = ("reranker=pointwise", f"llm@reranker_llm={llm}", "budget=none")
-    assert entry("rank", *TINY, *pointwise, "reranker.score=p_yes") == 2
-    assert "reads log-probabilities, and the API of" in " ".join(capsys.readouterr().err.split())
-    assert not Path("indexes").exists()
-
-
-def test_settings_of_a_stage_that_is_not_there_make_no_cells_of_their_own(entry, models):
-    model = (f"++reranker.model={models / 'rankllama'}", f"++{SHORT}")
-    sweep = ("-m", *TINY, "name=d", *model)
-    assert entry("run", *sweep, "reranker=none,rankllama", "reranker.depth=2,4") == 0
-    cells = sorted(path.parent.name for path in Path("runs/d").glob("*/metrics.json"))
-    assert len(cells) == 3
-    assert Path("runs/d/report.html").exists()
 
 
 def test_only_the_reranker_sees_the_question_where_that_is_asked(entry, models):
@@ -279,65 +229,6 @@ def test_only_the_reranker_sees_the_question_where_that_is_asked(entry, models):
     assert both[0][5:] != raw[0][5:]
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (("retriever=splade", "retriever.model=/nowhere"), "there is no folder '/nowhere'"),
-        (("retriever=splade", "retriever.model={rankllama}"), "gives terms no weights"),
-        (("retriever=splade", "retriever.model={splade}"), "max_length=512"),
-        (("retriever=dense", "retriever.model={splade}"), "how its vectors are pooled"),
-        (("retriever=repllama", "retriever.model={splade}", "retriever.base={splade}"), "adapter"),
-        (("retriever=colbertv2", "retriever.model={splade}"), "no multi-vector checkpoint"),
-        (("retriever=colbertv2", "retriever.batch_tokens=0"), "batch_tokens=0"),
-        (
-            (
-                "retriever=fusion_rrf",
-                "retriever.k=-1",
-                *(f"retriever@retriever.{n}=bm25_default" for n in ("first", "second")),
-            ),
-            "k=-1",
-        ),
-        (
-            (
-                "retriever=fusion_rrf",
-                "retriever@retriever.second=splade",
-                "retriever.second.model=/nowhere",
-            ),
-            "there is no folder '/nowhere'",
-        ),
-        (("reranker=colbert", "reranker.model={splade}"), "no multi-vector checkpoint"),
-        (("reranker=cross_encoder", "reranker.model={splade}"), "no output that was trained"),
-        (("reranker=rankllama", "reranker.model={splade}"), "kind bert"),
-        (("reranker=rankllama", "reranker.model={rankllama}", "reranker.max_length=5000"), "1024"),
-    ],
-)
-def test_what_a_checkpoint_is_refused_for_is_told_before_anything_is_built(
-    entry,
-    models,
-    given,
-    told,
-    capsys,
-):
-    places = {name: str(models / name) for name in ("splade", "rankllama")}
-    assert entry("rank", *TINY, "name=x", *(each.format(**places) for each in given)) == 2
-    captured = capsys.readouterr()
-    assert told in captured.err and captured.err.count("\n") == 1 and not captured.out
-    assert not Path("indexes").exists() and not Path("runs").exists()
-
-
-def test_indexing_encodes_the_corpus_for_a_learned_retriever(entry, models, capsys):
-    sparse = ("retriever=splade", f"retriever.model={models / 'splade'}", "retriever.max_length=64")
-    assert entry("index", *TINY, *sparse, "unit=passage") == 0
-    (built,) = Path("indexes/fictional").glob("passage-splade-*")
-    assert str(built) in capsys.readouterr().out
-
-
-def test_a_lost_server_is_told_in_one_line_without_an_agent_too(entry, capsys):
-    locked = ("rewriter_llm.locked=true", "paths.caches=null")
-    assert entry("rank", *TINY, *REWRITER, *locked, "name=x") == 2
-    assert "the key is wrong" in capsys.readouterr().err
-
-
 def test_loading_checkpoints_says_nothing(entry, tmp_path, capfd):
     dense = ("retriever=dense", f"retriever.model={save_sentence_model(tmp_path / 'dense')}")
     late = ("reranker=colbert", f"reranker.model={save_multi_vector(tmp_path / 'late')}")
@@ -345,60 +236,6 @@ def test_loading_checkpoints_says_nothing(entry, tmp_path, capfd):
     assert entry("rank", *TINY, *dense, *late, "name=x", "unit=document_head") == 0
     said = capfd.readouterr()
     assert "oading" not in said.out + said.err
-
-
-def test_a_model_that_no_stage_asks_makes_no_cells_of_its_own(entry):
-    models = ("llm@rewriter_llm=scripted", "rewriter=none,q2q", "paths.caches=null")
-    assert entry("rank", "-m", *TINY, SEARCHPATH, "name=i", *models) == 0
-    cells = {path.parent.name: contents(path) for path in Path("runs/i").glob("*/manifest.json")}
-    idle = [name for name in cells if "scripted" not in name]
-    assert len(cells) == 2 and len(idle) == 1
-    assert "rewriter_llm" not in cells[idle[0]]["factors"]
-
-
-def test_the_rewriting_experiment_runs_with_an_agent_without_a_language_model(
-    entry,
-):
-    given = (*TINY, SEARCHPATH, "experiment=text_ranking/table11", "scale=laptop")
-    own = ("llm@rewriter_llm=scripted", SAYS, "rewriter_llm.price=1", "retriever=bm25_default")
-    assert entry("run", *given, *own, "rewriter=none,q2q,q2q_reasoning") == 0
-    (sweep,) = Path("runs").iterdir()
-    cells = {path.parent.name: str(path.parent) for path in sweep.glob("*/metrics.json")}
-    assert len(cells) == 3
-    asked = {name: [c.notes.get("query") for t in trajectories(run) for c in t.calls if c.ranking]
-             for name, run in cells.items()}  # fmt: skip
-    (raw,) = (name for name in asked if "q2q" not in name)
-    assert set(asked.pop(raw)) == {None}
-    assert all(set(queries) == {QUESTION} for queries in asked.values())
-    assert (sweep / "report.html").exists()
-
-
-def test_table_13_gives_the_question_to_the_reranker_alone(entry, models, tmp_path):
-    own = tmp_path / "my"
-    for group, option, keys in (
-        ("retriever", "splade", {"model": models / "splade", "max_length": 64}),
-        ("reranker", "rankllama", {"model": models / "rankllama", "max_length": 128}),
-    ):
-        (own / group).mkdir(parents=True)
-        lines = [f"defaults: [{option}, _self_]", *(f"{k}: {v}" for k, v in keys.items())]
-        (own / group / "tiny.yaml").write_text("\n".join(lines) + "\n")
-    given = (*TINY, f"hydra.searchpath=[file://{OPTIONS},file://{own}]", "retriever=tiny")
-    models_of = ("reranker=tiny", "llm@rewriter_llm=scripted", SAYS, "rewriter_llm.price=1")
-    table = ("experiment=text_ranking/table13", "reranker.depth=2,4", "agent.max_searches=1")
-    cells_of_paper = ("rewriter=none,q2q_reasoning", "rewriter.apply_to=reranker")
-    tool = ("scale=laptop", "tool=ranked_browsing")
-    assert entry("run", *given, *models_of, *table, *tool, *cells_of_paper) == 0
-    (sweep,) = Path("runs").iterdir()
-    cells = {path.parent.name: str(path.parent) for path in sweep.glob("*/metrics.json")}
-    raw = {name: rankings(run) for name, run in cells.items() if "q2q" not in name}
-    rewritten = {name: rankings(run) for name, run in cells.items() if "q2q" in name}
-    assert len(raw) == len(rewritten) == 2
-    # The first search of a question is the same in every cell; only its head may differ.
-    firsts = {tuple(found[0][4:]) for found in (*raw.values(), *rewritten.values())}
-    assert len(firsts) == 1
-    assert {tuple(found[0][:4]) for found in raw.values()} != {
-        tuple(found[0][:4]) for found in rewritten.values()
-    }
 
 
 def learned(tmp_path, kind):
@@ -466,18 +303,3 @@ def test_a_missing_shard_is_told_with_the_command_that_computes_it(entry, tmp_pa
     assert entry("index", *command[:-1], "shard=3") == 0
     assert entry("index", *options, "shards=4") == 0
     assert "units of 64 documents" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("index", "shards=4", "shard=4"), "shard=4. valid: a whole number, 0 to 3."),
-        (("index", "shard=1"), "shard=1. valid: a whole number, 0 to 0."),
-        (("index", "shards=0"), "shards=0"),
-        (("index", "shards=4", "engine=opensearch", "engine.url=http://x"), "shards=4 for engine="),
-        (("run", "shards=4"), "shards=4 for soundingline run. valid: soundingline index"),
-    ],
-)
-def test_shards_that_nothing_can_compute_are_refused(entry, capsys, words, message):
-    assert entry(words[0], *TINY, *words[1:]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())

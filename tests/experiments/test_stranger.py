@@ -1,8 +1,6 @@
 """A stranger's re-ranker, agent and search tool: a package of their own, named in YAML files of a
 `--config-dir`, swept beside ours. Nothing of this repository is edited."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A re-ranker trained on a benchmark's judgements by one command, and ranked with by the next."""
 
-from __future__ import annotations
-
 import math
 import os
 import stat

@@ -1,10 +1,7 @@
 """Errors in classes of the user's: the line in the user's file is named, and where the trace is."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,6 @@ from support.commands import run_command
 
 from soundingline.toolkit.runs import RunFolder
 
-Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
 STRANGER = """\
 from soundingline.agents.base import Agent, run_episode

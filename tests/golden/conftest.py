@@ -1,7 +1,5 @@
 """The workplace of the golden gate, a fixture."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -6,8 +6,6 @@ not on the words around them, so that another prompt changes the stored requests
 the model chooses between characters: `formless` never answers in the format that it is asked for.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -15,9 +15,6 @@ from support.commands import CommandProcess, run_entry
 
 NAMESPACE = "soundingline."
 PACKAGES = ("agents", "experiments", "pipelines", "toolkit")
-# Options and settings that were renamed after the golden files were recorded: what an override
-# begins with, and what it begins with today.
-RENAMED = {}
 
 
 class Ended(NamedTuple):
@@ -32,39 +29,27 @@ def command(name, *arguments):
     """Run a command to its end in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run_entry(name, *today(arguments))
+        code = run_entry(name, *arguments)
     return Ended(code, out.getvalue(), err.getvalue())
 
 
 def process(name, *arguments):
     """Start a command in a process of its own, which can be killed and served by."""
-    return CommandProcess(name, *today(arguments))
-
-
-def today(arguments):
-    """Flags first, and every override by its name of today."""
-    renamed = []
-    for argument in sorted(arguments, key=lambda each: not each.startswith("-")):
-        for old, new in RENAMED.items():
-            if argument.startswith(old):
-                argument = new + argument.removeprefix(old)
-                break
-        renamed.append(argument)
-    return renamed
+    return CommandProcess(name, *arguments)
 
 
 def ranked(*overrides, queries):
     """The frame that the pipeline of these overrides gives for queries."""
     import pandas as pd
 
-    experiment = module("experiments").Experiment.compose(*today(overrides))
+    experiment = module("experiments").Experiment.compose(*overrides)
     topics = [{"qid": row["_id"], "query": row["text"]} for row in queries]
     return experiment.pipeline().transform(pd.DataFrame(topics))
 
 
 def cell_name(*overrides):
     """The name that a run of these overrides has in a sweep."""
-    settings = module("experiments.config").Settings.compose(tuple(today(overrides)))
+    settings = module("experiments.config").Settings.compose(overrides)
     return str(module("experiments.naming").cell_name(settings))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import golden_product as product
 import golden_store as store
 import pytest
-from golden_checkpoints import CHECKPOINTS
+from golden_checkpoints import CHECKPOINTS, make
 from golden_model import reply, stored_request
 from golden_record import Places, cells, record, runs_below
 from support.llm_server import Peer
@@ -90,7 +90,7 @@ class Workplace:
         with _alone(self.shared / f"{name}.lock"):
             place = folder / "place"
             if not place.exists():
-                made = CHECKPOINTS[name](folder)
+                made = make(name, folder)
                 place.write_text(str(made))
         return Path(place.read_text())
 

@@ -6,8 +6,6 @@ hash of their ids in any order and the sum of their scores. A difference names c
 question and band; `tests/ab.py` then shows both rankings.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

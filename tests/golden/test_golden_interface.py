@@ -1,8 +1,6 @@
 """The golden gate: what a user's command lines and programs rely on. Exported names with their
 signatures, which settings make one run and which make another, and what bad commands end with."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -5,8 +5,6 @@ Where two runs must be equal, the golden file holds one of them and the values i
 differs.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import shutil
@@ -59,7 +57,7 @@ def twin(expected, received):
 # Questions that ask for documents.
 
 NAVIGATOR = (
-    f"{SETS} benchmark.limit=2 agent=navigator_librarians agent.rounds=3 agent.pool=4"
+    f"{SETS} benchmark.limit=2 agent=navigator scorer=chat agent.rounds=3 agent.pool=4"
     f" agent.listed=8 agent.ordered=4 reranker@list_reranker=listwise {PRICED} {LIBRARIAN_LLM}"
     " librarian_llm.price.input=1 librarian_llm.price.output=2"
 )
@@ -370,9 +368,7 @@ def test_recorded_calls_go_through_another_pipeline(workplace):
 # Reports.
 
 
-def test_the_report_of_a_sweep_on_the_terminal_in_a_file_and_its_traces(
-    workplace,
-):
+def test_the_report_of_a_sweep_on_the_terminal_in_a_file_and_its_traces(workplace):
     text = (
         "-m benchmark=beir benchmark.path={world} benchmark.split=null traces=true"
         " unit=document,maxp retriever=bm25_default,bm25_tuned agent.max_searches=2 measures=[AP]"

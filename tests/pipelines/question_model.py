@@ -1,50 +1,45 @@
 """A model that rewrites as tests want it, asked from threads."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time
-from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Any
 
 import pandas as pd
 from support.llm_model import ScriptedModel, saying, used
 
-from soundingline.toolkit.llm import SamplingParams, Turn
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.prices import Price
 
-_QUERY = re.compile(r"<query>\n(.*)\n</query>", re.DOTALL)
-_THOUGHTS = re.compile(r"<thoughts>\n(.*)\n</thoughts>", re.DOTALL)
 
-
-def query_of(messages):
-    """The query that a request asks to rewrite."""
-    return _QUERY.findall(messages[0]["content"])[-1]
-
-
-def thoughts_of(messages):
-    """The reasoning in a request; empty where it has none."""
-    return (_THOUGHTS.findall(messages[0]["content"]) or [""])[0]
+def part_of(messages, name):
+    """A part of a request, such as its `query`; empty without one."""
+    pattern = rf"<{name}>\n(.*)\n</{name}>"
+    return (re.findall(pattern, messages[0]["content"], re.DOTALL) or [""])[-1]
 
 
 def question(messages, settings=None):
     """What is <query> [when <reasoning>]?"""
-    thoughts = thoughts_of(messages)
+    thoughts = part_of(messages, "thoughts")
     when = f" when {thoughts}" if thoughts else ""
-    return saying(f"What is {query_of(messages)}{when}?", usage=used(100, 10))
+    return saying(f"What is {part_of(messages, 'query')}{when}?", usage=used(100, 10))
 
 
 class QuestionModel(ScriptedModel):
-    """Every reply takes `seconds`. `choose` gives it; what it raises is raised."""
+    """Each reply takes `seconds` and is one of `texts`, one after the other (an exception is
+    raised), or without these that of `choose`."""
 
-    def __init__(
-        self, choose: Callable[[Any, SamplingParams], Turn] = question, *, seconds: float = 0.0
-    ) -> None:
+    def __init__(self, *texts, choose=question, seconds=0.0):
         super().__init__(choose=choose)
-        self.seconds = seconds
+        self._texts, self.seconds = list(texts), seconds
+        if texts:
+            self._choose = self._next
+
+    def _next(self, messages, settings):
+        text = self._texts.pop(0)
+        if isinstance(text, Exception):
+            raise text
+        return saying(text, usage=used(100, 10))
 
     async def respond(self, *arguments):
         await asyncio.sleep(self.seconds)
@@ -53,20 +48,7 @@ class QuestionModel(ScriptedModel):
     @property
     def queries(self):
         """The queries of all requests, in order."""
-        return [query_of(request.messages) for request in self.requests]
-
-
-def replies(*texts):
-    """Gives these, one after the other."""
-    left = list(texts)
-
-    def choose(messages, settings):
-        text = left.pop(0)
-        if isinstance(text, Exception):
-            raise text
-        return saying(text, usage=used(100, 10))
-
-    return choose
+        return [part_of(request.messages, "query") for request in self.requests]
 
 
 def rewriter_llm(settings=None):
@@ -77,7 +59,7 @@ def rewriter_llm(settings=None):
 
 @contextmanager
 def asking(model, settings=None, ledger=None):
-    """The model as stages are given it."""
+    """The model as stages receive it."""
     with rewriter_llm(settings).started(model, ledger) as blocking:
         yield blocking
 
@@ -90,7 +72,6 @@ def frame(*queries, reasoning=None):
 
 
 def wait_for(condition, seconds=10.0):
-    """Until it holds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

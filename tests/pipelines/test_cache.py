@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.needs import cases
 
@@ -36,27 +36,15 @@ def key(number):
     return "stage", str(number)
 
 
-def test_what_was_put_is_got_by_its_key_in_the_order_asked(path):
+def test_what_was_put_last_is_got_by_its_key_in_the_order_asked(path):
     cache = ResultCache(path)
-    cache.put([(("a", "b"), 1.5), (("c",), {"text": ["x", None]})])
-    assert cache.get([("c",), ("unknown",), ("a", "b"), ("c",)]) == [
-        {"text": ["x", None]},
-        None,
-        1.5,
-        {"text": ["x", None]},
-    ]
-
-
-def test_it_outlives_its_object(path):
-    ResultCache(path).put([(key(1), "kept")])
-    assert ResultCache(path).get([key(1)]) == ["kept"]
-
-
-def test_a_value_put_again_is_replaced(path):
-    cache = ResultCache(path)
-    cache.put([(key(1), "old")])
-    cache.put([(key(1), "new")])
-    assert cache.get([key(1)]) == ["new"]
+    cache.put([(("a", "b"), 1.5), (("c",), "old")])
+    cache.put([(("c",), {"text": ["x", None]})])
+    for opened in (cache, ResultCache(path), pickle.loads(pickle.dumps(cache))):
+        values = opened.get([("c",), ("unknown",), ("a", "b")])
+        assert values == [{"text": ["x", None]}, None, 1.5]
+    ((value,), _) = cache._connection().execute("SELECT value FROM results").fetchall()
+    assert json.loads(value) in (1.5, {"text": ["x", None]})
 
 
 def test_more_keys_than_sqlite_takes_in_one_statement(path):
@@ -90,31 +78,19 @@ def test_a_float_comes_back_to_the_bit(tmp_path_factory, value):
     assert struct.pack("<d", got) == struct.pack("<d", value)
 
 
-def test_a_value_that_is_no_number_comes_back_as_such(path):
-    cache = ResultCache(path)
-    cache.put([(key(1), math.nan)])
-    assert math.isnan(cache.get([key(1)])[0])
-
-
 TEXTS = st.text(st.characters(exclude_categories=[]), max_size=8)
 PARTS = st.lists(TEXTS, max_size=4).map(tuple)
 
 
 @settings(max_examples=cases(30))
 @given(PARTS, PARTS)
+@example(("ab", "c"), ("a", "bc"))
+@example(("a", ""), ("a",))
+@example((), ("",))
 def test_only_equal_keys_find_a_value(tmp_path_factory, mine, other):
     cache = ResultCache(tmp_path_factory.mktemp("cache") / "c.sqlite")
     cache.put([(mine, "mine")])
     assert cache.get([other]) == ["mine" if mine == other else None]
-
-
-@pytest.mark.parametrize(
-    ("one", "other"), [(("ab", "c"), ("a", "bc")), (("a", ""), ("a",)), ((), ("",))]
-)
-def test_the_parts_of_a_key_do_not_run_together(path, one, other):
-    cache = ResultCache(path)
-    cache.put([(one, 1)])
-    assert cache.get([other, one]) == [None, 1]
 
 
 @given(TEXTS, TEXTS)
@@ -125,8 +101,9 @@ def test_texts_have_one_hash_each(one, other):
 def test_text_of_any_script_and_half_a_surrogate_pair_is_kept(path):
     odd = ["naïve 東京 \U0001f600", "\ud800", "a\x00b", "'; DROP TABLE results; --"]
     cache = ResultCache(path)
-    cache.put([((text,), text) for text in odd])
+    cache.put([((text,), text) for text in odd] + [(("nan",), math.nan)])
     assert cache.get([(text,) for text in odd]) == odd
+    assert math.isnan(cache.get([("nan",)])[0])
 
 
 def write_and_read(path, worker, barrier=None):
@@ -301,33 +278,6 @@ def test_a_process_killed_while_it_writes_leaves_whole_batches_only(path):
     assert whole(path)
 
 
-def test_it_is_picklable(path):
-    cache = ResultCache(path)
-    cache.put([(key(1), 1)])
-    assert pickle.loads(pickle.dumps(cache)).get([key(1)]) == [1]
-
-
-def test_a_file_that_is_no_database_is_told_in_one_line(path):
-    path.parent.mkdir()
-    path.write_bytes(b"not a database, but longer than its header " * 100)
-    with pytest.raises(
-        InputError, match=r"cache .*cache.sqlite .*damaged: file is not a database.*move that"
-    ):
-        ResultCache(path)
-
-
-def damage(path):
-    """Overwrite all of the file but its first page."""
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    connection.close()
-    size = path.stat().st_size
-    assert size > 8192
-    with path.open("r+b") as stream:
-        stream.seek(4096)
-        stream.write(b"\x55" * (size - 4096))
-
-
 def filled(path):
     cache = ResultCache(path)
     cache.put((key(n), "value " * 20) for n in range(2000))
@@ -335,18 +285,23 @@ def filled(path):
     gc.collect()
 
 
-def test_a_damaged_file_is_told_when_it_is_read(path):
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda path: ResultCache(path).get([key(n) for n in range(2000)]),
+        lambda path: ResultCache(path).put((key(n), 1) for n in range(2000)),
+    ],
+    ids=["read", "written"],
+)
+@pytest.mark.parametrize("sound", [0, 4096])  # nothing, or the first page
+def test_a_damaged_file_is_told_in_one_line(path, use, sound):
     filled(path)
-    damage(path)
-    with pytest.raises(InputError, match=r"cache .*cache.sqlite .*damaged.*move that file away"):
-        ResultCache(path).get([key(n) for n in range(2000)])
-
-
-def test_a_damaged_file_is_told_when_it_is_written(path):
-    filled(path)
-    damage(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = path.read_bytes()
+    path.write_bytes(content[:sound] + b"\x55" * (len(content) - sound))
     with pytest.raises(InputError, match=r"cache .*cache.sqlite .*move that file away"):
-        ResultCache(path).put((key(n), 1) for n in range(2000))
+        use(path)
 
 
 BITS = [(byte, bit) for byte in range(len('{"text": "a paid reply"}')) for bit in range(8)]
@@ -426,13 +381,6 @@ def test_a_hit_whose_use_cannot_be_noted_is_a_hit(path, monkeypatch):
     assert cache.get([key(1)]) == [1]
 
 
-def test_values_are_plain_json(path):
-    cache = ResultCache(path)
-    cache.put([(key(1), {"score": 0.1})])
-    ((value,),) = cache._connection().execute("SELECT value FROM results").fetchall()
-    assert json.loads(value) == {"score": 0.1}
-
-
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path / "caches"
@@ -442,14 +390,7 @@ def named(name, number):
     return name, str(number)
 
 
-def fill(
-    file,
-    name,
-    numbers,
-    at,
-    monkeypatch,
-    value="x" * 200,
-):
+def fill(file, name, numbers, at, monkeypatch, value="x" * 200):
     """Entries written at a time, in batches a second apart."""
     cache = ResultCache(file)
     for start in range(0, len(numbers), 500):
@@ -507,34 +448,20 @@ def test_the_least_recently_used_entries_of_all_caches_go_first(folder, monkeypa
     assert set(rest) >= set(range(min(rest) // 500 * 500 + 500, len(numbers)))
 
 
-def test_an_entry_that_was_found_lately_is_not_old(folder, monkeypatch):
-    file = folder / "a.sqlite"
-    fill(file, "a", range(4000), 1e9, monkeypatch)
-    wanted = list(range(0, 4000, 9))
-    assert present(file, "a", wanted) == wanted
-    prune(folder, limit=on_disk(folder) // 4)
-    assert present(file, "a", wanted) == wanted
-
-
-def test_what_was_not_used_since_a_time_is_pruned(folder, monkeypatch):
+def test_what_was_not_used_since_a_time_is_pruned_and_reading_is_a_use(folder, monkeypatch):
     file = folder / "a.sqlite"
     fill(file, "old", range(5000), 1e9, monkeypatch)
     fill(file, "new", range(100), 1.5e9, monkeypatch)
+    read = list(range(0, 5000, 50))
+    assert present(file, "old", read) == read
     prune(folder, before=1_500_000_000)
-    assert survey(folder)[0].entries == 100
+    assert survey(folder)[0].entries == 200
     assert present(file, "new", range(100)) == list(range(100))
+    assert present(file, "old", range(5000)) == read
     assert on_disk(folder) < 200_000
 
 
-def test_entries_of_one_time_go_one_by_one(folder, monkeypatch):
-    file = folder / "a.sqlite"
-    fill(file, "a", range(500), 1e9, monkeypatch, value="x" * 4000)
-    size = survey(folder)[0].bytes
-    prune(folder, limit=size // 2)
-    assert 150 <= survey(folder)[0].entries <= 250  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("length", [0, 5, 200, 2000, 20_000])
+@pytest.mark.parametrize("length", [0, 200, 20_000])
 def test_any_size_of_values_is_pruned_to_the_limit_and_not_far_below(folder, monkeypatch, length):
     file = folder / "a.sqlite"
     fill(file, "a", range(200_000 // (length + 50)), 1e9, monkeypatch, value="é" * length)
@@ -577,7 +504,11 @@ def test_processes_go_on_while_another_prunes(folder, tmp_path, monkeypatch, net
         worker.start()
     assert all(event.wait(60) for event in ready)
     size = on_disk(folder)
+    other = FORK.Process(target=prune, args=(folder,), kwargs={"limit": MB})
+    other.start()
     prune(folder, limit=MB)
+    other.join(60)
+    assert other.exitcode == 0
     stop.set()
     for worker in workers:
         worker.join(60)
@@ -589,18 +520,6 @@ def test_processes_go_on_while_another_prunes(folder, tmp_path, monkeypatch, net
     own = [("worker", str(n), str(m)) for n in range(3) for m in range(50)]
     assert ResultCache(file).get(own) == [*range(50)] * 3
     assert whole(file)
-
-
-def test_two_processes_may_prune_at_once(folder, monkeypatch):
-    fill(folder / "a.sqlite", "a", range(10_000), 1e9, monkeypatch)
-    half = survey(folder)[0].bytes // 2
-    workers = [FORK.Process(target=prune, args=(folder,), kwargs={"limit": half}) for _ in "12"]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-    assert [worker.exitcode for worker in workers] == [0, 0]
-    assert half // 2 < survey(folder)[0].bytes <= half
 
 
 def test_a_file_of_another_host_is_told_and_never_opened(folder, tmp_path, monkeypatch):

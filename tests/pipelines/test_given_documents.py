@@ -18,7 +18,6 @@ from soundingline.pipelines.enrich.phrases import PhraseFile
 from soundingline.pipelines.learned.encoding import encode_corpus
 from soundingline.pipelines.learned.impacts import ImpactIndex
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
-from soundingline.pipelines.retrieve import BM25, RM3
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -206,19 +205,6 @@ def test_a_document_that_the_index_lacks_is_refused(index, tmp_path):
     for retriever in (index.bm25(), index.ql(), index.bm25().rm3()):
         with pytest.raises(InputError, match=message):
             retriever(inp)
-
-
-def test_stages_of_a_run_score_given_documents(index):
-    collection = Collection("c", index=index)
-    for stage, plain in (
-        (BM25(depth=5), index.bm25()),
-        (RM3(depth=5), index.bm25(depth=5).rm3()),
-    ):
-        bound = stage.bind(collection)
-        pd.testing.assert_frame_equal(bound(given(4)), plain(given(4)))
-        expected = plain(given(4))
-        cut = (bound % 2).compile()(given(4))
-        pd.testing.assert_frame_equal(cut, expected[expected["rank"] < 2].reset_index(drop=True))
 
 
 @pytest.mark.skipif(not find_spec("pyterrier_pisa"), reason="PISA is not installed")

@@ -42,36 +42,45 @@ def scores(result):
 RANKING = ranking(a=10.0, b=8.0, c=2.0)
 
 
-def test_neighbours_of_the_head_get_its_damped_scores_summed_and_are_ranked_with_it():
-    result = LinkExpansion(LINKS, head=2, damping=0.5)(RANKING)
-    # x of a and b, y and z of a; c is no seed.
-    assert scores(result) == {"a": 10, "x": 9, "b": 8, "y": 5, "z": 5, "c": 2}
-    assert list(result["docno"]) == ["a", "x", "b", "y", "z", "c"]
+PASSAGE_RANKING = ranking(a_3=10.0, b_1=8.0, b_0=7.0)
 
 
 @pytest.mark.parametrize(
-    ("direction", "expected"),
-    [("out", {"x", "y"}), ("in", {"z"}), ("both", {"x", "y", "z"})],
+    ("links", "given", "settings", "expected"),
+    [
+        # x of a and b, y and z of a; c is no seed.
+        (LINKS, RANKING, {"head": 2}, {"a": 10, "x": 9, "b": 8, "y": 5, "z": 5, "c": 2}),
+        (LINKS, RANKING, {"direction": "out"}, {"a": 10, "b": 8, "x": 5, "y": 5, "c": 2}),
+        (LINKS, RANKING, {"direction": "in"}, {"a": 10, "b": 8, "z": 5, "c": 2}),
+        # A retrieved neighbour rises and stays one row; a cycle ends.
+        (graph("a>c"), RANKING, {"head": 2, "damping": 1.0}, {"c": 12, "a": 10, "b": 8}),
+        (graph("a>b", "b>a"), RANKING, {"head": 2}, {"a": 14, "b": 13, "c": 2}),
+        # The ranking stays above what is put below it.
+        (
+            LINKS,
+            RANKING,
+            {"head": 2, "place": "below"},
+            {"a": 10, "b": 8, "c": 2, "x": 1, "y": 0, "z": 0},
+        ),
+        (LINKS, RANKING, {"head": 2, "most": 1}, {"a": 10, "x": 9, "b": 8, "c": 2}),
+        (LINKS, RANKING, {"head": 2, "depth": 3}, {"a": 10, "x": 9, "b": 8}),
+        # Negative scores count from the lowest.
+        (graph("a>x"), ranking(a=-1.0, b=-2.0, c=-5.0), {}, {"a": -1, "b": -2, "x": -3, "c": -5}),
+        # Passages count as their documents; a new one is its first.
+        (
+            graph("a>x", "a>b"),
+            PASSAGE_RANKING,
+            {},
+            {"b%p1": 13, "a%p3": 10, "b%p0": 7, "x%p0": 5},
+        ),
+    ],
 )
-def test_links_are_followed_out_in_or_both_ways(direction, expected):
-    result = LinkExpansion(LINKS, head=1, direction=direction)(RANKING)
-    assert set(result["docno"]) - set("abc") == expected
-
-
-def test_a_retrieved_neighbour_rises_and_stays_one_row():
-    result = scores(LinkExpansion(graph("a>c"), head=2, damping=1.0)(RANKING))
-    assert result == {"c": 12, "a": 10, "b": 8}
-
-
-def test_below_keeps_the_ranking_and_puts_new_documents_under_it():
-    result = LinkExpansion(LINKS, head=2, place="below")(RANKING)
-    assert list(result["docno"]) == ["a", "b", "c", "x", "y", "z"]
-    assert scores(result)["b"] == 8
-
-
-def test_new_documents_and_rows_are_capped_the_best_first():
-    assert list(LinkExpansion(LINKS, head=2, most=1)(RANKING)["docno"]) == ["a", "x", "b", "c"]
-    assert list(LinkExpansion(LINKS, head=2, depth=3)(RANKING)["docno"]) == ["a", "x", "b"]
+def test_neighbours_of_the_head_get_its_damped_scores(links, given, settings, expected):
+    result = LinkExpansion(links, **{"head": 1, "damping": 0.5, **settings})(given)
+    if settings.get("place") == "below":
+        assert list(result["docno"]) == list(expected)
+    else:
+        assert scores(result) == expected and list(result["docno"]) == list(expected)
 
 
 def test_a_hub_is_not_followed_and_counted():
@@ -79,20 +88,6 @@ def test_a_hub_is_not_followed_and_counted():
     stage = LinkExpansion(hub, largest_hub=100)
     assert set(stage(RANKING)["docno"]) == {"a", "b", "c", "x"}
     assert stage.counts["hubs"] == 1 and stage.counts["added"] == 1
-
-
-def test_a_cycle_ends():
-    assert scores(LinkExpansion(graph("a>b", "b>a"), head=2)(RANKING)) == {"a": 14, "b": 13, "c": 2}
-
-
-def test_negative_scores_count_from_the_lowest():
-    result = LinkExpansion(graph("a>x"), head=1, damping=0.5)(ranking(a=-1.0, b=-2.0, c=-5.0))
-    assert scores(result) == {"a": -1, "b": -2, "x": -3, "c": -5}
-
-
-def test_passages_count_as_their_documents_and_a_new_one_comes_as_its_first_passage():
-    result = LinkExpansion(graph("a>x", "a>b"), head=1)(ranking(a_3=10.0, b_1=8.0, b_0=7.0))
-    assert scores(result) == {"b%p1": 13, "a%p3": 10, "b%p0": 7, "x%p0": 5}
 
 
 def test_rows_keep_their_columns_and_new_ones_have_those_of_the_query():
@@ -126,23 +121,13 @@ def test_a_collection_without_links_is_refused():
         LinkExpansion()(RANKING)
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"head": 0},
-        {"direction": "up"},
-        {"damping": 0},
-        {"damping": 1.5},
-        {"largest_hub": 0},
-        {"most": 0},
-        {"place": "above"},
-        {"depth": 0},
-    ],
-)
-def test_impossible_settings_are_refused(setting):
-    (name,) = setting
+WRONG = [("head", 0), ("direction", "up"), ("damping", 0), ("damping", 1.5), ("largest_hub", 0)]
+
+
+@pytest.mark.parametrize(("name", "value"), [*WRONG, ("most", 0), ("place", "above"), ("depth", 0)])
+def test_impossible_settings_are_refused(name, value):
     with pytest.raises(InputError, match=name):
-        LinkExpansion(LINKS, **setting)
+        LinkExpansion(LINKS, **{name: value})
 
 
 QUERIES = pd.DataFrame({"qid": ["1", "2", "3"], "query": ["a", "b", "c"], "note": ["x", "y", "z"]})

@@ -1,7 +1,5 @@
 """Small benchmarks: documents in memory, a sealed benchmark as published, a home of ir_datasets."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

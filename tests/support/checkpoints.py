@@ -1,8 +1,6 @@
 """Checkpoints of a few thousand parameters, made on the spot: random weights, and tokenizers of the
 classes that published models have."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 
@@ -41,34 +39,21 @@ def t5_tokenizer(words=T5_WORDS):
     return T5Tokenizer(vocab=pieces, extra_ids=0)
 
 
-def t5_configuration(vocabulary, **changed):
-    from transformers import T5Config
-
-    sizes = {
-        "vocab_size": vocabulary,
-        "d_model": 32,
-        "d_kv": 12,
-        "d_ff": 48,
-        "num_layers": 2,
-        "num_decoder_layers": 3,
-        "num_heads": 4,
-        "n_positions": 512,
-        "decoder_start_token_id": 0,
-        # Large, so that layers matter beside the residual stream.
-        "initializer_factor": 2.0,
-    }
-    return T5Config(**{**sizes, **changed})
-
-
 def save_t5(folder, seed=0, words=T5_WORDS, own=True, **changed):
     """A checkpoint with random weights, norms' too, and (`own`) its tokenizer. Scores differ from
     text to text, by some tenths."""
     import torch
-    from transformers import T5ForConditionalGeneration
+    from transformers import T5Config, T5ForConditionalGeneration
 
     tokens = t5_tokenizer(words)
     torch.manual_seed(seed)
-    model = T5ForConditionalGeneration(t5_configuration(len(tokens), **changed))
+    sizes = {
+        **{"d_model": 32, "d_kv": 12, "d_ff": 48, "num_heads": 4, "n_positions": 512},
+        **{"num_layers": 2, "num_decoder_layers": 3, "decoder_start_token_id": 0},
+        "initializer_factor": 2.0,  # large, so that layers matter next to the residual stream
+    }
+    config = T5Config(vocab_size=len(tokens), **{**sizes, **changed})
+    model = T5ForConditionalGeneration(config)
     for name, weight in model.named_parameters():
         if "norm" in name:
             torch.nn.init.uniform_(weight, 0.5, 1.5)
@@ -171,9 +156,13 @@ def _frequent(words):
 
 def save_network(folder, network, tokenizer):
     """Save a checkpoint; the folder as text."""
+    return str(_saved(folder, network, tokenizer))
+
+
+def _saved(folder, network, tokenizer):
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return str(folder)
+    return folder
 
 
 LLAMA_WORDS = ("query", "document", "the", "old", "mill", "stands", "by", "river", "who", "built")
@@ -197,49 +186,37 @@ def llama_tokenizer(words=LLAMA_WORDS):
     return LlamaTokenizer(vocab=vocabulary, merges=list(dict.fromkeys(merges)), add_bos_token=True)
 
 
-def llama_configuration(vocabulary, **changed):
-    from transformers import LlamaConfig
+def _llama(kind, words, **changed):
+    """A Llama with random weights for a tokenizer."""
+    import transformers
 
     sizes = {
-        "vocab_size": vocabulary,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 1024,
-        "initializer_range": 0.3,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": None,
+        **{"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024},
+        **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None, "initializer_range": 0.3},
     }
-    return LlamaConfig(**{**sizes, **changed})
+    config = transformers.LlamaConfig(vocab_size=len(words), **{**sizes, **changed})
+    return getattr(transformers, kind)(config)
 
 
-def save_rankllama(folder, seed=0, **changed):
-    """A whole checkpoint with one output, and its tokenizer."""
+def save_rankllama(folder, seed=0, words=LLAMA_WORDS, **changed):
+    """A complete checkpoint with one output, and its tokenizer."""
     import torch
-    from transformers import LlamaForSequenceClassification
 
-    words = llama_tokenizer()
+    tokenizer = llama_tokenizer(words)
     torch.manual_seed(seed)
-    model = LlamaForSequenceClassification(llama_configuration(len(words), num_labels=1, **changed))
+    model = _llama("LlamaForSequenceClassification", tokenizer, num_labels=1, **changed)
     torch.nn.init.normal_(model.score.weight)
-    model.eval().save_pretrained(folder)
-    words.save_pretrained(folder)
-    return folder
+    return _saved(folder, model.eval(), tokenizer)
 
 
 def save_base(folder, seed=0):
     """A language model, as Llama-2 is published: without an output for scores."""
     import torch
-    from transformers import LlamaForCausalLM
 
-    words = llama_tokenizer()
+    tokenizer = llama_tokenizer()
     torch.manual_seed(seed)
-    LlamaForCausalLM(llama_configuration(len(words))).eval().save_pretrained(folder)
-    words.save_pretrained(folder)
-    return folder
+    return _saved(folder, _llama("LlamaForCausalLM", tokenizer).eval(), tokenizer)
 
 
 def save_rankllama_adapter(folder, base, seed=1, head=True):
@@ -282,9 +259,7 @@ def save_qwen(folder, seed=0):
     words = byte_tokenizer((END,), f"$A {END}")
     config = Qwen3Config(vocab_size=len(words), head_dim=8, num_key_value_heads=2, **_sizes())
     torch.manual_seed(seed)
-    Qwen3Model(config).eval().save_pretrained(folder)
-    words.save_pretrained(folder)
-    return folder
+    return _saved(folder, Qwen3Model(config).eval(), words)
 
 
 def save_llama(folder, seed=0):
@@ -297,9 +272,7 @@ def save_llama(folder, seed=0):
         vocab_size=len(words), bos_token_id=0, eos_token_id=1, num_key_value_heads=2, **_sizes()
     )
     torch.manual_seed(seed)
-    LlamaForCausalLM(config).eval().save_pretrained(folder)
-    words.save_pretrained(folder)
-    return folder
+    return _saved(folder, LlamaForCausalLM(config).eval(), words)
 
 
 def save_embedder_adapter(folder, base, seed=1):
@@ -323,26 +296,24 @@ def save_embedder_adapter(folder, base, seed=1):
     return folder
 
 
-def save_bert(folder, seed=0, markers=("[Q]", "[D]")):
-    """BERT without a head, and a tokenizer of whole words."""
+def save_bert(folder, seed=0, markers=("[Q]", "[D]"), words=EMBEDDER_WORDS):
+    """BERT without a head, and a tokenizer of complete words."""
     import torch
     from transformers import BertConfig, BertModel
 
-    words = whole_word_tokenizer(markers)
+    words = whole_word_tokenizer(markers, words)
     config = BertConfig(vocab_size=len(words), **_sizes(), type_vocab_size=2)
     torch.manual_seed(seed)
-    BertModel(config, add_pooling_layer=False).eval().save_pretrained(folder)
-    words.save_pretrained(folder)
-    return folder
+    return _saved(folder, BertModel(config, add_pooling_layer=False).eval(), words)
 
 
-def save_sentence_model(folder, seed=0):
+def save_sentence_model(folder, seed=0, words=EMBEDDER_WORDS):
     """A sentence-transformers checkpoint: mean pooling, and prompts of its own."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    body = Transformer(str(save_bert(folder / "body", seed)), max_seq_length=64)
+    body = Transformer(str(save_bert(folder / "body", seed, words=words)), max_seq_length=64)
     model = SentenceTransformer(
         modules=[body, Pooling(body.get_embedding_dimension(), "mean")],
         prompts={"query": "query ", "document": "passage "},
@@ -352,7 +323,7 @@ def save_sentence_model(folder, seed=0):
     return folder / "model"
 
 
-def save_multi_vector(folder, seed=0, dimensions=16):
+def save_multi_vector(folder, seed=0, dimensions=16, words=EMBEDDER_WORDS):
     """A multi-vector checkpoint as ColBERT is: markers, queries filled with masks to 12 tokens,
     punctuation of documents left out, vectors of length 1."""
     import torch
@@ -362,7 +333,7 @@ def save_multi_vector(folder, seed=0, dimensions=16):
     from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
     body = Transformer(
-        str(save_bert(folder / "body", seed)),
+        str(save_bert(folder / "body", seed, words=words)),
         document_length=48,
         query_expansion={"strategy": "fixed", "length": 12, "attend": False},
     )
@@ -415,12 +386,12 @@ def byte_tokenizer(special, template, **named):
     return PreTrainedTokenizerFast(tokenizer_object=made, **(named or {"pad_token": END}))
 
 
-def whole_word_tokenizer(markers):
+def whole_word_tokenizer(markers, words=EMBEDDER_WORDS):
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     special = (*BERT[:-2], *markers)
-    vocabulary = {token: number for number, token in enumerate((*special, *EMBEDDER_WORDS))}
+    vocabulary = {token: number for number, token in enumerate((*special, *words))}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     made.normalizer = normalizers.Lowercase()
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -450,7 +421,16 @@ def write_splade(folder, *, kind="bert", seed=0, words=SPLADE_WORDS):
     terms = [*SPLADE_SPECIAL, *words, *SPLADE_PIECES]
     tokenizer = transformers.BertTokenizer(vocab={term: n for n, term in enumerate(terms)})
     torch.manual_seed(seed)
-    model = _MODELS[kind](len(terms))
+    layers = {"vocab_size": len(terms), "max_position_embeddings": SPLADE_POSITIONS}
+    if kind == "bert":
+        size = {"hidden_size": 16, "intermediate_size": 32}
+        heads = {"num_hidden_layers": 2, "num_attention_heads": 2}
+        config = transformers.BertConfig(**layers, **size, **heads)
+        model = transformers.BertForMaskedLM(config)
+    else:
+        size = {"dim": 16, "hidden_dim": 32, "n_layers": 2, "n_heads": 2}
+        model = transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(**layers, **size))
+        model = model.distilbert if kind == "encoder" else model
     with torch.no_grad():
         for name, value in model.named_parameters():
             if value.ndim > 1:
@@ -458,43 +438,4 @@ def write_splade(folder, *, kind="bert", seed=0, words=SPLADE_WORDS):
             elif "norm" not in name.lower():
                 value.normal_(0.0, 0.5)
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def _bert(vocabulary):
-    import transformers
-
-    return transformers.BertForMaskedLM(
-        transformers.BertConfig(
-            vocab_size=vocabulary,
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=SPLADE_POSITIONS,
-        )
-    )
-
-
-def _distilbert(vocabulary):
-    import transformers
-
-    return transformers.DistilBertForMaskedLM(
-        transformers.DistilBertConfig(
-            vocab_size=vocabulary,
-            dim=16,
-            n_layers=2,
-            n_heads=2,
-            hidden_dim=32,
-            max_position_embeddings=SPLADE_POSITIONS,
-        )
-    )
-
-
-def _encoder(vocabulary):
-    return _distilbert(vocabulary).distilbert
-
-
-_MODELS = {"bert": _bert, "distilbert": _distilbert, "encoder": _encoder}
+    return _saved(folder, model, tokenizer)

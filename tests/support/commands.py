@@ -123,13 +123,7 @@ class CommandProcess:
         return Ended(code, *read)
 
 
-def run_command(
-    command,
-    *arguments,
-    folder=".",
-    environment=None,
-    stdin=b"",
-):
+def run_command(command, *arguments, folder=".", environment=None, stdin=b""):
     """The command, run to its end."""
     process = CommandProcess(
         command, *arguments, folder=folder, environment=environment, stdin=stdin

@@ -5,8 +5,6 @@ headline and forest plot of the record into the README and docs/demo.svg. A test
     python tests/support/demo_figure.py              writes both from the record
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

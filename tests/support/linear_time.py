@@ -1,7 +1,5 @@
 """Whether reading a text takes time in proportion to its length, told on a busy machine too."""
 
-from __future__ import annotations
-
 import time
 
 _FACTOR = 8
@@ -12,13 +10,7 @@ _NEGLIGIBLE = 0.02
 _ATTEMPTS = 6
 
 
-def assert_linear(
-    read,
-    text_of,
-    *,
-    smallest=512,
-    largest=1 << 14,
-):
+def assert_linear(read, text_of, *, smallest=512, largest=1 << 14):
     """Fail where `read` takes more than 24 times as long on 8 times the text.
 
     `text_of(n)` gives about n characters; n grows from `smallest` to at most `largest`, so that a

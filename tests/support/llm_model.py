@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import threading
@@ -19,7 +20,7 @@ from soundingline.toolkit.llm.prices import Price
 class ScriptedPrompts:
     """A `BlockingModel` that answers each prompt by `choose`."""
 
-    def __init__(self, choose: Callable[[str], str | Exception], **settings: Any) -> None:
+    def __init__(self, choose: Callable[[str], str | Turn | Exception], **settings: Any) -> None:
         self.name = "fake"
         self.settings = SamplingParams(**settings)
         self.rounds = []
@@ -31,21 +32,14 @@ class ScriptedPrompts:
     def prompts(self):
         return [prompt for each in self.rounds for prompt in each]
 
-    def respond_many(
-        self,
-        requests,
-        qids=None,
-        settings=None,
-        concurrency=None,
-        arrived=None,
-    ):
+    def respond_many(self, requests, qids=None, settings=None, concurrency=None, arrived=None):
         prompts = [messages[0]["content"] for messages in requests]
         with self._lock:
             self.rounds.append(prompts)
             self.qids += qids or []
         answers = [self._choose(prompt) for prompt in prompts]
         turns = [
-            answer if isinstance(answer, ModelError) else Turn(text=str(answer))
+            answer if isinstance(answer, (ModelError, Turn)) else Turn(text=str(answer))
             for answer in answers
         ]
         for position, turn in enumerate(turns):
@@ -143,7 +137,9 @@ _DOCID = re.compile(r"docid=(\S+)")
 class ScriptedLanguageModel:
     """Searches for the question `turns` times, each turn taking `seconds`, then answers with what
     it is asked and cites what it saw first. As a judge it finds every other response right.
-    `failing` questions end as a lost server does; `locked` refuses every request. Where it `says`
+    `failing` questions end as a lost server does, and so do all requests while the file `down`
+    exists; `locked` refuses every request. Each request that is answered adds the hash of its
+    messages to the file `log`. Where it `says`
     something, it says that to everything; else a question to a lone message (to be rewritten), or
     a title that is nowhere if that asks for a list. Asked for a list behind a system message, it
     lists all that it saw; asked for a navigator's plan, it gives the same one each time, and good
@@ -161,6 +157,7 @@ class ScriptedLanguageModel:
         locked: bool = False,
         price: float | None = 1.0,
         log: str = "",
+        down: str = "",
         base_url: str = "",
         says: str = "",
         wavering: bool = False,
@@ -173,7 +170,7 @@ class ScriptedLanguageModel:
         self.context_window = 100_000
         self.gives_logprobs = False
         self._turns, self._seconds, self._failing, self._locked = turns, seconds, failing, locked
-        self._log = log
+        self._log, self._down = log, down
         self._says = says
         self._wavering = wavering
         self._gate, self._gate_after = gate, gate_after
@@ -186,9 +183,14 @@ class ScriptedLanguageModel:
 
     def _choose(self, messages, settings):
         asked = messages[-1]["content"]
+        if self._down and Path(self._down).exists():
+            raise ServerGone("gone")
         if self._log:
+            text = json.dumps([list(messages), settings.seed])
+            # Without the random numbers that mark the texts of others.
+            digest = hashlib.sha256(re.sub(r"\b[0-9a-f]{12,16}\b", "", text).encode())
             with Path(self._log).open("a") as stream:
-                stream.write("asked\n")
+                stream.write(f"{digest.hexdigest()[:12]}\n")
         if self._locked:
             raise AuthenticationFailed("the key is wrong")
         if settings.tool_choice == "verdict":

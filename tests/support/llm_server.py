@@ -201,15 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
             kind = "text/event-stream" if body.get("stream") else "application/json"
             self._write(200, text, kind, cut=isinstance(step, Cut))
 
-    def _write(
-        self,
-        status,
-        text,
-        content_type,
-        headers=None,
-        *,
-        cut=False,
-    ):
+    def _write(self, status, text, content_type, headers=None, *, cut=False):
         data = text.encode("utf-8", "surrogatepass")
         self.send_response(status)
         for name, value in {"content-type": content_type, **(headers or {})}.items():

@@ -3,8 +3,6 @@
 Where a collection or package is absent, a test is skipped; with `SOUNDINGLINE_REQUIRE_ALL=1`, which
 `.ci/run` sets, it fails. `make test` tries few cases, `make test-soak` all of them."""
 
-from __future__ import annotations
-
 import os
 from importlib.util import find_spec
 

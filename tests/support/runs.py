@@ -1,7 +1,5 @@
 """Runs of other projects, and what a ledger holds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,12 +1,10 @@
 """Encoders without a model: vectors that are drawn by the length of a text."""
 
-from __future__ import annotations
-
 import numpy as np
 
 
 class StubSparse:
-    """A `TextEncoder` of (term, weight) pairs; terms are 0 to 51."""
+    """An encoder of (term, weight) pairs; terms are 0 to 51."""
 
     model = fingerprint = "stub"
 

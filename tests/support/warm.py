@@ -4,8 +4,6 @@ Before the first one it imports the commands and runs a sweep with its report, s
 finds parsers, compiled functions and compositions in memory.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc
@@ -116,6 +114,10 @@ def _become(request, client):
         os.environ.update(request.variables)
         sys.path[:0] = request.variables.get("PYTHONPATH", "").split(os.pathsep)
         sys.argv = [request.command, *request.arguments]
+        if "SOUNDINGLINE_TEST_DISTURB" in os.environ:
+            from support import disturbance
+
+            disturbance.install(*os.environ["SOUNDINGLINE_TEST_DISTURB"].split(":"))
         from soundingline.experiments.cli import main
 
         main([request.command, *request.arguments])

@@ -119,7 +119,8 @@ class Grep(Browsing):
 
     def _grep(self, reason: str, **query: str) -> ToolOutput:
         (text,) = query.values()
-        return self.first_page(text, f"Call grep with other {ARGUMENTS[self.syntax]}.")
+        otherwise = f"Call grep with other {ARGUMENTS[self.syntax]}."
+        return self.first_page(text, otherwise=otherwise)
 
     def remark(self, search: CachedSearch) -> str:
         notes, count = search.notes, len(search.hits)

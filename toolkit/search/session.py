@@ -208,7 +208,15 @@ class SearchTool(ABC):
         started = self.clock()
         error = ""
         try:
-            text, page, search = self._dispatch(name, arguments)
+            if self._blocked:
+                raise ToolError("blocked", self._blocked)
+            tools = self._opened_tools
+            tool = tools.get(name) if isinstance(name, str) else None
+            if tool is None:
+                valid = ", ".join(tools)
+                message = f"there is no tool {quoted(name)}. Call one of: {valid}."
+                raise ToolError("unknown_tool", message)
+            text, page, search = tool.serve(**tool.spec.check(arguments))
         except ToolError as failure:
             text, page, search = str(failure), failure.refusal, None
             error = failure.refusal.code
@@ -225,18 +233,6 @@ class SearchTool(ABC):
             notes={**(search.notes if search else {}), **layer},
         )
         return ToolResult(call, page)
-
-    def _dispatch(self, name: str, arguments: Mapping[str, Any]) -> ToolOutput:
-        if self._blocked:
-            raise ToolError("blocked", self._blocked)
-        tools = self._opened_tools
-        tool = tools.get(name) if isinstance(name, str) else None
-        if tool is None:
-            raise ToolError(
-                "unknown_tool",
-                f"there is no tool {quoted(name)}. Call one of: {', '.join(tools)}.",
-            )
-        return tool.serve(**tool.spec.check(arguments))
 
     def record(self, result: ToolResult) -> ToolResult:
         """Record a call that `serve` returned."""

@@ -1,13 +1,10 @@
 """Indexes of documents with phrases: scores by brute force, and what still reads the plain
 texts."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle
 from collections import Counter
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -39,7 +36,7 @@ phrases = st.lists(
 class GivenPhrases(PhraseSource):
     """The phrases of a dictionary, as they are."""
 
-    def __init__(self, phrases: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, phrases):
         self.phrases = phrases
 
     @property
@@ -159,31 +156,6 @@ def test_feedback_and_texts_are_those_of_the_plain_documents(base, units):
     assert copied == index != base and copied.base == base
     with pytest.raises(InputError, match="an index with phrases offers no query likelihood"):
         index.ql()
-
-
-def test_documents_without_phrases_score_as_in_the_plain_index(base, units):
-    index = enriched(base, units, GivenPhrases({}))
-    for own, other in zip(
-        base.search(["brel", "tide"]), index.search(["brel", "tide"]), strict=True
-    ):
-        np.testing.assert_array_equal(own, other)
-
-
-def test_a_weighted_call_equals_the_sum_of_two_searches(base, units):
-    source = GivenPhrases({unit.unit_id: ["tide keeper", "lighthouse"] for unit in units[::3]})
-    index = enriched(base, units, source)
-    query, expansion, weight = ["brel", "tide"], ["lighthous", "keeper", "tide"], 0.5
-    joined = Counter(dict.fromkeys(query, 1.0))
-    for term in expansion:
-        joined[term] += weight
-    one = dict(zip(*map(np.ndarray.tolist, index.search(joined)), strict=True))
-    parts = [
-        dict(zip(*map(np.ndarray.tolist, index.search(part)), strict=True))
-        for part in (query, expansion)
-    ]
-    for number in set(parts[0]) | set(parts[1]):
-        both = parts[0].get(number, 0) + weight * parts[1].get(number, 0)
-        assert one[number] == pytest.approx(both, rel=1e-5)
 
 
 class OutOfOrder(GivenPhrases):

@@ -1,7 +1,5 @@
 """The stage: ten documents whose scores are worked out from the formulas, and every source."""
 
-from __future__ import annotations
-
 import json
 import math
 
@@ -21,7 +19,7 @@ from soundingline.pipelines.enrich.enrichment import (
 )
 from soundingline.pipelines.enrich.feedback import FeedbackPhrases
 from soundingline.pipelines.enrich.llm_phrases import TASKS, ModelPhrases, WeightedPhrases
-from soundingline.pipelines.enrich.phrases import PhraseFile
+from soundingline.pipelines.enrich.phrases import PhraseFile, QueryContext
 from soundingline.pipelines.fusion import ReciprocalRankFusion
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.links import LinkExpansion
@@ -43,10 +41,13 @@ TEXTS = {
 UNITS = [Unit(unit_id, "", text) for unit_id, text in TEXTS.items()]
 
 
+ENGLISH = "english_unstemmed"
+
+
 @pytest.fixture
 def collection(tmp_path):
     index = LexicalIndex.build(
-        UNITS, tmp_path / "index", analyzer="english_unstemmed", corpus_fingerprint="ten"
+        UNITS, tmp_path / "index", analyzer=ENGLISH, corpus_fingerprint="ten"
     )
 
     def open_index(engine):
@@ -58,35 +59,56 @@ def collection(tmp_path):
     return Collection(
         "ten",
         index=index,
-        engine=LexicalEngine("english_unstemmed"),
+        engine=LexicalEngine(ENGLISH),
         open_index=open_index,
         texts=index.texts,
         caches=tmp_path / "caches",
     )
 
 
-def phrase_file(path, phrases):
-    lines = [json.dumps({"id": key, "phrases": value}) for key, value in phrases.items()]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return PhraseFile(path=str(path))
+@pytest.fixture
+def file(tmp_path):
+    """Makes a source of phrases by id."""
+
+    def make(phrases, name="phrases"):
+        path = tmp_path / f"{name}.jsonl"
+        lines = [json.dumps({"id": key, "phrases": value}) for key, value in phrases.items()]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return PhraseFile(path=str(path))
+
+    return make
 
 
-def ranked(stage, collection, query, **bm25):
+def rows(query="harbour"):
+    return pd.DataFrame({"qid": ["q1"], "query": [query]})
+
+
+def ranked(stage, collection, query="harbour"):
     enriched = stage.enriched(collection)
-    pipeline = stage.bind(enriched) >> BM25(k1=1.2, b=0.75, **bm25).bind(enriched)  # type: ignore[arg-type]
-    out = pipeline.transform(pd.DataFrame({"qid": ["q1"], "query": [query]}))
+    pipeline = stage.bind(enriched) >> BM25(k1=1.2, b=0.75).bind(enriched)
+    out = pipeline.transform(rows(query))
     return dict(zip(out["docno"], out["score"], strict=True))
 
 
-def test_scores_are_those_of_the_papers_formula(collection, tmp_path):
+def weights(stage, collection, query):
+    out = stage.bind(stage.enriched(collection)).transform(rows(query))
+    assert list(out.columns) == ["qid", "query", "query_toks"] and out["query"][0] == query
+    return out["query_toks"][0]
+
+
+def for_queries(source, collection, *texts):
+    return source.for_queries([QueryContext(text) for text in texts], collection)
+
+
+def test_scores_are_those_of_the_papers_formula(collection, file):
     """Worked out by hand: d8 gets "seamark" (1 token) and d9 "seamark harbour" (2 tokens).
 
     Then 53 tokens in ten documents, average 5.3, d8 has length 6, d9 length 7, the others 5.
     df(harbour) = 3 of 10 and df(seamark) = 2 of 10. Query: harbour; expansion: seamark, weight 0.5.
     """
-    corpus = phrase_file(tmp_path / "corpus.jsonl", {"d8": ["seamark"], "d9": ["seamark harbour"]})
-    query = phrase_file(tmp_path / "query.jsonl", {"q1": ["seamark"]})
-    scores = ranked(Enrichment(query=query, corpus=corpus, weight=0.5), collection, "harbour")
+    corpus = file({"d8": ["seamark"], "d9": ["seamark harbour"]})
+    query = file({"q1": ["seamark"]}, "query")
+    scores = ranked(Enrichment(query=query, corpus=corpus, weight=0.5), collection)
 
     def part(length):
         return 1 / (1 + 1.2 * (0.25 + 0.75 * length / 5.3))
@@ -103,55 +125,44 @@ def test_scores_are_those_of_the_papers_formula(collection, tmp_path):
     )
 
 
-def test_each_side_works_alone(collection, tmp_path):
-    corpus = phrase_file(tmp_path / "corpus.jsonl", {"d8": ["harbour"]})
-    query = phrase_file(tmp_path / "query.jsonl", {"harbour": ["pier"]})
-    assert set(ranked(Enrichment(corpus=corpus), collection, "harbour")) == {"d0", "d1", "d8"}
-    assert set(ranked(Enrichment(query=query), collection, "harbour")) == {"d0", "d1", "d8", "d9"}
-    only_corpus = Enrichment(corpus=corpus)
-    frame = pd.DataFrame({"qid": ["q1"], "query": ["harbour"]})
-    assert only_corpus.bind(collection).transform(frame).equals(frame)
+def test_each_side_works_alone(collection, file):
+    corpus, query = file({"d8": ["harbour"]}), file({"harbour": ["pier"]}, "query")
+    assert set(ranked(Enrichment(corpus=corpus), collection)) == {"d0", "d1", "d8"}
+    assert set(ranked(Enrichment(query=query), collection)) == {"d0", "d1", "d8", "d9"}
+    assert Enrichment(corpus=corpus).bind(collection).transform(rows()).equals(rows())
     assert Enrichment(query=query).enriched(collection) is collection
+    plain = Enrichment(query=query, weight=0.0)
+    assert weights(plain, collection, "harbour") == {"harbour": 1.0}
 
 
-def weights(stage, collection, query):
-    frame = pd.DataFrame({"qid": ["q1"], "query": [query]})
-    out = stage.bind(stage.enriched(collection)).transform(frame)
-    assert list(out.columns) == ["qid", "query", "query_toks"] and out["query"][0] == query
-    toks = out["query_toks"][0]
-    return toks
-
-
-def test_the_published_form_counts_once_and_lets_pairs_span_phrases(tmp_path, collection):
-    index = LexicalIndex.build(UNITS, tmp_path / "pairs", analyzer="english_unstemmed:2")
+def test_the_published_form_counts_once_and_lets_pairs_span_phrases(tmp_path, file):
+    index = LexicalIndex.build(UNITS, tmp_path / "pairs", analyzer=f"{ENGLISH}:2")
     pairs = Collection("pairs", index=index, texts=index.texts)
-    source = phrase_file(tmp_path / "query.jsonl", {"q1": ["pier lamp", "boat pier"]})
-    repaired = weights(Enrichment(query=source, form="repaired"), pairs, "tide tide")
-    assert repaired == {
-        **{"tide": 2.0, "tide tide": 1.0},
-        **{"pier": 1.0, "lamp": 0.5, "boat": 0.5, "pier lamp": 0.5, "boat pier": 0.5},
+    source = file({"q1": ["pier lamp", "boat pier"]})
+    repaired = {"tide": 2.0, "tide tide": 1.0, "pier": 1.0}
+    assert weights(Enrichment(query=source, form="repaired"), pairs, "tide tide") == {
+        **repaired,
+        **dict.fromkeys(["lamp", "boat", "pier lamp", "boat pier"], 0.5),
     }
-    published = weights(Enrichment(query=source, form="published"), pairs, "tide tide")
-    assert published == {
-        **{"tide": 1.0, "tide tide": 1.0, "pier": 0.5, "lamp": 0.5, "boat": 0.5},
-        **{"pier lamp": 0.5, "lamp boat": 0.5, "boat pier": 0.5},
+    assert weights(Enrichment(query=source, form="published"), pairs, "tide tide") == {
+        **{"tide": 1.0, "tide tide": 1.0},
+        **dict.fromkeys(["pier", "lamp", "boat", "pier lamp", "lamp boat", "boat pier"], 0.5),
     }
 
 
-def test_a_weight_of_zero_is_the_plain_query(collection, tmp_path):
-    source = phrase_file(tmp_path / "query.jsonl", {"q1": ["pier"]})
-    assert weights(Enrichment(query=source, weight=0.0), collection, "tide") == {"tide": 1.0}
+def test_the_filter_of_the_query_side_reads_the_enriched_index_and_is_counted(collection, file):
+    query = file({"q1": ["seamark", "tide", "lighthouse", "meadow", "the"]}, "query")
+    stage = Enrichment(query=query, corpus=file({"d8": ["seamark"]}), query_filter=DfFilter(0.5))
+    assert weights(stage, collection, "rope") == {"rope": 1.0, "seamark": 0.5, "tide": 0.5}
+    counts = {name: count for name, count in stage.counts.items() if name.startswith("phrases_")}
+    assert counts == {
+        **{"phrases_kept": 2, "phrases_too_frequent": 1},
+        **{"phrases_not_in_the_index": 1, "phrases_no_index_term": 1},
+    }
 
 
-def test_the_filter_of_the_query_side_looks_at_the_enriched_index(collection, tmp_path):
-    corpus = phrase_file(tmp_path / "corpus.jsonl", {"d8": ["seamark"]})
-    query = phrase_file(tmp_path / "query.jsonl", {"q1": ["seamark", "lighthouse", "meadow"]})
-    stage = Enrichment(query=query, corpus=corpus, query_filter=DfFilter(0.5))
-    assert weights(stage, collection, "tide") == {"tide": 1.0, "seamark": 0.5}
-
-
-def test_decisions_on_the_corpus_are_on_disk_as_a_readable_table(collection, tmp_path):
-    corpus = phrase_file(tmp_path / "corpus.jsonl", {"d0": ["meadow", "seamark", "the"]})
+def test_decisions_on_the_corpus_are_on_disk_as_a_readable_table(collection, file):
+    corpus = file({"d0": ["meadow", "seamark", "the"]})
     stage = Enrichment(corpus=corpus, corpus_filter=DfFilter(0.5))
     folder = phrases_folder(stage.enriched(collection).index)
     assert folder is not None and phrases_folder(collection.index) is None
@@ -168,9 +179,10 @@ def test_decisions_on_the_corpus_are_on_disk_as_a_readable_table(collection, tmp
     assert reasons == {"too frequent": 1, "kept": 1, "no index term": 1}
 
 
-def test_an_enriched_index_appears_with_its_table_or_not_at_all(collection, tmp_path, monkeypatch):
-    corpus = phrase_file(tmp_path / "corpus.jsonl", {"d0": ["seamark"], "d1": [], "d2": ["the"]})
-    stage = Enrichment(corpus=corpus)
+def test_an_enriched_index_appears_with_its_table_or_not_at_all(
+    collection, file, tmp_path, monkeypatch
+):
+    stage = Enrichment(corpus=file({"d0": ["seamark"], "d1": [], "d2": ["the"]}))
     write = enrichment_module.write_json
 
     def full_disk(path, value):
@@ -184,7 +196,6 @@ def test_an_enriched_index_appears_with_its_table_or_not_at_all(collection, tmp_
     assert not list(tmp_path.glob("enriched-*"))
     monkeypatch.setattr(enrichment_module, "write_json", write)
     folder = phrases_folder(stage.enriched(collection).index)
-    assert folder is not None
     manifest = phrases_manifest(folder)
     assert {"decisions.jsonl", "reasons.json", "seconds.json"} == set(manifest["files"])
     # Of the three documents of the file, one keeps a phrase.
@@ -193,69 +204,56 @@ def test_an_enriched_index_appears_with_its_table_or_not_at_all(collection, tmp_
 
 def test_feedback_proposes_words_of_the_documents_that_a_search_finds(collection):
     source = FeedbackPhrases(phrases=3, fb_docs=1)
-    # d0 is found for tide alone; its other words weigh the same and stand in order.
-    assert source.for_queries([_query("tide")], collection) == [["harbour", "quay", "rope"]]
-    assert source.for_queries([_query("unknown")], collection) == [[]]
+    # d0 is found for tide alone; its other words weigh the same and are in order.
+    assert for_queries(source, collection, "tide") == [["harbour", "quay", "rope"]]
+    assert for_queries(source, collection, "unknown") == [[]]
     by_unit = dict(source.for_documents(UNITS, collection))
     # d1 shares harbour and rope with d0, whose other words it lacks: tide twice, quay once.
     assert by_unit["d1"] == ["tide", "quay"]
     assert by_unit["d2"] == []  # its neighbours are its equals
 
 
-def _query(text):
-    from soundingline.pipelines.enrich.phrases import QueryContext
-
-    return QueryContext(text)
-
-
-def test_a_line_without_phrases_is_named(tmp_path, collection):
-    path = tmp_path / "phrases.jsonl"
-    path.write_text('{"id": "d0", "phrases": ["quay"]}\n{"id": "d1"}\n', encoding="utf-8")
-    with pytest.raises(InputError, match=r"phrases.jsonl:2 has no field 'phrases'"):
-        PhraseFile(path=str(path)).for_queries([_query("quay")], collection)
-    with pytest.raises(InputError, match="there is no file"):
-        _ = PhraseFile(path=str(tmp_path / "nothing")).fingerprint
-
-
-def test_a_file_for_other_documents_is_refused_and_strange_ids_are_told(
-    collection, tmp_path, capsys
+def test_a_file_for_other_documents_is_refused_and_strange_ids_are_reported(
+    collection, file, tmp_path, capsys
 ):
-    other = phrase_file(tmp_path / "other.jsonl", {"x1": ["quay"], "x2": ["pier"]})
+    other = file({"x1": ["quay"], "x2": ["pier"]}, "other")
     with pytest.raises(InputError, match=r"other.jsonl' has phrases for none of the documents"):
         Enrichment(corpus=other).enriched(collection)
     assert not list(tmp_path.glob("enriched-*"))
-    some = phrase_file(tmp_path / "some.jsonl", {"x1": ["quay"], "d1": ["pier", "PIER", ""]})
+    some = file({"x1": ["quay"], "d1": ["pier", "PIER", ""]})
     Enrichment(corpus=some).enriched(collection)
     assert "1 of 2 ids of" in capsys.readouterr().err
     counts = {name: count for name, count in some.counts.items() if count}
     assert counts == {"texts": 10, "no_phrase": 9, "repeated": 1, "empty": 1}
+    with (tmp_path / "phrases.jsonl").open("a") as stream:
+        stream.write('{"id": "d1"}\n')
+    with pytest.raises(InputError, match=r"phrases.jsonl:3 has no field 'phrases'"):
+        for_queries(PhraseFile(path=str(tmp_path / "phrases.jsonl")), collection, "quay")
+    with pytest.raises(InputError, match="there is no file"):
+        _ = PhraseFile(path=str(tmp_path / "nothing")).fingerprint
 
 
-def test_what_became_of_the_phrases_of_queries_is_counted(collection, tmp_path):
-    source = phrase_file(tmp_path / "query.jsonl", {"q1": ["tide", "meadow", "lighthouse", "the"]})
-    stage = Enrichment(query=source, query_filter=DfFilter(0.5)).bind(collection)
-    stage.transform(pd.DataFrame({"qid": ["q1"], "query": ["harbour"]}))
-    counts = {name: count for name, count in stage.counts.items() if name.startswith("phrases_")}
-    assert counts == {
-        **{"phrases_kept": 1, "phrases_too_frequent": 1},
-        **{"phrases_not_in_the_index": 1, "phrases_no_index_term": 1},
-    }
+# Phrases of a language model.
 
 
 def keywords(*phrases):
     return json.dumps({"keywords": phrases})
 
 
-def asked(collection, choose):
-    model = ScriptedPrompts(choose)
+def asked(collection, choose, **settings):
+    model = ScriptedPrompts(choose, **settings)
     return collection.with_model(model), model
 
 
-def test_a_model_is_asked_for_queries_once_and_told_not_to_guess(collection):
+def missing(source, collection, units=UNITS):
+    return [unit.unit_id for unit in source.missing(units, collection)]
+
+
+def test_a_model_is_asked_for_queries_once_and_not_to_guess(collection):
     with_model, model = asked(collection, lambda prompt: keywords("sea wall", "quay"))
     source = ModelPhrases()
     for _ in range(2):
-        assert source.for_queries([_query("harbour")], with_model) == [("sea wall", "quay")]
+        assert for_queries(source, with_model, "harbour") == [("sea wall", "quay")]
     [prompt] = model.prompts
     assert "harbour" in prompt and "do not guess its answer" in prompt and "10 phrases" in prompt
     stage = Enrichment(query=source, query_filter=DfFilter(0.5))
@@ -283,9 +281,7 @@ def test_documents_are_asked_for_once_and_failures_again(collection):
     assert first["d3"] == ((), "refused")
     # Equal texts are one prompt; d0 and d1 gave no list, and were asked for twice.
     assert (meadow, len(model.prompts)) == (1, 1 + 2 + 2 * 2)
-    assert [unit.unit_id for unit in source.missing(UNITS, with_model)] == [
-        f"d{n}" for n in range(2, 8)
-    ]
+    assert missing(source, with_model) == [f"d{n}" for n in range(2, 8)]
     with pytest.raises(
         InputError, match=r"6 of 10 documents have no phrases yet.*soundingline enrich"
     ):
@@ -310,7 +306,7 @@ def test_what_is_paid_for_is_kept_where_the_server_ends(collection):
     source = ModelPhrases()
     with pytest.raises(ServerGone):
         list(source.ask_documents(UNITS, with_model))
-    assert [unit.unit_id for unit in source.missing(UNITS, with_model)] == ["d9"]
+    assert missing(source, with_model) == ["d9"]
 
 
 def test_a_changed_text_asks_for_that_text_alone(collection):
@@ -320,8 +316,8 @@ def test_a_changed_text_asks_for_that_text_alone(collection):
     changed = [
         unit._replace(text="harbour changed") if unit.unit_id == "d1" else unit for unit in UNITS
     ]
-    assert [unit.unit_id for unit in source.missing(changed, with_model)] == ["d1"]
-    assert len(list(ModelPhrases(task="finance").missing(UNITS, with_model))) == len(UNITS)
+    assert missing(source, with_model, changed) == ["d1"]
+    assert len(missing(ModelPhrases(task="finance"), with_model)) == len(UNITS)
 
 
 def test_another_model_or_way_of_sampling_has_an_index_of_its_own(collection):
@@ -335,7 +331,6 @@ def test_another_model_or_way_of_sampling_has_an_index_of_its_own(collection):
         index = Enrichment(corpus=source).enriched(with_model).index
         folder = phrases_folder(index)
         paths.append(folder)
-        assert folder is not None
         assert index.document_frequency(phrase) == len(UNITS)
         source_of = phrases_manifest(folder)["source"]
         assert source_of["model"] == model.name
@@ -346,7 +341,6 @@ def test_another_model_or_way_of_sampling_has_an_index_of_its_own(collection):
 def test_an_index_with_missing_documents_is_not_taken_for_a_whole_one(collection):
     with_model, _ = asked(collection, lambda prompt: keywords("quay"))
     allowed = Enrichment(corpus=ModelPhrases(allow_missing=True))
-    assert isinstance(allowed.corpus, ModelPhrases)
     list(allowed.corpus.ask_documents(UNITS[:3], with_model))
     part = allowed.enriched(with_model).index
     list(allowed.corpus.ask_documents(UNITS, with_model))
@@ -360,11 +354,9 @@ class OtherRetriever(Retriever):
     takes_weights = searches_enriched = False
 
 
-def _with_links(retriever):
-    return LinkExpansion(retriever=retriever)
-
-
-@pytest.mark.parametrize("around", [lambda r: r, OracleRetriever, _with_links])
+@pytest.mark.parametrize(
+    "around", [lambda r: r, OracleRetriever, lambda r: LinkExpansion(retriever=r)]
+)
 def test_a_retriever_that_an_enrichment_does_not_reach_is_refused(around):
     query, corpus = Enrichment(query=FeedbackPhrases()), Enrichment(corpus=FeedbackPhrases())
     likelihood = around(QueryLikelihood())
@@ -403,8 +395,7 @@ def test_answers_without_phrases_are_counted_by_kind(collection):
         collection, lambda prompt: next(a for word, a in answers.items() if word in prompt)
     )
     source = ModelPhrases()
-    phrases = source.for_queries([_query(word) for word in answers], with_model)
-    assert phrases == [(), (), ("quay",)]
+    assert for_queries(source, with_model, *answers) == [(), (), ("quay",)]
     counts = source.counts
     assert (counts["unreadable"], counts["no_phrase"], counts["retried"]) == (1, 1, 1)
 
@@ -421,7 +412,7 @@ def test_a_structured_answer_is_asked_for_in_the_body_and_kept_apart(collection)
     with_model = collection.with_model(model)
     for structured in (False, True, True):
         source = ModelPhrases(structured=structured)
-        assert source.for_queries([_query("tide")], with_model) == [("quay",)]
+        assert for_queries(source, with_model, "tide") == [("quay",)]
     plain, strict = bodies  # the third finds the second's reply
     assert plain == {"top_k": 5} and strict["top_k"] == 5
     described = strict["response_format"]["json_schema"]
@@ -440,11 +431,11 @@ HARBOUR, QUAY = math.log(1 + 8.5 / 2.5), math.log(1 + 9.5 / 1.5)  # idf of a df 
 ONCE, TWICE = 1 / 2.2, 2 / 3.2  # k1 1.2, a text of average length
 
 
-def by_weights(collection, answer, query="harbour", **arguments):
+def by_weights(collection, answer, **arguments):
     with_model, _ = asked(collection, lambda prompt: answer)
     stage = Enrichment(query=WeightedPhrases(**arguments), weight=0.5).bind(with_model)
     pipeline = compose(BM25(k1=1.2, b=0.75).bind(with_model), enrichment=stage)
-    out = pipeline.transform(pd.DataFrame({"qid": ["q1"], "query": [query]}))
+    out = pipeline.transform(rows())
     assert list(out["rank"]) == list(range(len(out)))
     assert out["score"].is_monotonic_decreasing and "query_excluded" not in out
     return dict(zip(out["docno"], out["score"], strict=True)), stage.counts
@@ -506,7 +497,7 @@ def test_cells_of_the_weighted_ablation_share_one_reply(collection):
     for weights in (True, False):
         for exclusions in ("none", "filter", "negative"):
             source = WeightedPhrases(weights=weights, exclusions=exclusions)
-            [phrases] = source.for_queries([_query("harbour")], with_model)
+            [phrases] = for_queries(source, with_model, "harbour")
             assert phrases == ("pier", "quay", "lamp glass")[: 2 if exclusions == "none" else 3]
     [prompt] = model.prompts
     assert '"weight": 1.5' in prompt and "do not guess its answer" in prompt
@@ -528,15 +519,11 @@ def test_every_task_has_a_prompt_for_each_side(task):
     for prompt in (query, document):
         assert "At most 7 phrases, each of 1 to 3 words" in prompt
         assert '{"keywords": ["' in prompt
-    for prompt_of in ("query_prompt", "document_prompt"):
-        argument = "harbour" if prompt_of == "query_prompt" else long
-        texts = {getattr(ModelPhrases(task=each), prompt_of)(argument) for each in TASKS}
-        assert len(texts) == len(TASKS)
-
-
-def test_texts_are_cut_before_the_model_sees_them(collection):
     prompt = ModelPhrases(max_characters=12).document_prompt(UNITS[0])
     assert "harbour tide" in prompt and "quay" not in prompt
+    for prompt_of, text in (("query_prompt", "harbour"), ("document_prompt", long)):
+        texts = {getattr(ModelPhrases(task=each), prompt_of)(text) for each in TASKS}
+        assert len(texts) == len(TASKS)
 
 
 @pytest.mark.parametrize(
@@ -561,17 +548,21 @@ def test_impossible_settings_are_refused(make, message):
         make()
 
 
-def test_the_fingerprint_changes_with_phrases_and_filter(collection, tmp_path):
-    def prints(source, filter_):
-        return EnrichedEngine(LexicalEngine(), source, filter_, collection).fingerprint
+def test_a_prompt_of_ones_own_is_for_one_side(tmp_path):
+    path = tmp_path / "own.txt"
+    path.write_text("{query} {phrases} {words}")
+    source = ModelPhrases(prompt=str(path))
+    assert source.query_prompt("quay") == "quay 10 4"
+    with pytest.raises(InputError, match=r"has no place \{text\} for a document"):
+        source.document_prompt(UNITS[0])
+    path.write_text("no place")
+    with pytest.raises(InputError, match="has the places none"):
+        ModelPhrases(prompt=str(path))
 
-    first = phrase_file(tmp_path / "first.jsonl", {"d0": ["quay"]})
-    second = phrase_file(tmp_path / "second.jsonl", {"d0": ["pier"]})
-    values = [
-        prints(first, None),
-        prints(second, None),
-        prints(first, DfFilter(0.1)),
-        prints(first, DfFilter(0.2)),
-        prints(FeedbackPhrases(), None),
-    ]
-    assert len(set(values)) == len(values)
+
+def test_the_fingerprint_changes_with_phrases_and_filter(collection, file):
+    first, second = file({"d0": ["quay"]}, "first"), file({"d0": ["pier"]}, "second")
+    pairs = [(first, None), (second, None), (FeedbackPhrases(), None)]
+    pairs += [(first, DfFilter(0.1)), (first, DfFilter(0.2))]
+    engines = [EnrichedEngine(LexicalEngine(), *pair, collection) for pair in pairs]
+    assert len({engine.fingerprint for engine in engines}) == len(pairs)

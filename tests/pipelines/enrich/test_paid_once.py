@@ -1,7 +1,5 @@
 """A kill between the two writes of a reply, the cache's and the ledger's."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -1,12 +1,10 @@
-from __future__ import annotations
-
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from soundingline.pipelines.enrich.phrases import Limits, clean, read_phrases
+from soundingline.pipelines.enrich.phrases import PhraseFile, clean, read_phrases
 from soundingline.toolkit.errors import InputError
 
 
@@ -41,20 +39,17 @@ def test_phrases_are_cleaned_and_what_is_left_out_is_counted():
         *("  tidal\u00a0 range ", "Tidal Range", "qu\u200bay\x00", "one two three four five"),
         *("", "\x1b", None, 7, ["quay"], "x" * 10_000, "pier", "jetty"),
     ]
-    cleaned = clean(proposed, Limits(phrases=3, words=4))
-    assert cleaned.phrases == ("tidal range", "quay", "pier")
-    assert cleaned.left_out == {"repeated": 1, "too_long": 2, "beyond": 1, "empty": 5}
-
-
-def test_five_hundred_phrases_are_cut_to_the_limit():
-    cleaned = clean([f"phrase {number}" for number in range(500)], Limits())
-    assert len(cleaned.phrases) == 10 and cleaned.left_out["beyond"] == 490
+    phrases, left_out = clean(proposed, 3, 4)
+    assert phrases == ("tidal range", "quay", "pier")
+    assert left_out == {"repeated": 1, "too_long": 2, "beyond": 1, "empty": 5}
+    phrases, left_out = clean([f"phrase {number}" for number in range(500)], 10, 4)
+    assert len(phrases) == 10 and left_out["beyond"] == 490
 
 
 @given(st.lists(st.text()))
 def test_cleaned_phrases_are_usable_whatever_came(proposed):
-    phrases = clean(proposed, Limits()).phrases
-    assert clean(phrases, Limits()).phrases == phrases
+    phrases, _ = clean(proposed, 10, 4)
+    assert clean(phrases, 10, 4)[0] == phrases
     assert all(phrase.isprintable() and phrase == " ".join(phrase.split()) for phrase in phrases)
     assert json.loads(json.dumps(phrases)) == list(phrases)
 
@@ -62,4 +57,4 @@ def test_cleaned_phrases_are_usable_whatever_came(proposed):
 @pytest.mark.parametrize("limits", [{"phrases": 0}, {"words": -1}, {"phrases": True}])
 def test_limits_without_meaning_are_refused(limits):
     with pytest.raises(InputError, match="valid: a whole number, 1 or more"):
-        Limits(**limits)
+        PhraseFile(path="phrases.jsonl", **limits)

@@ -1,8 +1,6 @@
 """Texts that models write: HyDE and chains of thought by a scripted language model, and Doc2Query
 by a tiny random T5, against transformers run directly."""
 
-from __future__ import annotations
-
 import os
 import shutil
 
@@ -31,6 +29,7 @@ TEXTS = {
     "d3": "pier lamp lamp glass oil",
 }
 WRITTEN = "The lamp of the pier.\n\nAn oil lamp;\x00 the tide turns at the quay."
+QUESTIONS = {"q1": "Which lamp burns at the harbour?"}
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +38,17 @@ def index(tmp_path_factory):
     return LexicalIndex.build(units, tmp_path_factory.mktemp("i") / "index")
 
 
-def asked(index, tmp_path, choose):
-    model = ScriptedPrompts(choose)
-    questions = {"q1": "Which lamp burns at the harbour?"}
-    caches = tmp_path / "caches"
-    return Collection("c", index=index, caches=caches, model=model, questions=questions), model
+@pytest.fixture
+def asked(index, tmp_path):
+    """Makes a collection with a model that replies by a text or a function, and the model."""
+
+    def make(reply):
+        model = ScriptedPrompts(reply if callable(reply) else lambda prompt: reply)
+        caches = tmp_path / "caches"
+        collection = Collection("c", index=index, caches=caches, model=model, questions=QUESTIONS)
+        return collection, model
+
+    return make
 
 
 def ranked(stage, collection, query):
@@ -56,9 +61,9 @@ def ranked(stage, collection, query):
     ("method", "weight", "times"), [("hyde", 1.0, 1), ("chain_of_thought", 0.2, 5)]
 )
 def test_a_written_text_ranks_as_if_it_were_appended_to_the_repeated_query(
-    index, tmp_path, method, weight, times
+    asked, method, weight, times
 ):
-    collection, model = asked(index, tmp_path, lambda prompt: WRITTEN)
+    collection, model = asked(WRITTEN)
     stage = Enrichment(query=ModelText(method=method), weight=weight, form="joined")
     scores = ranked(stage, collection, "harbour lamp")
     appended = " ".join([*["harbour lamp"] * times, WRITTEN])
@@ -73,79 +78,66 @@ def test_a_written_text_ranks_as_if_it_were_appended_to_the_repeated_query(
 @pytest.mark.parametrize(
     ("method", "task"), [(method, task) for method, tasks in METHODS.items() for task in tasks]
 )
-def test_every_published_prompt_shows_the_query(index, tmp_path, method, task):
-    collection, model = asked(index, tmp_path, lambda prompt: "A passage.")
+def test_every_published_prompt_shows_the_query(asked, method, task):
+    collection, model = asked("A passage.")
     ModelText(method=method, task=task).for_queries([QueryContext("tide {query}")], collection)
     assert "tide {query}" in model.prompts[0]
 
 
-def test_of_a_text_words_are_read_and_its_whole_is_one_phrase(index, tmp_path):
-    collection, _ = asked(index, tmp_path, lambda prompt: WRITTEN)
-    texts = ModelText(max_words=7).for_queries([QueryContext("tide")], collection)
-    assert texts == [("The lamp of the pier. An oil",)]
-
-
-def test_without_a_text_the_query_is_searched_as_it_is(index, tmp_path):
-    answers = {"tide": " \n", "rope": Refused("no")}
-
-    def answer(prompt):
-        return next(text for word, text in answers.items() if word in prompt)
-
-    collection, _ = asked(index, tmp_path, answer)
-    source = ModelText()
-    assert source.for_queries([QueryContext("tide"), QueryContext("rope")], collection) == [(), ()]
+def test_without_a_text_the_query_is_searched_as_it_is(asked):
+    answers = {"tide": " \n", "rope": Refused("no"), "quay": WRITTEN}
+    collection, _ = asked(lambda prompt: next(a for word, a in answers.items() if word in prompt))
+    source = ModelText(max_words=7)
+    texts = source.for_queries([QueryContext(word) for word in answers], collection)
+    # All of a text that is read is one phrase.
+    assert texts == [(), (), ("The lamp of the pier. An oil",)]
     counts = source.counts
     assert (counts["empty"], counts["refused"], counts["retried"]) == (1, 1, 1)
     plain = BM25().bind(collection).search("tide")
     scores = dict(zip(plain["docno"], plain["score"], strict=True))
     assert ranked(Enrichment(query=source), collection, "tide") == scores
-    failing, _ = asked(index, tmp_path, lambda prompt: ServerGone("gone"))
     with pytest.raises(ServerGone):
-        source.for_queries([QueryContext("quay")], failing)
+        source.for_queries([QueryContext("pier")], asked(lambda prompt: ServerGone("gone"))[0])
 
 
-def test_texts_are_for_queries_alone(index, tmp_path):
-    collection, _ = asked(index, tmp_path, lambda prompt: WRITTEN)
-    with pytest.raises(InputError, match="hyde writes texts for queries"):
-        ModelText().for_documents([], collection)
-    with pytest.raises(InputError, match="method is 'hydra'"):
-        ModelText(method="hydra")
-    with pytest.raises(InputError, match="task is 'maze'"):
-        ModelText(method="chain_of_thought", task="maze")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ModelText().for_documents([], None), "hyde writes texts for queries"),
+        (lambda: ModelText(method="hydra"), "method is 'hydra'"),
+        (lambda: ModelText(method="chain_of_thought", task="maze"), "task is 'maze'"),
+        (lambda: Enrichment(query=ModelText(), apply_to="both"), "apply_to is 'both'"),
+        (lambda: Doc2Query().for_queries([QueryContext("mill")], None), "not for queries"),
+        (lambda: Doc2Query(top_k=0), "top_k=0"),
+        (lambda: Doc2Query(model="/nothing").fingerprint, "there is no folder"),
+    ],
+)
+def test_what_cannot_write_a_text_is_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
 
 
 @pytest.mark.parametrize(
     ("apply_to", "read"),
     [("query", "tide"), ("reasoning", "I should look at lamps."), ("question", "Which lamp")],
 )
-def test_phrases_are_proposed_for_the_query_the_reasoning_or_the_question(
-    index, tmp_path, apply_to, read
-):
-    collection, model = asked(index, tmp_path, lambda prompt: "glass")
+def test_phrases_are_proposed_for_the_query_the_reasoning_or_the_question(asked, apply_to, read):
+    collection, model = asked("glass")
     stage = Enrichment(query=ModelText(), query_filter=DfFilter(1.0), apply_to=apply_to)
-    frame = pd.DataFrame(
-        {"qid": ["q1"], "query": ["tide"], "reasoning": ["I should look at lamps."]}
-    )
+    frame = pd.DataFrame({"qid": ["q1"], "query": ["tide"]})
     with search_notes("q1") as notes:
-        out = stage.bind(collection).transform(frame)
+        out = stage.bind(collection).transform(frame.assign(reasoning="I should look at lamps."))
     [prompt] = model.prompts
     assert read in prompt
     # The query stays the agent's, whatever the phrases were proposed for.
     assert out["query"].tolist() == ["tide"]
     assert out["query_toks"][0] == {"tide": 1.0, "glass": 0.5}
     assert notes["enrichment"][0].get("applied_to", "query") == apply_to
-
-
-def test_where_there_is_no_reasoning_or_question_phrases_go_by_the_query(index, tmp_path):
-    collection, model = asked(index, tmp_path, lambda prompt: "glass")
-    frame = pd.DataFrame({"qid": ["q7"], "query": ["tide"]})
-    for apply_to in ("reasoning", "question"):
-        stage = Enrichment(query=ModelText(), apply_to=apply_to)
-        stage.bind(collection).transform(frame)
-        assert (stage.counts[f"without_{apply_to}"], stage.counts["queries"]) == (1, 1)
-    assert all("tide" in prompt for prompt in model.prompts)
-    with pytest.raises(InputError, match="apply_to is 'both'"):
-        Enrichment(query=ModelText(), apply_to="both")
+    # Without a reasoning or a question, phrases are proposed for the query.
+    stage.bind(collection).transform(frame.assign(qid="q7"))
+    assert "tide" in model.prompts[-1] and stage.counts["queries"] == 2
+    if apply_to != "query":
+        assert stage.counts[f"without_{apply_to}"] == 1
 
 
 UNITS = [
@@ -175,15 +167,8 @@ def collection(tmp_path):
         engine.build(UNITS, path, corpus_fingerprint="c")
         return engine.open(path, corpus_fingerprint="c")
 
-    caches = tmp_path / "caches"
-    return Collection(
-        "c",
-        index=index,
-        engine=LexicalEngine(),
-        open_index=open_index,
-        texts=index.texts,
-        caches=caches,
-    )
+    opened = {"index": index, "engine": LexicalEngine(), "open_index": open_index}
+    return Collection("c", texts=index.texts, caches=tmp_path / "caches", **opened)
 
 
 def written(source, collection, units=UNITS):
@@ -256,13 +241,7 @@ def test_a_document_is_found_by_the_words_of_its_questions(checkpoint, collectio
     assert "d0" in found
 
 
-def test_what_cannot_write_questions_is_refused(checkpoint, collection, tmp_path):
-    with pytest.raises(InputError, match="not for queries"):
-        Doc2Query(model=str(checkpoint)).for_queries([QueryContext("mill")], collection)
-    with pytest.raises(InputError, match="top_k=0"):
-        Doc2Query(top_k=0)
-    with pytest.raises(InputError, match="there is no folder"):
-        _ = Doc2Query(model=str(tmp_path / "nothing")).fingerprint
+def test_a_checkpoint_without_a_tokenizer_is_refused(checkpoint, tmp_path):
     shutil.copytree(checkpoint, tmp_path / "bare")
     (tmp_path / "bare" / "tokenizer.json").unlink()
     with pytest.raises(InputError, match=r"brings no tokenizer.json"):

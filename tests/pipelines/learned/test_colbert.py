@@ -13,7 +13,7 @@ from support import checkpoints
 from support.needs import cases
 
 from soundingline.pipelines.learned import vectors as module
-from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker, check_space
+from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
 from soundingline.pipelines.learned.vectors import (
     DocumentVectors,
     NumpySearch,
@@ -21,7 +21,6 @@ from soundingline.pipelines.learned.vectors import (
     maxsim,
 )
 from soundingline.pipelines.rerank.reranker import Pair
-from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
@@ -114,28 +113,6 @@ def test_lengths_are_those_that_are_asked_for(model):
     assert len(short.encode_queries(["mill"])[0]) == 16
 
 
-def test_windows_hold_every_word_and_are_read_whole(model):
-    text = "the old mill stands by the river who built a bridge of the town " * 3
-    short = encoder(model, max_length=10)
-    windows = short.windows(text)
-    assert " ".join(windows).split() == text.split()
-    assert max(short.lengths(windows)) <= 10
-    assert len(windows) == -(-len(text.split()) // 7)  # 7 beside [CLS], [D] and [SEP]
-    assert short.windows("the mill") == ["the mill"]
-    assert short.windows("") == [""]
-
-
-def test_neither_the_batch_nor_the_order_changes_a_vector(model):
-    texts = ["the old mill", "", "a " * 30, "who built the bridge ?", "x\ud800"]
-    wide, narrow = encoder(model), encoder(model, batch_tokens=8)
-    for ours, theirs in zip(wide.encode(texts), narrow.encode(texts[::-1])[::-1], strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    for ours, theirs in zip(
-        wide.encode_queries(texts), narrow.encode_queries(texts[::-1])[::-1], strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-
-
 def test_a_document_of_which_nothing_is_kept_has_one_vector_of_zeros(model, monkeypatch):
     made = encoder(model)
 
@@ -223,7 +200,7 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
     # A byte that a killed build has written is not needed again.
     (tmp_path / "i.encoding").mkdir()
     (tmp_path / "i.encoding" / "block").write_bytes(b"x")
-    check_space(UNITS, encoder(model), tmp_path / "i")
+    encoder(model).check_disk(UNITS, tmp_path / "i")
 
 
 def test_a_model_of_another_kind_or_none_is_refused_in_one_line(tmp_path, model, monkeypatch):
@@ -272,22 +249,6 @@ def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_
     rows = np.delete(hidden.numpy(), 4, axis=0) @ linear.T
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     np.testing.assert_allclose(made.encode(["the mill."])[0], rows, atol=1e-5)
-
-
-def test_a_run_opens_the_index_and_ranks(model, built):
-    engines = []
-
-    def open_index(engine):
-        engines.append(engine)
-        return engine.open(built)
-
-    retriever = ColBERT(str(model), **EXACT, depth=3)
-    bound = retriever.bind(Collection("c1", open_index=open_index))
-    assert engines == [retriever]
-    assert len(bound(frame("the mill"))) == 3
-    assert bound.index == opened(model, built)
-    with pytest.raises(InputError, match="not bound"):
-        retriever(frame("the mill"))
 
 
 def collection(rng, lengths, kind="float32"):
@@ -349,14 +310,6 @@ def test_equal_scores_stand_in_the_order_of_the_documents():
         assert found.scores.tolist() == [12.0] * 5
 
 
-def test_a_depth_beyond_the_documents_gives_them_all():
-    import torch
-
-    documents = collection(np.random.default_rng(2), [2, 3])
-    for search in (NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))):
-        assert len(search([np.ones((1, 8), np.float32)], 1000)[0].numbers) == 2
-
-
 @pytest.mark.parametrize("scores", [1, 1 << 26])
 def test_a_vector_is_a_text_of_one_token(scores, monkeypatch):
     import torch
@@ -405,89 +358,14 @@ QUERIES = ["who built the mill", "river"]
 PAIRS = [Pair(query, text) for query in QUERIES for text in TEXTS]
 
 
-def exact_encoder(model, **changed):
-    return ColBERT(str(model), **{**CPU, "storage": "float32", **changed})
-
-
 def stage_of(model, **changed):
     return ColBERTReranker(str(model), **{**CPU, **changed})
-
-
-def loops(model, pair):
-    made = exact_encoder(model)
-    query, text = made.encode_queries([pair.query])[0], made.encode([pair.text])[0]
-    return sum(max(float(token @ row) for row in text) for token in query)
-
-
-def test_scores_are_those_of_loops_and_of_each_pair_alone(model):
-    scorer = stage_of(model)
-    together = scorer.score(PAIRS)
-    np.testing.assert_allclose(together, [loops(model, pair) for pair in PAIRS], atol=1e-4)
-    np.testing.assert_allclose(together, [scorer.score([pair])[0] for pair in PAIRS], atol=1e-4)
-    np.testing.assert_allclose(together, scorer.score(PAIRS[::-1])[::-1], atol=1e-4)
-    assert scorer.score([]) == []
 
 
 def test_a_text_of_several_queries_is_encoded_once_and_cut_ones_are_counted(model):
     scorer = stage_of(model, max_length=16)
     scorer.score(PAIRS)
     assert scorer.count() == {"pairs": 12, "encoded": 6, "truncated": 1}
-
-
-def test_the_fingerprint_tells_settings_that_change_a_score(model):
-    own = stage_of(model).fingerprint
-    assert stage_of(model, batch_tokens=64).fingerprint == own
-    assert stage_of(model, max_length=16).fingerprint != own
-    assert stage_of(model, query_max_length=16).fingerprint != own
-
-
-def test_the_head_of_a_ranking_comes_in_the_order_of_maxsim(model, tmp_path):
-    units = {f"d{n}": Unit(f"d{n}", "", text) for n, text in enumerate(TEXTS)}
-    ranking = pd.DataFrame(
-        {
-            "qid": "q",
-            "query": QUERIES[0],
-            "docno": list(units),
-            "score": [float(len(units) - n) for n in range(len(units))],
-            "rank": range(len(units)),
-            "reasoning": "why",
-        }
-    )
-    stage = ColBERTReranker(
-        str(model),
-        texts=lambda ids: [units[docno] for docno in ids],
-        cache=tmp_path,
-        depth=4,
-        **CPU,
-    )
-    exact = {f"d{n}": loops(model, Pair(QUERIES[0], text)) for n, text in enumerate(TEXTS)}
-    found = stage(ranking)
-    head = sorted(list(units)[:4], key=lambda docno: -exact[docno])
-    assert found["docno"].tolist() == [*head, "d4", "d5"]
-    np.testing.assert_allclose(found["score"][:4], [exact[docno] for docno in head], atol=1e-4)
-    assert set(found["reasoning"]) == {"why"}
-    again = stage(ranking)
-    pd.testing.assert_frame_equal(found, again)
-    assert stage.counts["cache_hits"] == 4
-    assert stage.counts["pairs"] == 4
-    assert len(stage(ranking.iloc[:0])) == 0
-
-
-def test_a_whole_document_scores_as_its_best_window(model):
-    window, rest = "who built the mill", "of a town . "
-    text = rest * 20 + window + " " + rest * 20
-    ranking = pd.DataFrame(
-        {"qid": ["1"], "query": [window], "docno": ["d"], "score": [1.0], "text": [text]}
-    )
-    stage = ColBERTReranker(str(model), max_length=20, **CPU)
-    whole = stage.bind(Collection("documents", whole_documents=True))(ranking)
-    cut = stage.bind(Collection("passages"))(ranking)
-    scorer = stage_of(model, max_length=20)
-    parts = scorer.windows(Pair(window, text))
-    windows = [loops(model, Pair(window, part)) for part in parts]
-    assert len(windows) > 5
-    assert whole["score"].iloc[0] == pytest.approx(max(windows), abs=1e-4)
-    assert cut["score"].iloc[0] == pytest.approx(windows[0], abs=1e-4)
 
 
 def drawn(documents, dimensions=16, seed=3):
@@ -569,9 +447,9 @@ def test_more_documents_than_are_rescored_are_first_ordered_by_their_centroids(
     retriever = Drawn(str(model), **EXACT, compression="ivf_pq", probes=1000)
     index = retriever.open(compressed)
     queries = drawn(600)[1]
-    every = index._searching()(queries, 10)
+    every = index._search(queries, 10)
     monkeypatch.setattr(stages, "_LEAST", 40)
-    few = index._searching()(queries, 10)
+    few = index._search(queries, 10)
     assert [best.numbers[0] for best in few] == list(range(10))
     shared = [len({*a.numbers} & {*b.numbers}) for a, b in zip(every, few, strict=True)]
     assert np.mean(shared) >= 7

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 
 import numpy as np
 import pandas as pd
@@ -11,7 +9,6 @@ from support import checkpoints
 
 from soundingline.pipelines.rerank.monot5 import MonoT5, MonoT5Prompts
 from soundingline.pipelines.rerank.reranker import Pair
-from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
 torch = pytest.importorskip("torch")
@@ -37,15 +34,6 @@ def model(tmp_path_factory):
     return checkpoints.save_t5(tmp_path_factory.mktemp("monot5") / "model")
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    config = transformers.BertConfig(vocab_size=9, intermediate_size=8, **sizes)
-    folder = tmp_path_factory.mktemp("bert")
-    transformers.BertModel(config).save_pretrained(folder)
-    return folder
-
-
 def scorer(model, **arguments):
     return MonoT5(str(model), **{"device": "cpu", "dtype": "float32", **arguments})
 
@@ -69,15 +57,10 @@ def direct_scores(folder, pairs, max_length=512, dtype="float32"):
     return scores
 
 
-def test_float32_scores_are_those_of_the_whole_model(model):
-    expected = direct_scores(model, PAIRS)
-    assert np.std(expected) > 0.1
-    assert scorer(model).score(PAIRS) == pytest.approx(expected, abs=1e-5)
-
-
 @pytest.mark.parametrize(
     "changed",
     [
+        {},
         {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
         {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20},
         {"feed_forward_proj": "gelu", "d_kv": 4, "num_decoder_layers": 1},
@@ -87,7 +70,7 @@ def test_other_shapes_of_t5_are_computed_as_they_are(tmp_path, changed):
     model = checkpoints.save_t5(tmp_path / "model", seed=3, **changed)
     expected = direct_scores(model, PAIRS)
     assert np.std(expected) > 0.001
-    assert scorer(model).score(PAIRS) == pytest.approx(expected, abs=1e-4)
+    assert scorer(model).score(PAIRS) == pytest.approx(expected, abs=2e-5)
 
 
 def test_scores_are_the_single_pair_scores_of_pyterrier_t5(model):
@@ -144,15 +127,6 @@ def test_a_query_that_fills_the_prompt_leaves_the_document_unread_and_is_counted
     assert it.windows(pairs[0]) == [pairs[0].text]
 
 
-@pytest.mark.parametrize("text", ["", "   \n ", None, float("nan")])
-def test_a_missing_text_is_an_empty_document(model, text):
-    it = scorer(model)
-    expected = direct_scores(model, [Pair("mill", "")])
-    assert it.score([Pair("mill", text)]) == pytest.approx(expected, abs=1e-5)
-    assert it.counts["empty_texts"] == 1
-    assert len(it.windows(Pair("mill", text))) == 1
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -172,117 +146,52 @@ def test_what_is_read_of_a_very_long_text_is_its_beginning(model, text):
     assert prompt.truncated
 
 
-def test_concurrent_agents_share_batches_and_get_the_scores_that_they_get_alone(
-    model,
-):
-    agents = 32
-    stage = MonoT5(
-        str(model),
-        texts=lambda ids: [Unit(each, "", text_of(int(each), 7)) for each in ids],
-        device="cpu",
-        dtype="float32",
-    )
-
-    def frame(agent):
-        docnos = [str(5 * agent + number) for number in range(5)]
-        query = text_of(3, agent)
-        rows = {"qid": f"q{agent}", "query": query, "docno": docnos, "score": 0.0, "rank": range(5)}
-        return pd.DataFrame(rows)
-
-    def scores(found):
-        return dict(zip(found["docno"], found["score"], strict=True))
-
-    alone = [scores(stage.transform(frame(agent))) for agent in range(agents)]
-    before = stage.counts["batches"]
-    start = Barrier(agents)
-
-    def ask(agent):
-        start.wait()
-        return scores(stage.transform(frame(agent)))
-
-    with ThreadPoolExecutor(agents) as pool:
-        list(pool.map(ask, range(agents)))
-        together = list(pool.map(ask, range(agents)))
-    for found, expected in zip(together, alone, strict=True):
-        assert found == pytest.approx(expected, abs=1e-5)
-    assert stage.counts["batches"] - before < agents / 2
-    assert stage.counts["largest_batch"] > 5 * agents / 2
-
-
-def test_the_fingerprint_follows_what_changes_scores(tmp_path, model):
-    other = checkpoints.save_t5(tmp_path / "other", seed=1)
-    checkpoints.t5_tokenizer([*checkpoints.T5_WORDS, "mills"]).save_pretrained(tmp_path / "words")
-    changed = [
-        scorer(model),
-        scorer(other),
-        scorer(model, dtype="bfloat16"),
-        scorer(model, max_length=64),
-    ]
-    assert len({each.fingerprint for each in changed}) == len(changed)
-    assert scorer(model, batch_tokens=7).fingerprint == changed[0].fingerprint
-    fewer = checkpoints.t5_tokenizer([word for word in checkpoints.T5_WORDS if word != "mill"])
-    fewer.save_pretrained(tmp_path / "fewer")
-    given = scorer(model, tokenizer=str(tmp_path / "fewer"))
-    assert given.fingerprint not in {each.fingerprint for each in changed}
-
-
-def test_a_checkpoint_without_a_tokenizer_asks_for_t5s(tmp_path, model, monkeypatch):
-    bare = checkpoints.save_t5(tmp_path / "bare", own=False)
-    monkeypatch.setattr(pytest.importorskip("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match=r"no tokenizer\.json.*hf download t5-base") as told:
-        _ = scorer(bare).fingerprint
-    assert "\n" not in str(told.value)
-    given = scorer(bare, tokenizer=str(model))
-    assert given.score(PAIRS) == pytest.approx(scorer(model).score(PAIRS), abs=1e-6)
-
-
 def test_models_of_the_hub_are_read_with_t5s_tokenizer_where_they_bring_none(
     tmp_path, model, monkeypatch
 ):
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    checkpoints.save_t5(downloaded(tmp_path, "castorini/monot5-base-msmarco", "a" * 40), own=False)
+
+    def downloaded(name, commit):
+        folder = tmp_path / f"models--{name.replace('/', '--')}"
+        (folder / "refs").mkdir(parents=True)
+        (folder / "refs" / "main").write_text(commit)
+        (folder / "snapshots" / commit).mkdir(parents=True)
+        return folder / "snapshots" / commit
+
+    checkpoints.save_t5(downloaded("castorini/monot5-base-msmarco", "a" * 40), own=False)
     with pytest.raises(InputError, match=r"no tokenizer\.json.*hf download t5-base"):
         _ = MonoT5(device="cpu", dtype="float32").fingerprint
-    checkpoints.t5_tokenizer().save_pretrained(downloaded(tmp_path, "t5-base", "b" * 40))
+    checkpoints.t5_tokenizer().save_pretrained(downloaded("t5-base", "b" * 40))
     found = MonoT5(device="cpu", dtype="float32")
     assert found.score(PAIRS) == pytest.approx(scorer(model).score(PAIRS), abs=1e-6)
 
 
-def downloaded(cache, name, commit):
-    """The folder of a model in the cache of Hugging Face's hub."""
-    folder = cache / f"models--{name.replace('/', '--')}"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs" / "main").write_text(commit)
-    (folder / "snapshots" / commit).mkdir(parents=True)
-    return folder / "snapshots" / commit
+def test_another_tokenizer_changes_the_fingerprint_and_one_that_does_not_fit_is_refused(
+    tmp_path, model
+):
+    words = checkpoints.T5_WORDS
 
+    def with_tokenizer(pieces):
+        checkpoints.t5_tokenizer(pieces).save_pretrained(tmp_path / str(len(pieces)))
+        return scorer(model, tokenizer=str(tmp_path / str(len(pieces)))).fingerprint
 
-def test_a_tokenizer_that_cannot_say_true_is_refused(tmp_path, model):
-    checkpoints.t5_tokenizer(["Query", "Document", "Relevant", "false"]).save_pretrained(
-        tmp_path / "other"
-    )
+    assert with_tokenizer([word for word in words if word != "mill"]) != scorer(model).fingerprint
     with pytest.raises(InputError, match=r"'true'.*T5's tokenizer.*tokenizer=t5-base"):
-        _ = scorer(model, tokenizer=str(tmp_path / "other")).fingerprint
-
-
-def test_a_tokenizer_of_another_model_is_refused(tmp_path, model):
-    more = checkpoints.t5_tokenizer([*checkpoints.T5_WORDS, *(f"word{n}" for n in range(9))])
-    more.save_pretrained(tmp_path / "more")
+        with_tokenizer(["Query", "Document", "Relevant", "false"])
     with pytest.raises(InputError, match=r"has 123 tokens.*knows 114"):
-        _ = scorer(model, tokenizer=str(tmp_path / "more")).fingerprint
+        with_tokenizer([*words, *(f"word{n}" for n in range(9))])
 
 
-def test_a_model_of_another_kind_is_refused(bert):
+def test_a_model_of_another_kind_and_an_encoder_alone_are_refused(tmp_path, model):
+    bert = checkpoints.save_bert(tmp_path / "bert")
     with pytest.raises(InputError, match=r"monoT5 was given .* of the kind bert.*kind t5"):
         _ = scorer(bert).fingerprint
-
-
-def test_an_encoder_alone_is_refused(tmp_path, model):
-    transformers.T5EncoderModel.from_pretrained(str(model)).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"lacks \d+ of the weights of T5 with its decoder"):
-        scorer(tmp_path, tokenizer=str(model)).score(PAIRS[:1])
+    encoder = tmp_path / "encoder"
+    transformers.T5EncoderModel.from_pretrained(str(model)).save_pretrained(encoder)
+    with pytest.raises(InputError, match=r"no weights for decoder"):
+        scorer(encoder, tokenizer=str(model)).score(PAIRS[:1])
 
 
 def test_a_batch_that_does_not_fit_is_told(model, monkeypatch):
@@ -293,7 +202,6 @@ def test_a_batch_that_does_not_fit_is_told(model, monkeypatch):
     def no_room(**inputs):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(it._reference, "model", no_room)
-    no_room.config = transformers.T5Config(decoder_start_token_id=0)  # type: ignore[attr-defined]
+    monkeypatch.setattr(it._network, "forward", no_room)
     with pytest.raises(InputError, match=r"batch of 11 tokens.*GB free.*fewer batch_tokens"):
         it.score([Pair("the mill", "old river")])

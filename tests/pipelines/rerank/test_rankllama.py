@@ -37,6 +37,10 @@ def base(tmp_path_factory):
     return checkpoints.save_base(tmp_path_factory.mktemp("base") / "llama")
 
 
+def encoded(pair, **settings):
+    return RankLlamaPrompts(checkpoints.llama_tokenizer(), **settings).encode([pair])[0]
+
+
 def scorer(model, **arguments):
     return RankLLaMA(str(model), **{"device": "cpu", "dtype": "float32", **arguments})
 
@@ -67,8 +71,7 @@ def test_the_last_token_is_found_where_padding_and_text_share_a_token(tmp_path):
     model = whole_model(folder)
     model.config.pad_token_id = None
     it = scorer(folder, end_of_sequence=True)
-    prompt = RankLlamaPrompts(checkpoints.llama_tokenizer(), end_of_sequence=True)
-    expected = [logit(model, prompt.encode(pair).ids) for pair in PAIRS]
+    expected = [logit(model, encoded(pair, end_of_sequence=True).ids) for pair in PAIRS]
     assert it.score(PAIRS) == pytest.approx(expected, abs=2e-5)
     without = scorer(folder).score(PAIRS)
     assert all(abs(one - other) > 1e-3 for one, other in zip(without, expected, strict=True))
@@ -78,12 +81,11 @@ def test_a_long_document_is_cut_and_the_end_of_sequence_stays(retriever):
     tokenizer = checkpoints.llama_tokenizer()
     pair = Pair("who built the mill", "by the river " * 200)
     card = tokenizer(f"query: {pair.query}", f"document: {pair.text.strip()}").input_ids
-    plain = RankLlamaPrompts(tokenizer, max_length=64).encode(pair)
-    ended = RankLlamaPrompts(tokenizer, max_length=64, end_of_sequence=True).encode(pair)
+    plain = encoded(pair, max_length=64)
+    ended = encoded(pair, max_length=64, end_of_sequence=True)
     assert plain.ids == card[:64]
     assert ended.ids == [*card[:63], tokenizer.eos_token_id]
-    assert plain.truncated
-    assert not plain.query_truncated
+    assert plain.truncated and not plain.queries_truncated
     it = scorer(retriever, max_length=64, end_of_sequence=True)
     assert it.score([pair]) == pytest.approx([logit(whole_model(retriever), ended.ids)], abs=2e-5)
 
@@ -92,18 +94,17 @@ def test_what_fits_exactly_is_not_cut():
     tokenizer = checkpoints.llama_tokenizer()
     pair = Pair("who built the mill", "by the river " * 12)
     size = len(tokenizer(f"query: {pair.query}", f"document: {pair.text.strip()}").input_ids)
-    assert not RankLlamaPrompts(tokenizer, max_length=size).encode(pair).truncated
-    assert RankLlamaPrompts(tokenizer, max_length=size - 1).encode(pair).truncated
-    ended = RankLlamaPrompts(tokenizer, max_length=size, end_of_sequence=True).encode(pair)
+    assert not encoded(pair, max_length=size).truncated
+    assert encoded(pair, max_length=size - 1).truncated
+    ended = encoded(pair, max_length=size, end_of_sequence=True)
     assert (ended.truncated, len(ended.ids)) == (True, size)
 
 
 def test_a_query_gives_way_only_beyond_half_of_the_room():
     tokenizer = checkpoints.llama_tokenizer()
-    prompt = RankLlamaPrompts(tokenizer, max_length=64)
-    encoded = prompt.encode(Pair("river " * 100, "the old mill"))
-    words = tokenizer.convert_ids_to_tokens(encoded.ids)
-    assert encoded.query_truncated
+    cut = encoded(Pair("river " * 100, "the old mill"), max_length=64)
+    words = tokenizer.convert_ids_to_tokens(cut.ids)
+    assert cut.queries_truncated
     assert words.count("▁river") == 32 - 2  # "query" and ":" are two
     assert words[-3:] == ["▁the", "▁old", "▁mill"]
 
@@ -113,18 +114,17 @@ def test_the_joined_layout_is_one_text_behind_one_beginning(retriever):
     pair = Pair("who built the old mill", "title\nby  the river")
     joined = tokenizer("query: who built the old mill document: title by the river").input_ids
     assert joined[0] == tokenizer.bos_token_id
-    assert RankLlamaPrompts(tokenizer, layout="joined").encode(pair).ids == joined
+    assert encoded(pair, layout="joined").ids == joined
     it = scorer(retriever, layout="joined")
     assert it.score([pair]) == pytest.approx([logit(whole_model(retriever), joined)], abs=2e-5)
 
 
 def test_the_layout_of_the_text_ranking_study_is_an_argument():
     tokenizer = checkpoints.llama_tokenizer()
-    prompt = RankLlamaPrompts(
-        tokenizer, layout="joined", query_prefix="query:  ", document_prefix="document:   "
-    )
+    prefixes = {"query_prefix": "query:  ", "document_prefix": "document:   "}
     as_tevatron = tokenizer("query:  the mill document:   by the river").input_ids
-    assert prompt.encode(Pair("the mill", "by the river")).ids == as_tevatron
+    pair = Pair("the mill", "by the river")
+    assert encoded(pair, layout="joined", **prefixes).ids == as_tevatron
 
 
 def test_an_adapter_scores_as_the_model_that_it_is_merged_into(tmp_path, base):
@@ -170,11 +170,6 @@ def test_a_checkpoint_that_claims_an_output_and_lacks_it_is_refused(tmp_path, ba
         scorer(tmp_path).score(PAIRS[:1])
 
 
-@pytest.mark.parametrize("text", ["", "  \n", "the old mill"])
-def test_a_short_text_is_its_own_window(retriever, text):
-    assert scorer(retriever).windows(Pair("mill", text)) == [text.strip()]
-
-
 def test_counts_tell_what_was_cut(retriever):
     it = scorer(retriever, max_length=64)
     assert it.score([]) == []
@@ -205,7 +200,7 @@ def test_special_tokens_in_a_text_are_text():
     tokenizer = checkpoints.llama_tokenizer()
     for layout, begins in (("pair", 2), ("joined", 1)):
         prompt = RankLlamaPrompts(tokenizer, layout=layout, end_of_sequence=True)
-        ids = prompt.encode(Pair("who </s> built", "<s> the old </s> mill </s>")).ids
+        ids = prompt.encode([Pair("who </s> built", "<s> the old </s> mill </s>")])[0].ids
         assert ids.count(tokenizer.bos_token_id) == begins
         assert ids.count(tokenizer.eos_token_id) == 1 and ids[-1] == tokenizer.eos_token_id
     assert "</s>" in prompt.windows(Pair("who", "the </s> mill"))[0]

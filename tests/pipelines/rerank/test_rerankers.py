@@ -1,29 +1,41 @@
-"""What every re-ranker by a checkpoint must do; cross-encoders against sentence-transformers."""
+"""What every re-ranker must do, one row a class; those by a checkpoint against their libraries; and
+cross-encoders of other architectures."""
 
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import random
+import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
+import pyterrier as pt
 import pytest
 from support import checkpoints
+from support.llm_model import ScriptedPrompts, saying
 
 from soundingline.pipelines import models
+from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
+from soundingline.pipelines.rerank.listwise import Listwise
 from soundingline.pipelines.rerank.monot5 import MonoT5
+from soundingline.pipelines.rerank.pointwise import Pointwise
+from soundingline.pipelines.rerank.rank1 import Rank1
 from soundingline.pipelines.rerank.rankllama import RankLLaMA
-from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.pipelines.rerank.reranker import Pair, Reranker, RerankHead
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm.messages import Token
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+pytest.importorskip("sentence_transformers")
 
 WORDS = ("the", "old", "mill", "stands", "by", "river", "who", "built")
 LENGTH = 96
@@ -34,7 +46,7 @@ SIZES = {
     "num_attention_heads": 4,
     "initializer_range": 0.3,
 }
-ROBERTA = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+CPU = {"device": "cpu", "dtype": "float32"}
 
 
 def text_of(length, seed=0):
@@ -51,15 +63,28 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-class Case(NamedTuple):
-    """A re-ranker: how a checkpoint of it is made, and a pair's score by its library alone."""
+def save(folder, network, tokenizer, seed=0):
+    """A checkpoint with weights, biases and norms that are all random: scores are far apart."""
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight += 0.1 * torch.randn(weight.shape, generator=draw)
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
-    kind: Any
-    save: Callable
-    reference: Callable
-    automatic: str  # the class of transformers that loads the weights
-    changes: tuple[Mapping[str, Any], ...]  # arguments that change scores
-    wrong: Mapping[str, Mapping[str, Any]]  # arguments by their message
+
+def save_bert(folder, seed=0, words=LENGTH + 32, **changed):
+    """With BERT's tokenizer, of `words` tokens a pair."""
+    _, tokenizer = checkpoints.small_bert(WORDS)
+    tokenizer.model_max_length = words
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer), **{**SIZES, "num_labels": 1, **changed}
+    )
+    return save(folder, transformers.BertForSequenceClassification(config), tokenizer, seed)
+
+
+# The score of a pair by the library of a model alone.
 
 
 def of_t5(folder):
@@ -103,94 +128,388 @@ def of_model_card(folder):
     return score
 
 
+def of_loops(folder):
+    encoder = ColBERT(str(folder), **CPU, storage="float32")
+
+    def score(pair):
+        (query,), (text,) = encoder.encode_queries([pair.query]), encoder.encode([pair.text])
+        return sum(max(float(token @ row) for row in text) for token in query)
+
+    return score
+
+
 def alone(reference, folder, pairs):
     with torch.no_grad():
         return [float(score) for score in map(reference(str(folder)), pairs)]
 
 
-def save(folder, network, tokenizer, seed=0):
-    """A checkpoint with weights, biases and norms that are all random: scores are far apart."""
-    draw = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight += 0.1 * torch.randn(weight.shape, generator=draw)
-    network.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+# Models of language: what they say to a prompt depends on the length of the text.
 
 
-def save_bert(folder, seed=0, words=64, **changed):
-    """With BERT's tokenizer, of `words` tokens a pair."""
-    _, tokenizer = checkpoints.small_bert(WORDS)
-    tokenizer.model_max_length = words
-    config = transformers.BertConfig(
-        vocab_size=len(tokenizer), **{**SIZES, "num_labels": 1, **changed}
-    )
-    return save(folder, transformers.BertForSequenceClassification(config), tokenizer, seed)
+def points(prompt):
+    text = re.search(r"<document>\n(.*?)\n?</document>", prompt, re.DOTALL)[1]
+    return "no idea" if "nothing" in text else json.dumps({"score": len(text) % 100})
 
 
-CPU = {"device": "cpu", "dtype": "float32"}
-WRONG = {
+def reasoned(prompt):
+    text = prompt.partition("\nPassage: ")[2].removesuffix("\n<think>")
+    true = (1 + len(text)) / 1000
+    top = {" true": math.log(true), " false": math.log(1 - true)}
+    return saying("It is.", tokens=(Token("</think>"), Token(" true", top[" true"], top)))
+
+
+def longest_first(prompt):
+    shown = re.findall(r"^\[(\d+)\] ?(.*)$", prompt.partition("<passages>")[2], re.MULTILINE)
+    return " > ".join(f"[{number}]" for number, _ in sorted(shown, key=lambda row: -len(row[1])))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Lengths(Reranker):
+    """A re-ranker as a user writes it."""
+
+    weight: float = 1.0
+
+    def score(self, pairs):
+        return [self.weight * len(pair.text) + len(pair.query) / 1000 for pair in pairs]
+
+
+LONGEST = pt.apply.generic(
+    lambda rows: rows.assign(score=rows["text"].map(len).astype(float))[rows["text"] != "nothing"]
+)
+
+
+class Row(NamedTuple):
+    """A class: how one is made (a checkpoint of it first), arguments that change scores, and by
+    their message those that are refused; of a checkpoint its library and the class of weights."""
+
+    kind: Any
+    make: Callable[..., Any] | None = None
+    changes: tuple[Mapping[str, Any], ...] = ()
+    wrong: Mapping[str, Mapping[str, Any]] = {}
+    save: Callable[..., Any] | None = None
+    reference: Any = None
+    loaded: str = ""
+
+
+DEVICE = {
     "batch_tokens=0": {"batch_tokens": 0},
     "device='tpu'": {"device": "tpu"},
     "bfloat16, float32": {"dtype": "float16"},
 }
-CASES = {
-    "monot5": Case(
+ROWS = {
+    "monot5": Row(
         MonoT5,
-        checkpoints.save_t5,
-        of_t5,
-        "T5ForConditionalGeneration",
-        (),
-        {
-            **WRONG,
+        wrong={
+            **DEVICE,
             r"max_length=0.*1 to 4096": {"max_length": 0},
             r"max_length=3.*more than the 3 tokens": {"max_length": 3},
             "1 to 4096": {"max_length": 10**6},
         },
+        save=checkpoints.save_t5,
+        reference=of_t5,
+        loaded="T5ForConditionalGeneration",
     ),
-    "cross_encoder": Case(
+    "cross_encoder": Row(
         CrossEncoder,
-        lambda folder, seed=0: save_bert(folder, seed, LENGTH + 32),
-        of_classifier,
-        "AutoModelForSequenceClassification",
-        (),
-        {
-            **WRONG,
+        wrong={
+            **DEVICE,
             "8 or more": {"max_length": 4},
             "at most 512, the positions of this model": {"max_length": 513},
         },
+        save=save_bert,
+        reference=of_classifier,
+        loaded="BertForSequenceClassification",
     ),
-    "rankllama": Case(
+    "rankllama": Row(
         RankLLaMA,
-        checkpoints.save_rankllama,
-        of_model_card,
-        "AutoModelForSequenceClassification",
-        ({"layout": "joined"}, {"end_of_sequence": True}, {"query_prefix": "query:  "}),
-        {**WRONG, "pair, joined": {"layout": "sandwich"}, "32 or more": {"max_length": 4}},
+        changes=({"layout": "joined"}, {"end_of_sequence": True}, {"query_prefix": "query:  "}),
+        wrong={**DEVICE, "pair, joined": {"layout": "sandwich"}, "32 or more": {"max_length": 4}},
+        save=checkpoints.save_rankllama,
+        reference=of_model_card,
+        loaded="LlamaForSequenceClassification",
     ),
+    "colbert": Row(
+        ColBERTReranker,
+        changes=({"query_max_length": 16},),
+        wrong={**DEVICE, "max_length=2": {"max_length": 2}},
+        save=checkpoints.save_multi_vector,
+        reference=of_loops,
+        loaded="BertModel",
+    ),
+    "rank1": Row(
+        Rank1,
+        lambda **given: Rank1(**{"model": ScriptedPrompts(reasoned), **given}),
+        ({"max_tokens": 1000}, {"context_window": 8000}, {"prompt_tokens": 1024}),
+        {
+            "context_window": {"max_tokens": 0},
+            "3900 of reasoning": {"max_tokens": 3900},
+            "prompt_tokens=10": {"prompt_tokens": 10},
+        },
+    ),
+    "pointwise": Row(
+        Pointwise,
+        lambda **given: Pointwise(**{"model": ScriptedPrompts(points), **given}),
+        ({"score": "p_yes"}, {"max_characters": 9}),
+        {
+            "max_characters=0": {"max_characters": 0},
+            r"score is 'likely'\. valid: generated, expected, p_yes": {"score": "likely"},
+            "score=p_yes requests one token": {"score": "p_yes", "structured": True},
+        },
+    ),
+    "listwise": Row(
+        Listwise,
+        lambda **given: Listwise(**{"model": ScriptedPrompts(longest_first), **given}),
+        ({"window": 10, "step": 5}, {"passes": 2}, {"max_words": 9}),
+        {
+            "window=1": {"window": 1, "step": 1},
+            "window=2.5": {"window": 2.5},
+            "step=0": {"step": 0},
+            "step is 10 and window is 10": {"window": 10},
+            "passes=0": {"passes": 0},
+            "max_words=0": {"max_words": 0},
+        },
+    ),
+    "head": Row(RerankHead, lambda **given: RerankHead(LONGEST, **given)),
+    "own": Row(Lengths, lambda **given: Lengths(**given), ({"weight": -1.0},)),
+}
+for name in ("rank1", "own", "monot5", "cross_encoder", "rankllama", "colbert"):
+    ROWS[name] = ROWS[name]._replace(
+        wrong={**ROWS[name].wrong, "null, truncate, max_passage": {"long_documents": "cut"}}
+    )
+CHECKPOINTS = [name for name, row in ROWS.items() if row.save]
+SCORED = [name for name in ROWS if name != "listwise"]  # by each text alone
+CACHED = [name for name in ROWS if name != "head"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A checkpoint of each kind."""
+    made: dict[str, Any] = {}
+
+    def folder(name):
+        if name not in made:
+            made[name] = ROWS[name].save(tmp_path_factory.mktemp(name) / "model")
+        return made[name]
+
+    return folder
+
+
+@pytest.fixture
+def maker(folders):
+    """How a re-ranker of a row is made."""
+
+    def of(name):
+        row = ROWS[name]
+        if row.make:
+            return row.make
+        return lambda **given: row.kind(str(folders(name)), **{**CPU, **given})
+
+    return of
+
+
+@pytest.fixture(params=ROWS)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def make(maker, name):
+    return maker(name)
+
+
+# Of different lengths, which some rows score by.
+TEXTS = {
+    "d0": "the old mill",
+    "d1": "by the river stands the old mill",
+    "d2": "",
+    "d3": "who built the mill by the old river",
+    "d4": "river",
 }
 
 
-@pytest.fixture(scope="module", params=CASES)
-def case(request):
-    return CASES[request.param]
+def ranking(qid="q", query="who built the mill", texts=TEXTS, **columns):
+    rows = {"qid": qid, "query": query, "docno": list(texts), "text": list(texts.values())}
+    count = len(texts)
+    frame = pd.DataFrame({**rows, "score": [float(count - n) for n in range(count)]}, dtype=object)
+    return frame.astype({"score": float}).assign(rank=range(count), **columns)
 
 
-@pytest.fixture(scope="module")
-def folder(case, tmp_path_factory):
-    return case.save(tmp_path_factory.mktemp("checkpoint") / "model")
+def scores(ranked):
+    return dict(zip(ranked["docno"], ranked["score"], strict=True))
 
 
-@pytest.fixture(scope="module")
-def make(case, folder):
-    return lambda **arguments: case.kind(str(folder), **{**CPU, **arguments})
+def one_by_one(make, texts=TEXTS, query="who built the mill"):
+    """The score of each text by itself; of a listwise re-ranker its length."""
+    stage = make()
+    if isinstance(stage, Listwise):
+        return {docno: len(text) for docno, text in texts.items()}
+    frames = (ranking(query=query, texts={docno: text}) for docno, text in texts.items())
+    return {docno: score for frame in frames for docno, score in scores(stage(frame)).items()}
+
+
+def units(texts):
+    return lambda docnos: [Unit(docno, "", texts[docno]) for docno in docnos]
+
+
+def test_the_head_comes_in_the_order_of_the_model_and_the_tail_below_it(make):
+    frame = ranking(url=[f"u{n}" for n in range(5)], reasoning="why")
+    before = frame.copy()
+    ranked = make(depth=3)(frame)
+    expected = one_by_one(make)
+    head = sorted(["d0", "d1", "d2"], key=lambda docno: -expected[docno])
+    assert ranked["docno"].tolist() == [*head, "d3", "d4"]
+    assert ranked["url"].tolist() == [f"u{docno[1:]}" for docno in ranked["docno"]]
+    assert ranked["rank"].tolist() == list(range(5)) and set(ranked["reasoning"]) == {"why"}
+    assert ranked["score"].is_monotonic_decreasing and ranked["score"].is_unique
+    assert set(ranked.columns) == set(frame.columns)
+    pd.testing.assert_frame_equal(frame, before)
+    # As it is by ranks alone, and in a pipeline that is cut afterwards.
+    source = pt.Transformer.from_df(frame.iloc[::-1])
+    cut = (source >> make(depth=3) % 1)(pd.DataFrame({"qid": ["q"], "query": ["mill"]}))
+    assert cut["docno"].tolist() == head[:1]
+
+
+def test_neither_other_queries_nor_their_number_change_a_score(make):
+    frames = [ranking("q"), ranking("r", "the river"), ranking("s", "mill", {"d9": "the old"})]
+    together = make()(pd.concat(frames, ignore_index=True))
+    assert together["qid"].drop_duplicates().tolist() == ["q", "r", "s"]
+    for frame in frames:
+        own = together[together["qid"] == frame["qid"].iloc[0]]
+        assert scores(own) == pytest.approx(scores(make()(frame)), abs=5e-5)
+
+
+def test_many_threads_get_the_scores_that_each_gets_alone(make):
+    stage = make()
+    frames = [ranking(f"q{n}", text_of(1 + n % 4, n)) for n in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(stage, frames))
+    for ranked, frame in zip(together, frames, strict=True):
+        assert scores(ranked) == pytest.approx(scores(make()(frame)), abs=5e-5)
+    if isinstance(stage, Reranker):
+        counts = stage.counts
+        assert counts.get("gathered_requests", 16) == 16 and counts["pairs_scored"] == 80
+        assert ("gathered_requests" in counts) == stage.shares_batches
+
+
+def test_texts_are_those_of_the_column_or_of_the_store(make):
+    expected = make()(ranking()).drop(columns="text")
+    frame = ranking().drop(columns="text")
+    for stage in (make(texts=units(TEXTS)), make().bind(Collection("c", texts=units(TEXTS)))):
+        pd.testing.assert_frame_equal(stage(frame), expected)
+    other = make(texts=units(dict.fromkeys(TEXTS, "mill")))(ranking())
+    pd.testing.assert_frame_equal(other.drop(columns="text"), expected)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
+def test_a_missing_text_scores_as_an_empty_one_and_is_counted(make, missing):
+    frame = ranking()
+    frame["text"] = pd.Series([missing if text == "" else text for text in TEXTS.values()])
+    stage = make()
+    assert scores(stage(frame)) == pytest.approx(scores(make()(ranking())), abs=1e-6)
+    assert stage.counts.get("missing_text", 1) == 1
+
+
+@pytest.mark.parametrize("name", SCORED, indirect=True)
+def test_a_row_without_a_score_ends_the_head(make, monkeypatch):
+    texts = {**TEXTS, "d2": "nothing"}
+    stage = make(depth=4)
+    if isinstance(stage, Reranker):
+        score = stage.score
+        monkeypatch.setattr(
+            stage,
+            "score",
+            lambda pairs: [
+                float("nan") if pair.text == "nothing" else score([pair])[0] for pair in pairs
+            ],
+        )
+    ranked = stage(ranking(texts=texts))
+    assert ranked["docno"].tolist()[3:] == ["d2", "d4"]
+    assert ranked["score"].notna().all() and ranked["score"].is_monotonic_decreasing
+    assert stage.counts.get("unscored", 1) == 1
+
+
+def test_an_empty_ranking_stays_empty_and_nobody_is_asked(make):
+    for frame in (ranking()[:0], ranking()[:0].drop(columns=["text", "rank"])):
+        ranked = make(texts=lambda docnos: pytest.fail("asked"))(frame)
+        assert len(ranked) == 0 and set(ranked.columns) == {*frame.columns, "rank"}
+        assert (ranked["score"].dtype, ranked["rank"].dtype) == ("float64", "int64")
+
+
+def test_a_docno_that_comes_twice_keeps_both_of_its_rows(make):
+    frame = ranking(texts={"d1": TEXTS["d1"], "d0": TEXTS["d0"]}).assign(docno="d")
+    ranked = make()(frame)
+    assert sorted(ranked["text"]) == sorted(frame["text"]) and ranked["score"].is_unique
+
+
+@pytest.mark.parametrize("name", CACHED, indirect=True)
+def test_scores_are_kept_on_disk_and_only_what_changed_is_scored(make, tmp_path):
+    first, again, changed = (make(cache=tmp_path) for _ in range(3))
+    expected = first(ranking())
+    pd.testing.assert_frame_equal(again(ranking()), expected, check_exact=True)
+    lookups = [
+        (stage.counts["cache_hits"], stage.counts["cache_misses"]) for stage in (first, again)
+    ]
+    asked = lookups[0][1]
+    assert lookups == [(0, asked), (asked, 0)] and asked in (1, 5)
+    assert again.counts.get("asked", again.counts.get("pairs_scored")) == 0
+    frame = ranking(texts={**TEXTS, "d0": "by the mill stands who"})
+    assert scores(changed(frame)) == pytest.approx(scores(make()(frame)), abs=5e-5)
+    assert changed.counts["cache_misses"] == 1
+    other = make(cache=tmp_path)
+    other(ranking(query="another"))
+    assert other.counts["cache_hits"] == 0
+
+
+def test_equal_arguments_are_equal_stages_and_its_representation_names_them(name, make, tmp_path):
+    assert make() == make() and hash(make()) == hash(make())
+    arguments = [{}, {"depth": 9}, {"texts": units}, *ROWS[name].changes]
+    assert len({make(**each) for each in arguments}) == len(arguments)
+    assert make() != make().bind(Collection("c"))
+    assert repr(make(depth=9)).startswith(f"{ROWS[name].kind.__name__}(")
+    assert "depth=9" in repr(make(depth=9))
+    if name in CACHED:
+        assert make(cache=tmp_path) == make()
+
+
+def test_what_cannot_be_ranked_is_refused_in_one_line(name, make):
+    def absent(docnos):
+        raise KeyError(docnos[0])
+
+    without = ranking().drop(columns="text")
+    for stage, frame, message in (
+        (make(), without, r"no text .* texts=store.texts, or put pt.text.get_text"),
+        (make(texts=absent), without, r"names 'd0', which the document store lacks.*same corpus"),
+        (make(), ranking(query=None), r"the query 'q' is (None|nan)\. give each query as text"),
+        (make(), ranking(query=7), r"the query 'q' is 7\. give each query as text"),
+    ):
+        with pytest.raises(InputError, match=message) as refused:
+            stage(frame)
+        assert "\n" not in str(refused.value)
+    with pytest.raises(pt.validate.InputValidationError):
+        make()(pd.DataFrame({"qid": ["1"], "query": ["x"]}))
+    if ROWS[name].kind.needs_llm:
+        assert make(model=None).needs_llm
+        with pytest.raises(InputError, match="not bound"):
+            make(model=None)(ranking())
+
+
+def test_wrong_arguments_are_refused(name, make):
+    for depth in (0, -1, True, 1.5, "10"):
+        with pytest.raises(InputError, match=r"depth=.* valid: a whole number, 1 or more"):
+            make(depth=depth)
+    for message, arguments in ROWS[name].wrong.items():
+        with pytest.raises(InputError, match=message):
+            _ = make(**arguments).fingerprint
+
+
+# Re-rankers by a checkpoint.
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 200, 100_000])
-def test_scores_are_those_of_each_pair_alone_by_the_library(case, folder, make, batch_tokens):
-    pairs = [pair for pair in PAIRS if case.kind is not CrossEncoder or len(pair.text) < 200]
-    expected = dict(zip(pairs, alone(case.reference, folder, pairs), strict=True))
+@pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
+def test_scores_are_those_of_each_pair_alone_by_the_library(name, folders, make, batch_tokens):
+    pairs = [pair for pair in PAIRS if name != "cross_encoder" or len(pair.text) < 200]
+    expected = dict(zip(pairs, alone(ROWS[name].reference, folders(name), pairs), strict=True))
     assert max(expected.values()) - min(expected.values()) > 0.1
     it = make(batch_tokens=batch_tokens)
     shuffled = random.Random(3).sample(pairs, len(pairs))
@@ -199,6 +518,7 @@ def test_scores_are_those_of_each_pair_alone_by_the_library(case, folder, make, 
     assert it.score([]) == []
 
 
+@pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
 def test_bfloat16_keeps_the_scores_apart(make):
     exact, rounded = make().score(PAIRS), make(dtype="bfloat16").score(PAIRS)
     assert rounded == pytest.approx(exact, abs=0.5)
@@ -208,20 +528,24 @@ def test_bfloat16_keeps_the_scores_apart(make):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
 def test_a_gpu_gives_the_scores_of_the_cpu(make):
     on_cpu = make().score(PAIRS)
     assert make(device="cuda").score(PAIRS) == pytest.approx(on_cpu, abs=1e-4)
     assert make(device="cuda", dtype="bfloat16").score(PAIRS) == pytest.approx(on_cpu, abs=0.5)
 
 
-@pytest.mark.parametrize("layout", ["pair", "joined"])
-def test_windows_hold_every_word_once_and_fit(case, make, layout):
-    own = case.kind is RankLLaMA
-    if layout == "joined" and not own:
-        pytest.skip("a layout of RankLLaMA")
+LAYOUTS = [(name, {}) for name in CHECKPOINTS]
+LAYOUTS += [
+    ("rankllama", {"layout": layout, "end_of_sequence": True}) for layout in ("pair", "joined")
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), LAYOUTS, indirect=["name"])
+def test_windows_hold_every_word_once_and_fit(make, arguments):
     words = random.Random(5).choices([*WORDS, "Zürich", "x" * 9, "9" * 7], k=400)
     pair = Pair("who built the old mill", "\n".join(words))
-    it = make(max_length=LENGTH, **({"layout": layout, "end_of_sequence": True} if own else {}))
+    it = make(max_length=LENGTH, **arguments)
     texts = it.windows(pair)
     assert len(texts) > 3
     assert " ".join(texts).split() == words
@@ -235,6 +559,7 @@ def test_windows_hold_every_word_once_and_fit(case, make, layout):
 
 
 @pytest.mark.parametrize("text", ["x" * 900, "x" * 300 + " " + "☃" * 900 + " mill", " " * 2000])
+@pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
 def test_a_text_without_white_space_is_cut_anyway(make, text):
     it = make(max_length=LENGTH)
     windows = it.windows(Pair("mill", text))
@@ -244,15 +569,17 @@ def test_a_text_without_white_space_is_cut_anyway(make, text):
 
 
 @pytest.mark.parametrize("text", ["", "the river", "the old mill stands"])
+@pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
 def test_a_text_that_fits_is_its_own_window(make, text):
     assert make().windows(Pair("mill", text)) == [text]
 
 
-def test_weights_are_loaded_once_by_many_threads(case, make, monkeypatch):
-    automatic = getattr(transformers, case.automatic)
-    loads, load = [], automatic.from_pretrained
+@pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
+def test_weights_are_loaded_once_by_many_threads(name, make, monkeypatch):
+    network = getattr(transformers, ROWS[name].loaded)
+    loads, load = [], network.from_pretrained
     monkeypatch.setattr(
-        automatic, "from_pretrained", lambda *a, **k: loads.append(1) or load(*a, **k)
+        network, "from_pretrained", lambda *a, **k: loads.append(1) or load(*a, **k)
     )
     it = make()
     _ = it.fingerprint
@@ -260,50 +587,47 @@ def test_weights_are_loaded_once_by_many_threads(case, make, monkeypatch):
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda number: it.score_pairs(PAIRS[number:]), range(8)))
     assert len(loads) == 1
-    for number, scores in enumerate(found):
-        assert scores == pytest.approx(found[0][number:], abs=2e-5)
+    for number, each in enumerate(found):
+        assert each == pytest.approx(found[0][number:], abs=2e-5)
 
 
-def test_the_fingerprint_follows_what_changes_scores(case, make, tmp_path):
-    other = case.kind(str(case.save(tmp_path / "other", seed=1)), **CPU)
-    always = ({"dtype": "bfloat16"}, {"max_length": 48})
-    changed = [other, *(make(**arguments) for arguments in (*always, *case.changes))]
+@pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
+def test_the_fingerprint_follows_what_changes_scores(name, make, tmp_path):
+    row = ROWS[name]
+    other = row.kind(str(row.save(tmp_path / "other", seed=1)), **CPU)
+    changes = ({"dtype": "bfloat16"}, {"max_length": 48}, *row.changes)
+    changed = [other, *(make(**arguments) for arguments in changes)]
     assert len({each.fingerprint for each in (make(), *changed)}) == 1 + len(changed)
     assert make(batch_tokens=7).fingerprint == make().fingerprint
     assert make(batch_tokens=7) == make() != other
 
 
+@pytest.mark.parametrize("name", [*CHECKPOINTS, "own"], indirect=True)
 def test_a_pickled_one_is_equal_and_loads_its_model_again(make):
     it = make(depth=7).bind(Collection("c"))
-    scores = it.score(PAIRS[:2])
+    before = it.score_pairs(PAIRS[:2])
     copy = pickle.loads(pickle.dumps(it))
-    assert copy == it and copy.collection == it.collection
-    assert copy.score(PAIRS[:2]) == scores
+    assert copy == it and copy.collection == it.collection and copy.counts["batches"] == 0
+    assert copy.score_pairs(PAIRS[:2]) == before
 
 
-def test_wrong_arguments_are_refused(case, make):
-    for message, arguments in case.wrong.items():
-        with pytest.raises(InputError, match=message):
-            _ = make(**arguments).fingerprint
-
-
-def test_a_checkpoint_that_is_missing_is_refused_in_one_line(case, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
+def test_a_checkpoint_that_is_missing_is_refused_in_one_line(name, tmp_path, monkeypatch):
     monkeypatch.setattr(pytest.importorskip("huggingface_hub.constants"), "HF_HUB_OFFLINE", True)
-    default = case.kind().model
+    kind = ROWS[name].kind
     for it, message in (
-        (case.kind(), f"hf download {default}"),
-        (case.kind(str(tmp_path / "nowhere")), "there is no folder"),
+        (kind(), f"hf download {kind().model}"),
+        (kind(str(tmp_path / "nowhere")), "there is no folder"),
     ):
         with pytest.raises(InputError, match=message) as refused:
             _ = it.fingerprint
         assert "\n" not in str(refused.value)
 
 
-def test_weights_that_do_not_fit_are_refused_with_the_sizes(case, folder, make, monkeypatch):
-    weights = sum(
-        each.numel()
-        for each in getattr(transformers, case.automatic).from_pretrained(folder).parameters()
-    )
+@pytest.mark.parametrize("name", ["monot5", "cross_encoder", "rankllama"], indirect=True)
+def test_weights_that_do_not_fit_are_refused_with_the_sizes(name, folders, make, monkeypatch):
+    network = getattr(transformers, ROWS[name].loaded).from_pretrained(folders(name))
+    weights = sum(each.numel() for each in network.parameters())
     monkeypatch.setattr(models, "free_bytes", lambda device: 3 * weights)
     make(dtype="bfloat16").score(PAIRS[:1])
     with pytest.raises(InputError, match=r"needs 0\.0 GB and cpu has 0\.0 GB free"):
@@ -314,6 +638,7 @@ def test_weights_that_do_not_fit_are_refused_with_the_sizes(case, folder, make, 
     ("whole", "argument", "by_windows"),
     [(True, None, True), (False, None, False), (True, "truncate", False)],
 )
+@pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
 def test_a_long_document_scores_as_its_best_window_where_units_are_documents(
     make, tmp_path, whole, argument, by_windows
 ):
@@ -328,18 +653,14 @@ def test_a_long_document_scores_as_its_best_window_where_units_are_documents(
     stage = plain.bind(collection)
     assert plain.collection is None and plain.long_documents == argument
     assert ("windows" in stage.counts) == by_windows
-    frame = pd.DataFrame(
-        {"qid": "1", "query": "who", "docno": list(texts), "score": [3.0, 2.0, 1.0]}
-    )
-    ranked = stage(frame).set_index("docno")
+    ranked = scores(stage(ranking(query="who", texts=texts).drop(columns="text")))
     for docno in ("bridge", "river"):
         pair = Pair("who", f"the mill\n{texts[docno]}")
         parts = [Pair("who", text) for text in plain.windows(pair)] if by_windows else [pair]
         assert (len(parts) > 3) == (by_windows and docno == "bridge")
-        assert ranked["score"][docno] == pytest.approx(
-            max(make(max_length=64).score(parts)), abs=1e-4
-        )
-    assert ranked["rank"]["zebra"] == 2
+        best = max(make(max_length=64).score(parts))
+        assert ranked[docno] == pytest.approx(best, abs=1e-4)
+    assert list(ranked)[2] == "zebra"
 
 
 # Cross-encoders.
@@ -354,7 +675,7 @@ EDGES = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return save_bert(tmp_path_factory.mktemp("bert") / "one")
+    return save_bert(tmp_path_factory.mktemp("bert") / "one", words=64)
 
 
 def scorer(model, **arguments):
@@ -366,7 +687,7 @@ def test_scores_are_the_logits_of_sentence_transformers(model, tmp_path):
     network, own_tokenizer = checkpoints.small_bert(WORDS)
     own_tokenizer.model_max_length = 64
     trained = save(tmp_path / "trained", network, own_tokenizer)
-    for folder in (model, save_bert(tmp_path / "two", num_labels=2), trained):
+    for folder in (model, save_bert(tmp_path / "two", words=64, num_labels=2), trained):
         reference = library.CrossEncoder(str(folder), device="cpu")
         expected = reference.predict(EDGES, activation_fn=torch.nn.Identity())
         if expected.ndim == 2:
@@ -378,41 +699,31 @@ def test_scores_are_the_logits_of_sentence_transformers(model, tmp_path):
             assert shown.argsort().tolist() == expected.argsort().tolist()
 
 
-def distilbert(vocabulary):
-    config = transformers.DistilBertConfig(
-        vocab_size=vocabulary,
-        dim=32,
-        hidden_dim=48,
-        n_layers=2,
-        n_heads=4,
-        initializer_range=0.3,
-        num_labels=1,
-    )
-    return transformers.DistilBertForSequenceClassification(config)
-
-
-def roberta(vocabulary):
-    config = transformers.XLMRobertaConfig(
-        vocab_size=vocabulary,
-        type_vocab_size=1,
-        max_position_embeddings=66,
-        num_labels=1,
-        **ROBERTA,
+NETWORKS = {
+    "DistilBert": {
+        "dim": 32,
+        "hidden_dim": 48,
+        "n_layers": 2,
+        "n_heads": 4,
+        "initializer_range": 0.3,
+    },
+    "XLMRoberta": {
+        "type_vocab_size": 1,
+        "max_position_embeddings": 66,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
         **SIZES,
-    )
-    return transformers.XLMRobertaForSequenceClassification(config)
+    },
+    "ModernBert": {"pad_token_id": 0, **SIZES},
+    "Llama": SIZES,
+}
 
 
-def modernbert(vocabulary):
-    config = transformers.ModernBertConfig(
-        vocab_size=vocabulary, num_labels=1, pad_token_id=0, **SIZES
-    )
-    return transformers.ModernBertForSequenceClassification(config)
-
-
-def llama(vocabulary):
-    config = transformers.LlamaConfig(vocab_size=vocabulary, num_labels=1, **SIZES)
-    return transformers.LlamaForSequenceClassification(config)
+def network_of(name, vocabulary):
+    sizes = {"vocab_size": vocabulary, "num_labels": 1, **NETWORKS[name]}
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    return getattr(transformers, f"{name}ForSequenceClassification")(config)
 
 
 def plain_tokenizer(*template, **named):
@@ -428,11 +739,11 @@ def plain_tokenizer(*template, **named):
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **named)
 
 
-@pytest.mark.parametrize("network", [distilbert, roberta, modernbert, llama])
-def test_other_architectures_score_as_transformers_has_them(network, tmp_path):
+@pytest.mark.parametrize("name", NETWORKS)
+def test_other_architectures_score_as_transformers_has_them(name, tmp_path):
     # The texts are of a second kind, which none of these networks has.
     tokens = plain_tokenizer("<s> $A </s> </s> $B:1 </s>:1", pad_token="<pad>")
-    folder = save(tmp_path / "model", network(len(tokens)), tokens)
+    folder = save(tmp_path / "model", network_of(name, len(tokens)), tokens)
     tokens.model_input_names = ["input_ids", "attention_mask"]
     tokens.save_pretrained(tmp_path / "reference")
     for path in folder.glob("*.*"):
@@ -442,7 +753,7 @@ def test_other_architectures_score_as_transformers_has_them(network, tmp_path):
     expected = alone(of_classifier, tmp_path / "reference", pairs)
     assert max(expected) - min(expected) > 0.1
     assert scorer(folder).score(pairs) == pytest.approx(expected, abs=1e-5)
-    if network is roberta:  # positions begin behind that of padding
+    if name == "XLMRoberta":  # positions begin behind that of padding
         with pytest.raises(InputError, match="at most 64, the positions of this model"):
             _ = scorer(folder, max_length=65).fingerprint
 
@@ -467,11 +778,6 @@ def test_a_query_that_leaves_little_room_has_one_window(model):
     assert scorer(model).windows(whole) == [whole.text]
 
 
-def config_of(folder, **changed):
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
-
-
 def test_what_cannot_score_pairs_is_refused_in_one_line(tmp_path):
     _, tokenizer = checkpoints.small_bert(WORDS)
     sizes = {"vocab_size": len(tokenizer), **SIZES}
@@ -480,7 +786,7 @@ def test_what_cannot_score_pairs_is_refused_in_one_line(tmp_path):
     three.mkdir()
     transformers.BertConfig(num_labels=3, **sizes).save_pretrained(three)
     unpadded = plain_tokenizer("<s> $A </s> $B </s>", eos_token="</s>")
-    endless = save(tmp_path / "endless", llama(len(unpadded)), unpadded)
+    endless = save(tmp_path / "endless", network_of("Llama", len(unpadded)), unpadded)
     for folder, message in (
         (encoder, r"has no output that was trained to score pairs \(BertModel\)"),
         (three, "is a classifier with 3 labels"),
@@ -490,6 +796,8 @@ def test_what_cannot_score_pairs_is_refused_in_one_line(tmp_path):
             _ = scorer(folder).fingerprint
         assert "\n" not in str(refused.value)
     # One that claims to be a classifier, and has no such weights.
-    config_of(encoder, architectures=["BertForSequenceClassification"])
+    config = json.loads((encoder / "config.json").read_text())
+    config["architectures"] = ["BertForSequenceClassification"]
+    (encoder / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"no weights for classifier\.bias, classifier\.weight"):
         scorer(encoder).score(EDGES[:1])
