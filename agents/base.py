@@ -46,14 +46,13 @@ class Budget:
         steer_at: a share of `seconds`, above 0 and at most 1 (1: the model is never informed).
         turns: replies in which the model may call tools.
         tool_calls: tool calls, refused ones included.
-        output_tokens: tokens of all replies together, reasoning included. Checked between replies.
+        output_tokens: tokens of all replies, reasoning included. Checked between replies.
         context_window: tokens that the transcript may take, by the server's counts and our
             estimate of what came since. The larger of `answer_tokens` and the longest reply that a
             request asks for stays free.
         answer_tokens: tokens of the window that are reserved for the answer. 0 reserves nothing:
             replies are shortened to what is left until none fits.
-        dollars: cost of a question. Needs a known price.
-        run_dollars: cost of the run. Needs a known price.
+        dollars, run_dollars: cost of a question and of the run. Need a known price.
 
     When a limit other than `seconds` is reached, the model is asked once more, without tools, for
     its final answer. Each limit has an exit status of its own.
@@ -146,8 +145,8 @@ class Agent(ABC):
     requires_llm: ClassVar[bool] = False
     """Whether the agent cannot work without a language model."""
     accepts_llm: ClassVar[bool] = False
-    """Whether the agent asks a language model if the run has one. If not, the run starts no model
-    for it, and its settings are not part of the run's name."""
+    """Whether the agent asks the run's language model. If not, the run starts none for it, and the
+    model's settings are not part of the run's name."""
     reads_document_frequencies: ClassVar[bool] = False
     """Whether the agent reads the collection's document frequencies, which need an index."""
     calls_tools: ClassVar[bool] = True
@@ -221,7 +220,7 @@ class Episode:
         """Search with whatever tool of the interface takes a query. None if the tool refuses.
         `InputError` if the interface has no such tool."""
         name, argument = search_tool_of(self.tool)
-        return self._call(name, {argument: query}, reason)
+        return _unless_failed(self.call(name, {argument: query}, reason=reason))
 
     def read(self, unit_id: str, reason: str) -> ToolResult | None:
         """Read a document from where the tool begins. None if the tool refuses, or if the interface
@@ -229,25 +228,24 @@ class Episode:
         if self.tool.read_tool is None:
             return None
         name, argument = self.tool.read_tool
-        return self._call(name, {argument: unit_id}, reason)
+        return _unless_failed(self.call(name, {argument: unit_id}, reason=reason))
 
     def follow(self, continuation: Continuation, reason: str) -> ToolResult | None:
         """Open what follows a page. None if the tool refuses."""
-        return self._call(continuation.tool, continuation.arguments, reason)
-
-    def _call(self, name: str, arguments: Mapping[str, Any], reason: str) -> ToolResult | None:
-        extra = {"reason": reason} if name in self._tools_with_reasons else {}
-        result = self.call(name, {**extra, **arguments}, content=reason)
-        return None if result.failed else result
+        result = self.call(continuation.tool, continuation.arguments, reason=reason)
+        return _unless_failed(result)
 
     @cached_property
     def _tools_with_reasons(self) -> set[str]:
         specs = self.tool.specs()
         return {spec["name"] for spec in specs if "reason" in spec["parameters"]["properties"]}
 
-    def call(self, name: str, arguments: Mapping[str, Any], *, content: str = "") -> ToolResult:
-        """Call a tool. The messages record the call, with `content`, and the result."""
-        identifier = self._request(name, arguments, content)
+    def call(self, name: str, arguments: Mapping[str, Any], *, reason: str = "") -> ToolResult:
+        """Call a tool. The messages record the call and the result. `reason` is the text of the
+        call's message, and an argument of the call if the tool takes it."""
+        if reason and name in self._tools_with_reasons:
+            arguments = {"reason": reason, **arguments}
+        identifier = self._request(name, arguments, reason)
         result = self.tool.call(name, arguments)
         self.add_result(identifier, result)
         return result
@@ -314,6 +312,10 @@ class Episode:
             warnings=tuple(self.warnings),
             rounds=tuple(self.rounds),
         )
+
+
+def _unless_failed(result: ToolResult) -> ToolResult | None:
+    return None if result.failed else result
 
 
 async def run_episode(

@@ -17,7 +17,6 @@ import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -139,8 +138,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     output has gone (`| head`).
     """
     sys.excepthook = print_traceback
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    code = 0
     try:
-        code = _command(list(sys.argv[1:] if arguments is None else arguments))()
+        if not words or words[0] in HELP:
+            print(_overview())
+        elif words[0] == COMPLETION:
+            _print_completion(words[1:])
+        else:
+            name, *words = words
+            task = _task(name)
+            parser = CommandParser(name, task)
+            if name == "serve":  # its options are not part of the configuration
+                code = task(words)
+            elif HELP.intersection(words):
+                print(parser.help_page(words))
+            elif name in SWEPT:
+                code = _run_or_sweep(task, parser.read(words), parser)
+            else:
+                code = _run_over_paths(task, parser.read(words), parser)
         sys.stdout.flush()
     except BrokenPipeError:
         # What is left cannot be flushed at the end of the process.
@@ -153,33 +169,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-def _command(words: Sequence[str]) -> Callable[[], int]:
-    """What runs the command that `words` name first, and returns its exit code."""
-    if not words or words[0] in HELP:
-        lines = [f"  {name:10} {about}" for name, (_, about) in COMMANDS.items()]
-        lines.append(f"  {COMPLETION:10} Print a script by which bash completes what you type.")
-        end = "soundingline COMMAND --help describes a command."
-        overview = ["usage: soundingline COMMAND [KEY=VALUE ...]", "", *lines, "", end]
-        return partial(_print, "\n".join(overview))
-    name, *arguments = words
-    if name == COMPLETION:
-        return partial(_print_completion, arguments)
-    task = _task(name)
-    if name == "serve":  # its options are not part of the configuration
-        return partial(task, arguments)
-    parser = CommandParser(name, task)
-    if HELP.intersection(arguments):
-        return partial(_print, parser.help_page(arguments))
-    run = _run_or_sweep if name in SWEPT else _run_over_paths
-    return partial(run, task, parser.read(arguments), parser)
+def _overview() -> str:
+    lines = [f"  {name:10} {about}" for name, (_, about) in COMMANDS.items()]
+    lines.append(f"  {COMPLETION:10} Print a script by which bash completes what you type.")
+    end = "soundingline COMMAND --help describes a command."
+    return "\n".join(["usage: soundingline COMMAND [KEY=VALUE ...]", "", *lines, "", end])
 
 
-def _print(page: str) -> int:
-    print(page)
-    return 0
-
-
-def _print_completion(arguments: Sequence[str]) -> int:
+def _print_completion(arguments: Sequence[str]) -> None:
     """Print the script for bash: commands, their flags, and the options of each group."""
     if arguments != ["bash"]:
         raise InputError(
@@ -198,7 +195,6 @@ def _print_completion(arguments: Sequence[str]) -> int:
         "GROUPS": _cases(groups),
     }
     print(re.sub("|".join(parts), lambda match: parts[match[0]], _COMPLETION), end="")
-    return 0
 
 
 def _cases(words: Mapping[str, Sequence[str]]) -> str:
@@ -266,23 +262,20 @@ class CommandParser(argparse.ArgumentParser):
         self._task, self._swept = task, swept
         self._hints = typing.get_type_hints(task, include_extras=True)
         parameters = list(inspect.signature(task).parameters.values())
-        self._path = None if swept or len(parameters) < 2 else parameters[1]
-        if self._path is not None and self._path.kind is self._path.KEYWORD_ONLY:
-            self._path = None
+        flags = [each for each in parameters if each.kind is each.KEYWORD_ONLY]
+        positional = [each for each in parameters if each not in flags]
+        self._path = None if swept or len(positional) < 2 else positional[1]
         if not swept:
-            self.add_argument("overrides", nargs="*", metavar=self._metavar())
+            metavar = f"{self._path.name.upper()} | KEY=VALUE" if self._path else "KEY=VALUE"
+            self.add_argument("overrides", nargs="*", metavar=metavar)
             self.add_argument(*_CONFIG_DIR, metavar="FOLDER", help="options of your own")
             self.add_argument(
                 "--cfg", "-c", choices=["job"], help="print the configuration; do nothing"
             )
         self._switches: set[str] = set()
-        self._own = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-        for parameter in parameters:
-            if parameter.kind is parameter.KEYWORD_ONLY:
-                self._add_flag(parameter)
-
-    def _metavar(self) -> str:
-        return f"{self._path.name.upper()} | KEY=VALUE" if self._path else "KEY=VALUE"
+        self.own_flags = [each.name for each in flags]
+        for parameter in flags:
+            self._add_flag(parameter)
 
     def _add_flag(self, parameter: inspect.Parameter) -> None:
         """Add the flag that a keyword-only argument is. Its annotation is `Annotated[type, help]`;
@@ -299,7 +292,7 @@ class CommandParser(argparse.ArgumentParser):
             del options["required"]
         elif typing.get_origin(kind) is typing.Literal:
             options["choices"] = inner
-        elif typing.get_origin(kind) not in (None, typing.Union, *_UNIONS):
+        elif _is_sequence(kind):
             options |= {"action": "append", "default": [], "metavar": "NAME"}
         else:
             options["type"] = next((each for each in inner if each is not type(None)), kind)
@@ -322,10 +315,6 @@ class CommandParser(argparse.ArgumentParser):
         """Whether the command takes paths besides overrides."""
         return self._path is not None
 
-    def own_flags(self, flags: argparse.Namespace) -> dict[str, Any]:
-        """The flags of the command's function."""
-        return {name: getattr(flags, name) for name in self._own}
-
     def paths(self, items: Sequence[str]) -> list[Any]:
         """What the second argument of the command's function receives: one path, several, or None
         if it may be left out. `InputError` for another number of paths."""
@@ -335,16 +324,14 @@ class CommandParser(argparse.ArgumentParser):
                 raise InputError(f"{paths[0]} is no override", valid="KEY=VALUE")
             return []
         name, kind = self._path.name.upper(), self._hints[self._path.name]
-        if typing.get_origin(kind) not in (None, typing.Union, *_UNIONS):
+        if _is_sequence(kind):
             return [paths]
         optional = self._path.default is not self._path.empty
         if len(paths) > 1 or (not paths and not optional):
             raise InputError(
                 f"{len(paths)} paths were named", valid=f"one: {name}", do="name one of them"
             )
-        if kind is str:
-            return list(map(str, paths))
-        return list(paths)
+        return [str(path) if kind is str else path for path in paths]
 
     def overrides(self, items: Sequence[str]) -> list[str]:
         """The arguments that are no paths."""
@@ -359,7 +346,7 @@ class CommandParser(argparse.ArgumentParser):
     def _spelled(self, argument: str) -> str:
         name, mark, value = argument.partition("=")
         flag = f"--{name.replace('_', '-')}"
-        if not mark or name.replace("-", "_") not in self._own:
+        if not mark or name.replace("-", "_") not in self.own_flags:
             return argument
         # A switch takes no value.
         switch = flag in self._switches and value.lower() == "true"
@@ -381,7 +368,8 @@ class CommandParser(argparse.ArgumentParser):
         return f"{about}\n\n{self.format_help()}\n{more}"
 
 
-_UNIONS = (type(int | None),)
+def _is_sequence(kind: Any) -> bool:
+    return typing.get_origin(kind) not in (None, typing.Union, type(int | None))
 
 
 def usage(task: Callable[..., Any], arguments: Sequence[str]) -> str:
@@ -391,7 +379,15 @@ def usage(task: Callable[..., Any], arguments: Sequence[str]) -> str:
     Raises:
         InputError: If a word of the arguments names no group.
     """
-    chosen, options = _defaults(), options_of(_folders(arguments))
+    root: Any = OmegaConf.load(CONF / "config.yaml")
+    chosen = {
+        str(group): option
+        for entry in root["defaults"]
+        if not isinstance(entry, str)
+        for group, option in entry.items()
+    }
+    folders = list(_folders(arguments))
+    options = options_of(folders)
     before = ["", *arguments]
     words = [
         word
@@ -399,7 +395,7 @@ def usage(task: Callable[..., Any], arguments: Sequence[str]) -> str:
         if not word.startswith("-") and "=" not in word and last not in _CONFIG_DIR
     ]
     if words:
-        return _group_page(words[0], [CONF, *_folders(arguments)], chosen.get(words[0], ""))
+        return _group_page(words[0], [CONF, *folders], chosen.get(words[0], ""))
     groups = _by_group(options)
     settings = [_entry(f"{key}={value}", about) for key, value, about in _root_settings()]
     lines = [
@@ -489,12 +485,6 @@ def options_of(folders: Iterable[Path]) -> dict[str, dict[str, str]]:
     return options
 
 
-def _defaults() -> dict[str, str]:
-    entries: Any = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"), resolve=False)
-    choices = [entry for entry in entries["defaults"] if isinstance(entry, dict)]
-    return {group: option for entry in choices for group, option in entry.items()}
-
-
 def _folders(arguments: Sequence[str]) -> Iterator[Path]:
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         name, _, value = argument.partition("=")
@@ -519,7 +509,8 @@ def _run_over_paths(
     if flags.cfg:
         print(OmegaConf.to_yaml(settings.config), end="")
         return 0
-    code = task(settings, *parser.paths(flags.overrides), **parser.own_flags(flags))
+    own = {name: getattr(flags, name) for name in parser.own_flags}
+    code = task(settings, *parser.paths(flags.overrides), **own)
     return code if isinstance(code, int) else 0
 
 

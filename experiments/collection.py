@@ -11,7 +11,7 @@ indexes/<benchmark>/headings-<fingerprint>/        of the corpus: titles, urls, 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -100,11 +100,8 @@ class IndexedCollection:
         """Make a shard of the index of an engine that can be divided, unless the index is there.
         One process at a time makes a shard."""
         path, _ = _place(self.folder, self.segmenter, engine, self.corpus)
-        if path.exists():
-            return
-        name = shard.folder(path).name
-        with building_lock(self.folder / f".{name}.lock", f"{shard} of the index '{path}'"):
-            if not path.exists():
+        with _missing(path, f"{shard} of the index '{path}'", shard.folder(path)) as missing:
+            if missing:
                 units = StoredUnits(self.store)
                 engine.build_shard(units, path, shard, corpus_fingerprint=self.corpus)
 
@@ -219,35 +216,39 @@ def _texts(folder: Path, corpus: str) -> Path:
     return folder / f"documents-{corpus}"
 
 
-def _lock_of(path: Path) -> Path:
-    """The lock to build `path`. Each part has its own, because encoding a corpus takes hours, and
-    other cells build theirs meanwhile."""
-    return path.parent / f".{path.name}.lock"
+@contextmanager
+def _missing(path: Path, what: str, part: Path | None = None) -> Iterator[bool]:
+    """Whether the block has to build `path`, or `part` of it, which no other process does then.
+    Each part has a lock of its own, because encoding a corpus takes hours, and other cells build
+    theirs meanwhile. What is there needs no lock."""
+    if path.exists():
+        yield False
+        return
+    part = part or path
+    with building_lock(part.parent / f".{part.name}.lock", what):
+        yield not path.exists()
 
 
 def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str, **settings: Any) -> Any:
-    if not path.exists():
-        with building_lock(_lock_of(path), f"the index '{path}'"):
-            if not path.exists():
-                if notice := getattr(engine, "notice", lambda units: "")(store.unit_count):
-                    notify(notice)
-                engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
+    with _missing(path, f"the index '{path}'") as missing:
+        if missing:
+            if notice := getattr(engine, "notice", lambda units: "")(store.unit_count):
+                notify(notice)
+            engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
     return engine.open(path, corpus_fingerprint=corpus)
 
 
 def _store(benchmark: Benchmark, segmenter: Segmenter, folder: Path, corpus: str) -> SqliteStore:
     texts = _texts(folder, corpus)
     spans = folder / f"{segmenter.name}-spans-{fingerprint(corpus, segmenter.fingerprint)}"
-    if not texts.exists():
-        with building_lock(_lock_of(texts), f"the document store '{texts}'"):
-            if not texts.exists():
-                reading = track(benchmark.documents(), f"Storing {benchmark.name}")
-                SqliteStore.build(texts, reading, corpus_fingerprint=corpus).close()
-    if not spans.exists():
-        with building_lock(_lock_of(spans), f"the document store '{spans}'"):
-            if not spans.exists():
-                with SqliteStore(texts, corpus_fingerprint=corpus) as store:
-                    store.add_units(spans, segmenter)
+    with _missing(texts, f"the document store '{texts}'") as missing:
+        if missing:
+            reading = track(benchmark.documents(), f"Storing {benchmark.name}")
+            SqliteStore.build(texts, reading, corpus_fingerprint=corpus).close()
+    with _missing(spans, f"the document store '{spans}'") as missing:
+        if missing:
+            with SqliteStore(texts, corpus_fingerprint=corpus) as store:
+                store.add_units(spans, segmenter)
     return SqliteStore(
         texts,
         spans,

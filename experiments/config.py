@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,12 +32,7 @@ from soundingline.toolkit.runs import RunFolder
 
 # Settings that say where, how fast and for how much money, at any depth of an option: a run may be
 # resumed with others. A setting of these names in an agent, a tool or a unit is one like others.
-_SPEED = frozenset(
-    {
-        *("device", "compute", "batch_tokens", "concurrency"),
-        *("threads", "memory_mb"),
-    }
-)
+_SPEED = frozenset({"device", "compute", "batch_tokens", "concurrency", "threads", "memory_mb"})
 _SERVICE = frozenset(
     {"base_url", "key_env", "price", "attempts", "longest_wait", "timeout", "concurrency"}
 )
@@ -188,8 +183,10 @@ def _chosen_file(path: Path, root: Any) -> Path:
     cells = sorted(file.parent for file in path.glob(f"*/{CHOSEN}"))
     if (path / CHOSEN).exists() or not cells:
         return path / CHOSEN
-    wanted = _tuned_for(root)
-    matching = [cell for cell in cells if _recorded(cell) == wanted]
+    # A recorded tuning is data: nothing in it is resolved.
+    wanted = _tuning_identity(redact({group: plain_values(root[group]) for group in TUNED}))
+    configs = {cell: RunFolder(cell).manifest().get("config") for cell in cells}
+    matching = [cell for cell in cells if _tuning_identity(configs[cell]) == wanted]
     if len(matching) == 1:
         return matching[0] / CHOSEN
     number = f"{len(matching)} tunings" if matching else "no tuning"
@@ -200,16 +197,8 @@ def _chosen_file(path: Path, root: Any) -> Path:
     )
 
 
-def _tuned_for(config: Any) -> dict[str, Any]:
+def _tuning_identity(config: Any) -> dict[str, Any]:
     """The settings of unit and engine, for which a choice holds."""
-    values = {group: OmegaConf.to_container(config[group], resolve=True) for group in TUNED}
-    masked_values: dict[str, Any] = redact(values)
-    return {group: without_runtime_keys(option, group) for group, option in masked_values.items()}
-
-
-def _recorded(cell: Path) -> dict[str, Any]:
-    """The same of a recorded tuning, which is data: nothing in it is resolved."""
-    config = RunFolder(cell).manifest().get("config")
     values = config if isinstance(config, dict) else {}
     return {group: without_runtime_keys(values.get(group), group) for group in TUNED}
 
@@ -286,8 +275,13 @@ class Settings:
             all_overrides = [*_search(search_path), *overrides]
             config = compose(ROOT_CONFIG, overrides=all_overrides, return_hydra_config=True)
             unresolved = _unresolved(config)
-            with _hydra_config(config):
+            hydra: Any = HydraConfig.instance()
+            before = hydra.cfg
+            hydra.cfg = config  # `${hydra:...}` reads it; `set_config` copies it, which takes long
+            try:
                 values = {key: _resolved(config, key) for key in config if key != "hydra"}
+            finally:
+                hydra.cfg = before
         resolved = OmegaConf.create(values, flags={"struct": True})
         choices = _choices(config.hydra)
         task, folders = tuple(_given(config.hydra)), tuple(_search_path(config.hydra))
@@ -397,6 +391,31 @@ def plain_values(option: Any, *, resolve: bool = True) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
 
 
+def merged(
+    values: Mapping[str, Any],
+    others: Mapping[str, Any],
+    left_out: Callable[[Any], bool] = lambda value: False,
+) -> dict[str, Any]:
+    """The values with others over them: mappings are merged, and `???` replaces no value, nor does
+    what is `left_out`."""
+    result = dict(values)
+    for key, value in others.items():
+        if isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+            result[key] = merged(result[key], value, left_out)
+        elif not left_out(value) and (value != "???" or key not in result):
+            result[key] = value
+    return result
+
+
+def flat_values(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The single values of nested mappings, each with the keys to it, joined by dots."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from flat_values(inner, f"{prefix}.{key}".lstrip("."))
+    else:
+        yield prefix, value
+
+
 def key_of(override: str) -> str:
     """The key of an override: `retriever.k1` of `+retriever.k1=2`."""
     return override.lstrip("+~").partition("=")[0]
@@ -447,20 +466,15 @@ def check_choices(overrides: Iterable[str]) -> None:
     for text in overrides:
         if "=" in text and not key_of(text):
             raise InputError(f"{text} names no key", valid="KEY=VALUE")
-        if "=" in text and not text.startswith(("-", "~")) and is_choice(text):
-            for option in _chosen_options(text):
-                if not isinstance(option, str):
-                    raise _no_option(key_of(text), option)
-
-
-def _chosen_options(text: str) -> list[Any]:
-    """The options that an override names, those of a sweep and of a list too."""
-    value = value_of(text)
-    options: list[Any] = []
-    for item in value.list if isinstance(value, ChoiceSweep) else [value]:
-        options += item if isinstance(item, list) else [item]
-    texts = [item.text if isinstance(item, QuotedString) else item for item in options]
-    return [item for item in texts if not isinstance(item, Sweep)]
+        if "=" not in text or text.startswith(("-", "~")) or not is_choice(text):
+            continue
+        value = value_of(text)
+        # The options that it names, those of a sweep and of a list too.
+        items = value.list if isinstance(value, ChoiceSweep) else [value]
+        options = (each for item in items for each in (item if isinstance(item, list) else [item]))
+        for option in options:
+            if not isinstance(option, (str, QuotedString, Sweep)):
+                raise _no_option(key_of(text), option)
 
 
 def missing_option(error: MissingConfigException) -> str:
@@ -537,15 +551,3 @@ def _search_path(hydra: Any) -> Iterator[str]:
     for source in hydra.runtime.config_sources:
         if source.provider not in ("hydra", "main", "schema"):
             yield f"{source.schema}://{source.path}"
-
-
-@contextmanager
-def _hydra_config(config: DictConfig) -> Iterator[None]:
-    """`${hydra:...}` reads `config` in this block, and what it read before behind it."""
-    holder: Any = HydraConfig.instance()
-    before = holder.cfg
-    holder.cfg = config  # `set_config` copies it, which takes long
-    try:
-        yield
-    finally:
-        holder.cfg = before

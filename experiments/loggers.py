@@ -10,12 +10,13 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from soundingline.experiments.build import make
+from soundingline.experiments.config import flat_values
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.files import file_lock, fingerprint, read_json
 from soundingline.toolkit.optional import check_optional, import_optional
@@ -90,7 +91,7 @@ class MlflowLogger:
         entities, now = mlflow.entities, int(time.time() * 1000)
         params = [
             entities.Param(_NAME.sub("_", key), str(value)[:_LONGEST])
-            for key, value in _flat(record.config)
+            for key, value in flat_values(record.config)
         ]
         for start in range(0, len(params), _AT_ONCE):
             client.log_batch(run, params=params[start : start + _AT_ONCE])
@@ -150,11 +151,3 @@ def log_folder(option: Any, folder: Path) -> None:
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         notify(f"{folder} is complete, and not recorded by its logger: {reason}")
-
-
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, value

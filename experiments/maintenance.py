@@ -218,13 +218,10 @@ def _cache_table(summaries: list[CacheSummary]) -> Table:
     shown.add_column("last use")
     for summary in summaries:
         entries = "another host's" if summary.entries is None else f"{summary.entries:,}"
-        shown.add_row(str(summary.path), entries, megabytes(summary.bytes), _day(summary.used))
+        # To the day, which is the precision of the record.
+        day = time.strftime("%Y-%m-%d", time.localtime(summary.used)) if summary.used else "unknown"
+        shown.add_row(str(summary.path), entries, megabytes(summary.bytes), day)
     return shown
-
-
-def _day(seconds: int) -> str:
-    """A time to the day, which is the precision of the record."""
-    return time.strftime("%Y-%m-%d", time.localtime(seconds)) if seconds else "unknown"
 
 
 def list_options(settings: Settings, group: str = "") -> None:
@@ -249,25 +246,20 @@ def list_options(settings: Settings, group: str = "") -> None:
         if not within:
             raise InputError(f"there is no group {group!r}", valid=", ".join(sorted(options)))
         if group == "experiment":
-            text = _experiments(within, settings)
-            Console(soft_wrap=True).print(text, highlight=False, markup=False)
+            files = OptionFiles(settings.search_path)
+            measured = measured_runs(Path(settings.config.paths.runs))
+            blocks = (
+                block(name, about, *Plan.of(name, files, measured))
+                for name, about in sorted(within.items())
+                if not name.startswith("base/")  # what experiments share
+            )
+            Console(soft_wrap=True).print("\n\n".join(blocks), highlight=False, markup=False)
             print_next("soundingline run experiment=NAME; scale=laptop needs no model and no GPU")
             return
         for name, about in sorted(within.items()):
             rows.add_row("*" if settings.choices.get(group) == name else "", name, about)
     Console().print(rows)
     print_next(f"soundingline run --help {group or 'GROUP'} shows the arguments of each option")
-
-
-def _experiments(abouts: Mapping[str, str], settings: Settings) -> str:
-    """A block for each experiment: its paper, its cells, what it needs, and published figures."""
-    files = OptionFiles(settings.search_path)
-    measured = measured_runs(Path(settings.config.paths.runs))
-    return "\n\n".join(
-        block(name, about, *Plan.of(name, files, measured))
-        for name, about in sorted(abouts.items())
-        if not name.startswith("base/")  # what experiments share
-    )
 
 
 def describe(
@@ -303,16 +295,13 @@ def describe(
         plan = Plan(plain_values(settings.config), settings.choices, cells, files, measured)
         for line in (f"needs: {'; '.join(plan.needs)}", *plan.formula()):
             Console(soft_wrap=True).print(line, highlight=False)
-    changed = {key_of(override).partition("@")[0].split(".")[0] for override in settings.overrides}
-    if any(map(_chooses_benchmark, settings.overrides)) and changed <= _OF_STATISTICS:
+    keys = set(map(key_of, settings.overrides))
+    changed = {key.partition("@")[0].split(".")[0] for key in keys}
+    if "benchmark" in keys and changed <= _OF_STATISTICS:
         _describe_benchmark(settings, tokenizer)
     elif tokenizer is not None:
         raise InputError("there is nothing to count", do="name a benchmark: benchmark=...")
     print_next(shlex.join(["soundingline", "run", *settings.overrides]))
-
-
-def _chooses_benchmark(override: str) -> bool:
-    return key_of(override) == "benchmark"
 
 
 def _describe_benchmark(settings: Settings, tokenizer: str | None) -> None:
@@ -370,9 +359,6 @@ def _statistics_table(ours: Mapping[str, float], option: str) -> Table:
     for name in ours or published:
         columns = [*([ours] if ours else []), *([published] if source else [])]
         cells = [column.get(name) for column in columns]
-        table.add_row(name, *("—" if cell is None else _amount(cell) for cell in cells))
+        forms = {int: "{:,}", float: "{:,.2f}", type(None): "—"}
+        table.add_row(name, *(forms[type(cell)].format(cell) for cell in cells))
     return table
-
-
-def _amount(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"

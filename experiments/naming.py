@@ -7,7 +7,7 @@ moved to a cluster, or written in other words, and continues the cells that it h
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -17,6 +17,7 @@ from soundingline.experiments.build import declares
 from soundingline.experiments.config import (
     Settings,
     choice_of,
+    flat_values,
     is_choice,
     key_of,
     without_runtime_keys,
@@ -127,7 +128,9 @@ def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
     values = sorted(
         changed(settings, groups).items(), key=lambda item: (item[0].startswith("benchmark."), item)
     )
-    parts += [f"{key}={_last_part(value)}" for key, value in values]
+    for key, value in values:
+        is_path = isinstance(value, str) and value.startswith(("/", "~"))
+        parts.append(f"{key}={PurePath(value).name if is_path else value}")
     label = re.sub(r"[^\w=,.+-]", "_", "-".join(filter(None, parts)))
     return label[:_LABEL_LENGTH].rstrip("-.")
 
@@ -185,7 +188,7 @@ def check_kind(folder: Path, kind: str) -> None:
 def changed(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]:
     """The single values that the command line sets, by key; without secrets."""
     keys = {key_of(item) for item in settings.overrides if not is_choice(item)}
-    values = _flat(identity_of(settings, groups)) if keys else ()
+    values = flat_values(identity_of(settings, groups)) if keys else ()
     return {key: redact(value, key) for key, value in values if keys & set(_prefixes(key))}
 
 
@@ -240,19 +243,6 @@ def _shown_option(settings: Settings, group: str) -> str:
     usual = {**_USUAL, "budget": settings.choices.get("agent")}
     idle = option in (*_NO_OPTION, "none") or option == usual.get(group)
     return "" if idle and group not in _SHOWN_ALWAYS else option
-
-
-def _last_part(value: Any) -> Any:
-    is_path = isinstance(value, str) and value.startswith(("/", "~"))
-    return PurePath(value).name if is_path else value
-
-
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{prefix}.{key}".lstrip("."))
-    else:
-        yield prefix, value
 
 
 def _prefixes(key: str) -> Iterator[str]:

@@ -1,21 +1,8 @@
 """What an experiment needs before it is started: keys, GPU memory, a canary, dollars and hours.
 
 Tokens and seconds of a question are those of a run on disk with the same benchmark, agent, tool and
-model, if there is one. Otherwise dollars are the paper's where it states them, and else a formula
-over few numbers, printed by `soundingline describe experiment=...`. After n calls, an agent has
-sent n + 1 requests. Each repeats the prompt and all that earlier calls added, which servers with a
-prefix cache bill as cached::
-
-    input  = (n + 1) prompt + n (n + 1) / 2 call      of which fresh = prompt + n call
-    output = (n + 1) reply
-    hours  = questions (n + 1) seconds / concurrency, at most the budget's seconds a question
-
-n is the published number of calls, or 20: Pi-Serini's agents make 15 to 24. A prompt has 1,500
-tokens and a reply 250. A call adds k max_tokens + 250 tokens with `tool=top_k`. With other tools it
-adds 880, for which 20 calls cost gpt-5.5 the $291.6 that 830 questions of Pi-Serini cost; the share
-of cached tokens is then 91 %, in the paper 82 to 90 %. A request takes 10 seconds: 20 calls end
-where that agent is told to answer, after 210 seconds. Enrichment, re-rankers and the judge are not
-counted.
+model, if there is one. Otherwise dollars are the paper's if it states them, else those of a formula
+(`Plan._estimate`), which `soundingline describe experiment=...` prints.
 """
 
 from __future__ import annotations
@@ -29,7 +16,14 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from soundingline.experiments.config import CONF, ROOT_CONFIG, choice_of, is_choice, key_of
+from soundingline.experiments.config import (
+    CONF,
+    ROOT_CONFIG,
+    choice_of,
+    is_choice,
+    key_of,
+    merged,
+)
 from soundingline.experiments.published_figures import RUN_DOLLARS, is_measure, rows_of
 from soundingline.experiments.sweeper import Cells
 from soundingline.toolkit.errors import InputError
@@ -190,7 +184,7 @@ class OptionFiles:
                 config[group] = self._merged(chosen[group] or "", group, parts).values
             elif not inner:
                 config[group] = self.option(path).values if path else None
-        return _over(config, values)
+        return merged(config, values)
 
     def chosen(self, choices: Mapping[str, str | None]) -> dict[str, str | None]:
         """The option of every group, as `group/name` by key, where these are chosen."""
@@ -223,14 +217,14 @@ class OptionFiles:
         for entry in [*defaults, *(() if "_self_" in defaults else ["_self_"])]:
             override, key, chosen = _default(entry)
             if entry == "_self_":
-                values = _over(values, content)
+                values = merged(values, content)
             elif isinstance(entry, str):
                 name = entry.partition("@")[0]
                 file = name[1:] if name[0] == "/" else f"{folder}/{name}"
                 part = self._merged(file, file.rpartition("/")[0], parts)
-                values, choices = _over(values, part.values), choices | part.choices
+                values, choices = merged(values, part.values), choices | part.choices
             elif not override and (nested := parts.get(key, chosen)):
-                values = _over(values, {key: self.option(nested).values})
+                values = merged(values, {key: self.option(nested).values})
         return Option(values, choices | own)
 
     def _content(self, path: str) -> dict[str, Any]:
@@ -252,17 +246,6 @@ def _default(entry: Any) -> tuple[bool, str, str | None]:
     return override, package or group, f"{group}/{name}" if name else None
 
 
-def _over(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with others over them; mappings are merged, and `???` replaces nothing."""
-    merged = dict(values)
-    for key, value in others.items():
-        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            merged[key] = _over(merged[key], value)
-        elif value != "???" or key not in merged:
-            merged[key] = value
-    return merged
-
-
 def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
     """The models of a configuration by group: language models, and what a stage loads."""
     models = {}
@@ -273,17 +256,15 @@ def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
         if group.endswith("llm"):
             key, server = option.get("key_env") or "", option.get("server")
             # A llama.cpp needs no GPU.
-            local = "Vllm" in server["_target_"] if server else _here(option.get("base_url"))
+            address = str(option.get("base_url"))
+            here = address.startswith(("http://127.0.0.1", "http://localhost"))
+            local = "Vllm" in server["_target_"] if server else here
         elif "device" in option:
             key, local = "", True
         else:
             continue
         models[group] = Model(group, str(name), str(key), local)
     return models
-
-
-def _here(address: Any) -> bool:
-    return str(address).startswith(("http://127.0.0.1", "http://localhost"))
 
 
 class Plan:
@@ -377,6 +358,15 @@ class Plan:
             yield self._estimate(cell, models)
 
     def _estimate(self, cell: Sequence[str], models: Mapping[str, Model]) -> Estimate | None:
+        """After n calls, an agent has sent n + 1 requests. Each repeats the prompt and all that
+        earlier calls added, which servers with a prefix cache bill as cached: input = (n + 1)
+        prompt + n (n + 1) / 2 call, of which fresh = prompt + n call.
+
+        n is the published number of calls, or 20: Pi-Serini's agents make 15 to 24. A call adds k
+        max_tokens + 250 tokens with `tool=top_k`. With other tools it adds 880, for which 20 calls
+        cost gpt-5.5 the $291.6 that 830 questions of Pi-Serini cost; the share of cached tokens is
+        then 91 %, in the paper 82 to 90 %. A request takes 10 seconds: 20 calls end where that
+        agent is told to answer, after 210. Enrichment, re-rankers and the judge do not count."""
         values = dict(word.split("=", 1) for word in cell)
         agent, llm, tool = (
             (self._chosen(f"{group}={values[group]}") if group in values else self.config)[group]

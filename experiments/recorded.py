@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from soundingline.experiments.build import make
-from soundingline.experiments.config import Settings, key_of, plain_values
+from soundingline.experiments.config import Settings, key_of, merged, plain_values
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.redaction import REDACTED
@@ -86,7 +86,9 @@ def _recorded(manifest: Mapping[str, Any], settings: Settings) -> DictConfig:
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise InputError("its manifest names no option with its arguments")
     _check_plain(arguments, "")
-    values = _merged(_option(name, settings), arguments)
+    # A masked secret replaces nothing: the option here has its own.
+    option = _option(name, settings)
+    values = merged(option, arguments, lambda value: isinstance(value, str) and REDACTED in value)
     return OmegaConf.create({GROUP: values})[GROUP]  # a group, for the names in messages
 
 
@@ -129,19 +131,6 @@ def _check_plain(value: Any, argument: str, depth: int = 0) -> None:
     elif isinstance(value, list):
         for inner in value:
             _check_plain(inner, argument, depth + 1)
-
-
-def _merged(values: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(values)
-    for key, value in arguments.items():
-        before = merged.get(key)
-        if isinstance(before, Mapping) and isinstance(value, Mapping):
-            merged[key] = _merged(before, value)
-        elif not (
-            isinstance(value, str) and REDACTED in value
-        ):  # a secret: the option here has its own
-            merged[key] = value
-    return merged
 
 
 def _without_instructions(value: Any) -> Any:

@@ -251,7 +251,7 @@ def _tell(run: RunFolder, shares: Mapping[str, Mapping[str, int]]) -> None:
         console.print(
             f"{queries:,} recorded queries: {total['with_phrases'] / queries:.1%} with a quoted "
             f"phrase, {total['with_exclusions'] / queries:.1%} with an exclusion "
-            "(retriever=bm25_operators honours them)"
+            "(+retriever.operators=phrases honours them)"
         )
     if "imported" in run.manifest():
         console.print(

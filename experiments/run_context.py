@@ -4,7 +4,7 @@ requests, the servers that it may share, and the counts of its stages."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,21 +87,10 @@ def open_run(
     with (
         folder.writing(manifest),
         open_ledger(folder.ledger_path, **caps) as ledger,
-        servers_of_run(settings.multirun) as servers,
+        nullcontext(_OF_SWEEP) if settings.multirun else Servers() as servers,
     ):
         yield RunContext(folder, manifest, ledger, servers)
     log_folder(config.logger, folder.path)
-
-
-@contextmanager
-def servers_of_run(multirun: bool) -> Iterator[Servers]:
-    """The servers that a run may share: its own, which end with the block, or those of the sweep
-    that it belongs to."""
-    if multirun:
-        yield _OF_SWEEP
-        return
-    with Servers() as servers:
-        yield servers
 
 
 def end_servers() -> None:

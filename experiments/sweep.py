@@ -173,9 +173,8 @@ def is_first(settings: Settings, fault: str) -> bool:
     """Whether no other cell of this sweep has reported a fault that ends each of them."""
     if not settings.multirun:
         return True
-    folder = Path(settings.config.paths.runs) / str(settings.config.name) / CELLS
     try:
-        (folder / f"reported-{fingerprint(fault)}").touch(exist_ok=False)
+        (_cells_folder(settings) / f"reported-{fingerprint(fault)}").touch(exist_ok=False)
     except FileExistsError:
         return False
     return True
@@ -184,26 +183,30 @@ def is_first(settings: Settings, fault: str) -> bool:
 @contextmanager
 def recorded_cell(settings: Settings) -> Iterator[None]:
     """Around one cell of a sweep: its status on disk. A cell that is killed stays `running`."""
-    folder = Path(settings.config.paths.runs) / str(settings.config.name) / CELLS
     overrides = [str(redact(item)) for item in settings.overrides]
-    path = folder / f"{fingerprint(overrides)}.json"
-    write_json(path, CellStatus(overrides, RUNNING)._asdict())
+    path = _cells_folder(settings) / f"{fingerprint(overrides)}.json"
+    status = CellStatus(overrides, RUNNING)
+    write_json(path, status._asdict())
     try:
         yield
+        status = CellStatus(overrides, DONE)
     except CellFailed as error:
-        write_json(path, CellStatus(overrides, FAILED, str(error), fault=error.fault)._asdict())
+        status = CellStatus(overrides, FAILED, str(error), fault=error.fault)
         raise
     except KeyboardInterrupt:  # no defect, whose traceback would be worth reading
-        write_json(path, CellStatus(overrides, FAILED, _INTERRUPTED)._asdict())
+        status = CellStatus(overrides, FAILED, _INTERRUPTED)
         raise
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
-        defect = traceback.format_exc()
-        write_json(path, CellStatus(overrides, FAILED, reason, defect)._asdict())
+        status = CellStatus(overrides, FAILED, reason, traceback.format_exc())
         raise
     finally:
         mask(settings.config)  # which launchers of jobs write down with what the job gives back
-    write_json(path, CellStatus(overrides, DONE)._asdict())
+        write_json(path, status._asdict())
+
+
+def _cells_folder(settings: Settings) -> Path:
+    return Path(settings.config.paths.runs) / str(settings.config.name) / CELLS
 
 
 def cell_statuses(sweep: Path) -> list[CellStatus]:
@@ -221,7 +224,7 @@ def _status(path: Path) -> CellStatus:
 def obfuscate_cells(settings: Settings) -> None:
     """Obfuscate the status of this sweep's cells: the reason of a failure may quote texts."""
     if settings.multirun:
-        mark_obfuscated(Path(settings.config.paths.runs) / str(settings.config.name) / CELLS)
+        mark_obfuscated(_cells_folder(settings))
 
 
 def wait_for_jobs(sweep: Path) -> None:

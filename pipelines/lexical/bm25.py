@@ -131,16 +131,6 @@ class TfWeights(NamedTuple):
         frequencies = np.arange(256, dtype=np.float64)[:, None]
         return cls(norms, (frequencies / (frequencies + norms)).astype(np.float32).ravel())
 
-    def add(
-        self,
-        arrays: Arrays,
-        terms: NDArray[np.int64],
-        weights: NDArray[np.float32],
-        sums: NDArray[np.float32],
-    ) -> None:
-        """Add every term's part to `sums` (one a document). `weights`: weight times idf."""
-        _add(arrays, terms, weights, self.table, self.norms, sums)
-
 
 @compiled
 def first_at(
@@ -159,14 +149,16 @@ def first_at(
 
 
 @compiled
-def _add(
+def add_bm25(
     arrays: Arrays,
     terms: NDArray[np.int64],
     weights: NDArray[np.float32],
-    table: NDArray[np.float32],
     norms: NDArray[np.float32],
+    table: NDArray[np.float32],
     sums: NDArray[np.float32],
 ) -> None:
+    """Add every term's part to `sums` (one a document). `weights`: weight times idf. `norms` and
+    `table` are those of `TfWeights`."""
     offsets, documents = arrays.offsets, arrays.documents
     frequencies, codes = arrays.frequencies, arrays.length_codes
     first = offsets[terms].astype(np.uint64)

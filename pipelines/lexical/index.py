@@ -23,6 +23,7 @@ from soundingline.pipelines.lexical.bm25 import (
     ScoreBuffers,
     TfWeights,
     TopK,
+    add_bm25,
     check_settings,
     idf,
     searches_at_once,
@@ -89,11 +90,9 @@ def as_units(documents: Any) -> Iterable[Unit]:
             )
         if (absent := documents["docno"].isna().to_numpy()).any():
             raise InputError(f"row {absent.argmax()} of the frame has no docno", valid="unique ids")
-        names = [name for name in _ROW if name in documents.columns]
-        columns = [
-            documents[name].astype(object).where(documents[name].notna(), "") for name in names
-        ]
-        return (as_unit(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
+        rows = documents[[name for name in _ROW if name in documents.columns]]
+        filled = rows.astype(object).where(rows.notna(), "")
+        return (as_unit(row._asdict()) for row in filled.itertuples(index=False))
     if not isinstance(documents, Iterable) or isinstance(documents, (str, bytes, Mapping)):
         raise InputError(
             f"the documents came as {documents!r:.100}",
@@ -370,7 +369,8 @@ class LexicalIndex(TermIndex, pt.Artifact):
     ) -> Sequence[RankedList]:
         """See `soundingline.pipelines.engines.engine.Index`; `model` is a `BM25` or a
         `QueryLikelihood`."""
-        return ranked_lists(self.docnos, [self._ranked(query, model, depth) for query in queries])
+        ranked = partial(self._ranked, model=model, depth=depth)
+        return ranked_lists(self.docnos, list(map(ranked, queries)))
 
     def _ranked(self, query: str | TermQuery, model: Any, depth: int) -> TopK:
         if hasattr(model, "mu"):
@@ -449,7 +449,7 @@ class LexicalIndex(TermIndex, pt.Artifact):
 
     def _bm25(self, query: TermQuery, k1: float, b: float) -> _Sums:
         terms, weights = self._weighted(query)
-        return terms, lambda sums: self._tf_weights(k1, b).add(self._arrays, terms, weights, sums)
+        return terms, partial(add_bm25, self._arrays, terms, weights, *self._tf_weights(k1, b))
 
     def _likelihood(self, query: TermQuery, mu: float) -> _Sums:
         known = self._known(query)

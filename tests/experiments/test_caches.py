@@ -1,9 +1,6 @@
 """The command that shows and prunes caches, and the bound that runs hold them at."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable
 
 import pytest
 from experiment_samples import TINY
@@ -12,7 +9,6 @@ from test_stages import REWRITER, SAYS
 from soundingline.pipelines.cache import ResultCache, notify_once, survey
 from soundingline.toolkit import files
 
-Entry = Callable[..., int]
 MONTH = 30 * 86400
 
 
@@ -79,12 +75,7 @@ def test_a_damaged_cache_that_a_run_does_not_use_stops_nothing(entry, filled, ca
     assert "rerank-other.sqlite is damaged" in capsys.readouterr().err
 
 
-def test_a_run_tells_once_what_a_network_file_system_asks_for(
-    entry,
-    tmp_path,
-    monkeypatch,
-    capsys,
-):
+def test_a_run_tells_once_what_a_network_file_system_asks_for(entry, tmp_path, monkeypatch, capsys):
     table = tmp_path / "mountinfo"
     table.write_text(f"1 0 0:1 / {tmp_path.resolve()} rw - nfs4 server:/ rw,local_lock=none\n")
     monkeypatch.setattr(files, "MOUNTS", table)

@@ -1,7 +1,5 @@
 """Every option of every group composes, fits its target's signature, and is instantiated."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from functools import cache
@@ -22,9 +20,7 @@ from soundingline.experiments.pipeline import librarian_option
 from soundingline.experiments.planning import OptionFiles
 from soundingline.toolkit.errors import InputError
 
-GROUPS = sorted(
-    path.name for path in CONF.iterdir() if path.is_dir() and path.name not in ("paths", "hydra")
-)
+GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
 OPTIONS = [
     (group, str(path.relative_to(CONF / group).with_suffix("")))
     for group in GROUPS
@@ -63,11 +59,6 @@ def composed():
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         yield
-
-
-def test_there_are_options_and_experiments():
-    assert len(OPTIONS) > 15
-    assert "demo_learned" in EXPERIMENTS
 
 
 def values_of(config):
@@ -120,7 +111,7 @@ def test_default_option_is_instantiated(group):
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_experiment_composes(experiment):
+def test_experiment_composes_and_tells_folders_without_a_name_apart(experiment):
     named = [f"experiment={experiment}"]
     config = compose("config", overrides=named, return_hydra_config=True)
     for group in ("benchmark", "unit", "engine", "retriever", "tool", "agent", "judge"):
@@ -129,6 +120,12 @@ def test_experiment_composes(experiment):
     for key, values in (config.hydra.sweeper.params or {}).items():
         for value in str(values).split(",") if key in GROUPS else ():
             assert compose("config", overrides=[*named, f"{key}={value}"])[key]
+    read = OptionFiles().option(f"experiment/{experiment}")
+    assert read_without_hydra(*read[::-1]) == values_of(config)
+    if "/" in experiment and "benchmarks" not in (config.hydra.sweeper.axes or {}):
+        # Else the cells of two collections would be in one folder, except if they are meant to.
+        folder = ("benchmark=beir", "benchmark.path=/data/mine")
+        assert Settings.compose([*named, *folder]).config.name.endswith("-mine")
 
 
 @pytest.mark.parametrize(
@@ -196,19 +193,6 @@ def test_sira_as_a_retriever_is_the_system_of_the_paper():
 def test_a_sweep_of_an_experiment_is_named_after_its_benchmark(overrides, name):
     config = Settings.compose(["experiment=ablation/held_out_bm25", *overrides]).config
     assert config.name == f"tuning-{name}"
-
-
-@pytest.mark.parametrize("experiment", [name for name in EXPERIMENTS if "/" in name])
-def test_every_experiment_tells_folders_without_a_name_apart(experiment):
-    """Else the cells of two collections would be in one folder, except where they are meant to."""
-    config = compose("config", overrides=[f"experiment={experiment}"], return_hydra_config=True)
-    read = OptionFiles().option(f"experiment/{experiment}")
-    assert read_without_hydra(*read[::-1]) == values_of(config)
-    if "benchmarks" in (config.hydra.sweeper.axes or {}):
-        return
-    folder = ("benchmark=beir", "benchmark.path=/data/mine")
-    config = Settings.compose([f"experiment={experiment}", *folder]).config
-    assert config.name.endswith("-mine")
 
 
 def test_experiments_are_listed_with_cells_needs_and_published_figures(capsys, monkeypatch):

@@ -216,8 +216,9 @@ def test_an_encoder_locates_the_evidence_and_its_fingerprint_is_recorded(entry, 
 
 
 def test_with_a_model_every_contestant_of_the_paper_has_the_same_money(entry):
-    agents = "agent=one_shot,one_shot_pointwise,chat_list,navigator_librarians,closed_book_list"
-    assert entry("run", "experiment=pasamaster/main", *PAPER, agents, "budget.dollars=0.5") == 0
+    agents = "agent=one_shot,one_shot_pointwise,chat_list,navigator,closed_book_list"
+    given = ("experiment=pasamaster/main", *PAPER, agents, "scorer=chat", "budget.dollars=0.5")
+    assert entry("run", *given) == 0
     sweep = Path("runs/pasamaster_main-fictional")
     manifests = {path.parent.name: contents(path) for path in sweep.glob("*/manifest.json")}
     assert {cell["config"]["budget"]["dollars"] for cell in manifests.values()} == {0.5}
@@ -228,7 +229,7 @@ def test_with_a_model_every_contestant_of_the_paper_has_the_same_money(entry):
     assert len(rates) == 5
     assert rates["closed_book_list"]["hallucination_rate"] == 1.0
     assert rates["chat_list"]["hallucination_rate"] == 0.0
-    assert rates["navigator_librarians"]["usage_librarian_calls"] > 0
+    assert rates["navigator"]["usage_librarian_calls"] > 0
     # The others are compared with one search.
     rows = contents(sweep / "verdicts.json")
     assert {row["measure"] for row in rows} >= {"F1@20", "nDCG@20"}

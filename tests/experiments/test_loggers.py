@@ -1,12 +1,9 @@
 """Finished runs and sweeps in MLflow and Weights & Biases."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,6 @@ from experiment_samples import TINY
 
 from soundingline.toolkit.runs import RunFolder
 
-Entry = Callable[..., int]
 # A tracker that keeps what it is given in a file, or that is out of order.
 OWN = """
 import json

@@ -1,7 +1,5 @@
 """A cell is named by its own configuration, and found again by it."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 
@@ -33,67 +31,69 @@ def identity(cell):
     return cell.rpartition("-")[2]
 
 
-MODEL = ("agent=pi_serini", "llm=vllm/gpt_oss_20b")
+CHAT = "agent=pi_serini llm=vllm/gpt_oss_20b reranker=monot5"
+LIBRARIANS = "agent=keyword {} llm@librarian_llm=scripted"
+# By command line: overrides that change no trajectory, and overrides that can change one.
+OVERRIDES = {
+    CHAT: (
+        [
+            *("budget.run_dollars=50", "llm.base_url=http://127.0.0.1:9000/v1"),
+            *("llm.key_env=OTHER_KEY", "llm.concurrency=3", "llm.price.input=0.1"),
+            *("llm.server.options.tensor_parallel_size=4", "reranker.device=cpu"),
+            *("reranker.batch_tokens=512", "paths.runs=elsewhere", "paths.indexes=elsewhere"),
+            *("paths.caches=null", "engine.memory_mb=64", "concurrency=8", "preflight=0"),
+            *("measures=[AP]", "name=other", "hydra.verbose=true"),
+        ],
+        [
+            *("benchmark.questions=7", "unit=passage", "retriever.k1=2", "retriever=bm25_tuned"),
+            *("reranker.depth=10", "reranker.model=other/model", "tool=top_k", "tool.page=7"),
+            *("budget.turns=3", "budget.dollars=1", "llm.settings.temperature=0", "engine=pisa"),
+        ],
+    ),
+    "unit=document": (
+        # Defaults that are written out, and settings of a stage that is not there.
+        [
+            *("retriever.k1=0.9", "retriever=bm25_default", "reranker=none reranker.depth=10"),
+            *("rewriter=none rewriter.apply_to=reranker", "rewriter=none rewriter.prompt=mine.txt"),
+            *("rewriter=none rewriter.max_words=9", "llm@reranker_llm=scripted"),
+        ],
+        [],
+    ),
+    "benchmark=cacm": (
+        ["benchmark.origin=elsewhere paths.data=/data"],
+        ["benchmark.split=dev"],
+    ),
+    "agent=keyword llm=scripted": (["llm.says=other", "budget.turns=2"], []),
+    "agent=navigator benchmark=fictional": ([], ["budget.turns=2"]),
+    "agent=keyword reranker=pointwise llm@reranker_llm=scripted": ([], ["budget.dollars=1"]),
+    # The model of the agent, which a stage shares.
+    "agent=keyword llm=scripted rewriter=q2q": ([], ["llm.says=other"]),
+    "agent=keyword llm=scripted reranker=listwise": ([], ["llm.says=other"]),
+    "agent=keyword llm=scripted scorer=chat": ([], ["llm.says=other"]),
+    "agent=keyword llm=scripted reranker@list_reranker=listwise": ([], ["llm.says=other"]),
+    "agent=keyword llm=scripted enrichment=sira": ([], ["llm.says=other"]),
+    # The librarians' own.
+    LIBRARIANS.format("scorer=chat"): ([], ["librarian_llm.says=other"]),
+    LIBRARIANS.format("reranker@list_reranker=listwise"): ([], ["librarian_llm.says=other"]),
+    "agent=chat llm=llamacpp/gguf llm.server.gguf=/models/a.gguf": (
+        ["llm.server.gguf=elsewhere/a.gguf"],
+        ["llm.server.gguf=/models/b.gguf"],
+    ),
+}
 
 
 @pytest.mark.parametrize(
-    "override",
+    ("plain", "override", "differs"),
     [
-        "budget.run_dollars=50",
-        "llm.base_url=http://127.0.0.1:9000/v1",
-        "llm.key_env=OTHER_KEY",
-        "llm.concurrency=3",
-        "llm.price.input=0.1",
-        "llm.server.options.tensor_parallel_size=4",
-        "reranker.device=cpu",
-        "reranker.batch_tokens=512",
-        "paths.runs=elsewhere",
-        "paths.indexes=elsewhere",
-        "paths.caches=null",
-        "engine.memory_mb=64",
-        "concurrency=8",
-        "preflight=0",
-        "measures=[AP]",
-        "name=other",
-        "hydra.verbose=true",
+        (plain, override, differs)
+        for plain, both in OVERRIDES.items()
+        for differs, overrides in enumerate(both)
+        for override in overrides
     ],
 )
-def test_what_changes_no_trajectory_changes_no_name(override):
-    plain = (*MODEL, "reranker=monot5")
-    assert name(*plain, override) == name(*plain)
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "benchmark.questions=7",
-        "unit=passage",
-        "retriever.k1=2",
-        "retriever=bm25_tuned",
-        "reranker.depth=10",
-        "reranker.model=other/model",
-        "tool=top_k",
-        "tool.page=7",
-        "budget.turns=3",
-        "budget.dollars=1",
-        "llm.settings.temperature=0",
-        "engine=pisa",
-    ],
-)
-def test_what_can_change_a_trajectory_changes_the_name(override):
-    plain = (*MODEL, "reranker=monot5")
-    assert name(*plain, override) != name(*plain)
-
-
-def test_where_a_collection_comes_from_and_lies_changes_no_name():
-    plain = name("benchmark=cacm")
-    assert name("benchmark=cacm", "benchmark.origin=elsewhere", "paths.data=/data") == plain
-    assert name("benchmark=cacm", "benchmark.split=dev") != plain
-
-
-def test_a_default_that_is_written_out_is_the_default():
-    assert name("retriever.k1=0.9", "unit=document") == name()
-    assert name("retriever=bm25_default") == name()
+def test_a_name_changes_with_what_can_change_a_trajectory(plain, override, differs):
+    words = plain.split()
+    assert (name(*words, *override.split()) != name(*words)) == differs
 
 
 def test_a_cell_is_recognised_whatever_its_label(tmp_path):
@@ -107,13 +107,6 @@ def test_a_cell_is_recognised_whatever_its_label(tmp_path):
     assert run_folder(again, cell_name(again)).path == folder.path
 
 
-def test_settings_of_a_stage_that_is_not_there_change_nothing():
-    assert name("reranker=none", "reranker.depth=10") == name()
-    for setting in ("apply_to=reranker", "prompt=mine.txt", "max_words=9"):
-        assert name("rewriter=none", f"rewriter.{setting}") == name()
-    assert name("llm@reranker_llm=scripted") == name()
-
-
 @pytest.mark.parametrize("agent", ["keyword", "one_shot", "navigator"])
 def test_a_model_that_nobody_asks_changes_no_name(agent):
     plain = (f"agent={agent}",)
@@ -124,22 +117,6 @@ def test_a_model_that_nobody_asks_changes_no_name(agent):
     assert (name(*model) != name(*plain)) == asked
     assert (name(*model, *stages) != name(*plain, *stages)) == asked
     assert (name(*with_its_own, "llm=scripted") != name(*with_its_own)) == asked
-
-
-@pytest.mark.parametrize(
-    "asking",
-    [
-        ("rewriter=q2q",),
-        ("reranker=listwise",),
-        ("scorer=chat",),
-        ("reranker@list_reranker=listwise",),
-        ("enrichment=sira",),
-    ],
-)
-def test_the_model_of_the_agent_that_a_stage_shares_is_in_the_name(asking):
-    plain = ("agent=keyword", "llm=scripted", *asking)
-    assert name(*plain, "llm.says=other") != name(*plain)
-    assert name("agent=keyword", "llm=scripted", "llm.says=other") == name("agent=keyword")
 
 
 ASKING = ("rewriter=q2q", "reranker=listwise", "enrichment=sira")
@@ -177,25 +154,13 @@ def label(settings):
     return cell_label(settings, named_groups(settings.config))
 
 
-@pytest.mark.parametrize("group", ["scorer", "reranker@list_reranker"])
-def test_the_librarians_own_model_is_in_the_name_of_whatever_asks_it(group):
-    asking = "chat" if group == "scorer" else "listwise"
-    plain = ("agent=keyword", f"{group}={asking}", "llm@librarian_llm=scripted")
-    assert name(*plain, "librarian_llm.says=other") != name(*plain)
-
-
-def test_a_budget_counts_where_a_stage_asks_a_model_of_its_own():
-    plain = ("agent=keyword", "reranker=pointwise", "llm@reranker_llm=scripted")
-    assert name(*plain, "budget.dollars=1") != name(*plain)
-
-
 def test_the_label_tells_what_is_not_the_default():
     settings = composed("unit=passage", "reranker=monot5", "reranker.depth=10")
     assert cell_label(settings) == "passage-bm25_default-monot5-reranker.depth=10"
 
 
 def test_a_secret_is_never_part_of_a_name():
-    cell = cell_name(composed(*MODEL, "+llm.settings.extra.api_key=sk-1234567890abcdef"))
+    cell = cell_name(composed(*CHAT.split(), "+llm.settings.extra.api_key=sk-1234567890abcdef"))
     assert "sk-1234567890abcdef" not in cell
 
 
@@ -247,20 +212,6 @@ def test_a_setting_of_ones_own_is_in_the_name_whatever_it_is_called(group, optio
         for value in (1, 3)
     }
     assert len(names) == 2
-
-
-def test_weights_that_have_moved_are_the_same():
-    names = [
-        name("agent=chat", "llm=llamacpp/gguf", f"llm.server.gguf={place}")
-        for place in ("/models/a.gguf", "elsewhere/a.gguf", "/models/b.gguf")
-    ]
-    assert names[0] == names[1] != names[2]
-
-
-def test_a_budget_counts_for_an_agent_that_keeps_to_it_without_a_model():
-    for agent, counts in (("navigator", True), ("keyword", False)):
-        plain = (f"agent={agent}", "benchmark=fictional")
-        assert (name(*plain, "budget.turns=2") != name(*plain)) is counts
 
 
 @pytest.mark.parametrize("weights", ["/models/tuned/Qwen3", "'~/tuned/Qwen3'", "/tuned/Qwen3/"])

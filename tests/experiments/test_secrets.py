@@ -1,9 +1,6 @@
 """Keys, tokens and passwords: refused on the command line, and in nothing that is written."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,6 @@ from support.llm_server import Fail, Peer, Say, running_peer
 from soundingline.experiments.refusals import refuse_secrets
 from soundingline.toolkit.errors import InputError
 
-Entry = Callable[..., int]
 Planted = tuple[Peer, tuple[str, ...]]
 SECRET = "sk-planted-0123456789abcdef"
 
@@ -203,13 +199,7 @@ def test_no_secret_is_in_anything_that_a_run_writes(entry, planted, capfd):
 @pytest.mark.parametrize(
     ("launcher", "units"), [("basic", ["document", "passage"]), ("jobs_here", ["document"])]
 )
-def test_no_secret_is_in_anything_that_a_sweep_writes(
-    launcher,
-    units,
-    entry,
-    planted,
-    capfd,
-):
+def test_no_secret_is_in_anything_that_a_sweep_writes(launcher, units, entry, planted, capfd):
     if launcher != "basic":
         pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     peer, command = planted

@@ -1,13 +1,12 @@
 """What starting a command imports, and what its help says. Times are measured by
 `soundingline.experiments.bench.startup`; what is imported is what they depend on."""
 
-from __future__ import annotations
-
 import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import traceback
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +14,12 @@ import pytest
 from experiment_samples import TINY
 from support.checkpoints import write_tokenizer
 
-Entry = Callable[..., int]
+from soundingline.pipelines.lexical import index
+
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ["torch", "transformers", "sentence_transformers"]
 # What takes longer than a tenth of a second to import.
+PACKAGES = ("agents", "experiments", "pipelines", "toolkit")
 HEAVY = [*MODELS, "numba", "scipy", "matplotlib", "statsmodels", "spacy", "openai", "anthropic"]
 
 PROGRAM = """
@@ -131,11 +132,17 @@ def test_checking_a_retrievers_checkpoint_imports_no_library_of_models(tmp_path)
     assert imported(code, MODELS) == []
 
 
-def test_the_help_lists_every_option_and_what_it_is(entry, tmp_path, capsys):
-    own = tmp_path / "options"
-    (own / "unit").mkdir(parents=True)
+@pytest.fixture
+def own(tmp_path):
+    """A folder of options with one of a group."""
+    folder = tmp_path / "options"
+    (folder / "unit").mkdir(parents=True)
     comment = "# Paragraphs, cut at \x1b[31mblank\n# lines. They may be long.\n"
-    (own / "unit" / "paragraphs.yaml").write_text(comment + "size: 1\n")
+    (folder / "unit" / "paragraphs.yaml").write_text(comment + "size: 1  # in lines\n")
+    return folder
+
+
+def test_the_help_lists_every_option_and_what_it_is(entry, own, capsys):
     assert entry("run", "--help", "--config-dir", str(own), "unit=passage") == 0
     page = capsys.readouterr().out
     assert page.startswith("Answer the questions of a benchmark")
@@ -150,11 +157,7 @@ def test_the_help_lists_every_option_and_what_it_is(entry, tmp_path, capsys):
     assert "paragraphs" in words
 
 
-def test_the_help_of_a_group_describes_its_options_and_their_arguments(entry, tmp_path, capsys):
-    own = tmp_path / "options"
-    (own / "unit").mkdir(parents=True)
-    comment = "# Paragraphs, cut at \x1b[31mblank\n# lines. They may be long.\n"
-    (own / "unit" / "paragraphs.yaml").write_text(comment + "size: 1  # in lines\n")
+def test_the_help_of_a_group_describes_its_options_and_their_arguments(entry, own, capsys):
     assert entry("run", "--help", "unit", "--config-dir", str(own)) == 0
     page = capsys.readouterr().out
     about = (
@@ -284,3 +287,21 @@ def test_a_command_line_is_described_by_what_it_chooses_and_sweeps(entry, capsys
     assert ["cell", "1", "retriever=bm25_default"] in rows
     assert ["cell", "2", "retriever=bm25_tuned"] in rows
     assert ["retriever.depth", "7"] in rows and ["agent", "pi_serini"] in rows
+
+
+def test_the_stack_from_the_command_line_to_the_kernel_of_bm25_is_short(entry, monkeypatch):
+    """A traceback of a search can be read, and each layer of it does something."""
+    packages = tuple(f"{ROOT / name}{os.sep}" for name in PACKAGES)
+    deepest = []
+
+    def kernel(*arguments):
+        frames = [each for each in traceback.extract_stack() if each.filename.startswith(packages)]
+        deepest[:] = max(deepest, frames, key=len)
+        add_bm25(*arguments)
+
+    add_bm25 = index.add_bm25
+    monkeypatch.setattr(index, "add_bm25", kernel)
+    assert entry("run", *TINY, "name=x") == 0
+    names = [f"{Path(each.filename).stem}.{each.name}" for each in deepest]
+    assert names[0] == "cli.main" and names[-1] == "bm25.best"
+    assert len(names) <= 23, names

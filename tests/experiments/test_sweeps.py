@@ -1,7 +1,5 @@
 """Sweeps: failed cells are failed jobs, the others finish, and the same command completes them."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -11,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,9 +16,19 @@ from experiment_samples import TINY
 from support.commands import CommandProcess, run_command, run_entry
 from support.needs import SOAK
 
+from soundingline.experiments.sweep import (
+    CELLS,
+    DONE,
+    FAILED,
+    RUNNING,
+    CellStatus,
+    SweepStart,
+    cell_statuses,
+    end_sweep,
+    wait_for_jobs,
+)
 from soundingline.toolkit.runs import RunFolder
 
-Entry = Callable[..., int]
 ROOT = Path(__file__).resolve().parents[2]
 # A stranger's retriever, which fails in one of the ways that cells fail.
 FAILING = """
@@ -120,9 +127,7 @@ def test_a_defect_keeps_its_traceback_and_the_report_is_written(folder, launcher
     assert "FileNotFoundError" in report(folder) and "way=bad" in report(folder)
 
 
-def test_jobs_are_pre_empted_fail_or_are_killed_and_the_same_command_completes_them(
-    folder,
-):
+def test_jobs_are_pre_empted_fail_or_are_killed_and_the_same_command_completes_them(folder):
     ways = "retriever.way=kill,preempt,defect,''"
     given = ("hydra/launcher=jobs_here", "retriever=failing", ways)
     done = sweep(folder, *given)
@@ -216,16 +221,6 @@ def test_an_interrupted_sweep_says_so_and_goes_on(folder, launcher):
 def test_cells_that_had_not_begun_are_counted_with_those_that_had_not_ended(
     tmp_path, monkeypatch, capsys
 ):
-    from soundingline.experiments.sweep import (
-        CELLS,
-        DONE,
-        FAILED,
-        RUNNING,
-        CellStatus,
-        SweepStart,
-        end_sweep,
-    )
-
     (tmp_path / CELLS).mkdir()
     rows = [CellStatus(["k=1"], DONE), CellStatus(["k=2"], RUNNING)]
     rows.append(CellStatus(["k=3"], FAILED, "it broke"))
@@ -262,9 +257,6 @@ def test_a_single_run_and_a_sweep_never_share_a_folder(entry, capsys):
         assert run_entry("replay", "runs/single", f"name={name}") == 2
         assert "not replays of a run" in told(capsys)
     assert contents(Path("runs/single")) == single and contents(Path("runs/sweep")) == swept
-
-
-def test_a_run_and_a_sweep_leave_replays_alone(entry, capsys):
     assert entry("run", *TINY, "name=r") == 0
     assert run_entry("replay", "runs/r", "name=replays", "retriever.k1=2") == 0
     before = contents(Path("runs/replays"))
@@ -373,8 +365,6 @@ def test_a_launcher_of_a_package_that_is_missing_names_the_extra(entry, capsys, 
 
 
 def test_jobs_that_are_processes_of_ours_are_waited_for_and_no_others(tmp_path):
-    from soundingline.experiments.sweep import wait_for_jobs
-
     job = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
     for name in (str(job.pid), str(os.getppid()), "123_0"):
         (tmp_path / ".submitit" / name).mkdir(parents=True)
@@ -386,8 +376,6 @@ def test_jobs_that_are_processes_of_ours_are_waited_for_and_no_others(tmp_path):
 
 
 def test_a_status_that_cannot_be_read_is_that_of_a_killed_cell(tmp_path):
-    from soundingline.experiments.sweep import CELLS, RUNNING, cell_statuses
-
     (tmp_path / CELLS).mkdir()
     (tmp_path / CELLS / "a.json").write_text(json.dumps({"state": "done"}))
     (tmp_path / CELLS / "b.json").write_text("{")

@@ -1,12 +1,9 @@
 """Benchmarks, servers and errors cannot control the terminal that a command is run in."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys
 import unicodedata
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +16,6 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.statistics import agreement
 from soundingline.toolkit.llm.errors import AuthenticationFailed, ModelError
 
-Entry = Callable[..., int]
 ATTACK = "\x1b]0;owned\x07\x1b[2J[/red]"
 SHOWN = "␛]0;owned␇␛[2J[/red]"
 

@@ -57,7 +57,7 @@ def twin(expected, received):
 # Questions that ask for documents.
 
 NAVIGATOR = (
-    f"{SETS} benchmark.limit=2 agent=navigator_librarians agent.rounds=3 agent.pool=4"
+    f"{SETS} benchmark.limit=2 agent=navigator scorer=chat agent.rounds=3 agent.pool=4"
     f" agent.listed=8 agent.ordered=4 reranker@list_reranker=listwise {PRICED} {LIBRARIAN_LLM}"
     " librarian_llm.price.input=1 librarian_llm.price.output=2"
 )

@@ -7,14 +7,22 @@ there."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from soundingline.toolkit.llm import wire
-from soundingline.toolkit.llm.client import Arrived, LanguageModel
+from soundingline.toolkit.llm.client import Arrived, Body, LanguageModel
 from soundingline.toolkit.llm.errors import BadReply, ServerGone
-from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn, Usage, is_count
+from soundingline.toolkit.llm.messages import (
+    Message,
+    SamplingParams,
+    Tools,
+    Turn,
+    Usage,
+    is_count,
+)
 
 API = "anthropic_messages"
 # The API refuses blocks of text that are empty or blank.
@@ -67,12 +75,7 @@ class AnthropicMessages(LanguageModel):
         return sdk.AsyncAnthropic(**arguments)
 
     async def _send(
-        self,
-        client: Any,
-        body: dict[str, Any],
-        timeout: float,
-        reply: dict[str, Any],
-        arrived: Arrived,
+        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
     ) -> None:
         # All as extra body: see `OpenAIChat`.
         stream = await client.messages.create(
@@ -93,12 +96,7 @@ class AnthropicMessages(LanguageModel):
             async for _ in events:  # Read to its end, the connection serves the next request.
                 pass
 
-    def _body(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]],
-        settings: SamplingParams,
-    ) -> dict[str, Any]:
+    def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         settings.refuse_unsupported("the Messages API")
         instructions, rest = opening(messages)
         body: dict[str, Any] = {
@@ -120,7 +118,9 @@ class AnthropicMessages(LanguageModel):
             "output_config": {"effort": effort} if effort else None,
         }
         body.update({**wire.present(parameters), **settings.extra})
-        if tools and settings.forces_a_call and _thinks(body):
+        thinking = body.get("thinking")
+        thinks = isinstance(thinking, Mapping) and thinking.get("type") != "disabled"
+        if tools and settings.forces_a_call and thinks:
             body["tool_choice"] = self._tool_choice("auto")
         return body
 
@@ -140,13 +140,8 @@ class AnthropicMessages(LanguageModel):
 
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
         blocks = reply["content"]
-        calls = tuple(
-            wire.call_request(block.get("id"), block.get("name"), block.get("input"), index)
-            for index, block in enumerate(
-                (block for block in blocks if block["type"] == "tool_use"),
-                start=wire.calls_before(messages) + 1,
-            )
-        )
+        uses = (block for block in blocks if block["type"] == "tool_use")
+        parts = ((each.get("id"), each.get("name"), each.get("input")) for each in uses)
         reason = str(reply["stop_reason"])
         return Turn(
             text="".join(str(block["text"]) for block in blocks if block["type"] == "text"),
@@ -155,10 +150,8 @@ class AnthropicMessages(LanguageModel):
                 for block in blocks
                 if block["type"] == "thinking" and block.get("thinking")
             ),
-            tool_calls=calls,
-            usage=self._usage(reply.get("usage")),
+            tool_calls=wire.tool_calls(parts, messages),
             finish_reason=_FINISH.get(reason, reason),
-            model=str(reply.get("model") or ""),
             provider={"api": API, "blocks": [wire.present(block) for block in blocks]},
         )
 
@@ -179,59 +172,36 @@ class AnthropicMessages(LanguageModel):
         )
 
 
-def _thinks(body: Mapping[str, Any]) -> bool:
-    thinking = body.get("thinking")
-    return isinstance(thinking, Mapping) and thinking.get("type") != "disabled"
-
-
-Reply = dict[str, Any]
-
-
-async def gather(events: AsyncIterator[Mapping[str, Any]], reply: Reply) -> None:
+async def gather(events: AsyncIterator[Mapping[str, Any]], reply: Body) -> None:
     """Fill the empty `reply` with `content` (blocks), `stop_reason`, `usage` and `model` as they
     come, up to the event that ends the message. A `tool_use` block's `input` is the JSON text as it
     was streamed. `stop_reason` is absent if the stream ended too early. `BadReply` for events that
     do not fit together."""
     try:
         async for event in events:
-            kind = str(event.get("type"))
-            if handler := _HANDLERS.get(kind):
-                handler(reply, event)
-            if kind == "message_stop":
+            kind = event.get("type")
+            message = event["message"] if kind == "message_start" else event
+            if kind in ("message_start", "message_delta"):
+                # The last event repeats the counts as totals; what it leaves out stays.
+                counts = wire.present(message.get("usage") or {})
+                reply.setdefault("usage", {}).update(counts)
+            if kind == "message_start":
+                reply.update(model=message.get("model"), content=[])
+            elif kind == "content_block_start":
+                block = dict(event["content_block"])
+                started = {"input": ""} if block.get("type") == "tool_use" else {}
+                reply["content"].append(block | started)
+            elif kind == "content_block_delta":
+                delta, block = event["delta"], reply["content"][event["index"]]
+                field, source = _FIELDS.get(delta["type"], ("", ""))
+                if field:
+                    block[field] = (block.get(field) or "") + (delta.get(source) or "")
+            elif kind == "message_delta":
+                reply["stop_reason"] = event["delta"].get("stop_reason")
+            elif kind == "message_stop":
                 return
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise BadReply(f"an event of the stream is out of its protocol ({error!r})") from None
-
-
-def _start(reply: Reply, event: Mapping[str, Any]) -> None:
-    message = event["message"]
-    _count(reply, message.get("usage"))
-    reply["model"] = message.get("model")
-    reply["content"] = []
-
-
-def _block(reply: Reply, event: Mapping[str, Any]) -> None:
-    block = dict(event["content_block"])
-    if block.get("type") == "tool_use":
-        block["input"] = ""
-    reply["content"].append(block)
-
-
-def _delta(reply: Reply, event: Mapping[str, Any]) -> None:
-    delta, block = event["delta"], reply["content"][event["index"]]
-    field, source = _FIELDS.get(delta["type"], ("", ""))
-    if field:
-        block[field] = (block.get(field) or "") + (delta.get(source) or "")
-
-
-def _end(reply: Reply, event: Mapping[str, Any]) -> None:
-    _count(reply, event.get("usage"))
-    reply["stop_reason"] = event["delta"].get("stop_reason")
-
-
-def _count(reply: Reply, usage: Mapping[str, Any] | None) -> None:
-    # The last event repeats the counts as totals; what it leaves out stays.
-    reply.setdefault("usage", {}).update(wire.present(usage or {}))
 
 
 _FIELDS = {
@@ -239,12 +209,6 @@ _FIELDS = {
     "thinking_delta": ("thinking", "thinking"),
     "signature_delta": ("signature", "signature"),
     "input_json_delta": ("input", "partial_json"),
-}
-_HANDLERS: dict[str, Callable[[Reply, Mapping[str, Any]], None]] = {
-    "message_start": _start,
-    "content_block_start": _block,
-    "content_block_delta": _delta,
-    "message_delta": _end,
 }
 
 
@@ -279,11 +243,9 @@ def _described(schema: Mapping[str, Any], bounds: Sequence[str]) -> dict[str, An
 
 def opening(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
     """The system messages that open the transcript, joined, and the rest."""
-    first = next(
-        (i for i, message in enumerate(messages) if message["role"] != "system"), len(messages)
-    )
-    text = "\n\n".join(wire.sendable(message.get("content")) for message in messages[:first])
-    return text, messages[first:]
+    first = list(takewhile(lambda message: message["role"] == "system", messages))
+    text = "\n\n".join(wire.sendable(message.get("content")) for message in first)
+    return text, messages[len(first) :]
 
 
 def merged(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -307,7 +269,9 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     if message["role"] != "assistant":
         return [text]
     if blocks := wire.provider_part(message, API).get("blocks"):
-        contents = [_sent(block) for block in blocks if not _blank(block)]
+        # Blank texts are left out.
+        shown = (b for b in blocks if b["type"] != "text" or str(b.get("text") or "").strip())
+        contents = [_sent(block) for block in shown]
         has_content = any(block["type"] in ("text", "tool_use") for block in contents)
         return contents if has_content else [*contents, text]
     calls = [
@@ -320,10 +284,6 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
         for call in message.get("tool_calls") or ()
     ]
     return [text, *calls] if content.strip() or not calls else calls
-
-
-def _blank(block: Mapping[str, Any]) -> bool:
-    return block["type"] == "text" and not str(block.get("text") or "").strip()
 
 
 def _sent(block: Mapping[str, Any]) -> dict[str, Any]:

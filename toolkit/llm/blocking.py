@@ -212,9 +212,7 @@ class BlockingModel:
                 arrived, before it is on the ledger. One call at a time, in the thread of the
                 requests: it must be quick.
         """
-        with self._lock:
-            loop = self._loop
-        if loop is None:
+        if (loop := self._loop) is None:
             raise RuntimeError(
                 f"the language model {self.name!r} does not run: it can be asked only inside "
                 "`with blocking.started(model):`"
@@ -237,6 +235,15 @@ class BlockingModel:
                 except ModelError as error:
                     return error
 
+        async def every() -> list[Turn | ModelError]:
+            """The outcomes; the first exception ends the others."""
+            tasks = [asyncio.ensure_future(one(n, *pair)) for n, pair in enumerate(pairs)]
+            try:
+                return await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+
         pairs = list(zip(requests, accounts, strict=True))
         if not pairs:
             return []
@@ -244,31 +251,18 @@ class BlockingModel:
             loop.reach()
         except ModelError as error:
             return [error] * len(pairs)
-        return loop.run(_all(one(position, *pair) for position, pair in enumerate(pairs)))
-
-
-async def _all(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results; the first exception ends the others."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
+        return loop.run(every())
 
 
 def _settle(outcome: Future[T], task: asyncio.Task[T]) -> None:
     """Pass the result or exception of a task that is done to whoever waits for it."""
     if task.cancelled():
         outcome.cancel()
-        return
-    error = task.exception()
-    if not outcome.set_running_or_notify_cancel():
-        return
-    if error:
-        outcome.set_exception(error)
-    else:
-        outcome.set_result(task.result())
+    elif outcome.set_running_or_notify_cancel():
+        if error := task.exception():
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(task.result())
 
 
 class _Loop:
@@ -307,24 +301,25 @@ class _Loop:
         # Not `asyncio.run_coroutine_threadsafe`: if this thread is interrupted before that returns,
         # nobody has the future that would end the request.
         outcome: Future[T] = Future()
+
+        def begin() -> None:
+            """Start the task that settles `outcome`, and that ends if `outcome` is cancelled."""
+            task = self._asyncio.create_task(coroutine)
+            task.add_done_callback(partial(_settle, outcome))
+            # A task that is done ignores it.
+            outcome.add_done_callback(lambda _: self._asyncio.call_soon_threadsafe(task.cancel))
+
         try:
             with self._lock:
                 if self._closed:
                     coroutine.close()
                     raise closed
-                self._asyncio.call_soon_threadsafe(self._begin, coroutine, outcome)
+                self._asyncio.call_soon_threadsafe(begin)
             return outcome.result()
         except CancelledError:
             raise closed from None
         finally:
             outcome.cancel()
-
-    def _begin(self, coroutine: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
-        """Start the task that settles `outcome`, and that ends if `outcome` is cancelled."""
-        task = self._asyncio.create_task(coroutine)
-        task.add_done_callback(partial(_settle, outcome))
-        # A task that is done ignores it.
-        outcome.add_done_callback(lambda _: self._asyncio.call_soon_threadsafe(task.cancel))
 
     def close(self) -> None:
         with self._lock:

@@ -12,7 +12,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,7 +36,7 @@ from soundingline.toolkit.llm.errors import (
     fault,
 )
 from soundingline.toolkit.llm.local_servers import LocalServer, VllmServer
-from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn, Usage
+from soundingline.toolkit.llm.messages import Message, SamplingParams, Tools, Turn, Usage
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.llm.server import Servers, serving
 from soundingline.toolkit.obfuscation import is_obfuscated
@@ -44,6 +44,8 @@ from soundingline.toolkit.optional import import_optional, install_command
 from soundingline.toolkit.redaction import REDACTED, VARIABLE, find_secrets
 
 Arrived = Callable[..., None]
+Body = dict[str, Any]
+"""A request or a reply in an API's own form."""
 
 ADDRESS_FILE = "file:"  # before the path of a file with an address
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -68,59 +70,16 @@ _CUT_SHORT: Mapping[str, tuple[type[ModelError], str]] = {
 }
 
 
-class Key:
-    """A key in the environment variable `variable` (None: none is needed). It holds only the name:
-    the value is read when it is used and appears in no representation, record or error."""
-
-    def __init__(self, variable: str | None) -> None:
-        # The value is not repeated: it may be the key itself.
-        if variable is not None and not VARIABLE.fullmatch(variable):
-            raise InputError(
-                "key_env is not the name of an environment variable",
-                valid="capital letters, digits and underscores, such as OPENAI_API_KEY",
-                do="export the key under such a name; never write it into the configuration",
-            )
-        self.variable = variable
-
-    def value(self, where: str) -> str:
-        """The key for `where`, empty if none is needed; `InputError` if it is not set."""
-        if self.variable is None:
-            return ""
-        key = os.environ.get(self.variable, "").strip()
-        if not key:
-            raise InputError(
-                f"the environment variable {self.variable} with the key for {where} is not set",
-                do=f"export {self.variable}=... in the shell that starts the run",
-            )
-        if not key.isascii() or not key.isprintable() or " " in key:
-            raise InputError(
-                f"the key in {self.variable} has characters that no key has",
-                do="export it again, without quotation marks or line breaks",
-            )
-        return key
-
-    def hide(self, text: str) -> str:
-        """See `hidden`."""
-        return hidden(text, os.environ.get(self.variable or "", "").strip())
-
-
 def hidden(text: str, secret: str) -> str:
     """An error's or a log's `text` with `***` for a key or password, which a server may quote back.
 
-    For messages only, never for a model's reply. A secret that could be a word stays (see
-    `_could_be_a_word`): it protects only a local server, and replacing it would make the message
-    wrong.
+    For messages only, never for a model's reply. A secret that could be a word, such as `EMPTY`,
+    `token-abc123` or `authentication`, stays: it protects only a local server, and replacing it
+    would make the message wrong. Providers issue 32 characters and more, and `openssl rand -hex 8`
+    gives 16 with digits among them; words of 16 characters are common, those with a digit are not.
     """
-    return text if _could_be_a_word(secret) else text.replace(secret, REDACTED)
-
-
-def _could_be_a_word(key: str) -> bool:
-    """Whether a key can turn up in a text by chance: `EMPTY`, `token-abc123`, `authentication`.
-
-    Providers issue 32 characters and more, and `openssl rand -hex 8` gives 16 with digits among
-    them. Words and identifiers of 16 characters are common, those with a digit are not.
-    """
-    return len(key) < 16 or (len(key) < 32 and not any(map(str.isdigit, key)))
+    is_word = len(secret) < 16 or (len(secret) < 32 and not any(map(str.isdigit, secret)))
+    return text if is_word else text.replace(secret, REDACTED)
 
 
 def checked_url(url: str) -> str:
@@ -136,11 +95,6 @@ def checked_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"base_url is {url!r}", valid="http://host:port/v1 or https://host/v1")
     return url.rstrip("/")
-
-
-def is_local(url: str) -> bool:
-    """Whether the address is of this machine."""
-    return urlsplit(url).hostname in _LOOPBACK
 
 
 class RequestObserver(NamedTuple):
@@ -159,8 +113,7 @@ class RequestObserver(NamedTuple):
     reply: Callable[[Turn], None] = lambda turn: None
 
 
-_NO_OBSERVER = RequestObserver()
-_OBSERVER: ContextVar[RequestObserver | None] = ContextVar("observer", default=None)
+_OBSERVER = ContextVar("observer", default=RequestObserver())  # noqa: B039 (it is immutable)
 
 
 @contextmanager
@@ -171,11 +124,6 @@ def observed_by(observer: RequestObserver) -> Iterator[None]:
         yield
     finally:
         _OBSERVER.reset(token)
-
-
-def current_observer() -> RequestObserver:
-    """The observer of the requests of this task."""
-    return _OBSERVER.get() or _NO_OBSERVER
 
 
 class Connection(NamedTuple):
@@ -251,7 +199,13 @@ class LanguageModel(ABC):
         self.name = self.model
         # What the weights are where the name does not say it: see `fingerprint_weights`.
         self.weights_fingerprint = ""
-        self._key = Key(self.key_env)
+        # The value is not repeated: it may be the key itself.
+        if self.key_env is not None and not VARIABLE.fullmatch(self.key_env):
+            raise InputError(
+                "key_env is not the name of an environment variable",
+                valid="capital letters, digits and underscores, such as OPENAI_API_KEY",
+                do="export the key under such a name; never write it into the configuration",
+            )
         self._lock = threading.Lock()
         self._use_address(self.base_url or self.default_url)
         if server := self._own_server:
@@ -266,11 +220,29 @@ class LanguageModel(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r} at {self.address})"
 
+    def _key(self, where: str) -> str:
+        """The key for `where`, empty if none is needed; `InputError` if it is not set. It is read
+        when it is used, and is in no attribute, representation, record or error."""
+        if self.key_env is None:
+            return ""
+        key = os.environ.get(self.key_env, "").strip()
+        if not key:
+            raise InputError(
+                f"the environment variable {self.key_env} with the key for {where} is not set",
+                do=f"export {self.key_env}=... in the shell that starts the run",
+            )
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise InputError(
+                f"the key in {self.key_env} has characters that no key has",
+                do="export it again, without quotation marks or line breaks",
+            )
+        return key
+
     def ready(self) -> None:
         """`InputError` if the SDK or the key is missing. Sends nothing."""
         import_optional(self.sdk)
         import_optional("tenacity")
-        self._key.value(self._where)
+        self._key(self._where)
 
     def fingerprint_weights(self, record: Path | None) -> None:
         """Set `weights_fingerprint` to what identifies the weights of a server that `running`
@@ -308,13 +280,9 @@ class LanguageModel(ABC):
         if not (server := self._own_server):
             yield self
             return
-        if servers is None:
-            with Servers() as own, self.running(log, own) as model:
-                yield model
-            return
         # The server requires the key that we send. It reads it from the environment, because every
         # user of the machine can read command lines.
-        key = self._key.value(f"the server of {self.name}")
+        key = self._key(f"the server of {self.name}")
         environment = {**server.environment, **({server.key_variable: key} if key else {})}
         # A server that works for several runs has one log, which is obfuscated or is not.
         command = server.command(self.name, 0)
@@ -330,7 +298,10 @@ class LanguageModel(ABC):
             advice=install_command(server.installed_by),
             name=server.name,
         )
-        with servers.using(started_with, start) as address:
+        with (
+            Servers() if servers is None else nullcontext(servers) as shared,
+            shared.using(started_with, start) as address,
+        ):
             model = copy.copy(self)
             model._use_address(f"{address}/v1")
             yield model
@@ -392,20 +363,16 @@ class LanguageModel(ABC):
         return f"{self.server.name} {version}" if isinstance(version, str) else ""
 
     async def respond(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] = (),
-        settings: SamplingParams | None = None,
+        self, messages: Sequence[Message], tools: Tools = (), settings: SamplingParams | None = None
     ) -> Turn:
         """See `ChatModel.respond`."""
         settings = settings or self.settings
         body = self._body(messages, tools, settings)
-        session = self._session()
-        retrying = self._retrying(current_observer().again)
         queued: list[float] = []
-        turn: Turn = await retrying(
-            self._attempt, session, body, settings.timeout, tuple(messages), queued
+        attempt = partial(
+            self._attempt, self._session(), body, settings.timeout, tuple(messages), queued
         )
+        turn: Turn = await self._retrying(_OBSERVER.get().again)(attempt)
         return turn
 
     async def close(self) -> None:
@@ -416,12 +383,7 @@ class LanguageModel(ABC):
             await session.client.close()
 
     @abstractmethod
-    def _body(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]],
-        settings: SamplingParams,
-    ) -> dict[str, Any]:
+    def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         """The request in the API's own form."""
 
     @abstractmethod
@@ -430,19 +392,14 @@ class LanguageModel(ABC):
 
     @abstractmethod
     async def _send(
-        self,
-        client: Any,
-        body: dict[str, Any],
-        timeout: float,
-        reply: dict[str, Any],
-        arrived: Arrived,
+        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
     ) -> None:
         """Send once, and call `arrived` as soon as the reply is complete, before anything is
         awaited: with its body, or without it if `reply` was filled with its JSON values as they
         came."""
 
     @abstractmethod
-    def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
+    def _turn(self, reply: Body, messages: Sequence[Message]) -> Turn:
         """The reply in our form. May raise what dictionaries raise if fields are missing."""
 
     @abstractmethod
@@ -473,7 +430,7 @@ class LanguageModel(ABC):
     def _is_worth_retrying(self, error: BaseException) -> bool:
         if not isinstance(error, ModelError) or not error.retryable:
             return False
-        return error.retry_after is None or error.retry_after <= self.longest_wait
+        return (error.retry_after or 0.0) <= self.longest_wait
 
     def _wait(self, attempt: int, error: ModelError) -> float:
         """Seconds before the next attempt: what the server requests and up to a tenth more, else a
@@ -486,13 +443,13 @@ class LanguageModel(ABC):
     async def _attempt(
         self,
         session: Connection,
-        body: dict[str, Any],
+        body: Body,
         timeout: float,
         messages: Sequence[Message],
         queued: list[float],
     ) -> Turn:
         """One attempt; `queued` has the seconds that each attempt so far waited for its place."""
-        reply: dict[str, Any] = {}
+        reply: Body = {}
         outcome: Turn | Exception | None = None
 
         def arrived(content: bytes | None = None) -> None:
@@ -502,7 +459,7 @@ class LanguageModel(ABC):
                     self._fill(reply, content)
                 turn = self._whole(self._read(reply, messages))
                 turn = replace(turn, attempts=len(queued), queue_seconds=queued[-1])
-                current_observer().reply(turn)
+                _OBSERVER.get().reply(turn)
                 outcome = turn
             except Exception as error:
                 outcome = error  # Raised when the connection has been read to its end.
@@ -533,29 +490,20 @@ class LanguageModel(ABC):
         # Not chained: the SDK's errors quote the server, which may quote the key.
         raise outcome or RuntimeError(f"{self!r} sent a request and looked at no reply")
 
-    def _failure(self, error: Exception, timeout: float) -> Exception:
-        """What is raised for an `error` of sending or receiving."""
-        if isinstance(error, asyncio.TimeoutError):
-            return ServerTimeout(f"{self._where}: no complete reply in {timeout:g} s")
-        return error if isinstance(error, ModelError) else self._translated(error) or error
+    def _note_attempt(self, error: Any, reply: Body, queued: list[float]) -> None:
+        """Add to the error what the ledger records of an attempt that failed: also what was paid
+        for a reply that cannot be used, as far as it came, unless the server sent nothing, or an
+        error without usage."""
+        error.queue_seconds, error.attempts = queued[-1], len(queued)
+        error.turn = getattr(error, "turn", None)
+        if error.turn is None and reply and (reply.get("usage") or not reply.get("error")):
+            error.turn = Turn(usage=self._usage(reply.get("usage")), finish_reason="error")
 
-    def _note_attempt(
-        self, error: ModelError | asyncio.CancelledError, reply: dict[str, Any], queued: list[float]
-    ) -> None:
-        """Add to the error what the ledger records of an attempt that failed."""
-        error.queue_seconds, error.attempts = queued[-1], len(queued)  # type: ignore[union-attr]
-        error.turn = getattr(error, "turn", None) or self._paid(reply)  # type: ignore[union-attr]
-
-    def _paid(self, reply: dict[str, Any]) -> Turn | None:
-        """What was paid for a reply that cannot be used, as far as it came. None if the server sent
-        nothing, or an error without usage."""
-        if not reply or (reply.get("error") and not reply.get("usage")):
-            return None
-        return Turn(usage=self._usage(reply.get("usage")), finish_reason="error")
-
-    def _read(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
+    def _read(self, reply: Body, messages: Sequence[Message]) -> Turn:
         try:
-            return self._turn(reply, messages)
+            turn = self._turn(reply, messages)
+            model = str(reply.get("model") or "")
+            return replace(turn, usage=self._usage(reply.get("usage")), model=model)
         except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             kind = type(error).__name__
             raise BadReply(f"{self._where}: the reply is out of its protocol ({kind})") from None
@@ -569,8 +517,10 @@ class LanguageModel(ABC):
             raise Refused(f"{self._where} refused to answer{reason}", turn=turn)
         return turn
 
-    def _translated(self, error: Exception) -> ModelError | None:
-        """Our error for one of the SDK or of its HTTP library, else None."""
+    def _failure(self, error: Exception, timeout: float) -> Exception:
+        """Our error for one of the SDK or of its HTTP library; any other one as it is."""
+        if isinstance(error, asyncio.TimeoutError):
+            return ServerTimeout(f"{self._where}: no complete reply in {timeout:g} s")
         sdk, http = import_optional(self.sdk), import_optional("httpx2")
         if isinstance(error, sdk.APIStatusError):
             return self._fault(error.status_code, error.body, error.response.headers)
@@ -579,40 +529,38 @@ class LanguageModel(ABC):
         if isinstance(error, (sdk.APIConnectionError, http.TransportError)):
             cause = type(error.__cause__ or error).__name__
             return ServerGone(f"{self._where}: no connection, or one that was cut ({cause})")
-        return None
+        return error
 
     def _session(self) -> Connection:
+        """The connection of the running event loop, opened at its first request."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            if loop not in self._sessions:
-                self._sessions[loop] = self._open()
+            if loop in self._sessions:
+                return self._sessions[loop]
+            sdk, http = import_optional(self.sdk), import_optional("httpx2")
+            limits = http.Limits(
+                max_connections=self.concurrency,
+                max_keepalive_connections=self.concurrency,
+                keepalive_expiry=_KEEP_ALIVE,
+            )
+            if route := self._route():
+                http_client = http.AsyncClient(limits=limits, follow_redirects=True, **route)
+            else:
+                http_client = sdk.DefaultAsyncHttpxClient(limits=limits)
+            client = self._client(
+                sdk,
+                api_key=self._key(self._where) or "none",
+                base_url=self.address,
+                max_retries=0,
+                http_client=http_client,
+            )
+            slots, turnstile = asyncio.Semaphore(self.concurrency), asyncio.Lock()
+            self._sessions[loop] = Connection(client, slots, turnstile)
             return self._sessions[loop]
-
-    def _open(self) -> Connection:
-        sdk = import_optional(self.sdk)
-        client = self._client(
-            sdk,
-            api_key=self._key.value(self._where) or "none",
-            base_url=self.address,
-            max_retries=0,
-            http_client=self._http(sdk),
-        )
-        return Connection(client, asyncio.Semaphore(self.concurrency), asyncio.Lock())
-
-    def _http(self, sdk: Any) -> Any:
-        http = import_optional("httpx2")
-        limits = http.Limits(
-            max_connections=self.concurrency,
-            max_keepalive_connections=self.concurrency,
-            keepalive_expiry=_KEEP_ALIVE,
-        )
-        if route := self._route():
-            return http.AsyncClient(limits=limits, follow_redirects=True, **route)
-        return sdk.DefaultAsyncHttpxClient(limits=limits)
 
     def _route(self) -> dict[str, Any]:
         """How an HTTP client reaches a server on this machine; nothing for any other one."""
-        if not is_local(self.address):
+        if urlsplit(self.address).hostname not in _LOOPBACK:
             return {}
         # The environment's proxies, which the SDKs look up, are not for this machine; and reading
         # all certificates for a plain connection takes longer than connecting. Without any, a
@@ -625,7 +573,7 @@ class LanguageModel(ABC):
         hide = self._hide
         return fault(status, body, headers, where=self._where, now=time.time(), hide=hide)
 
-    def _fill(self, reply: dict[str, Any], content: bytes) -> None:
+    def _fill(self, reply: Body, content: bytes) -> None:
         """Fill `reply` with the JSON object `content`; if it is none, with what can be read of its
         usage, and `BadReply`."""
         text = content.decode("utf-8", "replace")
@@ -637,6 +585,7 @@ class LanguageModel(ABC):
 
     def _hide(self, text: str) -> str:
         # A server may quote whatever it was sent.
-        for secret in find_secrets(self.settings.extra):
+        key = os.environ.get(self.key_env or "", "").strip()
+        for secret in (*find_secrets(self.settings.extra), key):
             text = hidden(text, secret)
-        return self._key.hide(text)
+        return text

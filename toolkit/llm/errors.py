@@ -220,7 +220,13 @@ def fault(
         now: The time in seconds since the epoch.
         hide: Removes a key from the server's sentence before it is quoted.
     """
-    kind, sentence = _said(body)
+    if isinstance(body, Mapping) and isinstance(body.get("error"), (Mapping, str)):
+        body = body["error"]
+    kind, sentence = "", str(body or "")
+    if isinstance(body, Mapping):
+        words = (body.get(key) for key in ("type", "code"))
+        kind = " ".join(str(word) for word in words if word not in (None, "", "error"))
+        sentence = str(body.get("message") or body.get("detail") or "")
     error = _class_of(status, kind, f"{kind} {sentence}")
     quoted = f"HTTP {status}" + (f", {hide(sentence)}" if sentence else "")
     return error(f"{where}: {quoted}", retry_after=retry_after(headers, now))
@@ -240,17 +246,6 @@ def _class_of(status: int, kind: str, text: str) -> type[ModelError]:
     if status < 400:
         return _BY_TYPE.get(kind, ServerFailed)
     return _BY_STATUS.get(status, ServerFailed)
-
-
-def _said(body: Any) -> tuple[str, str]:
-    """The machine words (type and code) and the sentence of an error body."""
-    if isinstance(body, Mapping) and isinstance(body.get("error"), (Mapping, str)):
-        body = body["error"]
-    if not isinstance(body, Mapping):
-        return "", str(body or "")
-    words = [str(body[key]) for key in ("type", "code") if body.get(key) not in (None, "", "error")]
-    message = body.get("message") or body.get("detail") or ""
-    return (words[0] if len(words) == 1 else " ".join(words)), str(message)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

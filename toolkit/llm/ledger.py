@@ -12,20 +12,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import (
-    JsonLinesLog,
-    read_json_lines,
-    set_aside_unfinished,
-)
+from soundingline.toolkit.files import JsonLinesLog, read_json_lines, set_aside_unfinished
 from soundingline.toolkit.llm import prices
 from soundingline.toolkit.llm.client import LanguageModel, RequestObserver, observed_by
 from soundingline.toolkit.llm.errors import LedgerFailed, ModelError, OutOfMoney
-from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams, Turn
+from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams, Tools, Turn
 from soundingline.toolkit.llm.prices import ANSWERING, UNKNOWN, Amount, Price, UsageTotals
 from soundingline.toolkit.trajectory import ROLES
 
@@ -225,10 +221,9 @@ class Ledger:
 
     def _release(self, entry: PendingRequest) -> None:
         with self._lock:
-            entries = self._open.get(entry.qid, set())
-            entries.discard(entry)
-            if not entries:
-                self._open.pop(entry.qid, None)
+            self._open[entry.qid].discard(entry)
+            if not self._open[entry.qid]:
+                del self._open[entry.qid]
 
     def _refuse_if_full(self, role: str, qid: str, expected: float) -> None:
         caps = []
@@ -318,10 +313,7 @@ class MeteredModel:
         self._model.ready()
 
     async def respond(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] = (),
-        settings: SamplingParams | None = None,
+        self, messages: Sequence[Message], tools: Tools = (), settings: SamplingParams | None = None
     ) -> Turn:
         """As the model's; `OutOfMoney` if a cap would be exceeded."""
         with self._ledger.request(self._role, self._qid, self._price) as entry:
@@ -334,9 +326,7 @@ class MeteredModel:
                     entry.reply(turn)
 
             observer = RequestObserver(entry.again)
-            if self._reports:
-                observer = observer._replace(reply=arrived)
-            with observed_by(observer):
+            with observed_by(observer._replace(reply=arrived) if self._reports else observer):
                 turn = await self._model.respond(messages, tools, settings)
             if entry.turn is None:
                 arrived(turn)
@@ -346,22 +336,10 @@ class MeteredModel:
         """Nothing: the model is shared and closed by its owner."""
 
 
-class _Start(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    started: str
-    cap: Amount | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Attempt(UsageTotals):
     role: Literal[ROLES]  # type: ignore[valid-type]
     qid: Annotated[str, Field(strict=True)]
-
-
-@cache
-def _reader(kind: type[_Start | _Attempt]) -> TypeAdapter[_Start | _Attempt]:
-    return TypeAdapter(kind)
 
 
 @dataclass
@@ -375,15 +353,22 @@ class LedgerStart:
         highest_cost: The dollars of its most expensive attempt, by role.
     """
 
-    started: str
-    cap: float | None
-    by_role: dict[str, UsageTotals] = field(default_factory=dict)
-    highest_cost: dict[str, float] = field(default_factory=dict)
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    started: Annotated[str, Field(strict=True)]
+    cap: Amount | None
+    by_role: dict[str, UsageTotals] = field(default_factory=dict, init=False)
+    highest_cost: dict[str, float] = field(default_factory=dict, init=False)
 
     def add(self, role: str, usage: UsageTotals) -> None:
         """Add an attempt."""
         self.by_role[role] = self.by_role.get(role, UsageTotals()) + usage
         self.highest_cost[role] = max(self.highest_cost.get(role, 0.0), usage.dollars)
+
+
+@cache
+def _line() -> TypeAdapter[LedgerStart | _Attempt]:
+    return TypeAdapter(LedgerStart | _Attempt)
 
 
 @contextmanager
@@ -444,14 +429,15 @@ def read_starts(path: Path) -> list[LedgerStart]:
     starts: list[LedgerStart] = []
     try:
         for number, row in enumerate(read_json_lines(path), start=1):
+            impossible = ValueError(f"line {number} has a missing or impossible value")
             try:
-                line = _reader(_Start if "started" in row else _Attempt).validate_python(row)
+                line = _line().validate_python(row)
             except ValueError:
-                line = None
-            if isinstance(line, _Start):
-                starts.append(LedgerStart(line.started, line.cap))
-            elif line is None or not starts or row.keys() <= {"role", "qid"}:
-                raise ValueError(f"line {number} has a missing or impossible value")
+                raise impossible from None
+            if isinstance(line, LedgerStart):
+                starts.append(line)
+            elif not starts or row.keys() <= {"role", "qid"}:
+                raise impossible
             else:
                 starts[-1].add(line.role, line)
     except (OSError, ValueError, RecursionError) as error:

@@ -56,24 +56,27 @@ def check_launcher(launcher: Sequence[str], example: str) -> None:
         raise InputError(f"launcher is {launcher!r}", valid=f"a list of words, such as {example}")
 
 
+@dataclass(frozen=True, kw_only=True)
 class LocalServer(ABC):
     """How a local model is served.
+
+    Args:
+        environment: Variables that are added to the environment of the server.
+        start_seconds: How long loading may take.
+        host: The address at which the server listens; 0.0.0.0 for other machines.
 
     Attributes:
         name: What messages call the server.
         key_variable: The environment variable from which the server reads the key that it requires.
         installed_by: The extra that installs the server.
-        environment: Variables that are added to the environment of the server.
-        start_seconds: How long loading may take.
-        host: The address at which the server listens.
     """
 
     name: ClassVar[str]
     key_variable: ClassVar[str]
     installed_by: ClassVar[str]
-    environment: Mapping[str, str]
-    start_seconds: float
-    host: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    start_seconds: float = 1800.0
+    host: str = HOST
 
     @abstractmethod
     def check(self, model: str) -> None:
@@ -93,7 +96,7 @@ class LocalServer(ABC):
         """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class VllmServer(LocalServer):
     """A local vLLM server. vLLM is never imported.
 
@@ -105,17 +108,13 @@ class VllmServer(LocalServer):
             `tensor_parallel_size`. True is a flag, False its `no-` form, None leaves the option
             out; lists and objects are sent as JSON. `tool_call_parser` also turns on the automatic
             choice of tools.
-        environment: Variables that are added to the environment of the server.
-        start_seconds: How long loading may take.
-        host: The address at which the server listens; 0.0.0.0 for other machines.
+
+    See `LocalServer` for the other arguments.
     """
 
     weights: str | None = None
     launcher: Sequence[str] = SERVE
     options: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    start_seconds: float = 1800.0
-    host: str = HOST
 
     name = "vLLM"
     key_variable = SERVER_KEY
@@ -175,7 +174,7 @@ _PART = re.compile(r"-\d{5}-of-")  # of weights in several files
 _EMBEDDED = Path(__file__).with_name("llamacpp_server.py")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LlamaCppServer(LocalServer):
     """A local llama.cpp server.
 
@@ -190,9 +189,8 @@ class LlamaCppServer(LocalServer):
         threads: Threads of the processor. None: the choice of llama.cpp, one a core.
         gpu_layers: Layers of the model on a GPU. None: as many as fit.
         extra: Further options of llama-server, as the `options` of `VllmServer`.
-        environment: Variables that are added to the environment of the server.
-        start_seconds: How long loading may take.
-        host: The address at which the server listens; 0.0.0.0 for other machines.
+
+    See `LocalServer` for the other arguments.
     """
 
     gguf: str | None = None
@@ -203,9 +201,7 @@ class LlamaCppServer(LocalServer):
     threads: int | None = None
     gpu_layers: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
     start_seconds: float = 600.0
-    host: str = HOST
 
     name = "llama.cpp"
     key_variable = "LLAMA_API_KEY"
@@ -230,7 +226,13 @@ class LlamaCppServer(LocalServer):
 
     def command(self, model: str, port: int) -> list[str]:
         weights = self._gguf() if self.gguf else hub_file(model, str(self.file))
-        return self._command(model, str(weights), port, self._launcher())
+        launcher = self.launcher
+        if launcher is None and shutil.which(PROGRAM):
+            launcher = [PROGRAM]
+        elif launcher is None:
+            check_optional("xllamacpp")
+            launcher = [sys.executable, str(_EMBEDDED)]
+        return self._command(model, str(weights), port, launcher)
 
     def weights_files(self) -> list[Path]:
         """The file `gguf`, or all parts if it is one of several; `InputError` if it is absent."""
@@ -269,11 +271,3 @@ class LlamaCppServer(LocalServer):
                 "says how to get one)",
             )
         return path
-
-    def _launcher(self) -> Sequence[str]:
-        if self.launcher is not None:
-            return self.launcher
-        if shutil.which(PROGRAM):
-            return [PROGRAM]
-        check_optional("xllamacpp")
-        return [sys.executable, str(_EMBEDDED)]

@@ -17,6 +17,8 @@ from soundingline.toolkit.errors import InputError, is_number
 from soundingline.toolkit.redaction import redact
 
 Message = Mapping[str, Any]
+Tools = Sequence[Mapping[str, Any]]
+"""Specs as `SearchTool.specs()` returns them."""
 
 TOOL_CHOICES = ("auto", "none", "required")
 
@@ -52,14 +54,14 @@ class ToolCall:
     def parsed(self) -> Any:
         """The arguments as JSON; empty text is an empty object. `ValueError`, one line, if the text
         is not JSON (NaN and Infinity are not)."""
+
+        def refuse_constant(name: str) -> Any:
+            raise ValueError(f"{name} is not JSON")
+
         try:
-            return json.loads(self.arguments or "{}", parse_constant=_refuse_constant)
+            return json.loads(self.arguments or "{}", parse_constant=refuse_constant)
         except RecursionError:
             raise ValueError("nested too deeply") from None
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 class Token(NamedTuple):
@@ -154,17 +156,23 @@ class Turn:
         if self.reasoning:
             message["reasoning"] = self.reasoning
         if self.tool_calls:
+            functions = ({"name": c.name, "arguments": c.arguments} for c in self.tool_calls)
             message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                }
-                for call in self.tool_calls
+                {"id": call.id, "type": "function", "function": function}
+                for call, function in zip(self.tool_calls, functions, strict=True)
             ]
         if self.provider:
             message["provider"] = dict(self.provider)
         return message
+
+
+_BOUNDS = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "max_output_tokens": (1, 10_000_000),
+    "timeout": (0.001, 86_400),
+    "logprobs": (0, 1000),
+}
 
 
 @dataclass(frozen=True)
@@ -202,11 +210,12 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _within("temperature", self.temperature, 0, 2)
-        _within("top_p", self.top_p, 0, 1)
-        _within("max_output_tokens", self.max_output_tokens, 1, 10_000_000)
-        _within("timeout", self.timeout, 0.001, 86_400)
-        _within("logprobs", self.logprobs, 0, 1000)
+        for name, (low, high) in _BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not (is_number(value) and low <= value <= high):
+                raise InputError(
+                    f"{name} is {value!r}", valid=f"a number from {low} to {high}, or null"
+                )
         if not self.tool_choice:
             raise InputError(
                 "tool_choice is empty", valid=f"{', '.join(TOOL_CHOICES)} or the name of a tool"
@@ -239,13 +248,6 @@ class SamplingParams:
             )
 
 
-def _within(name: str, value: float | None, low: float, high: float) -> None:
-    if value is None:
-        return
-    if not is_number(value) or not low <= value <= high:
-        raise InputError(f"{name} is {value!r}", valid=f"a number from {low} to {high}, or null")
-
-
 class ChatModel(Protocol):
     """One model behind one API; any number of requests at once, from one event loop or several.
 
@@ -262,16 +264,12 @@ class ChatModel(Protocol):
         ...
 
     async def respond(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] = (),
-        settings: SamplingParams | None = None,
+        self, messages: Sequence[Message], tools: Tools = (), settings: SamplingParams | None = None
     ) -> Turn:
         """The next turn of the transcript.
 
         Args:
             messages: The transcript.
-            tools: Specs as `SearchTool.specs()` returns them.
             settings: How to sample. None: the settings of the model.
 
         Raises:

@@ -19,12 +19,13 @@ from typing import Any, ClassVar
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import wire
-from soundingline.toolkit.llm.client import Arrived, LanguageModel
+from soundingline.toolkit.llm.client import Arrived, Body, LanguageModel
 from soundingline.toolkit.llm.errors import BadReply
 from soundingline.toolkit.llm.messages import (
     TOOL_CHOICES,
     Message,
     SamplingParams,
+    Tools,
     Turn,
     Usage,
 )
@@ -52,12 +53,7 @@ class OpenAIModel(LanguageModel):
         return sdk.AsyncOpenAI(**arguments)
 
     async def _send(
-        self,
-        client: Any,
-        body: dict[str, Any],
-        timeout: float,
-        reply: dict[str, Any],
-        arrived: Arrived,
+        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
     ) -> None:
         # The body is read as it comes, because servers add fields that the SDK's types do not have.
         # It is sent as extra body, because the SDK walks through every typed argument, which takes
@@ -125,17 +121,15 @@ class OpenAIChat(OpenAIModel):
     def _create(self, client: Any, **arguments: Any) -> Any:
         return client.chat.completions.with_streaming_response.create(messages=[], **arguments)
 
-    def _body(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]],
-        settings: SamplingParams,
-    ) -> dict[str, Any]:
+    def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         body: dict[str, Any] = {"messages": [self._message(item) for item in messages]}
         if tools:
-            body["tools"] = [self._tool(spec) for spec in tools]
+            strict = {"strict": True} if self.strict_tools else {}
+            body["tools"] = [{"type": "function", "function": {**spec, **strict}} for spec in tools]
             free = settings.forces_a_call and not self.forced_calls
-            body["tool_choice"] = "auto" if free else _tool_choice(settings.tool_choice)
+            choice = "auto" if free else settings.tool_choice
+            named = {"type": "function", "function": {"name": choice}}
+            body["tool_choice"] = choice if choice in TOOL_CHOICES else named
             body["parallel_tool_calls"] = self.parallel_calls
         parameters = {
             "temperature": settings.temperature,
@@ -149,10 +143,6 @@ class OpenAIChat(OpenAIModel):
             body.update(logprobs=True, top_logprobs=settings.logprobs)
         return {**body, **settings.extra}
 
-    def _tool(self, spec: Mapping[str, Any]) -> dict[str, Any]:
-        strict = {"strict": True} if self.strict_tools else {}
-        return {"type": "function", "function": {**spec, **strict}}
-
     def _message(self, message: Message) -> dict[str, Any]:
         content = wire.sendable(message.get("content"))
         if message["role"] == "tool":
@@ -162,36 +152,28 @@ class OpenAIChat(OpenAIModel):
             return {"role": message["role"], "content": content}
         sent: dict[str, Any] = {"role": "assistant", "content": content}
         if self.replay_reasoning and message.get("reasoning"):
-            self._put_back(sent, message)
+            part, reasoning = wire.provider_part(message, API), wire.sendable(message["reasoning"])
+            if part.get("field") in _FIELDS:
+                sent[part["field"]] = reasoning
+            elif "tags" in part:
+                opening, gap = part["tags"]
+                sent["content"] = f"{opening}{reasoning}{_CLOSE}{gap}{sent['content']}"
         if calls := message.get("tool_calls"):
             sent["tool_calls"] = [_sent_call(call) for call in calls]
             sent["content"] = sent["content"] or None
         return sent
 
-    def _put_back(self, sent: dict[str, Any], message: Message) -> None:
-        part = wire.provider_part(message, API)
-        reasoning = wire.sendable(message["reasoning"])
-        if part.get("field") in _FIELDS:
-            sent[part["field"]] = reasoning
-        elif "tags" in part:
-            opening, gap = part["tags"]
-            sent["content"] = f"{opening}{reasoning}{_CLOSE}{gap}{sent['content']}"
-
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
         choice = self._choice(reply)
         message = choice["message"]
         text, reasoning, provider = _reasoning(message)
-        index = wire.calls_before(messages) + 1
-        calls = tuple(
-            wire.call_request(
-                call.get("id"), call["function"].get("name"), call["function"].get("arguments"), n
-            )
-            for n, call in enumerate(message.get("tool_calls") or (), start=index)
-        )
+        functions = ((call.get("id"), call["function"]) for call in message.get("tool_calls") or ())
+        parts = ((name, each.get("name"), each.get("arguments")) for name, each in functions)
+        calls = wire.tool_calls(parts, messages)
         finish = choice.get("finish_reason")
         written = call_in_text(text) if self.text_calls and not calls else None
         if written:
-            calls = (wire.call_request(None, *written, index),)
+            calls = wire.tool_calls([(None, *written)], messages)
             provider = {**provider, "api": API, "text": text}
             text, finish = "", "tool_calls"  # complete, whatever follows in the reply
         if message.get("refusal"):
@@ -200,9 +182,7 @@ class OpenAIChat(OpenAIModel):
             text=text,
             reasoning=reasoning,
             tool_calls=calls,
-            usage=self._usage(reply.get("usage")),
             finish_reason=str(_FINISH.get(finish, finish)),
-            model=str(reply.get("model") or ""),
             provider=provider,
             tokens=tuple(wire.tokens(choice.get("logprobs"))),
         )
@@ -211,12 +191,6 @@ class OpenAIChat(OpenAIModel):
         # Who asks for probabilities reads tokens, and limits their number to those that are read.
         limited = turn.finish_reason == "length" and turn.tokens
         return turn if limited else super()._whole(turn)
-
-
-def _tool_choice(choice: str) -> Any:
-    if choice in TOOL_CHOICES:
-        return choice
-    return {"type": "function", "function": {"name": choice}}
 
 
 def _sent_call(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -294,12 +268,7 @@ class OpenAICompletions(OpenAIModel):
     def _create(self, client: Any, **arguments: Any) -> Any:
         return client.completions.with_streaming_response.create(prompt="", **arguments)
 
-    def _body(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]],
-        settings: SamplingParams,
-    ) -> dict[str, Any]:
+    def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         if len(messages) != 1 or tools:
             raise InputError(
                 f"a text completion was given {len(messages)} messages and {len(tools)} tools",
@@ -323,9 +292,7 @@ class OpenAICompletions(OpenAIModel):
         tokens = list(wire.tokens(choice.get("logprobs")))
         return Turn(
             text=str(choice["text"] or ""),
-            usage=self._usage(reply.get("usage")),
             finish_reason=str(_FINISH.get(finish, finish)),
-            model=str(reply.get("model") or ""),
             provider={"api": COMPLETIONS_API},
             tokens=tokens if self.kept_tokens is None else tokens[-self.kept_tokens :],
         )

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from soundingline.toolkit.llm import wire
-from soundingline.toolkit.llm.messages import TOOL_CHOICES, Message, SamplingParams, Turn, Usage
+from soundingline.toolkit.llm.client import Body
+from soundingline.toolkit.llm.messages import (
+    TOOL_CHOICES,
+    Message,
+    SamplingParams,
+    Tools,
+    Turn,
+    Usage,
+)
 from soundingline.toolkit.llm.openai_chat import OpenAIModel
 
 API = "openai_responses"
@@ -42,12 +50,7 @@ class OpenAIResponses(OpenAIModel):
     def _create(self, client: Any, **arguments: Any) -> Any:
         return client.responses.with_streaming_response.create(input=[], **arguments)
 
-    def _body(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]],
-        settings: SamplingParams,
-    ) -> dict[str, Any]:
+    def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         settings.refuse_unsupported("the Responses API")
         body: dict[str, Any] = {
             "input": [item for entry in messages for item in _items(entry)],
@@ -59,7 +62,9 @@ class OpenAIResponses(OpenAIModel):
             # Absent means strict here, unlike in chat completions.
             strict = {"strict": self.strict_tools}
             body["tools"] = [{"type": "function", **spec, **strict} for spec in tools]
-            body["tool_choice"] = _tool_choice(settings.tool_choice)
+            named = {"type": "function", "name": settings.tool_choice}
+            plain = settings.tool_choice in TOOL_CHOICES
+            body["tool_choice"] = settings.tool_choice if plain else named
             body["parallel_tool_calls"] = self.parallel_calls
         reasoning = {"effort": settings.reasoning_effort, "summary": self.summary}
         parameters = {
@@ -77,12 +82,11 @@ class OpenAIResponses(OpenAIModel):
         items = reply["output"]
         contents = [part for item in _of(items, "message") for part in item.get("content") or ()]
         refusals = "".join(str(part["refusal"]) for part in _of(contents, "refusal"))
-        calls = tuple(
-            wire.call_request(item.get("call_id"), item.get("name"), item.get("arguments"), index)
-            for index, item in enumerate(
-                _of(items, "function_call"), start=wire.calls_before(messages) + 1
-            )
+        functions = _of(items, "function_call")
+        parts = (
+            (each.get("call_id"), each.get("name"), each.get("arguments")) for each in functions
         )
+        calls = wire.tool_calls(parts, messages)
         finish = "tool_calls" if calls else "stop"
         if refusals:
             finish = "refusal"
@@ -95,9 +99,7 @@ class OpenAIResponses(OpenAIModel):
             text="".join(str(part["text"]) for part in _of(contents, "output_text")) or refusals,
             reasoning="\n\n".join(filter(None, map(_reasoning, _of(items, "reasoning")))),
             tool_calls=calls,
-            usage=self._usage(reply.get("usage")),
             finish_reason=finish,
-            model=str(reply.get("model") or ""),
             provider={"api": API, "items": items},
         )
 
@@ -116,10 +118,6 @@ class OpenAIResponses(OpenAIModel):
 
 def _of(items: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
     return [item for item in items if item.get("type") == kind]
-
-
-def _tool_choice(choice: str) -> Any:
-    return choice if choice in TOOL_CHOICES else {"type": "function", "name": choice}
 
 
 def _items(message: Message) -> list[dict[str, Any]]:

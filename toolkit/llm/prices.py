@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from operator import add
+from statistics import stdev
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -65,7 +66,13 @@ class Price:
                     valid="dollars for a million tokens, 0 or more, or null where it is unknown",
                 )
         if self.long_context is not None:
-            self._check_long_context(self.long_context)
+            names = set(self.long_context)
+            if names - {"above", *_RATES} or not {"above", "input", "output"} <= names:
+                raise InputError(
+                    f"long_context has {', '.join(sorted(names)) or 'nothing'}",
+                    valid=f"above, input and output, and any of {', '.join(_RATES)}",
+                )
+            self._long()  # raises for an impossible rate
 
     @classmethod
     def of_record(cls, table: Mapping[str, Any]) -> Price:
@@ -120,17 +127,7 @@ class Price:
 
     def _long(self) -> Price:
         table = self.long_context or {}
-        rates: dict[str, Any] = {name: table.get(name) for name in _RATES}
-        return Price(**rates)
-
-    def _check_long_context(self, table: Mapping[str, float]) -> None:
-        unknown = set(table) - {"above", *_RATES}
-        if unknown or not {"above", "input", "output"} <= set(table):
-            raise InputError(
-                f"long_context has {', '.join(sorted(table)) or 'nothing'}",
-                valid=f"above, input and output, and any of {', '.join(_RATES)}",
-            )
-        self._long()
+        return Price(**{name: table.get(name) for name in _RATES})  # type: ignore[arg-type]
 
     def record(self) -> dict[str, object]:
         """The table for a manifest."""
@@ -332,9 +329,8 @@ def estimate(values: Sequence[float], questions: int, *, confidence: float = 0.9
     total = spent + rest * mean
     if sampled == 1:
         return Estimate(questions, sampled, total, None, None)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (sampled - 1))
     from scipy.special import stdtrit  # here, because a command's start would wait for it
 
     quantile = float(stdtrit(sampled - 1, (1 + confidence) / 2))
-    margin = quantile * deviation * math.sqrt(rest**2 / sampled + rest)
+    margin = quantile * stdev(values) * math.sqrt(rest**2 / sampled + rest)
     return Estimate(questions, sampled, total, max(spent, total - margin), total + margin)

@@ -13,6 +13,7 @@ import re
 import secrets
 import unicodedata
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from soundingline.toolkit.llm.wire import sendable
@@ -38,7 +39,8 @@ def spotlight(prompt: str, parts: Mapping[str, str], nonce: str = "") -> str:
     Places inside the parts are unchanged. `nonce` is in every delimiter. Empty: a new random one,
     which no part holds.
     """
-    nonce = nonce or _fresh(parts)
+    drawn = iter(partial(secrets.token_hex, 8), None)
+    nonce = nonce or next(n for n in drawn if not any(n in text for text in parts.values()))
     placeholders = re.compile("|".join(re.escape(f"{{{name}}}") for name in parts))
 
     def section(match: re.Match[str]) -> str:
@@ -53,13 +55,6 @@ def spotlight(prompt: str, parts: Mapping[str, str], nonce: str = "") -> str:
     return notice + placeholders.sub(section, prompt)
 
 
-def _fresh(parts: Mapping[str, str]) -> str:
-    while True:
-        nonce = secrets.token_hex(8)
-        if not any(nonce in text for text in parts.values()):
-            return nonce
-
-
 def _delimiters(name: str, nonce: str) -> tuple[str, str]:
     return f"===== begin {name} {nonce} =====", f"===== end {name} {nonce} ====="
 
@@ -69,23 +64,15 @@ def _quoted(text: str) -> str:
     template could take for its own."""
     # All line separators of Unicode, which models may read as such.
     lines = sendable(text).splitlines() or [""]
-    return "\n".join(f"> {_CONTROL.sub(_spaced, _visible(line))}" for line in lines)
-
-
-def _spaced(match: re.Match[str]) -> str:
-    return f"{match[0]} "
+    harmless = (_CONTROL.sub(r"\g<0> ", _visible(line)) for line in lines)
+    return "\n".join(f"> {line}" for line in harmless)
 
 
 def _visible(line: str) -> str:
     if line.isascii() and line.isprintable():
         return line
-    return "".join(character for character in line if not _is_invisible(character))
-
-
-def _is_invisible(character: str) -> bool:
-    if is_format_character(character):
-        return True
-    return character != "\t" and unicodedata.category(character) == "Cc"
+    shown = (c for c in line if c == "\t" or unicodedata.category(c) != "Cc")
+    return "".join(c for c in shown if not is_format_character(c))
 
 
 _OPENING = re.compile(r"[{\[]")

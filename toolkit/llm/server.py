@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -15,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
 
@@ -63,9 +62,16 @@ def serving(
         InputError: If the program is not installed, or the server is not ready in time. The message
             then has the last lines of the log.
     """
-    port = free_port()
+    with socket.socket() as probe:  # for a free port
+        probe.bind((HOST, 0))
+        port = int(probe.getsockname()[1])
     words = [str(word) for word in command(port)]
-    _check_installed(words[0], advice)
+    if shutil.which(words[0]) is None:
+        how = f" ({advice})" if advice else ""
+        raise InputError(
+            f"the program {words[0]!r} is not installed here",
+            do=f"install it{how}, or set llm.base_url to a server that runs already",
+        )
     address = f"http://{HOST}:{port}"
     with os.fdopen(open_own(log, append=True), "ab", buffering=0) as output:
         guard = subprocess.Popen(
@@ -76,16 +82,12 @@ def serving(
             env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
-        try:
-            with _sealing(guard.stdout, output):
-                try:
-                    _wait(guard, address + health, name or words[0], log, start_seconds)
-                    yield address
-                finally:
-                    _end(guard, grace)
-        finally:
-            if guard.stdout is not None:
-                guard.stdout.close()
+        with guard.stdout or nullcontext(), _sealing(guard.stdout, output):
+            try:
+                _wait(guard, address + health, name or words[0], log, start_seconds)
+                yield address
+            finally:
+                _end(guard, grace)
 
 
 class _Shared:
@@ -156,31 +158,23 @@ def _sealing(source: IO[bytes] | None, output: IO[bytes]) -> Iterator[None]:
         thread.join(_DRAIN)
 
 
-def free_port() -> int:
-    """A free port of the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 def _wait(guard: subprocess.Popen[bytes], url: str, name: str, log: Path, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     pause = 0.02
     with progress_bar(transient=True) as progress:
         task = progress.add_task(f"starting {name}", total=None, note="")
         while not is_healthy(url):
+            fault = ""
             if guard.poll() is not None:
                 time.sleep(_SETTLE)
-                raise _not_ready(f"{name} ended before it was ready", log)
-            if time.monotonic() > deadline:
-                raise _not_ready(f"{name} was not ready within {seconds:g} s", log)
+                fault = "ended before it was ready"
+            elif time.monotonic() > deadline:
+                fault = f"was not ready within {seconds:g} s"
+            if fault:
+                raise InputError(f"{name} {fault}. Its log ends: {tail(log)}", do=f"see {log}")
             progress.update(task, note=tail(log, 1)[:60])
             time.sleep(pause)
             pause = min(1.0, pause * 1.5)
-
-
-def _not_ready(what: str, log: Path) -> InputError:
-    return InputError(f"{what}. Its log ends: {tail(log)}", do=f"see {log}")
 
 
 def is_healthy(url: str) -> bool:
@@ -199,25 +193,16 @@ def _end(guard: subprocess.Popen[bytes], grace: float) -> None:
 
     Waits even if Ctrl-C comes again, because the child is in another group and does not get it.
     """
-    if guard.stdin is not None:
-        with contextlib.suppress(OSError):
-            guard.stdin.close()
+    assert guard.stdin is not None
+    with suppress(OSError):
+        guard.stdin.close()
     try:
         guard.wait(grace + 5)
     finally:
         if guard.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.killpg(guard.pid, signal.SIGKILL)
             guard.wait()
-
-
-def _check_installed(program: str, advice: str) -> None:
-    if shutil.which(program) is None:
-        how = f" ({advice})" if advice else ""
-        raise InputError(
-            f"the program {program!r} is not installed here",
-            do=f"install it{how}, or set llm.base_url to a server that runs already",
-        )
 
 
 def tail(log: Path, lines: int = _TAIL) -> str:

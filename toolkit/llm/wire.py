@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -76,16 +76,19 @@ def sendable_tree(value: Any) -> Any:
     return sendable(value) if isinstance(value, str) else value
 
 
-def calls_before(messages: Sequence[Message]) -> int:
-    """Tool calls in the transcript, for ids that a server leaves out."""
-    return sum(len(message.get("tool_calls") or ()) for message in messages)
-
-
-def call_request(identifier: Any, name: Any, arguments: Any, index: int) -> ToolCall:
-    """A call of a reply; an absent id becomes `call_<index>`."""
-    if isinstance(arguments, (dict, list)):  # Some servers send the object instead of its text.
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(str(identifier or f"call_{index}"), str(name or ""), str(arguments or ""))
+def tool_calls(
+    parts: Iterable[tuple[Any, Any, Any]], messages: Sequence[Message]
+) -> tuple[ToolCall, ...]:
+    """The calls of a reply to `messages`, from the id, the name and the arguments of each. An
+    absent id becomes `call_<number>` by the number of the call in the transcript."""
+    calls = []
+    first = 1 + sum(len(message.get("tool_calls") or ()) for message in messages)
+    for number, (identifier, name, arguments) in enumerate(parts, start=first):
+        if isinstance(arguments, (dict, list)):  # Some servers send the object, not its text.
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        identifier = str(identifier or f"call_{number}")
+        calls.append(ToolCall(identifier, str(name or ""), str(arguments or "")))
+    return tuple(calls)
 
 
 def count(usage: Any, *path: str) -> Any:

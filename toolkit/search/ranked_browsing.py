@@ -127,8 +127,11 @@ class Browsing(SearchTool):
         yield Tool(browse, self._read_search_results)
         yield Tool(read, self._read_document, reads_by="docid")
 
-    def first_page(self, query: str, otherwise: str) -> ToolOutput:
-        """The first hits of a new search; without hits, `otherwise` says what to do."""
+    def first_page(
+        self, query: str, reason: str = "", otherwise: str = "Call search with other words."
+    ) -> ToolOutput:
+        """The first hits of a new search; without hits, `otherwise` says what to do. `reason`, an
+        argument of the tool that searches, changes nothing."""
         search_id, search = self.rank(query, self.depth)
         searched = search.request.query
         if not search.hits:
@@ -266,8 +269,7 @@ class RankedBrowsing(Browsing):
             f"to {self.depth} under a search_id, which read_search_results pages through.",
             (self.reason, Parameter("query", "The search query.")),
         )
-        otherwise = "Call search with other words."
-        yield Tool(search, lambda reason, query: self.first_page(query, otherwise), "query")
+        yield Tool(search, self.first_page, searches_by="query")
         yield from self.browsing_tools()
 
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:

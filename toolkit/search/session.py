@@ -208,7 +208,15 @@ class SearchTool(ABC):
         started = self.clock()
         error = ""
         try:
-            text, page, search = self._dispatch(name, arguments)
+            if self._blocked:
+                raise ToolError("blocked", self._blocked)
+            tools = self._opened_tools
+            tool = tools.get(name) if isinstance(name, str) else None
+            if tool is None:
+                valid = ", ".join(tools)
+                message = f"there is no tool {quoted(name)}. Call one of: {valid}."
+                raise ToolError("unknown_tool", message)
+            text, page, search = tool.serve(**tool.spec.check(arguments))
         except ToolError as failure:
             text, page, search = str(failure), failure.refusal, None
             error = failure.refusal.code
@@ -225,18 +233,6 @@ class SearchTool(ABC):
             notes={**(search.notes if search else {}), **layer},
         )
         return ToolResult(call, page)
-
-    def _dispatch(self, name: str, arguments: Mapping[str, Any]) -> ToolOutput:
-        if self._blocked:
-            raise ToolError("blocked", self._blocked)
-        tools = self._opened_tools
-        tool = tools.get(name) if isinstance(name, str) else None
-        if tool is None:
-            raise ToolError(
-                "unknown_tool",
-                f"there is no tool {quoted(name)}. Call one of: {', '.join(tools)}.",
-            )
-        return tool.serve(**tool.spec.check(arguments))
 
     def record(self, result: ToolResult) -> ToolResult:
         """Record a call that `serve` returned."""
@@ -340,13 +336,11 @@ class SearchTool(ABC):
 
 
 class ExposureLog:
-    """The documents that an agent was exposed to, in ordered sets, one for each evidence tier.
-
-    The tiers hold docids: surfaced (in a ranking, shown or not), previewed (on a page of results;
-    where pages have excerpts, with one), opened (its text was read) and cited (by the answer).
-    `rows` has one row for the first showing of each document, and of each layer of it, in the last
-    three tiers. A row counts all tokens of tool output, error messages included, up to the end of
-    its call.
+    """The documents that an agent was exposed to, in ordered sets of docids, one for each evidence
+    tier: surfaced (in a ranking, shown or not), previewed (on a page of results; where pages have
+    excerpts, with one), opened (its text was read) and cited (by the answer). `rows` has one row
+    for the first showing of each document, and of each layer of it, in the last three tiers, with
+    the tokens of all tool output up to the end of the call.
 
     Example:
         >>> _ = tool.call("search", {"reason": "Where is it?", "query": "old mill"})

@@ -1,7 +1,5 @@
 """One fake server for the tests of clients."""
 
-from __future__ import annotations
-
 import pytest
 from llm_clients import ADAPTERS, address, using
 from support.llm_server import running_peer

@@ -6,8 +6,6 @@ SIGTERM; `crash` ends with a message before it is healthy; `silent` never become
 variable PIDS.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,12 +1,48 @@
 """The clients under test, and requests to the fake server."""
 
-from __future__ import annotations
-
 import asyncio
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
+from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
 from soundingline.toolkit.llm.openai_responses import OpenAIResponses
+
+SEARCH = {
+    "name": "search",
+    "description": "Ranks documents.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string", "description": "What to look for."},
+            "offset": {
+                "type": ["integer", "null"],
+                "minimum": 1,
+                "maximum": 1000,
+                "description": "First rank.",
+            },
+        },
+        "required": ["query", "offset"],
+        "additionalProperties": False,
+    },
+}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ChatFromThreads(OpenAIChat):
+    """`OpenAIChat`, whose requests are those of a `BlockingModel`. It has no tools."""
+
+    continues_text = True
+
+    async def respond(self, messages, tools=(), settings=None):
+        blocking = BlockingModel(self.name, role="agent", settings=self.settings)
+        blocking.start(OpenAIChat(**{f.name: getattr(self, f.name) for f in fields(OpenAIChat)}))
+        try:
+            return await asyncio.to_thread(blocking.respond, messages, settings)
+        finally:
+            blocking.close()
+
 
 ADAPTERS = {
     "chat": OpenAIChat,
@@ -20,8 +56,8 @@ def address(peer, adapter):
     return peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
 
 
-class Waits(list[float]):
-    """The waits that were asked for; none takes any time."""
+class Waits(list):
+    """The waits that were requested; none takes any time."""
 
     async def __call__(self, seconds):
         self.append(seconds)
@@ -43,3 +79,21 @@ def using(model, work):
             await model.close()
 
     return asyncio.run(main())
+
+
+def ask(model, messages, tools=None, settings=None):
+    if tools is None:
+        tools = () if model.continues_text else (SEARCH,)
+    return using(model, lambda it: it.respond(messages, tools, settings))
+
+
+def count_sockets():
+    """Open sockets of this process."""
+
+    def is_socket(link):
+        try:
+            return str(link.readlink()).startswith("socket:")
+        except OSError:  # Closed since it was listed.
+            return False
+
+    return sum(map(is_socket, Path("/proc/self/fd").iterdir()))

@@ -1,19 +1,18 @@
 """Language models for threads, and coroutines run from plain code, even inside an event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
+from llm_clients import count_sockets
 from support.llm_model import ScriptedModel, saying, used
 
 from soundingline.toolkit.errors import InputError
@@ -50,7 +49,7 @@ def wait_for(reached):
 class Crowd(ScriptedModel):
     """Each reply takes a moment; `most` is how many were under way together."""
 
-    def __init__(self, seconds: float = 0.02) -> None:
+    def __init__(self, seconds=0.02):
         super().__init__(choose=echo)
         self.seconds, self.inside, self.most, self.cancelled = seconds, 0, 0, 0
         self.loops = set()
@@ -78,20 +77,14 @@ def test_any_number_of_threads_ask_on_one_loop_together():
     assert model.most == 16
 
 
-def test_many_requests_are_under_way_together_and_replies_keep_the_order():
+@pytest.mark.parametrize(("concurrency", "most"), [(None, 20), (3, 3)])
+def test_many_requests_are_under_way_together_and_replies_keep_the_order(concurrency, most):
     model, ask = Crowd(), blocking()
     with ask.started(model):
-        turns = ask.respond_many([asked(str(n)) for n in range(20)])
+        turns = ask.respond_many([asked(str(n)) for n in range(20)], concurrency=concurrency)
         assert ask.respond_many([]) == []
-    assert [getattr(turn, "text", None) for turn in turns] == [f"reply to {n}" for n in range(20)]
-    assert model.most == 20
-
-
-def test_concurrency_is_the_most_requests_under_way():
-    model, ask = Crowd(), blocking()
-    with ask.started(model):
-        ask.respond_many([asked(str(n)) for n in range(9)], concurrency=3)
-    assert model.most == 3
+    assert [turn.text for turn in turns] == [f"reply to {n}" for n in range(20)]
+    assert model.most == most
 
 
 def test_settings_are_those_it_was_made_with_unless_others_are_given():
@@ -102,24 +95,17 @@ def test_settings_are_those_it_was_made_with_unless_others_are_given():
     assert [request.settings.seed for request in model.requests] == [7, 8]
 
 
-def test_requests_are_on_the_ledger_by_role_and_question():
-    ledger, ask = Ledger(), blocking(price=Price(input=1.0, output=1.0))
+def test_requests_are_on_the_ledger_by_role_and_question_and_a_cap_stops_them():
+    ledger = Ledger(cap=3 * 11 / 1e6)
+    ask = blocking(price=Price(input=1.0, output=1.0))
     with ask.started(ScriptedModel(choose=echo), ledger):
-        ask.respond_many([asked("a"), asked("b")], ["q1", "q2"])
+        ask.respond_many([asked("a"), asked("b")], ["q1", "q2"], concurrency=1)
         ask.respond(asked("c"), qid="q2")
-    assert {qid: ledger.by_role(qid)["rewriter"].calls for qid in ("q1", "q2")} == {
-        "q1": 1,
-        "q2": 2,
-    }
-    assert ledger.total.dollars == pytest.approx(3 * 11 / 1e6)
-
-
-def test_a_cap_stops_requests_as_elsewhere():
-    ledger, ask = Ledger(cap=11 / 1e6), blocking(price=Price(input=1.0, output=1.0))
-    with ask.started(ScriptedModel(choose=echo), ledger):
-        ask.respond(asked("a"))
         with pytest.raises(OutOfMoney):
-            ask.respond(asked("b"))
+            ask.respond(asked("d"))
+    calls = {qid: ledger.by_role(qid)["rewriter"].calls for qid in ("q1", "q2")}
+    assert calls == {"q1": 1, "q2": 2}
+    assert ledger.total.dollars == pytest.approx(3 * 11 / 1e6)
 
 
 def test_a_model_error_is_raised_for_one_request_and_stands_in_its_place_among_many():
@@ -165,23 +151,16 @@ def test_before_it_is_started_there_is_no_thread_and_asking_tells_how():
 def test_after_the_block_nothing_is_left_and_it_may_be_started_again():
     model, ask = ScriptedModel(choose=echo), blocking()
     before = threading.active_count()
-    for round_ in (1, 2):
-        with ask.started(model):
+    for number, ends in enumerate((nullcontext(), pytest.raises(ZeroDivisionError)), start=1):
+        with ends as raised, ask.started(model):
             ask.respond(asked("a"))
+            if raised is not None:
+                raise ZeroDivisionError
         assert threading.active_count() <= before
-        assert model.closed == round_
+        assert model.closed == number
     with pytest.raises(RuntimeError, match="does not run"):
         ask.respond(asked("a"))
     ask.close()
-
-
-def test_an_exception_in_the_block_leaves_nothing_open():
-    model, ask = ScriptedModel(choose=echo), blocking()
-    before = threading.active_count()
-    with pytest.raises(ZeroDivisionError), ask.started(model):
-        ask.respond(asked("a"))
-        raise ZeroDivisionError
-    assert threading.active_count() <= before and model.closed == 1
 
 
 def test_starting_it_twice_is_refused():
@@ -275,35 +254,15 @@ def test_a_role_that_the_ledger_lacks_is_refused():
         BlockingModel("m", role="poet")
 
 
-def test_connections_of_a_real_client_are_closed():
-    accepted = []
-
-    def serve(server):
-        body = (
-            b'{"id":"1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,'
-            b'"finish_reason":"stop","message":{"role":"assistant","content":"hello"}}]}'
-        )
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        for _ in ("whether the server can be reached", "the prompt"):
-            connection, _ = server.accept()
-            accepted.append(connection)
-            connection.recv(65536)
-            connection.sendall(head % len(body) + body)
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=serve, args=[server])
-        thread.start()
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
-        ask, threads = blocking(), threading.active_count()
-        with ask.started(OpenAIChat(model="m", base_url=url)):
-            assert ask.respond(asked("hi")).text == "hello"
-        thread.join()
-        for connection in accepted:
-            connection.settimeout(5)
-            with connection:
-                while connection.recv(65536):
-                    pass  # the rest of the request, then its end: the other side has closed
-        assert threading.active_count() == threads - 1
+def test_connections_of_a_real_client_are_closed(peer):
+    ask, before = blocking(), threading.active_count()
+    sockets = count_sockets()
+    with ask.started(OpenAIChat(model="m", base_url=peer.openai_url)):
+        assert ask.respond(asked("hi")).text == "done"
+        assert count_sockets() > sockets
+    wait_for(lambda: threading.active_count() <= before)
+    wait_for(lambda: count_sockets() <= sockets)  # the server's ends are of this process too
+    assert count_sockets() <= sockets
 
 
 def test_ctrl_c_while_it_waits_drops_the_request_and_leaves_the_rest_usable():
@@ -392,28 +351,18 @@ def test_a_coroutine_may_run_another_one():
 
 @everywhere
 @pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
-def test_what_the_coroutine_raises_is_raised(call, kind):
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_what_the_coroutine_raises_is_raised_and_a_cancelled_one_is_an_interrupt(
+    call, kind, cancelled
+):
     async def fail():
         await asyncio.sleep(0)
-        raise kind("it broke")
+        raise asyncio.CancelledError if cancelled else kind("it broke")
 
     # The last two would stop the loop around it, so that they are caught inside.
     def caught():
-        with pytest.raises(kind, match="it broke"):
+        with pytest.raises(KeyboardInterrupt if cancelled else kind):
             run_coroutine(fail())
-        return 1
-
-    assert call(caught) == 1
-
-
-@everywhere
-def test_a_cancelled_coroutine_is_an_interrupt(call):
-    async def cancelled():
-        raise asyncio.CancelledError
-
-    def caught():
-        with pytest.raises(KeyboardInterrupt):
-            run_coroutine(cancelled())
         return 1
 
     assert call(caught) == 1

@@ -1,7 +1,5 @@
 """The file of a run's ledger: starts, their attempts, and what must never be overwritten."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

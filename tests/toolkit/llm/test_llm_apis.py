@@ -1,21 +1,24 @@
 """Rules of single APIs that a request must follow and a reply can break, as their documents, SDKs
 and issue threads state them: the fake server applies each rule as the server does."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
+import math
 
+import llm_clients
 import pytest
 from llm_clients import client, using
 from support.llm_server import Fail, Raw, Say, messages_body
+from support.needs import needs
 
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import errors
-from soundingline.toolkit.llm.anthropic import AnthropicMessages, gather
-from soundingline.toolkit.llm.errors import BadReply, ContextOverflow, ServerFailed, ServerGone
+from soundingline.toolkit.llm.anthropic import AnthropicMessages, gather, strict_schema
+from soundingline.toolkit.llm.local_servers import LlamaCppServer
 from soundingline.toolkit.llm.messages import (
     SamplingParams,
+    Token,
     ToolCall,
     Turn,
     Usage,
@@ -24,25 +27,16 @@ from soundingline.toolkit.llm.messages import (
 )
 from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
 from soundingline.toolkit.llm.openai_responses import OpenAIResponses
+from soundingline.toolkit.llm.server import serving
 
-SEARCH = {
-    "name": "search",
-    "description": "Ranks documents.",
-    "parameters": {
-        "type": "object",
-        "properties": {"query": {"type": "string"}},
-        "required": ["query"],
-        "additionalProperties": False,
-    },
-}
 CALL = ("c1", "search", '{"query": "x"}')
+WHO = user("Who?")
 
 
-def ask(peer, adapter, messages, **arguments):
-    settings = SamplingParams(**arguments.pop("settings", {}))
+def ask(peer, adapter, *messages, settings=None, tools=None, **arguments):
     model = client(peer, adapter, attempts=2, **arguments)
-    tools = [] if model.continues_text else [SEARCH]
-    return using(model, lambda it: it.respond(messages, tools, settings))
+    given = SamplingParams(**settings) if settings else None
+    return llm_clients.ask(model, messages or [WHO], tools, given)
 
 
 # The Responses API: each reasoning item must be followed by the item that it led to.
@@ -50,34 +44,25 @@ def ask(peer, adapter, messages, **arguments):
 
 def paired(request):
     """OpenAI's rule, with its words."""
-    items = [*request.body["input"], {}]
-    for item, following in itertools.pairwise(items):
+    for item, following in itertools.pairwise([*request.body["input"], {}]):
         follows = following.get("type") in ("reasoning", "message", "function_call")
         if item.get("type") == "reasoning" and not follows:
-            name = item["id"]
-            said = f"Item '{name}' of type 'reasoning' was provided without its required following"
-            return Fail(400, f"{said} item.", "invalid_request_error")
+            said = f"Item '{item['id']}' of type 'reasoning' was provided without its required"
+            return Fail(400, f"{said} following item.", "invalid_request_error")
     return Say(text="done")
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        Say(reasoning="Hm."),
-        Say(reasoning="Hm.", text="Ada."),
-        Say(reasoning="Hm.", calls=[CALL]),
-        Say(reasoning="Hm.", text="I look.", calls=[CALL]),
-    ],
-)
-def test_a_turn_is_replayed_without_reasoning_that_nothing_follows(peer, said):
-    peer.script.append(said)
-    turn = ask(peer, OpenAIResponses, [user("Who?")])
+@pytest.mark.parametrize("text", ["", "Ada."])
+@pytest.mark.parametrize("calls", [[], [CALL]])
+def test_a_turn_is_replayed_without_reasoning_that_nothing_follows(peer, text, calls):
+    peer.script.append(Say(reasoning="Hm.", text=text, calls=calls))
+    turn = ask(peer, OpenAIResponses)
     results = [tool_result(call.id, "page") for call in turn.tool_calls]
     peer.default = paired
-    messages = [user("Who?"), turn.message(), *results, user("Please answer.")]
-    assert ask(peer, OpenAIResponses, messages).text == "done"
+    messages = [WHO, turn.message(), *results, user("Please answer.")]
+    assert ask(peer, OpenAIResponses, *messages).text == "done"
     kinds = [item.get("type") for item in peer.requests[-1].body["input"]]
-    assert kinds.count("reasoning") == bool(said.text or said.calls)
+    assert kinds.count("reasoning") == bool(text or calls)
     # The record keeps what the model thought.
     assert turn.message()["reasoning"] == "Hm."
 
@@ -86,12 +71,10 @@ def test_reasoning_behind_the_last_item_of_a_turn_is_not_replayed(peer):
     thought = {"type": "reasoning", "id": "rs_1", "summary": []}
     call = {"type": "function_call", "call_id": "c1", "name": "search", "arguments": "{}"}
     items = [thought, thought, call, {**thought, "id": "rs_2"}]
-    turn = Turn(
-        tool_calls=(ToolCall("c1", "search", "{}"),),
-        provider={"api": "openai_responses", "items": items},
-    )
+    provider = {"api": "openai_responses", "items": items}
+    turn = Turn(tool_calls=(ToolCall("c1", "search", "{}"),), provider=provider)
     peer.default = paired
-    ask(peer, OpenAIResponses, [user("Who?"), turn.message(), tool_result("c1", "page")])
+    ask(peer, OpenAIResponses, WHO, turn.message(), tool_result("c1", "page"))
     sent = peer.requests[-1].body["input"]
     assert [item.get("id") for item in sent if item.get("type") == "reasoning"] == ["rs_1", "rs_1"]
 
@@ -108,103 +91,83 @@ def free_while_thinking(request):
     return Say(calls=[CALL])
 
 
-@pytest.mark.parametrize("choice", ["required", "search"])
+ADAPTIVE = {"type": "adaptive", "display": "summarized"}
+
+
 @pytest.mark.parametrize(
-    "thinking", [{"type": "adaptive", "display": "summarized"}, {"type": "enabled", "budget": 2000}]
+    ("choice", "thinking", "sent"),
+    [
+        ("required", ADAPTIVE, {"type": "auto", "disable_parallel_tool_use": True}),
+        ("search", ADAPTIVE, {"type": "auto", "disable_parallel_tool_use": True}),
+        (
+            "search",
+            {"type": "enabled", "budget": 2000},
+            {"type": "auto", "disable_parallel_tool_use": True},
+        ),
+        ("none", ADAPTIVE, {"type": "none"}),
+        ("search", None, {"type": "tool", "name": "search", "disable_parallel_tool_use": True}),
+        (
+            "search",
+            {"type": "disabled"},
+            {"type": "tool", "name": "search", "disable_parallel_tool_use": True},
+        ),
+    ],
 )
 @pytest.mark.parametrize("place", ["client", "extra"])
-def test_claude_chooses_freely_where_it_thinks(peer, choice, thinking, place):
+def test_a_call_is_forced_only_if_claude_does_not_think(peer, choice, thinking, sent, place):
     peer.default = free_while_thinking
-    settings = {"tool_choice": choice}
-    if place == "extra":
-        turn = ask(
-            peer,
-            AnthropicMessages,
-            [user("Who?")],
-            settings={**settings, "extra": {"thinking": thinking}},
-        )
-    else:
-        turn = ask(peer, AnthropicMessages, [user("Who?")], settings=settings, thinking=thinking)
-    assert turn.tool_calls
+    extra = {"extra": {"thinking": thinking}} if place == "extra" and thinking else {}
+    own = {} if extra else {"thinking": thinking}
+    ask(peer, AnthropicMessages, settings={"tool_choice": choice, **extra}, **own)
     body = peer.requests[-1].body
-    assert body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
-    assert body["thinking"] == thinking
-
-
-@pytest.mark.parametrize("thinking", [None, {"type": "disabled"}])
-def test_claude_is_forced_where_it_does_not_think(peer, thinking):
-    peer.default = free_while_thinking
-    settings = {"tool_choice": "search"}
-    ask(peer, AnthropicMessages, [user("Who?")], settings=settings, thinking=thinking)
-    assert peer.requests[-1].body["tool_choice"]["name"] == "search"
-
-
-def test_tools_stay_closed_where_claude_thinks(peer):
-    settings = {"tool_choice": "none"}
-    ask(peer, AnthropicMessages, [user("Who?")], settings=settings, thinking={"type": "adaptive"})
-    assert peer.requests[-1].body["tool_choice"] == {"type": "none"}
+    assert body["tool_choice"] == sent and body.get("thinking") == thinking
 
 
 @pytest.mark.parametrize(
     ("choice", "sent"),
     [("required", "auto"), ("search", "auto"), ("auto", "auto"), ("none", "none")],
 )
-def test_a_server_that_takes_no_forced_call_is_sent_none(peer, choice, sent):
-    ask(
-        peer,
-        OpenAIChat,
-        [user("Who?")],
-        settings={"tool_choice": choice},
-        forced_calls=False,
-    )
+def test_a_server_that_accepts_no_forced_call_is_sent_none(peer, choice, sent):
+    ask(peer, OpenAIChat, settings={"tool_choice": choice}, forced_calls=False)
     assert peer.requests[-1].body["tool_choice"] == sent
 
 
-# Replies with status 200 that are not whole. vLLM's finish reasons are stop, length, abort, error
+# Replies with status 200 that are incomplete. vLLM's finish reasons are stop, length, abort, error
 # and repetition; its Responses API has the status `cancelled` for abort.
 
 
-BROKEN = [
-    (OpenAIChat, "abort", errors.ServerFailed),
-    (OpenAIChat, "error", errors.ServerFailed),
-    (OpenAIChat, "insufficient_system_resource", errors.ServerFailed),
-    (OpenAIChat, "repetition", errors.Truncated),
-    (OpenAICompletions, "abort", errors.ServerFailed),
-    (OpenAICompletions, "error", errors.ServerFailed),
-    (OpenAIResponses, "cancelled", errors.ServerFailed),
-    (OpenAIResponses, "incomplete:steered", errors.Truncated),
-    (OpenAIResponses, "incomplete", errors.Truncated),
-    (OpenAIResponses, "incomplete:content_filter", errors.Refused),
-    (AnthropicMessages, "abort", errors.ServerFailed),
-    (AnthropicMessages, "error", errors.ServerFailed),
-]
-
-
-@pytest.mark.parametrize(("adapter", "word", "kind"), BROKEN)
-def test_half_a_reply_is_an_error_that_keeps_what_came(peer, adapter, word, kind):
+@pytest.mark.parametrize(
+    ("adapter", "word", "kind"),
+    [
+        (OpenAIChat, "abort", errors.ServerFailed),
+        (OpenAIChat, "error", errors.ServerFailed),
+        (OpenAIChat, "insufficient_system_resource", errors.ServerFailed),
+        (OpenAIChat, "repetition", errors.Truncated),
+        (OpenAICompletions, "abort", errors.ServerFailed),
+        (OpenAICompletions, "error", errors.ServerFailed),
+        (OpenAIResponses, "cancelled", errors.ServerFailed),
+        (OpenAIResponses, "incomplete:steered", errors.Truncated),
+        (OpenAIResponses, "incomplete", errors.Truncated),
+        (OpenAIResponses, "incomplete:content_filter", errors.Refused),
+        (AnthropicMessages, "abort", errors.ServerFailed),
+        (AnthropicMessages, "error", errors.ServerFailed),
+        (AnthropicMessages, "overflow", errors.ContextOverflow),
+    ],
+)
+def test_an_incomplete_reply_is_an_error_that_holds_what_came(peer, adapter, word, kind):
     peer.default = Say(text="Ada Lov", calls=[CALL], finish=word)
     with pytest.raises(errors.ModelError) as raised:
-        ask(peer, adapter, [user("Who?")])
+        ask(peer, adapter)
     assert type(raised.value) is kind
-    assert raised.value.turn is not None
     assert (raised.value.turn.text, raised.value.turn.usage.output) == ("Ada Lov", 20)
     # Only what may pass is sent again.
     assert len(peer.requests) == (2 if kind.retryable else 1)
 
 
-@pytest.mark.parametrize(
-    ("adapter", "word"),
-    [(OpenAIChat, "abort"), (OpenAIResponses, "cancelled"), (AnthropicMessages, "abort")],
-)
-def test_a_reply_that_the_server_gave_up_is_asked_for_again(peer, adapter, word):
-    peer.script.extend([Say(text="Ada Lov", finish=word), Say(text="Ada Lovelace.")])
-    turn = ask(peer, adapter, [user("Who?")])
-    assert (turn.text, turn.attempts) == ("Ada Lovelace.", 2)
-
-
-# Anthropic's streams: what ends early, what fails within, and blocks that only go back.
+# Anthropic's streams and blocks. Streams that end early or fail are in `test_paid_attempts.py`.
 
 ANSWER = messages_body(Say(text="Ada Lovelace.", reasoning="Hm."), "m")
+START, REST = ANSWER.split("event: content_block_start", 1)
 
 
 def stream(text):
@@ -215,58 +178,20 @@ def event(**fields):
     return f"event: {fields['type']}\ndata: {json.dumps(fields)}\n\n"
 
 
-def wrong(peer, text, kind):
-    peer.requests.clear()
-    peer.default = stream(text)
-    with pytest.raises(kind):
-        ask(peer, AnthropicMessages, [user("Who?")])
-    assert len(peer.requests) == (2 if kind.retryable else 1)
-
-
-def test_a_stream_that_ends_cleanly_but_early_is_tried_again(peer):
-    events = ANSWER.split("event: message_delta")[0]
-    peer.script.append(stream(events))
-    assert ask(peer, AnthropicMessages, [user("Who?")]).attempts == 2
-    wrong(peer, events, ServerGone)
-
-
-def test_an_error_within_a_stream_is_the_servers(peer):
-    start = ANSWER.split("event: content_block_start")[0]
-    error = {"type": "overloaded_error", "message": "Overloaded"}
-    wrong(peer, start + event(type="error", error=error), ServerFailed)
-
-
-def test_a_full_window_is_an_overflow_with_what_was_said(peer):
-    wrong(peer, messages_body(Say(text="Ada", finish="overflow"), "m"), ContextOverflow)
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        event(type="content_block_delta", index=3, delta={"type": "text_delta", "text": "x"}),
-        "event: message_start\ndata: {not json\n\n",
-    ],
-)
-def test_events_that_do_not_fit_are_a_bad_reply(peer, events):
-    wrong(peer, events, BadReply)
-
-
-def test_pings_and_unknown_events_are_passed_over(peer):
-    start, rest = ANSWER.split("event: content_block_start", 1)
+def test_pings_and_unknown_events_are_ignored(peer):
     new = event(type="ping") + event(type="something_new", index=9)
-    peer.script.append(stream(f"{start}{new}event: content_block_start{rest}"))
-    assert ask(peer, AnthropicMessages, [user("Who?")]).text == "Ada Lovelace."
+    peer.script.append(stream(f"{START}{new}event: content_block_start{REST}"))
+    assert ask(peer, AnthropicMessages).text == "Ada Lovelace."
 
 
-def test_redacted_thinking_is_no_text_and_goes_back_untouched(peer):
-    start, rest = ANSWER.split("event: content_block_start", 1)
+def test_redacted_thinking_is_no_text_and_is_sent_back_unchanged(peer):
     secret = {"type": "redacted_thinking", "data": "opaque=="}
     block = event(type="content_block_start", index=0, content_block=secret)
-    rest = rest.replace('"index": 1', '"index": 2').replace('"index": 0', '"index": 1')
-    peer.script.append(stream(f"{start}{block}event: content_block_start{rest}"))
-    turn = ask(peer, AnthropicMessages, [user("Who?")])
+    rest = REST.replace('"index": 1', '"index": 2').replace('"index": 0', '"index": 1')
+    peer.script.append(stream(f"{START}{block}event: content_block_start{rest}"))
+    turn = ask(peer, AnthropicMessages)
     assert (turn.text, turn.reasoning) == ("Ada Lovelace.", "Hm.")
-    ask(peer, AnthropicMessages, [user("Who?"), turn.message(), user("Sure?")])
+    ask(peer, AnthropicMessages, WHO, turn.message(), user("Sure?"))
     assert peer.requests[-1].body["messages"][1]["content"] == [
         secret,
         {"type": "thinking", "thinking": "Hm.", "signature": "signed=="},
@@ -275,17 +200,15 @@ def test_redacted_thinking_is_no_text_and_goes_back_untouched(peer):
 
 
 def test_all_results_of_a_turn_and_what_follows_come_in_one_message(peer):
-    calls = [("a", "search", "{}"), ("b", "search", "{}")]
-    peer.script.append(Say(calls=calls))
-    turn = ask(peer, AnthropicMessages, [user("Who?")])
+    peer.script.append(Say(calls=[("a", "search", "{}"), ("b", "search", "{}")]))
+    turn = ask(peer, AnthropicMessages)
     results = [tool_result("a", "one"), tool_result("b", ""), user("Time is nearly gone.")]
-    ask(peer, AnthropicMessages, [user("Who?"), turn.message(), *results])
+    ask(peer, AnthropicMessages, WHO, turn.message(), *results)
     sent = peer.requests[-1].body["messages"]
     assert [message["role"] for message in sent] == ["user", "assistant", "user"]
     assert [block["type"] for block in sent[2]["content"]] == ["tool_result", "tool_result", "text"]
     assert sent[2]["content"][2]["cache_control"] == {"type": "ephemeral"}
-    marks = json.dumps(sent).count("cache_control")
-    assert marks == 1
+    assert json.dumps(sent).count("cache_control") == 1
 
 
 def test_input_counts_what_was_read_from_and_written_to_the_cache(peer):
@@ -293,12 +216,11 @@ def test_input_counts_what_was_read_from_and_written_to_the_cache(peer):
     usage = json.dumps({"input_tokens": 20, **counts, "output_tokens": 1})
     begin, end = ANSWER.split('"usage": ', 1)
     peer.script.append(stream(f'{begin}"usage": {usage}{end[end.index("}") + 1 :]}'))
-    assert ask(peer, AnthropicMessages, [user("Who?")]).usage == Usage(
-        input=100, cached=50, cache_write=30, reasoning=5, output=20
-    )
+    expected = Usage(input=100, cached=50, cache_write=30, reasoning=5, output=20)
+    assert ask(peer, AnthropicMessages).usage == expected
 
 
-def test_gathering_joins_the_parts_of_a_block():
+def test_the_parts_of_a_block_are_joined():
     async def events():
         yield {"type": "message_start", "message": {"model": "m"}}
         yield {"type": "content_block_start", "content_block": {"type": "tool_use", "input": {}}}
@@ -310,3 +232,245 @@ def test_gathering_joins_the_parts_of_a_block():
     asyncio.run(gather(events(), reply))
     assert reply["content"] == [{"type": "tool_use", "input": '{"a": 1'}]
     assert "stop_reason" not in reply
+
+
+def test_a_schema_for_strict_tools_of_anthropic_has_no_bounds_and_no_lists_of_types():
+    strict = strict_schema(llm_clients.SEARCH["parameters"])
+    bounds = {"type": "integer", "description": "minimum: 1, maximum: 1000"}
+    offset = {"anyOf": [bounds, {"type": "null"}], "description": "First rank."}
+    query = {"type": "string", "description": "What to look for."}
+    rest = {"type": "object", "required": ["query", "offset"], "additionalProperties": False}
+    assert strict == {**rest, "properties": {"query": query, "offset": offset}}
+
+
+# Chat completions: where reasoning is, and calls that a model writes as text.
+
+
+def chat_reply(message, **more):
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
+    return Raw(json.dumps({"model": "m", "choices": [choice], **more}))
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "reasoning"),
+    [
+        ({"content": "Ada.", "reasoning": "Hm."}, "Ada.", "Hm."),
+        ({"content": "Ada.", "reasoning_content": "Hm."}, "Ada.", "Hm."),
+        ({"content": "<think>\nHm.\n</think>\n\nAda."}, "Ada.", "\nHm.\n"),
+        ({"content": "Hm.</think>Ada."}, "Ada.", "Hm."),
+        ({"content": "<think>Hm."}, "", "Hm."),
+        ({"content": "<think>Hm.</think>\nAda.\n"}, "Ada.\n", "Hm."),
+        ({"content": "2 < 3 and <b>bold</b>"}, "2 < 3 and <b>bold</b>", ""),
+        ({"content": None, "reasoning": None}, "", ""),
+    ],
+)
+def test_reasoning_is_read_and_sent_back_as_it_came_or_not_at_all(peer, message, text, reasoning):
+    peer.script.append(chat_reply(message))
+    turn = ask(peer, OpenAIChat)
+    assert (turn.text, turn.reasoning) == (text, reasoning)
+    if text == "Ada.":
+        ask(peer, OpenAIChat, WHO, turn.message(), user("Sure?"))
+        assert peer.requests[-1].body["messages"][1] == {"role": "assistant", **message}
+        ask(peer, OpenAIChat, WHO, turn.message(), user("Sure?"), replay_reasoning=False)
+        assert peer.requests[-1].body["messages"][1] == {"role": "assistant", "content": "Ada."}
+
+
+def test_cached_tokens_of_deepseek_are_read(peer):
+    counts = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_cache_hit_tokens": 4}
+    peer.script.append(chat_reply({"content": "x"}, usage=counts))
+    assert ask(peer, OpenAIChat).usage == Usage(input=9, cached=4, output=3)
+
+
+def test_absent_call_ids_become_numbers_that_go_on_through_the_transcript(peer):
+    function = {"name": "search", "arguments": {"query": "x"}}
+    peer.script.append(
+        chat_reply(
+            {"content": None, "tool_calls": [{"type": "function", "function": function}] * 2}
+        )
+    )
+    earlier = Turn(tool_calls=(ToolCall("call_1", "s", "{}"),)).message()
+    turn = ask(peer, OpenAIChat, WHO, earlier)
+    assert [call.id for call in turn.tool_calls] == ["call_2", "call_3"]
+    assert [call.parsed() for call in turn.tool_calls] == [{"query": "x"}] * 2
+
+
+def test_the_output_limit_has_the_name_that_the_server_knows(peer):
+    for arguments in ({}, {"output_limit": "max_tokens"}):
+        ask(peer, OpenAIChat, settings={"max_output_tokens": 5}, **arguments)
+    new, old = (request.body for request in peer.requests)
+    assert new["max_completion_tokens"] == 5 and "max_tokens" not in new
+    assert old["max_tokens"] == 5 and "max_completion_tokens" not in old
+
+
+ARGUMENTS = {"reason": "to find it", "query": 'a mill {of "Brel"}'}
+WRITTEN = json.dumps({"name": "search", "arguments": ARGUMENTS})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WRITTEN,
+        f"\n {WRITTEN}\n",
+        f"```json\n{WRITTEN}\n```",
+        f"<tool_call>\n{WRITTEN}\n</tool_call>",
+        f"<|python_tag|>{WRITTEN}",
+        f"{WRITTEN}. This function searches the collection for the mill. This function searches",
+        WRITTEN[:-1],  # as Qwen2.5-Coder-0.5B-Instruct ended some
+        f"{WRITTEN[:-1]}\n",
+        json.dumps({"name": "search", "parameters": ARGUMENTS}),
+        json.dumps({"type": "function", "name": "search", "arguments": ARGUMENTS}, indent=2),
+    ],
+)
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_a_reply_that_begins_with_a_call_is_that_call(peer, text, finish):
+    peer.script.append(Say(text, finish=finish))
+    turn = ask(peer, OpenAIChat, text_calls=True)
+    (call,) = turn.tool_calls
+    assert (call.name, call.parsed(), call.id) == ("search", ARGUMENTS, "call_1")
+    assert (turn.text, turn.finish_reason) == ("", "tool_calls")
+    # What it wrote stays on record, and goes back as a call, which the template writes as one.
+    assert turn.message()["provider"]["text"] == text
+    ask(peer, OpenAIChat, WHO, turn.message(), tool_result("call_1", "page"), text_calls=True)
+    sent = peer.requests[-1].body["messages"][1]
+    assert sent["content"] is None and set(sent) == {"role", "content", "tool_calls"}
+    assert json.loads(sent["tool_calls"][0]["function"]["arguments"]) == ARGUMENTS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Torvald Brekke built the mill.",
+        f"I call the tool: {WRITTEN}",
+        WRITTEN[:-2],
+        WRITTEN[:-1] + ", and so on",
+        '{"name": "Torvald Brekke"}',
+        '{"name": "Torvald Brekke"',
+        '{"name": "Torvald Brekke", "arguments": "none"}',
+        '{"arguments": {}}',
+        "[1, 2]",
+        '{"a":' * 5000,
+    ],
+)
+def test_anything_else_is_text(peer, text):
+    peer.script.append(Say(text))
+    turn = ask(peer, OpenAIChat, text_calls=True)
+    assert (turn.text, turn.tool_calls, turn.provider) == (text, (), {})
+
+
+def test_a_call_as_text_is_text_without_the_option_and_an_error_if_it_was_cut(peer):
+    peer.script.extend([Say(WRITTEN), Say(WRITTEN[:-3], finish="length")])
+    assert ask(peer, OpenAIChat).text == WRITTEN
+    with pytest.raises(errors.Truncated):
+        ask(peer, OpenAIChat, text_calls=True)
+
+
+def test_log_probabilities_of_chat_completions_come_with_the_tokens_if_they_are_requested(peer):
+    shares = {"Yes": 0.5, " yes": 0.25, "no": 0.125}
+    peer.default = Say(text="Yes", finish="length", top=[shares])
+    turn = ask(peer, OpenAIChat, tools=(), settings={"logprobs": 3, "max_output_tokens": 1})
+    body = peer.requests[-1].body
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 3)
+    (token,) = turn.tokens
+    assert (token.text, math.exp(token.logprob)) == ("Yes", pytest.approx(0.5))
+    assert {text: math.exp(value) for text, value in token.top.items()} == pytest.approx(shares)
+    assert turn.finish_reason == "length"  # complete: the token is what was requested
+    peer.default = Say(text="Yes")
+    assert ask(peer, OpenAIChat).tokens == () and "logprobs" not in peer.requests[-1].body
+
+
+# Text completions, as vLLM sends them.
+
+LOGPROBS = {
+    "text_offset": [0, 4],
+    "tokens": [" the", " sea"],
+    "token_logprobs": [-0.25, -1.5],
+    "top_logprobs": [{" the": -0.25, " a": -1.75}, {" sky": -0.5, " sea": -1.5}],
+}
+LLAMA = {
+    "token": " the",
+    "logprob": -0.25,
+    "top_logprobs": [{"token": " the", "logprob": -0.25}, {"token": " a", "logprob": -2}],
+}
+
+
+def completion(text="sea", finish="stop", logprobs=None, **usage):
+    choice = {"index": 0, "text": text, "finish_reason": finish, "logprobs": logprobs}
+    counts = {"prompt_tokens": 30, "completion_tokens": 2, **usage}
+    return Raw(json.dumps({"model": "m-served", "choices": [choice], "usage": counts}))
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "tokens"),
+    [
+        (
+            LOGPROBS,
+            [
+                Token(" the", -0.25, {" the": -0.25, " a": -1.75}),
+                Token(" sea", -1.5, {" sky": -0.5, " sea": -1.5}),
+            ],
+        ),
+        ({**LOGPROBS, "top_logprobs": None}, [Token(" the", -0.25, {}), Token(" sea", -1.5, {})]),
+        ({"content": [LLAMA]}, [Token(" the", -0.25, {" the": -0.25, " a": -2.0})]),
+        (None, []),
+        ({}, []),
+        ({"tokens": [], "token_logprobs": [], "top_logprobs": None}, []),
+    ],
+    ids=["vLLM", "no alternatives", "llama.cpp", "null", "empty", "empty lists"],
+)
+def test_a_text_completion_comes_with_its_tokens(peer, logprobs, tokens):
+    cached = {"prompt_tokens_details": {"cached_tokens": 16}}
+    peer.default = completion(" the sea", "length", logprobs, **cached)
+    turn = ask(peer, OpenAICompletions, settings={"logprobs": 2})
+    assert (turn.text, turn.finish_reason, turn.attempts) == (" the sea", "length", 1)
+    assert turn.usage == Usage(input=30, cached=16, output=2)
+    assert turn.tokens == tokens
+    for number in (1, 9):
+        limited = ask(peer, OpenAICompletions, kept_tokens=number)
+        assert limited.tokens == tokens[-number:] and limited.text == " the sea"
+
+
+def test_the_request_of_a_text_completion_is_the_prompt_and_the_settings(peer):
+    ask(peer, OpenAICompletions, user("caf\ud83d"))
+    assert peer.requests[-1].body == {"model": "m", "prompt": "caf�"}
+    settings = {"temperature": 0.0, "seed": 3, "logprobs": 20, "max_output_tokens": 9}
+    ask(
+        peer, OpenAICompletions, user("q\n<think>"), settings={**settings, "extra": {"stop": ["x"]}}
+    )
+    sent = {"temperature": 0.0, "seed": 3, "logprobs": 20, "max_tokens": 9, "stop": ["x"]}
+    assert peer.requests[-1].body == {"model": "m", "prompt": "q\n<think>", **sent}
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools"), [([], ()), ([user("a"), user("b")], ()), ([user("a")], [{"name": "x"}])]
+)
+def test_a_conversation_is_no_text_completion(peer, messages, tools):
+    with pytest.raises(InputError, match="one message, which is the prompt, and no tools"):
+        using(client(peer, OpenAICompletions), lambda it: it.respond(messages, tools))
+    assert peer.requests == []
+
+
+@needs(("xllamacpp", "gguf"), "llamacpp")
+def test_a_real_engine_returns_log_probabilities(tmp_path):
+    from support.tool_caller import save_gguf
+
+    weights = save_gguf(tmp_path / "tiny.gguf", ["fw0000001"])
+    local = LlamaCppServer(gguf=str(weights), threads=1)
+    log = tmp_path / "server.log"
+    with serving(lambda port: local.command("tiny", port), log=log, start_seconds=120) as url:
+
+        def greedy(adapter, tokens):
+            settings = SamplingParams(temperature=0.0, logprobs=5, max_output_tokens=tokens)
+            model = adapter(model="tiny", base_url=f"{url}/v1")
+            return llm_clients.ask(model, [user("The mill of")], (), settings)
+
+        text, chat = greedy(OpenAICompletions, 4), greedy(OpenAIChat, 1)
+    assert "".join(token.text for token in text.tokens) == text.text
+    assert (text.finish_reason, text.usage.output, len(text.tokens)) == ("length", 4, 4)
+    assert len(chat.tokens) == 1
+    for token in (*text.tokens, *chat.tokens):
+        # Greedy: what was written is the likeliest.
+        assert token.logprob == max(token.top.values())
+        assert len(token.top) == 5
+        assert math.fsum(map(math.exp, token.top.values())) <= 1 + 1e-5
+    assert all(token.logprob == token.top[token.text] for token in text.tokens)

@@ -1,7 +1,5 @@
 """The options of `llm`: each makes a model without key, network or weights."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -21,7 +19,7 @@ from soundingline.experiments.config import Settings
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.messages import SamplingParams, Turn, user
-from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
 from soundingline.toolkit.llm.prices import Price
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "llm"
@@ -60,26 +58,21 @@ def no_keys(monkeypatch):
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_an_option_makes_a_model_whose_request_is_json(option):
-    model = instantiate(composed(option))
-    assert isinstance(model, LanguageModel)
-    assert isinstance(model.price, Price) and isinstance(model.settings, SamplingParams)
-    tool = {"name": "t", "description": "", "parameters": {"type": "object", "properties": {}}}
-    # A text completion takes no tools.
-    tools = [] if isinstance(model, OpenAICompletions) else [tool]
-    body = model._body([user("?")], tools, model.settings)
-    assert json.loads(json.dumps(body)) == body
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_every_setting_can_be_overridden(option):
-    config = composed(option)
-    # The others are the matter of the agent and of the stage that asks.
-    fields = set(SamplingParams.__dataclass_fields__) - {"tool_choice", "logprobs"}
-    assert fields <= set(config.settings)
-    changed = composed(option, **{"settings.temperature": 0.5, "concurrency": 3})
-    model = instantiate(changed)
+def test_an_option_makes_a_model_whose_request_is_json_and_whose_settings_can_be_set(option):
+    config = composed(option, **{"settings.temperature": 0.5, "concurrency": 3})
+    # The others are set by the agent and by the stage that asks.
+    assert set(SamplingParams.__dataclass_fields__) - set(config.settings) == {
+        *("tool_choice", "logprobs")
+    }
+    model = instantiate(config)
     assert model.settings.temperature == 0.5 and model.concurrency == 3
+    assert isinstance(model, LanguageModel) and isinstance(model.price, Price)
+    assert model.price.known == (option in BILLED)
+    tool = {"name": "t", "description": "", "parameters": {"type": "object", "properties": {}}}
+    body = model._body([user("?")], [] if model.continues_text else [tool], model.settings)
+    assert json.loads(json.dumps(body)) == body
+    assert config.key_env is None or re.fullmatch(r"[A-Z]+_API_KEY", config.key_env)
+    assert "sk-" not in (CONF / f"{option}.yaml").read_text()
 
 
 @pytest.mark.parametrize("option", BILLED)
@@ -89,22 +82,10 @@ def test_a_billed_model_has_a_dated_price_with_its_source(option):
     assert date(2026, 1, 1) <= date.fromisoformat(price.dated)
 
 
-@pytest.mark.parametrize("option", sorted(set(OPTIONS) - set(BILLED)))
-def test_an_unknown_price_is_unknown(option):
-    assert not instantiate(composed(option)).price.known
-
-
 def test_prices_that_a_paper_printed_are_the_paper_s():
     # arXiv 2605.10848 prints input, output and cache read of gpt-5.5.
     price = instantiate(composed("gpt-5.5")).price
     assert (price.input, price.output, price.cached_input) == (5.0, 30.0, 0.5)
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_no_key_is_in_the_configuration(option):
-    config = composed(option)
-    assert config.key_env is None or re.fullmatch(r"[A-Z]+_API_KEY", config.key_env)
-    assert "sk-" not in (CONF / f"{option}.yaml").read_text()
 
 
 @pytest.mark.parametrize(

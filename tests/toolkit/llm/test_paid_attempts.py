@@ -4,11 +4,10 @@ nothing is done between the last byte of a reply and the file that stores it.
 A reply costs a dollar: its usage has one token of output.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random
+import re
 import sqlite3
 import subprocess
 import sys
@@ -17,13 +16,18 @@ import time
 from pathlib import Path
 
 import pytest
-from llm_clients import Waits, client, using
+from llm_clients import ADAPTERS, client, using
 from support.llm_server import Cut, Fail, Raw, Say, messages_body
 from support.needs import cases
 
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
-from soundingline.toolkit.llm.client import LanguageModel
-from soundingline.toolkit.llm.errors import ModelError, OutOfMoney
+from soundingline.toolkit.llm.errors import (
+    BadReply,
+    ModelError,
+    OutOfMoney,
+    ServerFailed,
+    ServerGone,
+)
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
 from soundingline.toolkit.llm.messages import Turn, Usage, user
 from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
@@ -59,66 +63,68 @@ OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": 
 TEXTLESS = {"type": "content_block_start", "index": 0, "content_block": {"type": "text"}}
 MISPLACED = {"type": "content_block_delta", "index": 3, "delta": {"type": "text_delta"}}
 
-# Replies that cost a dollar, are of no use, and are tried again, by the client that gets them.
+# Replies that cost a dollar, are of no use, and are sent again, by the client that gets them.
+TEXTLESS_TOP = {"content": [{"token": "a", "top_logprobs": [{"token": "a", "logprob": ""}]}]}
+ABORTED = {"text": "ye", "finish_reason": "abort"}
+FAILED = {"code": "server_error", "message": "no"}
 USELESS = {
-    "chat, given up": (OpenAIChat, Say(text="ye", finish="abort", usage=COUNTS)),
-    "chat, failed": (OpenAIChat, Say(finish="error", usage=COUNTS)),
-    "chat, no choices": (OpenAIChat, raw(CHAT_USAGE, choices=[])),
-    "chat, no message": (OpenAIChat, raw(CHAT_USAGE, choices=[{}])),
+    "chat, given up": (OpenAIChat, Say(text="ye", finish="abort", usage=COUNTS), ServerFailed),
+    "chat, no choices": (OpenAIChat, raw(CHAT_USAGE, choices=[]), BadReply),
+    "chat, no message": (OpenAIChat, raw(CHAT_USAGE, choices=[{}]), BadReply),
     "chat, malformed calls": (
         OpenAIChat,
         raw(CHAT_USAGE, choices=[{"message": {"tool_calls": [{"function": None}]}}]),
+        BadReply,
     ),
     "chat, malformed log-probabilities": (
         OpenAIChat,
-        raw(
-            CHAT_USAGE,
-            choices=[
-                {
-                    "message": {"content": "yes"},
-                    "logprobs": {
-                        "content": [{"token": "a", "top_logprobs": [{"token": "a", "logprob": ""}]}]
-                    },
-                }
-            ],
-        ),
+        raw(CHAT_USAGE, choices=[{"message": {"content": "yes"}, "logprobs": TEXTLESS_TOP}]),
+        BadReply,
     ),
     "chat, cut JSON": (
         OpenAIChat,
         Raw(f'{{"usage": {json.dumps(CHAT_USAGE)}, "choices": [{{"mess'),
+        BadReply,
     ),
-    "chat, an error with a usage": (OpenAIChat, raw(CHAT_USAGE, error={"message": "no"})),
-    "completions, given up": (
-        OpenAICompletions,
-        raw(CHAT_USAGE, choices=[{"text": "ye", "finish_reason": "abort"}]),
+    "chat, an error with a usage": (OpenAIChat, raw(CHAT_USAGE, error={"message": "no"}), BadReply),
+    "completions, given up": (OpenAICompletions, raw(CHAT_USAGE, choices=[ABORTED]), ServerFailed),
+    "completions, no choices": (OpenAICompletions, raw(CHAT_USAGE, choices=[]), BadReply),
+    "responses, cancelled": (
+        OpenAIResponses,
+        Say(text="ye", finish="cancelled", usage=COUNTS),
+        ServerFailed,
     ),
-    "completions, no choices": (OpenAICompletions, raw(CHAT_USAGE, choices=[])),
-    "responses, cancelled": (OpenAIResponses, Say(text="ye", finish="cancelled", usage=COUNTS)),
     "responses, failed": (
         OpenAIResponses,
-        raw(RESPONSES_USAGE, status="failed", error={"code": "server_error", "message": "no"}),
+        raw(RESPONSES_USAGE, status="failed", error=FAILED),
+        ServerFailed,
     ),
-    "responses, malformed output": (OpenAIResponses, raw(RESPONSES_USAGE, output=[None])),
+    "responses, malformed output": (OpenAIResponses, raw(RESPONSES_USAGE, output=[None]), BadReply),
     "messages, a cut connection": (
         AnthropicMessages,
         Cut(Say(text="never whole " * 200, usage=COUNTS)),
+        ServerGone,
     ),
-    "messages, an early end": (AnthropicMessages, stream(OPENED)),
+    "messages, an early end": (AnthropicMessages, stream(OPENED), ServerGone),
     "messages, an error within": (
         AnthropicMessages,
         stream(f"{OPENED}{event(OVERLOADED)}"),
+        ServerFailed,
     ),
     "messages, a misplaced event": (
         AnthropicMessages,
         stream(f"{OPENED}{event(MISPLACED)}"),
+        BadReply,
     ),
     "messages, a malformed event": (
         AnthropicMessages,
         stream(f"{OPENED}event: content_block_delta\ndata: {{not json\n\n"),
+        BadReply,
     ),
     "messages, a block without its text": (
         AnthropicMessages,
         stream(f"{OPENED}{event(TEXTLESS)}event: message_delta{CLOSING}"),
+        BadReply,
     ),
 }
 
@@ -130,26 +136,35 @@ def whole(adapter):
     return Say(text="yes", usage=COUNTS)
 
 
-def ask(peer, adapter, ledger, price=DOLLAR, **arguments):
+def ask(peer, adapter, ledger, *, over=lambda model: model, store=None, **arguments):
+    """The reply; `over` lays somebody's own model over the client, `store` receives each reply."""
     model = client(peer, adapter, **arguments)
-    metered = MeteredModel(model, ledger, role="agent", qid="q", price=price)
+    account = {"role": "agent", "qid": "q", "price": DOLLAR}
+    metered = MeteredModel(over(model), ledger, **account, arrived=store)
     return using(model, lambda _: metered.respond([user("Who?")]))
 
 
-@pytest.mark.parametrize(("adapter", "step"), USELESS.values(), ids=USELESS.keys())
-def test_each_of_six_useless_replies_is_entered_and_a_cap_stops_the_second(peer, adapter, step):
+def counts(ledger):
+    total = ledger.total
+    return total.calls, total.retries, total.failed, total.dollars
+
+
+@pytest.mark.parametrize(("adapter", "step", "kind"), USELESS.values(), ids=USELESS.keys())
+def test_each_of_six_useless_replies_is_entered_and_a_cap_stops_the_second(
+    peer, adapter, step, kind
+):
     peer.default = step
     lines = []
     ledger = Ledger(record=lambda role, qid, account: lines.append(account))
-    with pytest.raises(ModelError):
+    with pytest.raises(kind):
         ask(peer, adapter, ledger)
     assert len(peer.requests) == len(lines) == 6
     assert [line.dollars for line in lines] == [1.0] * 6
     assert [line.calls for line in lines] == [1, 0, 0, 0, 0, 0]
     assert [line.retries for line in lines] == [0, 1, 1, 1, 1, 1]
     assert [line.failed for line in lines] == [0, 0, 0, 0, 0, 1]
+    assert counts(ledger) == (1, 5, 1, 6.0)
     total = ledger.total
-    assert (total.calls, total.retries, total.failed, total.dollars) == (1, 5, 1, 6.0)
     assert (total.output_tokens, total.unmetered, total.unpriced) == (6, 0, 0)
 
     peer.requests.clear()
@@ -157,8 +172,7 @@ def test_each_of_six_useless_replies_is_entered_and_a_cap_stops_the_second(peer,
     with pytest.raises(OutOfMoney, match=r"\$1\.0000 is spent"):
         ask(peer, adapter, capped)
     assert len(peer.requests) == 1
-    total = capped.total
-    assert (total.calls, total.retries, total.failed, total.dollars) == (1, 0, 1, 1.0)
+    assert counts(capped) == (1, 0, 1, 1.0)
 
 
 @pytest.mark.parametrize("adapter", [OpenAIChat, OpenAICompletions])
@@ -167,8 +181,7 @@ def test_a_reply_after_useless_ones_is_one_call_that_cost_them_all(peer, adapter
     ledger = Ledger(question_cap=2.5)
     turn = ask(peer, adapter, ledger)
     assert (turn.text, turn.attempts) == ("yes", 3)
-    total = ledger.total
-    assert (total.calls, total.retries, total.failed, total.dollars) == (1, 2, 0, 2.0)
+    assert counts(ledger) == (1, 2, 0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -220,14 +233,10 @@ def test_attempts_that_brought_no_reply_have_no_price_and_no_cap_stops_them(peer
     peer.default = whole(adapter)
     ledger = Ledger(cap=1.5)
     assert ask(peer, adapter, ledger).attempts == 3
-    total = ledger.total
-    assert (total.calls, total.retries, total.failed, total.unpriced) == (1, 2, 0, 0)
-    assert total.dollars == 1.0
+    assert counts(ledger) == (1, 2, 0, 1.0) and ledger.total.unpriced == 0
 
 
-def test_the_seconds_of_a_request_are_those_of_its_attempts_and_of_the_waits_between(
-    peer,
-):
+def test_the_seconds_of_a_request_are_those_of_its_attempts_and_of_the_waits_between(peer):
     peer.script.extend([raw(CHAT_USAGE, choices=[]), whole(OpenAIChat)])
     lines = []
     ledger = Ledger(record=lambda role, qid, account: lines.append(account))
@@ -244,70 +253,32 @@ def test_the_seconds_of_a_request_are_those_of_its_attempts_and_of_the_waits_bet
 class Layer:
     """Somebody's own layer on a client: it knows nothing of ledgers, and changes the reply."""
 
-    def __init__(self, model: LanguageModel) -> None:
-        self.name = model.name
-        self._model = model
+    def __init__(self, model):
+        self.name, self._model = model.name, model
 
-    def ready(self):
-        self._model.ready()
-
-    async def respond(
-        self,
-        messages,
-        tools=(),
-        settings=None,
-    ):
+    async def respond(self, messages, tools=(), settings=None):
         turn = await self._model.respond(messages, tools, settings)
         return Turn(text=turn.text.upper(), usage=turn.usage, attempts=turn.attempts)
 
-    async def close(self):
-        await self._model.close()
 
-
-def test_attempts_below_a_layer_of_somebody_elses_are_entered_and_its_own_reply_is_kept(
-    peer,
-):
+def test_attempts_below_a_layer_of_somebody_elses_are_entered_and_its_own_reply_is_stored(peer):
     peer.script.extend([raw(CHAT_USAGE, choices=[]), whole(OpenAIChat)])
-    ledger, kept = Ledger(), list[str]()
-
-    async def main():
-        layer = Layer(OpenAIChat(model="m", base_url=peer.openai_url, sleep=Waits()))
-        metered = MeteredModel(
-            layer,
-            ledger,
-            role="agent",
-            qid="q",
-            price=DOLLAR,
-            arrived=lambda turn: kept.append(turn.text),
-        )
-        try:
-            return await metered.respond([user("Who?")])
-        finally:
-            await layer.close()
-
-    assert asyncio.run(main()).text == "YES" and kept == ["YES"]
-    total = ledger.total
-    assert (total.calls, total.retries, total.failed, total.dollars) == (1, 1, 0, 2.0)
+    ledger, stored = Ledger(), []
+    assert ask(peer, OpenAIChat, ledger, over=Layer, store=stored.append).text == "YES"
+    assert [turn.text for turn in stored] == ["YES"]
+    assert counts(ledger) == (1, 1, 0, 2.0)
 
 
-def test_a_reply_that_cannot_be_kept_is_paid_for_all_the_same(peer):
+def test_a_reply_that_cannot_be_stored_is_paid_for_all_the_same(peer):
     peer.default = whole(OpenAIChat)
     ledger = Ledger()
 
     def full(turn):
         raise OSError(28, "No space left on device")
 
-    async def main():
-        model = OpenAIChat(model="m", base_url=peer.openai_url)
-        metered = MeteredModel(model, ledger, role="agent", qid="q", price=DOLLAR, arrived=full)
-        try:
-            await metered.respond([user("Who?")])
-        finally:
-            await model.close()
-
     with pytest.raises(OSError, match="No space left"):
-        asyncio.run(main())
-    assert (ledger.total.calls, ledger.total.dollars) == (1, 1.0)
+        ask(peer, OpenAIChat, ledger, store=full)
+    assert counts(ledger) == (1, 0, 0, 1.0)
     assert len(peer.requests) == 1
 
 
@@ -323,63 +294,55 @@ IMPOSSIBLE = {
     "infinite": "Infinity",
     "a list": "[7]",
 }
+DETAILS = {"cached_tokens": 3, "cache_write_tokens": 2}
+USAGES = {
+    OpenAIChat: {
+        "prompt_tokens": 11,
+        "completion_tokens": 7,
+        "prompt_tokens_details": DETAILS,
+        "completion_tokens_details": {"reasoning_tokens": 4},
+    },
+    OpenAICompletions: {"prompt_tokens": 11, "completion_tokens": 7},
+    OpenAIResponses: {
+        "input_tokens": 11,
+        "output_tokens": 7,
+        "input_tokens_details": {
+            "cached_tokens": 3,
+            "cache_write_tokens_details": {"ttl_12h_tokens": 1},
+        },
+        "output_tokens_details": {"reasoning_tokens": 4},
+    },
+    AnthropicMessages: {
+        "input_tokens": 11,
+        "cache_read_input_tokens": 3,
+        "cache_creation_input_tokens": 2,
+        "output_tokens": 7,
+        "output_tokens_details": {"thinking_tokens": 4},
+    },
+}
+_COUNT = re.compile(r'"(\w+)": \d+')
 FIELDS = [
-    *((OpenAIChat, name) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")),
-    *((OpenAIChat, name) for name in ("reasoning_tokens", "cache_write_tokens")),
-    *((OpenAICompletions, name) for name in ("prompt_tokens", "completion_tokens")),
-    *((OpenAIResponses, name) for name in ("input_tokens", "output_tokens", "cached_tokens")),
-    *((OpenAIResponses, name) for name in ("reasoning_tokens", "ttl_12h_tokens")),
-    *((AnthropicMessages, name) for name in ("input_tokens", "cache_read_input_tokens")),
-    *((AnthropicMessages, name) for name in ("cache_creation_input_tokens", "thinking_tokens")),
+    (adapter, match.span(), match[1])
+    for adapter, usage in USAGES.items()
+    for match in _COUNT.finditer(json.dumps(usage))
 ]
 
 
 @pytest.mark.parametrize("count", IMPOSSIBLE.values(), ids=IMPOSSIBLE.keys())
-@pytest.mark.parametrize(("adapter", "field"), FIELDS)
+@pytest.mark.parametrize(("adapter", "place", "field"), FIELDS)
 def test_an_impossible_count_makes_the_usage_unknown_and_closes_a_capped_ledger(
-    adapter, field, count
+    adapter, place, field, count
 ):
-    reply = json.loads(f'{{"usage": {usage_with(adapter, field, count)}}}')
+    text = json.dumps(USAGES[adapter])
+    usage = json.loads(f'{text[: place[0]]}"{field}": {count}{text[place[1] :]}')
     model = adapter(model="m", base_url="http://127.0.0.1:9")
-    assert model._usage(reply["usage"]) == Usage()
+    assert model._usage(usage) == Usage()
     ledger = Ledger(cap=100.0)
     with ledger.request("agent", "q", DOLLAR) as entry:
-        entry.reply(Turn(usage=model._usage(reply["usage"])))
+        entry.reply(Turn(usage=model._usage(usage)))
     assert (ledger.total.dollars, ledger.total.unpriced, ledger.total.unmetered) == (0.0, 1, 1)
     with pytest.raises(OutOfMoney, match="reported no usage"):
         ledger.request("agent", "q", DOLLAR).__enter__()
-
-
-def usage_with(adapter, field, count):
-    """The usage that a server sends, as text, with one count replaced."""
-    details = {"cached_tokens": 3, "cache_write_tokens": 2}
-    lifetimes = {"cache_write_tokens_details": {"ttl_12h_tokens": 1}}
-    usage = {
-        OpenAIChat: {
-            "prompt_tokens": 11,
-            "completion_tokens": 7,
-            "prompt_tokens_details": details,
-            "completion_tokens_details": {"reasoning_tokens": 4},
-        },
-        OpenAICompletions: {"prompt_tokens": 11, "completion_tokens": 7},
-        OpenAIResponses: {
-            "input_tokens": 11,
-            "output_tokens": 7,
-            "input_tokens_details": {**details, **lifetimes},
-            "output_tokens_details": {"reasoning_tokens": 4},
-        },
-        AnthropicMessages: {
-            "input_tokens": 11,
-            "cache_read_input_tokens": 3,
-            "cache_creation_input_tokens": 2,
-            "output_tokens": 7,
-            "output_tokens_details": {"thinking_tokens": 4},
-        },
-    }
-    text = json.dumps(usage[adapter])
-    before, _, after = text.partition(f'"{field}": ')
-    assert after, f"{field} is in no usage of {adapter.__name__}"
-    return f'{before}"{field}": {count}{after.lstrip("0123456789")}'
 
 
 WITH_COUNT = {
@@ -417,16 +380,13 @@ ROOT = Path(__file__).resolve().parents[3]
 AT_ONCE = 16
 
 
-@pytest.mark.parametrize(
-    "adapter", [OpenAIChat, OpenAICompletions, OpenAIResponses, AnthropicMessages]
-)
-def test_replies_that_have_come_are_kept_before_their_tasks_go_on(peer, adapter):
-    released, rounds, kept_in = threading.Event(), 0, list[int]()
-    completion = Raw(json.dumps({"choices": [{"text": "yes", "finish_reason": "stop"}]}))
+@pytest.mark.parametrize("adapter", ADAPTERS.values())
+def test_replies_that_have_come_are_stored_before_their_tasks_go_on(peer, adapter):
+    released, rounds, stored_in = threading.Event(), 0, []
 
     def answer(request):
         released.wait(60)
-        return completion if adapter is OpenAICompletions else Say(text="yes")
+        return whole(adapter)
 
     async def count_rounds():
         nonlocal rounds
@@ -436,11 +396,9 @@ def test_replies_that_have_come_are_kept_before_their_tasks_go_on(peer, adapter)
 
     async def main():
         model, ledger = client(peer, adapter), Ledger()
-
-        def kept(turn):
-            kept_in.append(rounds)
-
-        metered = MeteredModel(model, ledger, role="agent", qid="q", arrived=kept)
+        metered = MeteredModel(
+            model, ledger, role="agent", qid="q", arrived=lambda turn: stored_in.append(rounds)
+        )
         asking = [asyncio.create_task(metered.respond([user("Who?")])) for _ in range(AT_ONCE)]
         while len(peer.requests) < AT_ONCE:
             await asyncio.sleep(0.01)
@@ -457,21 +415,14 @@ def test_replies_that_have_come_are_kept_before_their_tasks_go_on(peer, adapter)
     peer.default = answer
     began = asyncio.run(main())
     # In one round of the loop the sockets are read, in the next one the tasks wake.
-    assert len(kept_in) == AT_ONCE and max(kept_in) - began <= 2
+    assert len(stored_in) == AT_ONCE and max(stored_in) - began <= 2
 
 
 def test_one_request_is_prepared_in_a_round_of_the_loop():
-    rounds, prepared_in = 0, list[int]()
+    rounds, prepared_in = 0, []
 
     class Immediate(OpenAIChat):
-        async def _send(
-            self,
-            client,
-            body,
-            timeout,
-            reply,
-            arrived,
-        ):
+        async def _send(self, client, body, timeout, reply, arrived):
             prepared_in.append(rounds)
             arrived(b'{"choices": [{"message": {"content": "yes"}}]}')
 
@@ -517,7 +468,7 @@ def test_kill_9_loses_few_of_the_replies_that_had_come(tmp_path, peer):
         place = tmp_path / str(kill)
         place.mkdir()
         peer.reset()
-        peer.default = answer_at_once(served := list[str]())
+        peer.default = answer_at_once(served := [])
         arguments = [peer.openai_url, str(place), str(at_once)]
         with subprocess.Popen([sys.executable, "-c", CLIENT, *arguments], cwd=ROOT) as process:
             until = time.monotonic() + 120

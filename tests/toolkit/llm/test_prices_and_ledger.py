@@ -1,16 +1,16 @@
 """Money: prices by hand, the published totals of a paper, caps, and counts under many threads."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.llm_server import Fail, Say, running_peer
+from support.llm_model import ScriptedModel
+from support.llm_server import Fail, Say
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import (
@@ -46,6 +46,12 @@ def spent(tokens, **more):
     return Turn(text="x", usage=Usage(input=0, output=tokens, **more))
 
 
+def spend(ledger, turn, role="agent", qid="q", price=DOLLAR):
+    """A reply, or the number of dollars that it costs, on the ledger."""
+    with ledger.request(role, qid, price) as entry:
+        entry.reply(spent(turn) if isinstance(turn, int) else turn)
+
+
 @pytest.mark.parametrize(
     ("usage", "dollars"),
     [
@@ -62,21 +68,25 @@ def test_a_request_costs_what_the_table_says(usage, dollars):
     assert GPT.cost(usage) == pytest.approx(dollars, rel=1e-12)
 
 
-def test_tokens_written_to_a_cache_have_their_own_price():
-    price = Price(input=5.0, cached_input=0.5, output=25.0, cache_write=6.25)
-    usage = Usage(input=1_000, cached=600, cache_write=300, output=0)
-    assert price.cost(usage) == pytest.approx((100 * 5 + 600 * 0.5 + 300 * 6.25) / 1e6)
-
-
-def test_without_a_price_for_cached_tokens_they_cost_what_others_do():
-    price = Price(input=2.0, output=1.0)
-    assert price.cost(Usage(input=1_000, cached=900, output=0)) == 0.002
-
-
-def test_tokens_that_are_kept_for_longer_have_their_own_price():
-    price = Price(input=5.0, output=25.0, cache_write=6.25, cache_write_long=10.0)
-    usage = Usage(input=1_000, cache_write=700, cache_write_long=200, output=0)
-    assert price.cost(usage) == pytest.approx((300 * 5 + 500 * 6.25 + 200 * 10) / 1e6)
+@pytest.mark.parametrize(
+    ("rates", "usage", "dollars"),
+    [
+        (
+            {"cached_input": 0.5, "cache_write": 6.25},
+            {"cached": 600, "cache_write": 300},
+            100 * 5 + 600 * 0.5 + 300 * 6.25,
+        ),
+        ({}, {"cached": 900}, 1_000 * 5),
+        (
+            {"cache_write": 6.25, "cache_write_long": 10.0},
+            {"cache_write": 700, "cache_write_long": 200},
+            300 * 5 + 500 * 6.25 + 200 * 10,
+        ),
+    ],
+)
+def test_tokens_of_a_cache_have_their_own_price_or_that_of_others(rates, usage, dollars):
+    price = Price(input=5.0, output=25.0, **rates)
+    assert price.cost(Usage(input=1_000, output=0, **usage)) == pytest.approx(dollars / 1e6)
 
 
 # Dollars for a million tokens written to a cache, for each dollar of input: for five minutes and
@@ -94,15 +104,8 @@ PUBLISHED_WRITES = [(1.25, 2.0), (1.25, 1.25), (1.0, 1.0)]
     short_is_known=st.booleans(),
     above=st.sampled_from([None, 0, 10**6]),
 )
-def test_a_cost_is_never_too_little_where_the_price_of_cache_writes_is_unknown(
-    rate,
-    fresh,
-    cached,
-    short,
-    long,
-    published,
-    short_is_known,
-    above,
+def test_a_cost_is_never_too_little_if_the_price_of_cache_writes_is_unknown(
+    rate, fresh, cached, short, long, published, short_is_known, above
 ):
     cache_write = {"cache_write": rate * published[0]} if short_is_known else {}
     table = None if above is None else {"above": above, "input": rate, "output": 0.0, **cache_write}
@@ -152,11 +155,10 @@ def test_the_ledger_sums_by_question_and_role():
     clock = iter(range(100))
     ledger = Ledger(clock=lambda: float(next(clock)))
     for role, qid, tokens in (("agent", "q1", 3), ("agent", "q1", 4), ("judge", "q2", 5)):
-        with ledger.request(role, qid, DOLLAR) as entry:
-            entry.reply(spent(tokens, cached=0, reasoning=1))
-    told = {"replies_with_cached": 2, "replies_with_reasoning": 2}
+        spend(ledger, spent(tokens, cached=0, reasoning=1), role, qid)
+    counted = {"replies_with_cached": 2, "replies_with_reasoning": 2}
     tokens = {"reasoning_tokens": 2, "output_tokens": 7}
-    agent = UsageTotals(calls=2, **tokens, seconds=2.0, dollars=7.0, **told)
+    agent = UsageTotals(calls=2, **tokens, seconds=2.0, dollars=7.0, **counted)
     assert ledger.by_role("q1") == {"agent": agent}
     assert set(ledger.by_role()) == {"agent", "judge"}
     assert (ledger.total.dollars, ledger.total.calls) == (12.0, 3)
@@ -166,35 +168,26 @@ def test_the_ledger_sums_by_question_and_role():
     assert ledger.usage("never asked") == {}
 
 
-def test_unknown_money_is_left_out_of_the_flat_numbers():
+def test_what_is_unknown_is_left_out_of_the_flat_numbers():
     ledger = Ledger()
-    with ledger.request("agent", "q", UNKNOWN) as entry:
-        entry.reply(spent(3))
-    with ledger.request("judge", "q", DOLLAR) as entry:
-        entry.reply(spent(2))
+    spend(ledger, 3, price=UNKNOWN)
+    spend(ledger, 2, "judge")
     usage = ledger.usage("q")
     assert usage["judge_dollars"] == 2.0 and usage["output_tokens"] == 5
     assert "dollars" not in usage and "agent_dollars" not in usage
     assert (usage["unpriced"], usage["agent_unpriced"]) == (1, 1)
-
-
-def test_replies_without_usage_leave_no_token_sums():
-    ledger = Ledger()
-    with ledger.request("agent", "q", DOLLAR) as entry:
-        entry.reply(Turn(text="x"))
-    usage = ledger.usage("q")
+    spend(ledger, Turn(text="x"), qid="without usage")
+    usage = ledger.usage("without usage")
     assert usage["unmetered"] == 1
     assert not any(name.endswith("_tokens") for name in usage)
 
 
-def test_what_no_reply_told_is_unknown_and_what_one_told_is_a_sum():
+def test_what_no_reply_reports_is_unknown_and_what_one_reports_is_a_sum():
     ledger = Ledger()
-    with ledger.request("judge", "q") as entry:
-        entry.reply(Turn(usage=Usage(input=100, output=1)))
+    spend(ledger, Turn(usage=Usage(input=100, output=1)), "judge")
     assert ledger.total.cached_share is None
     assert not {"cached_tokens", "reasoning_tokens"} & set(ledger.usage("q"))
-    with ledger.request("agent", "q") as entry:
-        entry.reply(Turn(usage=Usage(input=300, cached=200, reasoning=0, output=1)))
+    spend(ledger, Turn(usage=Usage(input=300, cached=200, reasoning=0, output=1)))
     assert ledger.total.cached_share == 0.5
     usage = ledger.usage("q")
     assert (usage["cached_tokens"], usage["reasoning_tokens"]) == (200, 0)
@@ -241,8 +234,7 @@ def test_failures_are_counted_and_what_they_cost_is_kept():
 def test_seconds_leave_out_the_wait_for_a_place_in_flight():
     clock = iter([0.0, 10.0, 20.0, 25.0])
     ledger = Ledger(clock=lambda: next(clock))
-    with ledger.request("agent", "q1") as entry:
-        entry.reply(Turn(queue_seconds=7.0))
+    spend(ledger, Turn(queue_seconds=7.0), qid="q1")
     assert ledger.by_role()["agent"].seconds == 3.0
     error = ServerGone("gone")
     error.queue_seconds = 4.0
@@ -251,160 +243,131 @@ def test_seconds_leave_out_the_wait_for_a_place_in_flight():
     assert ledger.by_role()["agent"].seconds == 3.0 + 1.0
 
 
+class Queue:
+    """One place in flight at a server that replies when `replied` is set."""
+
+    def __init__(self, peer):
+        self.ledger, self.replied = Ledger(), threading.Event()
+        self.model = OpenAIChat(model="m", base_url=peer.openai_url, concurrency=1)
+
+    def answer(self, request):
+        self.replied.wait(60)
+        return Say(text="yes")
+
+    def ask(self, qid):
+        model = MeteredModel(self.model, self.ledger, role="reranker", qid=qid)
+        return asyncio.ensure_future(model.respond([user("?")]))
+
+    def seconds(self, qid):
+        return self.ledger.by_role(qid)["reranker"].seconds
+
+
 @pytest.mark.parametrize("fails", [False, True])
-def test_requests_that_take_turns_have_no_seconds_of_waiting(fails):
+def test_requests_that_take_turns_have_no_seconds_of_waiting(peer, fails):
+    queue = Queue(peer)
+
     def answer(request):
         time.sleep(0.1)
         return Fail(400) if fails else Say(text="yes")
 
-    async def ask_all(url):
-        model = OpenAIChat(model="m", base_url=url, concurrency=1)
-        metered = MeteredModel(model, ledger, role="reranker", qid="q1")
-        requests = (metered.respond([user(f"{number}?")]) for number in range(4))
+    async def ask_all():
+        requests = [queue.ask(str(number)) for number in range(4)]
         replies = await asyncio.gather(*requests, return_exceptions=True)
         assert all(isinstance(reply, ModelError) == fails for reply in replies)
-        await model.close()
+        await queue.model.close()
 
-    ledger = Ledger()
-    with running_peer() as peer:
-        peer.default = answer
-        began = time.monotonic()
-        asyncio.run(ask_all(peer.openai_url))
-        passed = time.monotonic() - began
+    peer.default = answer
+    began = time.monotonic()
+    asyncio.run(ask_all())
+    passed = time.monotonic() - began
     # The end of one overlaps with the next one's start; with their waits they would take 2.5 times
     # what passes.
-    assert 4 * 0.1 <= ledger.total.seconds <= 1.5 * passed
+    assert 4 * 0.1 <= queue.ledger.total.seconds <= 1.5 * passed
 
 
-def test_a_request_that_is_cancelled_while_it_waits_for_its_place_has_no_seconds():
-    replied = threading.Event()
+def test_a_cancelled_request_has_its_seconds_in_flight_and_none_of_waiting(peer):
+    queue = Queue(peer)
 
-    def answer(request):
-        replied.wait(60)
-        return Say(text="yes")
-
-    async def cancel_the_second(url):
-        model = OpenAIChat(model="m", base_url=url, concurrency=1)
-        first, second = (
-            asyncio.create_task(
-                MeteredModel(model, ledger, role="reranker", qid=qid).respond([user("?")])
-            )
-            for qid in ("first", "second")
-        )
+    async def cancel_both():
+        first, second = queue.ask("first"), queue.ask("second")
         await asyncio.sleep(0.5)
         second.cancel()
-        replied.set()
+        queue.replied.set()
         assert (await first).text == "yes"
         with pytest.raises(asyncio.CancelledError):
             await second
         # The place that the second never had is free.
-        assert (await asyncio.wait_for(model.respond([user("?")]), 60)).text == "yes"
-        await model.close()
-
-    ledger = Ledger()
-    with running_peer() as peer:
-        peer.default = answer
-        asyncio.run(cancel_the_second(peer.openai_url))
-    first, second = (ledger.by_role(qid)["reranker"] for qid in ("first", "second"))
-    assert (second.calls, second.failed) == (1, 1)
-    assert second.seconds < 0.25 < 0.5 <= first.seconds
-
-
-def test_a_request_that_is_cancelled_in_flight_keeps_its_seconds():
-    async def cancel(url):
-        model = OpenAIChat(model="m", base_url=url, concurrency=1)
-        metered = MeteredModel(model, ledger, role="reranker", qid="q1")
-        request = asyncio.create_task(metered.respond([user("?")]))
-        while not peer.requests:
+        queue.replied.clear()
+        third = queue.ask("third")
+        while len(peer.requests) < 2:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)
-        request.cancel()
+        third.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await request
-        await model.close()
+            await third
+        queue.replied.set()
+        await queue.model.close()
 
-    replied, ledger = threading.Event(), Ledger()
-
-    def answer(request):
-        replied.wait(60)
-        return Say(text="too late")
-
-    with running_peer() as peer:
-        peer.default = answer
-        asyncio.run(cancel(peer.openai_url))
-        replied.set()
-    assert ledger.total.seconds >= 0.3
+    peer.default = queue.answer
+    asyncio.run(cancel_both())
+    assert queue.seconds("second") < 0.25 < 0.5 <= queue.seconds("first")
+    assert queue.seconds("third") >= 0.3
+    second = queue.ledger.by_role("second")["reranker"]
+    assert (second.calls, second.failed) == (1, 1)
 
 
-def test_the_cap_of_a_run_refuses_the_request_that_could_pass_it():
+# What has been spent, by role and question, and the next request: let through, or refused by a cap.
+CAPS = {
+    "the run": (
+        {"cap": 10.0},
+        [("agent", "q1", 3), ("agent", "q2", 3), ("agent", "q3", 3)],
+        [("agent", "q4", "run")],
+    ),
+    "the question": (
+        {"question_cap": 3.0},
+        [("agent", "q1", 2), ("reranker", "q1", 2)],
+        [("agent", "q1", "question"), ("rewriter", "q1", "question"), ("agent", "q2", "")],
+    ),
+    "not its judge": ({"question_cap": 3.0}, [("agent", "q1", 4)], [("judge", "q1", "")]),
+    "no question": (
+        {"cap": 10.0, "question_cap": 3.0},
+        [("reranker", "", 3)] * 3,
+        [("reranker", "", "run")],
+    ),
+    "all is spent": ({"cap": 5.0, "spent_before": 5.0}, [], [("agent", "q", "run")]),
+    "as an earlier start": (
+        {"cap": 10.0, "spent_before": 7.5, "highest_cost": {"agent": 3.0}},
+        [],
+        [("agent", "q", "run"), ("judge", "q", "")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("caps", "replies", "requests"), CAPS.values(), ids=CAPS.keys())
+def test_a_cap_refuses_the_request_that_could_exceed_it(caps, replies, requests):
+    ledger = Ledger(**caps)
+    for role, qid, dollars in replies:
+        spend(ledger, dollars, role, qid)
+    for role, qid, scope in requests:
+        if scope:
+            with pytest.raises(OutOfMoney) as raised:
+                ledger.request(role, qid, DOLLAR).__enter__()
+            assert raised.value.scope == scope
+        else:
+            spend(ledger, 1, role, qid)
+    assert ledger.total.dollars == sum(d for *_, d in replies) + sum(not s for *_, s in requests)
+
+
+def test_a_refusal_says_what_is_spent_and_expected():
     ledger = Ledger(cap=10.0)
-    for qid in ("q1", "q2", "q3"):
-        with ledger.request("agent", qid, DOLLAR) as entry:
-            entry.reply(spent(3))
-    with pytest.raises(OutOfMoney, match=r"\$10\.0000.*\$9\.0000") as raised:
-        ledger.request("agent", "q4", DOLLAR).__enter__()
-    assert raised.value.scope == "run"
-    assert ledger.total.calls == 3 and ledger.total.dollars == 9.0
-
-
-def test_requests_under_way_count_towards_the_cap():
-    ledger = Ledger(cap=10.0)
-    with ledger.request("agent", "q", DOLLAR) as entry:
-        entry.reply(spent(4))
+    spend(ledger, 4)
     with ledger.request("agent", "q", DOLLAR) as first:
-        with pytest.raises(OutOfMoney, match="under way"):
+        told = r"cap is \$10\.0000: \$4\.0000 is spent, \$4\.0000 is under way.*take \$4\.0000"
+        with pytest.raises(OutOfMoney, match=told):
             ledger.request("agent", "r", DOLLAR).__enter__()
         first.reply(spent(1))
-    with ledger.request("agent", "r", DOLLAR) as entry:
-        entry.reply(spent(1))
+    spend(ledger, 1, qid="r")
     assert ledger.total.dollars == 6.0
-
-
-def test_the_cap_of_a_question_leaves_other_questions_alone():
-    ledger = Ledger(question_cap=3.0)
-    with ledger.request("agent", "q1", DOLLAR) as entry:
-        entry.reply(spent(2))
-    with pytest.raises(OutOfMoney) as raised:
-        ledger.request("agent", "q1", DOLLAR).__enter__()
-    assert raised.value.scope == "question"
-    with ledger.request("agent", "q2", DOLLAR) as entry:
-        entry.reply(spent(2))
-
-
-def test_money_that_is_gone_stops_even_a_first_request():
-    with pytest.raises(OutOfMoney):
-        Ledger(cap=5.0, spent_before=5.0).request("agent", "q", DOLLAR).__enter__()
-
-
-def test_the_cap_of_a_question_bounds_what_answers_it_and_not_its_judge():
-    ledger = Ledger(question_cap=3.0)
-    for role in ("agent", "reranker"):
-        with ledger.request(role, "q1", DOLLAR) as entry:
-            entry.reply(spent(2))
-    with pytest.raises(OutOfMoney):
-        ledger.request("rewriter", "q1", DOLLAR).__enter__()
-    with ledger.request("judge", "q1", UNKNOWN) as entry:
-        entry.reply(Turn(text="x"))
-    with ledger.request("agent", "q2", DOLLAR) as entry:
-        entry.reply(spent(2))
-
-
-def test_requests_of_no_question_are_bounded_by_the_run_alone():
-    ledger = Ledger(cap=10.0, question_cap=3.0)
-    for _ in range(3):
-        with ledger.request("reranker", "", DOLLAR) as entry:
-            entry.reply(spent(3))
-    with pytest.raises(OutOfMoney) as raised:
-        ledger.request("reranker", "", DOLLAR).__enter__()
-    assert raised.value.scope == "run"
-
-
-def test_a_request_is_as_dear_as_the_dearest_of_an_earlier_start():
-    ledger = Ledger(cap=10.0, spent_before=7.5, highest_cost={"agent": 3.0})
-    with pytest.raises(OutOfMoney, match=r"may take \$3\.0000"):
-        ledger.request("agent", "q", DOLLAR).__enter__()
-    with ledger.request("judge", "q", DOLLAR) as entry:
-        entry.reply(spent(1))
 
 
 def test_a_request_that_cannot_be_put_on_record_is_the_last():
@@ -412,11 +375,8 @@ def test_a_request_that_cannot_be_put_on_record_is_the_last():
         raise OSError(28, "No space left on device")
 
     ledger = Ledger(record=full)
-    with (
-        pytest.raises(LedgerFailed, match="No space left"),
-        ledger.request("agent", "q", DOLLAR) as entry,
-    ):
-        entry.reply(spent(3))
+    with pytest.raises(LedgerFailed, match="No space left"):
+        spend(ledger, 3)
     assert ledger.total.dollars == 3.0
     with pytest.raises(LedgerFailed, match="No space left"):
         ledger.request("agent", "q", DOLLAR).__enter__()
@@ -426,8 +386,7 @@ def test_a_cap_needs_a_price_and_usage():
     with pytest.raises(InputError, match="price"):
         Ledger(cap=1.0).request("agent", "q", UNKNOWN).__enter__()
     ledger = Ledger(cap=1.0)
-    with ledger.request("agent", "q", DOLLAR) as entry:
-        entry.reply(Turn(text="x"))
+    spend(ledger, Turn(text="x"))
     with pytest.raises(OutOfMoney, match="no usage"):
         ledger.request("agent", "q", DOLLAR).__enter__()
 
@@ -445,46 +404,17 @@ def test_an_unknown_role_is_refused():
 
 def test_no_count_is_lost_between_threads():
     ledger = Ledger()
-
-    def work(number):
-        for _ in range(200):
-            with ledger.request("agent", f"q{number % 3}", DOLLAR) as entry:
-                entry.reply(spent(1))
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: spend(ledger, 1, qid=f"q{number % 3}"), range(1600)))
     assert (ledger.total.calls, ledger.total.dollars) == (1600, 1600.0)
 
 
-class Scripted:
-    """A model that says the same."""
-
-    name = "scripted"
-
-    def ready(self):
-        pass
-
-    async def respond(
-        self,
-        messages,
-        tools=(),
-        settings=None,
-    ):
-        await asyncio.sleep(0)
-        return spent(1)
-
-    async def close(self):
-        pass
-
-
-def test_a_metered_model_never_passes_its_cap_by_more_than_what_began_unknown():
+def test_a_metered_model_never_exceeds_its_cap_by_more_than_what_began_unknown():
     ledger = Ledger(cap=50.0)
 
     async def question(number):
-        model = MeteredModel(Scripted(), ledger, role="agent", qid=f"q{number}", price=DOLLAR)
+        scripted = ScriptedModel(choose=lambda messages, settings: spent(1))
+        model = MeteredModel(scripted, ledger, role="agent", qid=f"q{number}", price=DOLLAR)
         for _ in range(20):
             await model.respond([user("?")])
 
@@ -496,21 +426,20 @@ def test_a_metered_model_never_passes_its_cap_by_more_than_what_began_unknown():
     assert ledger.total.dollars == 50.0
 
 
-def test_an_estimate_of_equal_questions_is_exact():
-    got = estimate([2.0, 2.0, 2.0], 10)
-    assert (got.total, got.low, got.high, got.sampled) == (20.0, 20.0, 20.0, 3)
-
-
-def test_an_estimate_by_hand():
-    # Mean 2, deviation 1, t(2 degrees, 97.5 %) = 4.302653: 6 + 7 * 2, 4.302653 * sqrt(49 / 3 + 7).
-    got = estimate([1.0, 2.0, 3.0], 10)
-    assert got.total == pytest.approx(20.0)
-    assert got.high == pytest.approx(20.0 + 20.7838, abs=1e-3)
-    assert got.low == 6.0  # Not below what is spent.
-
-
-def test_a_single_question_tells_no_spread():
-    assert estimate([3.0], 4)[2:] == (12.0, None, None)
+@pytest.mark.parametrize(
+    ("values", "questions", "expected"),
+    [
+        ([2.0, 2.0, 2.0], 10, (20.0, 20.0, 20.0)),
+        # Mean 2, deviation 1, t(2 degrees, 97.5 %) = 4.302653: 6 + 7 * 2, and 4.302653 *
+        # sqrt(49 / 3 + 7); not below what is spent.
+        ([1.0, 2.0, 3.0], 10, (20.0, 6.0, 40.7838)),
+        ([3.0], 4, (12.0, None, None)),
+    ],
+)
+def test_an_estimate_by_hand(values, questions, expected):
+    result = estimate(values, questions)
+    assert result[:2] == (questions, len(values))
+    assert result[2:] == pytest.approx(expected, abs=1e-3)
 
 
 def test_an_estimate_covers_the_truth_as_often_as_it_says():
@@ -518,9 +447,9 @@ def test_an_estimate_covers_the_truth_as_often_as_it_says():
     costs = generator.normal(100.0, 20.0, size=(2000, 60))
     covered = 0
     for row in costs:
-        got = estimate(row[:8].tolist(), 60, confidence=0.9)
-        assert got.low is not None and got.high is not None
-        covered += got.low <= row.sum() <= got.high
+        result = estimate(row[:8].tolist(), 60, confidence=0.9)
+        assert result.low is not None and result.high is not None
+        covered += result.low <= row.sum() <= result.high
     assert 0.88 <= covered / 2000 <= 0.92
 
 
