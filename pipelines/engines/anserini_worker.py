@@ -102,15 +102,12 @@ class Worker:
             hits = searcher.search(generator.buildQuery(FIELD, analyzer, query), depth, order, True)
             written = json.loads(self.mapper.writeValueAsString(hits))
             fields = [hit["fields"] for hit in written["scoreDocs"]]
-            docids = [_docid(docid) for _, docid in fields]
+            # A text is Lucene's `BytesRef`: a part of a buffer, which is in base64.
+            spans = [slice(text["offset"], text["offset"] + text["length"]) for _, text in fields]
+            texts = [base64.b64decode(text["bytes"]) for _, text in fields]
+            docids = [text[span].decode() for text, span in zip(texts, spans, strict=True)]
             rankings.append((docids, [score for score, _ in fields]))
         return rankings
-
-
-def _docid(value: dict[str, Any]) -> str:
-    """The text of Lucene's `BytesRef`: a part of a buffer, which is in base64."""
-    start = value["offset"]
-    return base64.b64decode(value["bytes"])[start : start + value["length"]].decode()
 
 
 def serve(replies: int) -> None:

@@ -90,11 +90,9 @@ def as_units(documents: Any) -> Iterable[Unit]:
             )
         if (absent := documents["docno"].isna().to_numpy()).any():
             raise InputError(f"row {absent.argmax()} of the frame has no docno", valid="unique ids")
-        names = [name for name in _ROW if name in documents.columns]
-        columns = [
-            documents[name].astype(object).where(documents[name].notna(), "") for name in names
-        ]
-        return (as_unit(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
+        rows = documents[[name for name in _ROW if name in documents.columns]]
+        filled = rows.astype(object).where(rows.notna(), "")
+        return (as_unit(row._asdict()) for row in filled.itertuples(index=False))
     if not isinstance(documents, Iterable) or isinstance(documents, (str, bytes, Mapping)):
         raise InputError(
             f"the documents came as {documents!r:.100}",

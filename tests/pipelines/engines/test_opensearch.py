@@ -570,21 +570,6 @@ def test_an_address_that_is_none_is_refused(loaded, url):
         engine(url).open(loaded)
 
 
-def test_the_parity_script_tells_what_differs(proxy, capsys, monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "cluster"))
-    import opensearch_parity
-
-    monkeypatch.setattr(opensearch_parity, "SHARDS", (2,))
-    assert opensearch_parity.main([proxy.url, str(tmp_path / "none"), "--documents=30"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4 and lines[-1] == "3 comparisons differ"
-    assert all("use another server" in line for line in lines[:3])
-    ranking = SimpleNamespace(docnos=["a", "b"], scores=[2.0, 1.0])
-    assert opensearch_parity.difference(ranking, ranking) == 0
-    swapped = SimpleNamespace(docnos=["a", "c"], scores=[2.5, 1.0])
-    assert opensearch_parity.difference(ranking, swapped) == 1.0
-
-
 def test_a_command_ranks_on_the_cluster_and_tells_a_refusal_in_one_line(
     proxy, capsys, caplog, monkeypatch, tmp_path
 ):
