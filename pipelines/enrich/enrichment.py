@@ -72,9 +72,8 @@ class EnrichedEngine:
 
     Args:
         engine: builds the index. It must support `enrichment`.
-        source: proposes the phrases of each unit.
         filter: decides which phrases are kept; None keeps all that have an index term.
-        collection: the collection without phrases. Its index gives the document frequencies that
+        collection: the collection without phrases. Its index has the document frequencies that
             the filter reads.
     """
 
