@@ -1,18 +1,16 @@
-"""Pi-Serini's contract of a search backend, for its own client: JSON over HTTP.
-
-The client keeps rankings, pages and cuts by itself, so that what its agent saw of a ranking is not
-known here: a search counts as surfaced, and only what is read counts as opened. Optional fields are
-absent, never null. Ids name documents, each once in a ranking, at its best passage.
-"""
+"""Pi-Serini's contract of a search backend, for its own client: JSON over HTTP. The client keeps
+rankings, pages and cuts by itself, so that what its agent saw of a ranking is not known here: a
+search counts as surfaced, and only what is read counts as opened. Optional fields are absent, never
+null. Ids name documents, each once in a ranking, at its best passage."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from soundingline.experiments.serve.sessions import dump_json, finite
+from soundingline.experiments.serve.sessions import dump_json, finite, settings_of
 from soundingline.toolkit.data import Hit, parent
 from soundingline.toolkit.search import Parameter, RankedBrowsing, Tool, ToolOutput, ToolSpec
 from soundingline.toolkit.search.tool import LARGEST_OFFSET, DocumentPage
@@ -27,10 +25,7 @@ class PiSeriniTools(RankedBrowsing):
     @classmethod
     def like(cls, other: object) -> PiSeriniTools:
         """With the settings of another interface, if that is a `RankedBrowsing`."""
-        if not isinstance(other, RankedBrowsing):
-            return cls(excerpt="first_match")
-        named = {each.name for each in fields(RankedBrowsing) if each.init}
-        return cls(**{name: getattr(other, name) for name in named})
+        return cls(**settings_of(other, RankedBrowsing) or {"excerpt": "first_match"})
 
     def tools(self) -> Iterable[Tool]:
         limit = Parameter("limit", "How many, at most.", bounds=(1, LARGEST_OFFSET))

@@ -157,14 +157,12 @@ def test_any_trajectory_round_trips_through_utf8(trajectory):
     ("good", "bad", "message"),
     [
         ('"qid"', "", "is damaged"),
-        ('"qid"', "\udcff", "is damaged"),
         (
             '"citations": ["d1"]',
             '"citations": [], "documents": "d1"',
             "answer.documents is a value",
         ),
         ('"status": "steered"', '"status": "fine"', "'fine'"),
-        ('"seconds": 1.5', '"seconds": "long"', "seconds is a value of type string"),
         ('"question"', '"kwestion"', "'question'"),
         ('"tokens": 12', '"token": 12', "no field 'calls.0.tokens'"),
         ('"notes": {', '"notes": 1, "of": {', "calls.0.notes is 1"),
@@ -178,7 +176,7 @@ def test_a_damaged_file_is_named(tmp_path, good, bad, message):
     path, text = tmp_path / "q1.json", dump_trajectory(example())
     assert good is None or good in text
     text = text.replace(good, bad) if good else bad
-    path.write_bytes(text.encode(errors="surrogateescape"))
+    path.write_bytes(text.encode())
     with pytest.raises(InputError) as error:
         read_trajectory(path)
     assert str(path) in str(error.value) and message in str(error.value)

@@ -13,21 +13,15 @@ from typing import Any
 import numpy as np
 
 from soundingline.toolkit.benchmarks.benchmark import SPLITS, Benchmark, check_split
-from soundingline.toolkit.benchmarks.fictional.pages import (
-    Articles,
-    docid,
-    document_number,
-)
+from soundingline.toolkit.benchmarks.fictional.pages import Articles, docid, document_number
 from soundingline.toolkit.benchmarks.fictional.questions import (
     QuestionMaker,
-    Wording,
-    answers,
-    needed_facts,
-)
-from soundingline.toolkit.benchmarks.fictional.set_questions import (
     Satisfaction,
     SetQuestionMaker,
+    Wording,
+    answers,
     checklist,
+    needed_facts,
     set_wording,
 )
 from soundingline.toolkit.benchmarks.fictional.world import (
