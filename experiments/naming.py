@@ -177,7 +177,7 @@ def check_kind(folder: Path, kind: str) -> None:
     present = ""
     if (folder / "manifest.json").exists():
         present = SINGLE_RUN
-    elif (folder / RECORDED / "manifest.json").exists():
+    elif (folder / RECORDED).exists():
         present = REPLAYS
     elif (folder / CELLS).exists() or any(folder.glob("*/manifest.json")):
         present = SWEEP_CELLS

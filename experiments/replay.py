@@ -170,6 +170,7 @@ def replay_run(settings: Settings, run: Path) -> None:
     evidence = relevant_documents(benchmark.qrels.get("evidence", {}))
     replaying = Replaying(backend, built.prepared.store, interface, evidence)
     of_benchmark = manifest.get("benchmark") or {}
+    (root / RECORDED).mkdir(parents=True, exist_ok=True)  # from here on a folder of replays
     with open_run(settings, folder, prints, chosen, of_benchmark) as context:
         with context.running(built.stages, parts_of(interface, built)):
             replaying.replay(recorded, config.concurrency)

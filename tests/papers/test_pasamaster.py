@@ -1,12 +1,8 @@
 """PaSaMaster (Du et al., 2026): what its text states, and our choices where it states none."""
 
 import inspect
-from pathlib import Path
 
-import pytest
-from sheet import cells, check_constants, experiments, overrides_of_cells
-from support.commands import run_entry
-from support.needs import SOAK
+from sheet import cells, check_constants
 
 from soundingline.experiments.build import make_interface
 from soundingline.experiments.config import Settings
@@ -114,16 +110,3 @@ def test_each_component_is_taken_out_alone():
     check(unchecked, **{"agent.checklist_scores": False})
     assert unordered.choices["reranker@list_reranker"] == "none"
     assert lexical.config.scorer.locator is None and lexical.choices["scorer"] == "chat"
-
-
-# The others have cells of the same kinds.
-@pytest.mark.parametrize(
-    "experiment", experiments("pasamaster") if SOAK else ["pasamaster/components"]
-)
-def test_the_laptop_form_runs(experiment, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert run_entry("run", f"experiment={experiment}", *SMALL) == 0
-    (sweep,) = Path("runs").iterdir()
-    results = list(sweep.rglob("metrics.json"))
-    assert len(results) == len(overrides_of_cells(experiment, *SMALL))
-    assert "F1@20" in (sweep / "report.md").read_text()

@@ -1,11 +1,7 @@
 """SIRA (arXiv 2605.06647): its constants, its suite of collections, and its published table."""
 
-from pathlib import Path
-
 import pytest
-from sheet import cells, check_constants, experiments, overrides_of_cells
-from support.commands import run_entry
-from support.needs import SOAK
+from sheet import cells, check_constants, overrides_of_cells
 
 COMMON = {
     "measures": ["R@10", "nDCG@10"],
@@ -66,7 +62,6 @@ AGENTS |= {("search_r1", 4): (0.6161, 0.5216)}
 OURS = {(retriever, enrichment, "pointwise") for retriever, enrichment, _ in AVERAGES}
 OURS |= {("sira", "sira", "none")}
 SPARTA = {"retriever.terms": 2000, "retriever.max_length": 500, "retriever.scale": None}  # BEIR's
-SMALL = ("scale=laptop", "benchmark.documents=64", "benchmark.questions=4")
 
 
 @pytest.fixture(scope="module")
@@ -209,19 +204,3 @@ def test_the_ablation_of_weights_crosses_them_with_the_exclusions():
     assert found == {(w, e) for w in (True, False) for e in ("none", "filter", "negative")}
     check_constants(plain, COMMON | SIRA | {"enrichment": "sira"})
     assert "published" not in plain.config or not plain.config.published
-
-
-# The others have cells of the same kinds.
-@pytest.mark.parametrize("experiment", experiments("sira") if SOAK else ["sira/table2"])
-def test_the_laptop_form_runs(experiment, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    agents = experiment == "sira/table2_agents"
-    if agents:
-        pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
-    assert run_entry("run" if agents else "rank", f"experiment={experiment}", *SMALL) == 0
-    (sweep,) = Path("runs").iterdir()
-    assert len(list(sweep.rglob("metrics.json"))) == len(overrides_of_cells(experiment, *SMALL))
-    assert (sweep / "report.html").exists()
-    if experiment.startswith("sira/table2"):  # the collections differ in their number of questions
-        assert run_entry("compare", "--published", str(sweep)) == 0
-        assert "no evidence on the paper's result" in " ".join(capsys.readouterr().out.split())
