@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from typing import Annotated, Any, NoReturn
@@ -478,6 +479,7 @@ async def _defect(request: Request, error: Exception) -> Response:
     return reply(_DEFECT, 500)
 
 
+@dataclass(eq=False)
 class AccessMiddleware:
     """The checks of every request, those of MCP too.
 
@@ -490,10 +492,9 @@ class AccessMiddleware:
     - An exception becomes a reply of one line, never a traceback.
     """
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, in_flight: BytesInFlight) -> None:
-        self._app = app
-        self._options = options
-        self._in_flight = in_flight
+    _app: ASGIApp
+    _options: ServerOptions
+    _in_flight: BytesInFlight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -543,20 +544,18 @@ class AccessMiddleware:
                 raise ApiError(403, "not_local", message)
 
 
+@dataclass(eq=False)
 class _Exchange:
     """One request and its reply, which is sent as fast as the client reads it, so that the server
     holds it once and not again in the connection's buffer."""
 
-    def __init__(
-        self, scope: Scope, receive: Receive, send: Send, in_flight: BytesInFlight
-    ) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._in_flight = in_flight
-        self._counted = 0
-        self._began = False
-        self._refused = False
+    _scope: Scope
+    _receive: Receive
+    _send: Send
+    _in_flight: BytesInFlight
+    _counted: int = 0
+    _began: bool = False
+    _refused: bool = False
 
     def count(self, size: int) -> None:
         """Count a body until the `end`; `ApiError` if there is no room for it."""

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -193,16 +194,14 @@ def mcp_routes(
     ], manager
 
 
+@dataclass(eq=False)
 class _McpApp:
     """Streamable HTTP and SSE at one path. A GET without the id of a connection of streamable HTTP
     is that of an SSE client, such as those of BrowseComp-Plus."""
 
-    def __init__(
-        self, service: Service, manager: StreamableHTTPSessionManager, sse: _SseApp
-    ) -> None:
-        self._service = service
-        self._manager = manager
-        self._sse = sse
+    _service: Service
+    _manager: StreamableHTTPSessionManager
+    _sse: _SseApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection = Headers(scope=scope).get(_CONNECTION_HEADER)
@@ -214,15 +213,13 @@ class _McpApp:
             self._service.sessions.leave(self._service.sessions.of_connection(connection or ""))
 
 
+@dataclass(eq=False)
 class _SseApp:
     """A GET opens a connection; POSTs to the transport's path feed it."""
 
-    def __init__(
-        self, tools: McpTools, transport: SseServerTransport, in_flight: BytesInFlight
-    ) -> None:
-        self._tools = tools
-        self._transport = transport
-        self._in_flight = in_flight
+    _tools: McpTools
+    _transport: SseServerTransport
+    _in_flight: BytesInFlight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         server = self._tools.server(connected=True)
@@ -234,15 +231,15 @@ class _SseApp:
             await send({"type": "http.response.body", "body": b""})
 
 
+@dataclass(eq=False)
 class _Replies:
     """The SDK's `WriteStream` of replies to an SSE client. Each waits here until the client has
     read the one before; a client that lets too much wait loses its connection."""
 
-    def __init__(self, stream: Any, in_flight: BytesInFlight, ending: anyio.CancelScope) -> None:
-        self._stream = stream
-        self._in_flight = in_flight
-        self._ending = ending
-        self._waiting = 0
+    _stream: Any
+    _in_flight: BytesInFlight
+    _ending: anyio.CancelScope
+    _waiting: int = 0
 
     async def send(self, message: SessionMessage, /) -> None:
         result = getattr(message.message, "result", None) or {}

@@ -87,13 +87,13 @@ def answer_text(answer: str, explanation: str = "", confidence: float | None = N
     return format_answer(explanation, answer, confidence)
 
 
+@dataclass(eq=False)
 class BytesInFlight:
     """The bytes of requests and replies that are under way, at most `limit` together. One that is
     larger by itself is served while it is alone. Used on the event loop only."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.bytes = 0
+    limit: int
+    bytes: int = 0
 
     def fits(self, size: int) -> bool:
         """Whether there is room for so many bytes more."""

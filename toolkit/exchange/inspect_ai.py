@@ -14,6 +14,7 @@ import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TextIO
@@ -43,6 +44,7 @@ LARGEST = 1 << 29  # bytes of one sample
 _ZSTANDARD = 93  # zip's number of the compression that Inspect prefers
 _CHUNK = 1 << 20  # characters of a `.json` file that are read at once
 _LONG = 100  # characters above which a text of the pool is an attachment, as in Inspect
+_DECODER = json.JSONDecoder()
 _ATTACHMENT = re.compile(r"attachment://([0-9a-f]{32})")
 _NOT_IN_NAMES = re.compile(r"[_/:+]")
 _NOT_SPACE = re.compile(r"[^ \t\r\n]")
@@ -562,16 +564,15 @@ def list_items(path: Path, name: str) -> Iterator[Any]:
         ) from None
 
 
+@dataclass(eq=False)
 class _JsonStream:
     """A JSON text, and the part of it that is in memory but not parsed yet: the buffer from a
     position on."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._decoder = json.JSONDecoder()
-        self._buffer = ""
-        self._at = 0
-        self._ended = False
+    _stream: TextIO
+    _buffer: str = ""
+    _at: int = 0
+    _ended: bool = False
 
     def items(self, name: str) -> Iterator[Any]:
         self._take("{")
@@ -595,7 +596,7 @@ class _JsonStream:
         self._next()
         while True:
             try:
-                value, end = self._decoder.raw_decode(self._buffer, self._at)
+                value, end = _DECODER.raw_decode(self._buffer, self._at)
             except ValueError:
                 if self._ended:
                     raise

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from dataclasses import replace
 from importlib import metadata
 
 import mcp
@@ -12,8 +11,7 @@ from mcp.client.sse import sse_client
 from support.served import STORE, TOPICS, plain_backend, serving, until
 
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.search import Parameter, RankedBrowsing, TopK
-from soundingline.toolkit.search.session import ToolOutput
+from soundingline.toolkit.search import Literature, RankedBrowsing, TopK
 
 ASK = {"reason": "r", "query": "mill"}
 PAGE = {"reason": "r", "search_id": "s1", "offset": 6}
@@ -198,23 +196,15 @@ def test_the_tools_are_those_of_the_interface_and_optional_arguments_are_optiona
 
 
 def test_a_choice_that_may_be_left_out_is_a_choice_of_texts():
-    class Choosing(RankedBrowsing):
-        def tools(self):
-            (search, *others) = super().tools()
-            order = Parameter("order", "The order.", choices=("old", "new"), default="new")
-            spec = replace(search.spec, parameters=(*search.spec.parameters, order))
-            yield search._replace(spec=spec, serve=lambda reason, query, order: ToolOutput(order))
-            yield from others
-
     async def conversation(client):
-        (search, *_) = (await client.list_tools()).tools
-        order = search.input_schema["properties"]["order"]
-        assert (order["type"], order["enum"]) == ("string", ["old", "new"])
-        assert "order" not in search.input_schema["required"]
-        assert await text(client, "search", **ASK, order="old") == "old"
-        assert await text(client, "search", **ASK) == "new"
+        (_, read) = (await client.list_tools()).tools
+        layer = read.input_schema["properties"]["layer"]
+        assert (layer["type"], layer["enum"]) == ("string", ["metadata", "abstract", "text"])
+        assert read.input_schema["required"] == ["docid"]
+        assert (await text(client, "read", docid="mill", layer="metadata")).endswith("] Mill")
+        assert "[docid=mill abstract] Mill" in await text(client, "read", docid="mill")
 
-    with serving(Choosing()) as server:
+    with serving(Literature()) as server:
         talk(server, "streamable", conversation)
 
 
