@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 # A spawned process imports the modules of the benchmarks by name too.
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = map(str, Path(__file__).resolve().parents[:2])
 MODULES = {
     "lexical": "lexical building tuning scale",
     "learned": "encode shards splade vectors rerank",

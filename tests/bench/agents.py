@@ -1,7 +1,5 @@
 """Our own time around language models that answer at once, and what a server adds to a search."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

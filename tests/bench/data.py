@@ -1,8 +1,6 @@
 """Corpora, queries and other engines of the benchmarks. Corpora are made in `bench-data/` when they
 are first needed; other engines rank the tokens of our own index where possible."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -4,8 +4,6 @@ A benchmark is a generator function with the decorator `benchmark`. It receives 
 yields paragraphs and tables, which `run` prints and, with `--write`, records.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json

@@ -1,7 +1,5 @@
 """Late interaction: the compressed index of ColBERT against exact MaxSim and other libraries."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partial
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Learned models: encoding a corpus, search over impacts, exact search over vectors, re-ranking."""
 
-from __future__ import annotations
-
 import multiprocessing
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """The lexical engine: search, building, the (k1, b) grid, and very many documents."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The search tool, replay of recorded calls, evidence, start-up, and the fictional world."""
 
-from __future__ import annotations
-
 import math
 import os
 import random
@@ -19,6 +17,7 @@ import numpy as np
 import yaml
 from data import agent_queries, collection_path, corpus_file, our_index, store_of
 from harness import ROOT, Table, benchmark, interleaved, load, median_range, milliseconds
+from support.benchmarks import SmallBenchmark
 
 from soundingline.agents.keyword.clues import WORD, is_content, stem
 from soundingline.experiments.replay import Replaying
@@ -75,13 +74,13 @@ def replay(options):
         folder = RunFolder(Path(directory) / "run")
         topics = _record(folder, index, store, queries, options.questions)
         evidence = {topic.qid: frozenset(["fw0000001"]) for topic in topics}
-        judged = {qid: dict.fromkeys(docids, 1) for qid, docids in evidence.items()}
+        judged = {"evidence": {qid: dict.fromkeys(ids, 1) for qid, ids in evidence.items()}}
         backend = PipelineBackend(index.bm25(k1=25, b=1, depth=1000))
         replaying = Replaying(backend, store, RankedBrowsing(), evidence)
         began, cpu = time.perf_counter(), time.process_time()
         replaying.replay(folder, options.threads)
         for side in (replaying.recorded, replaying.replayed):
-            evaluate_run(side.rows, topics=topics, qrels={"evidence": judged}, answers={})
+            evaluate_run(side.rows, SmallBenchmark(topics, judged))
         wall, used = time.perf_counter() - began, time.process_time() - cpu
     a_search = 1000 * used / (options.questions * SEARCHES)
     yield f"{len(index):,} documents, {options.threads} threads. {load()}"

@@ -1,7 +1,5 @@
 """Index folders: repeated unit ids, and damage, which is refused in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

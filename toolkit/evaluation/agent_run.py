@@ -294,7 +294,7 @@ def _evidence_measures(ended: Sequence[Trajectory], evidence: Qrels) -> PerQuest
             recall[trajectory.qid] = len(cited & wanted) / len(wanted)
     return {
         **{
-            f"recall_{tier}": {qid: found / of for qid, (found, of, _) in reach.items()}
+            f"recall_{tier}": {qid: reached / of for qid, (reached, of, _) in reach.items()}
             for tier, reach in reach_by_tier(ended, evidence).items()
         },
         "citation_precision": _or_zero(relevant, precision),
@@ -317,8 +317,8 @@ def _guesses(rows: Sequence[Trajectory], accepted: Mapping[str, Sequence[str]]) 
         searches = [call.notes for call in trajectory.calls]
         notes = [row["enrichment"] for row in searches if "enrichment" in row]
         if enriched := [*chain.from_iterable(_checked(qid, notes, list[list[_Enriched]]))]:
-            kept = {each["phrase"] for row in enriched for each in row["phrases"] if each["kept"]}
-            phrases[qid] = float(sum(holds_answer(phrase, answers) for phrase in kept))
+            added = {each["phrase"] for row in enriched for each in row["phrases"] if each["kept"]}
+            phrases[qid] = float(sum(holds_answer(phrase, answers) for phrase in added))
         notes = [row for search in searches for row in rewrites(search)]
         if queries := _checked(qid, notes, list[_Rewritten]):
             rewritten[qid] = float(len(guessed_rewrites(queries, trajectory.question, answers)))

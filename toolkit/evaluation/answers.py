@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 from soundingline.toolkit.errors import InputError
@@ -191,14 +192,11 @@ def _stream_safe(text: str) -> str:
     """`text` in UAX #15's stream-safe format."""
     if not _MAYBE_COMBINING.search(text):
         return text
-    pieces: list[str] = []
-    run = 0
-    for character in text:
-        run = run + 1 if _is_combining(character) else 0
-        if run > _LONGEST_RUN:
-            pieces.append(_JOINER)
-            run = 1
-        pieces.append(character)
+    pieces = []
+    for combining, characters in groupby(text, _is_combining):
+        run = "".join(characters)
+        parts = [run[at : at + _LONGEST_RUN] for at in range(0, len(run), _LONGEST_RUN)]
+        pieces.append(_JOINER.join(parts) if combining else run)
     return "".join(pieces)
 
 

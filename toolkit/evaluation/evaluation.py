@@ -501,6 +501,6 @@ def trec_run(rankings: Mapping[str, Sequence[str]], tag: str) -> str:
     return "".join(lines)
 
 
-@lru_cache(maxsize=1 << 16)  # a document stands in many rankings
+@lru_cache(maxsize=1 << 16)  # a document is in many rankings
 def _field(text: str) -> str:
     return re.sub(r"\s", lambda match: f"%{ord(match[0]):02X}", text) or "%"

@@ -84,10 +84,10 @@ def evidence_funnel(
 
 
 def _summary(reach: Reach) -> dict[str, float]:
-    found, relevant, documents = np.array(list(reach.values())).T
+    reached, relevant, documents = np.array(list(reach.values())).T
     return {
-        "macro": float(np.mean(found / relevant)),
-        "micro": float(found.sum() / relevant.sum()),
+        "macro": float(np.mean(reached / relevant)),
+        "micro": float(reached.sum() / relevant.sum()),
         "documents": float(documents.mean()),
     }
 

@@ -334,8 +334,8 @@ def _numbered(
     if (cutoff := measure.params.get("cutoff")) is not None:
         ranks = np.where(ranks <= cutoff, ranks, 0)
         if measure.NAME in _SETS:
-            found = ranks > 0
-            ranks = np.where(found, np.cumsum(found, axis=0, dtype=np.int32), 0)
+            retrieved = ranks > 0
+            ranks = np.where(retrieved, np.cumsum(retrieved, axis=0, dtype=np.int32), 0)
     # Documents of one grade are interchangeable: their ranks in ascending order name the ranking.
     for grade in np.unique(grades):
         rows = grades == grade

@@ -14,9 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from soundingline.toolkit.errors import InputError, parse
@@ -60,12 +59,10 @@ _SCHEMA: Mapping[str, Any] = {
 class _Reply(TypedDict):
     """The arguments of the tool."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
-
     extracted_answer: str
     reasoning: str
     correct: bool
-    confidence: Annotated[float, Field(ge=0, le=100)] | None
+    confidence: float | None
 
 
 class JudgeCase(NamedTuple):
@@ -211,6 +208,10 @@ def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
     try:
         value = json.loads(text)
         parse(_Reply, value, where="a verdict", strict=True)
+        if value.keys() != _Reply.__annotations__.keys():
+            raise ValueError("a field too many")
+        if not 0 <= (value["confidence"] or 0) <= 100:
+            raise ValueError("a confidence is from 0 to 100")
     except (InputError, ValueError, RecursionError):
         return _wrong(case, text[:500], UNREADABLE)
     return ModelVerdict(

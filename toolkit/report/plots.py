@@ -373,8 +373,8 @@ def _without_y(plot: Axes, bottom: float) -> None:
 
 def _right_of(plot: Axes, left: float, width: float) -> Axes:
     """Further axes in the figure of `plot`, with its rows, `left` pixels from the left."""
-    whole, box = plot.figure.bbox.width, plot.get_position()
-    axes = plot.figure.add_axes((left / whole, box.y0, width / whole, box.height))
+    full, box = plot.figure.bbox.width, plot.get_position()
+    axes = plot.figure.add_axes((left / full, box.y0, width / full, box.height))
     _styled(axes)
     _without_y(axes, plot.get_ylim()[0])
     return axes
@@ -429,7 +429,7 @@ def _svg(plot: Axes, label: str, axis: str = "") -> str:
     body = re.sub(r"\n\s*", "\n", body)
     body = re.sub(
         r" (?:d|x|y|width|height|transform)=\"[^\"]*\"",
-        lambda found: " " + re.sub(r"(\.\d\d)\d+", r"\1", " ".join(found[0].split())),
+        lambda match: " " + re.sub(r"(\.\d\d)\d+", r"\1", " ".join(match[0].split())),
         body,
     )
     width, height = figure.get_size_inches() * 72

@@ -1,7 +1,5 @@
 """Anserini itself where it is installed (`make anserini`); published figures, not ours."""
 
-from __future__ import annotations
-
 import pickle
 import socket
 import subprocess

@@ -5,8 +5,6 @@ requests. osmem-server ignores similarity settings and computes a BM25 of its ow
 compared in order and shape only; the probe, which must refuse that, is tested without a patch.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

@@ -1,8 +1,6 @@
 """Expected terms come from Lucene itself (tests/data, which names its version), Porter's paper,
 Snowball's page and the tests of SIRA's released code; none from this project's own output."""
 
-from __future__ import annotations
-
 import gc
 import gzip
 import json

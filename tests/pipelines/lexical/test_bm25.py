@@ -1,8 +1,6 @@
 """BM25 and what all retrievers of the index share: scores against a float64 computation that has
 no code in common with the engine, the interface of a transformer, and published figures."""
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import tempfile

@@ -1,8 +1,6 @@
 """The grid against single runs of the engine, which `test_bm25` holds against a
 computation of its own."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Query likelihood against a float64 computation, and RM3 against a computation from the texts.
 `test_bm25` has published figures of both, and `test_anserini` compares them with Anserini."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Text cut by its bytes in compiled code, against analyzers that see the whole of it."""
 
-from __future__ import annotations
-
 import threading
 import tracemalloc
 from collections import Counter

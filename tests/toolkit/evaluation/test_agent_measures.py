@@ -173,7 +173,7 @@ def test_counts_have_every_status_and_the_missing_questions(evaluation):
 
 def test_refusals_are_counted_by_code_and_ends_by_reason():
     calls = [
-        *(ToolCall("search", {}, "", error="missing_argument") for _ in range(2)),
+        *(ToolCall("search", {"reason": r}, "", error="missing_argument") for r in ("a", "b")),
         ToolCall("google", {}, "", error="unknown_tool"),
         ToolCall("search", {}, "..."),
     ]
@@ -185,24 +185,13 @@ def test_refusals_are_counted_by_code_and_ends_by_reason():
         "ended_turns": 1,
     }
     assert counts["calls"] == 4 + 1 + 1
-    # Of the four, three are the same search.
+    # Of the four, three are the same search, whatever its reason.
     assert counts["repeated"] == 2
     assert {name: count for name, count in counts.items() if name.startswith("refused")} == {
         "refused": 4,
         "refused_missing_argument": 3,
         "refused_unknown_tool": 1,
     }
-
-
-def test_a_call_is_repeated_where_only_its_reason_is_another():
-    rows = [
-        {"query": "mill", "reason": "to find it"},
-        {"reason": "once more", "query": "mill"},
-        {"query": "Mill", "reason": "to find it"},
-    ]
-    calls = [ToolCall("search", row, "...") for row in rows]
-    other = replace(WRONG, calls=calls[:1])  # another question may ask the same
-    assert evaluated(replace(RIGHT, calls=calls), other).counts["repeated"] == 1
 
 
 def test_verdicts_are_of_ended_questions_and_name_the_judge(evaluation):

@@ -37,8 +37,8 @@ def test_effects_are_deviations_of_means(cells):
         **{(depth,): value for depth, value in zip(DEPTHS, depths, strict=True)},
         **{(d, u): rest[y, x] for y, d in enumerate(DEPTHS) for x, u in enumerate(UNITS)},
     }
-    found = {effect.levels: effect.estimate for effect in factorial_effects(cells, "accuracy")}
-    assert found == pytest.approx(expected, abs=1e-6)
+    result = {effect.levels: effect.estimate for effect in factorial_effects(cells, "accuracy")}
+    assert result == pytest.approx(expected, abs=1e-6)
 
 
 def test_errors_are_those_of_a_two_way_analysis_of_variance(cells):

@@ -23,17 +23,17 @@ from soundingline.toolkit.trajectory import Answer, Trajectory
 def test_components_are_those_of_a_one_way_analysis_of_variance(sizes):
     random = np.random.default_rng(3)
     groups = [random.normal(random.normal(0, 2), 1, size).tolist() for size in sizes]
-    found = variance_components({f"q{place}": row for place, row in enumerate(groups)})
+    result = variance_components({f"q{place}": row for place, row in enumerate(groups)})
     total = sum(sizes)
     pooled = sum((len(row) - 1) * np.var(row, ddof=1) for row in groups if len(row) > 1)
     mean_square = pooled / (total - len(sizes))
-    assert found.within == pytest.approx(math.sqrt(mean_square))
+    assert result.within == pytest.approx(math.sqrt(mean_square))
     # F is the ratio of the mean squares, and scipy's own.
     size = (total - sum(size**2 for size in sizes) / total) / (len(sizes) - 1)
     ratio = stats.f_oneway(*groups).statistic
-    assert found.between**2 == pytest.approx((ratio - 1) * mean_square / size)
-    assert found.share == pytest.approx(found.within**2 / (found.within**2 + found.between**2))
-    assert (found.questions, found.repeats) == (5, pytest.approx(total / 5))
+    assert result.between**2 == pytest.approx((ratio - 1) * mean_square / size)
+    assert result.share == pytest.approx(result.within**2 / (result.within**2 + result.between**2))
+    assert (result.questions, result.repeats) == (5, pytest.approx(total / 5))
 
 
 @pytest.mark.parametrize(

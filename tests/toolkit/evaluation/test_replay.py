@@ -72,8 +72,8 @@ def test_another_ranking_changes_pages_from_the_first_other_text_on():
 def test_equal_ids_with_another_text_are_a_changed_page():
     class Scored(WordBackend):
         def search(self, request):
-            found = super().search(request)
-            return found._replace(hits=[hit._replace(score=hit.score / 2) for hit in found.hits])
+            actual = super().search(request)
+            return actual._replace(hits=[hit._replace(score=hit.score / 2) for hit in actual.hits])
 
     result = replay(recorded(), TOOL.open(Scored(TEXTS), STORE), {"a"})
     assert (result.overlap, result.unchanged) == (1.0, 0)

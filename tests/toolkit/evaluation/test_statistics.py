@@ -212,11 +212,11 @@ def test_questions_needed_have_the_power_and_one_less_has_not(effect, alpha, pow
         spread = stats.chi(questions - 1, scale=(questions - 1) ** -0.5)
         bounds = spread.ppf(1e-13), spread.isf(1e-13)
 
-        def found(s):
+        def result(s):
             both = stats.norm.sf(critical * s - shift) + stats.norm.cdf(-critical * s - shift)
             return float(both * spread.pdf(s))
 
-        return float(integrate.quad(found, *bounds, epsabs=1e-10, limit=200)[0])
+        return float(integrate.quad(result, *bounds, epsabs=1e-10, limit=200)[0])
 
     assert power_of(needed) >= power - 1e-6
     assert needed == 2 or power_of(needed - 1) < power + 1e-6
@@ -251,13 +251,6 @@ def test_no_difference_needs_no_questions_and_one_without_spread_a_handful():
     assert questions_needed([0.25] * 8) == 4
     row = paired_test(named([1.25] * 8), named([1.0] * 8), test="t")
     assert (row.low, row.high, row.p) == (0.25, 0.25, 0.0)
-
-
-def test_holm_is_the_step_down_of_his_paper():
-    # By hand: sorted .005 x4, .01 x3, .03 x2, .04 x1, each at least the one before.
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.7]) == pytest.approx([1.0, 1.0])
-    assert holm([]) == []
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))

@@ -115,8 +115,8 @@ def test_measures_of_ranks_equal_those_of_the_rankings(drawn, batch):
     for place, point in enumerate(points):
         expected = measure_rankings(point, judged, MEASURES)
         for name in MEASURES:
-            found = dict(zip(table.qids, table.of(name)[:, place].tolist(), strict=True))
-            assert found == expected[name], name
+            result = dict(zip(table.qids, table.of(name)[:, place].tolist(), strict=True))
+            assert result == expected[name], name
 
 
 @pytest.mark.parametrize(
@@ -201,48 +201,48 @@ POINTS = [(0.9, 0.4), (5.0, 0.4), (25.0, 1.0)]
 def test_optimism_is_the_claim_of_choosing_on_the_reported_questions_less_the_truth():
     dev = np.array([[0.1, 0.5, 0.4], [0.1, 0.5, 0.4]])
     test = np.array([[0.3, 0.4, 0.8], [0.3, 0.4, 0.6], [0.3, 0.4, 0.7]])
-    found = held_out(dev, test, POINTS)
-    assert (found.chosen, found.best) == (1, 2)
-    assert found.selected == pytest.approx(0.5)
-    assert found.chosen_value == pytest.approx(0.4)
-    assert found.best_value == pytest.approx(0.7)
-    assert found.optimism == pytest.approx(0.3)
-    assert (found.selecting, found.reported) == (2, 3)
+    result = held_out(dev, test, POINTS)
+    assert (result.chosen, result.best) == (1, 2)
+    assert result.selected == pytest.approx(0.5)
+    assert result.chosen_value == pytest.approx(0.4)
+    assert result.best_value == pytest.approx(0.7)
+    assert result.optimism == pytest.approx(0.3)
+    assert (result.selecting, result.reported) == (2, 3)
 
 
 def test_cross_validation_of_two_questions_reports_each_in_the_others_choice():
     values = np.array([[0.2, 0.9, 0.0], [0.6, 0.1, 0.0]])
-    found = cross_validated(values, POINTS, folds=2)
+    result = cross_validated(values, POINTS, folds=2)
     # Each question would choose the point that is bad for the other.
-    assert sorted(found.folds) == [0, 1]
-    assert found.value == pytest.approx((0.2 + 0.1) / 2)
-    assert found.chosen == 1
-    assert found.optimism == pytest.approx(0.5 - 0.15)
-    assert found.values == pytest.approx((0.2, 0.1))
+    assert sorted(result.folds) == [0, 1]
+    assert result.value == pytest.approx((0.2 + 0.1) / 2)
+    assert result.chosen == 1
+    assert result.optimism == pytest.approx(0.5 - 0.15)
+    assert result.values == pytest.approx((0.2, 0.1))
 
 
 def test_cross_validation_is_repeatable_and_honest_on_noise():
     points = [(k1 / 10, 0.4) for k1 in range(100)]
     draws = np.random.default_rng(1).random((40, 30, 100))
-    found = [cross_validated(noise, points, folds=5, seed=4) for noise in draws]
-    assert found[0] == cross_validated(draws[0], points, folds=5, seed=4)
-    assert found[0].value != cross_validated(draws[0], points, folds=5, seed=5).value
+    result = [cross_validated(noise, points, folds=5, seed=4) for noise in draws]
+    assert result[0] == cross_validated(draws[0], points, folds=5, seed=4)
+    assert result[0].value != cross_validated(draws[0], points, folds=5, seed=5).value
     # On noise every point is worth 0.5; the best of 100 claims more.
-    assert np.mean([row.selected for row in found]) > 0.6
-    assert np.mean([row.value for row in found]) == pytest.approx(0.5, abs=0.02)
+    assert np.mean([row.selected for row in result]) > 0.6
+    assert np.mean([row.value for row in result]) == pytest.approx(0.5, abs=0.02)
 
 
 def test_many_t_tests_at_once_give_the_p_values_of_each_alone():
     values = np.random.default_rng(0).normal(0.05, 0.2, (40, 6))
     values[:, 0] = 0.0
     values[:, 1] = 0.25
-    found = t_test(*paired_differences(values, np.zeros_like(values)))
+    result = t_test(*paired_differences(values, np.zeros_like(values)))
     zero = dict.fromkeys(range(40), 0.0)
     for column in range(6):
         alone = paired_test(
             dict(enumerate(values[:, column].tolist())), zero, test="t", resamples=99
         )
-        assert found[column] == pytest.approx(alone.p, rel=1e-12), column
+        assert result[column] == pytest.approx(alone.p, rel=1e-12), column
 
 
 def test_the_plateau_has_the_points_that_do_not_differ_significantly():
@@ -252,19 +252,19 @@ def test_the_plateau_has_the_points_that_do_not_differ_significantly():
     # The last two columns are equal to the first, one of them but for rounding.
     columns = [base, base + noise - 0.01, base - 0.3, base, (base + 0.1 + 0.2) - 0.3]
     values = np.stack(columns, axis=1)
-    found = plateau(values, 0)
-    assert found.inside.tolist() == [True, True, False, True, True]
-    assert found.p_holm[[0, 3, 4]].tolist() == [1, 1, 1]
+    result = plateau(values, 0)
+    assert result.inside.tolist() == [True, True, False, True, True]
+    assert result.p_holm[[0, 3, 4]].tolist() == [1, 1, 1]
     p = t_test(*paired_differences(values, values[:, [0]]))
-    assert found.p_holm[1:].tolist() == holm(p[1:].tolist())
+    assert result.p_holm[1:].tolist() == holm(p[1:].tolist())
 
 
 def test_no_optimism_is_below_zero():
     # Both points have the mean 0.3 on the reported question, but for rounding.
     dev, test = np.array([[1.0, 0.0]] * 2), np.array([[0.1 + 0.2, 0.3]])
-    found = held_out(dev, test, [(25.0, 1.0), (0.9, 0.4)])
-    assert (found.chosen, found.best) == (0, 1)
-    assert found.optimism == 0.0
+    result = held_out(dev, test, [(25.0, 1.0), (0.9, 0.4)])
+    assert (result.chosen, result.best) == (0, 1)
+    assert result.optimism == 0.0
 
 
 def test_folds_do_not_depend_on_the_order_of_the_questions():
@@ -272,13 +272,13 @@ def test_folds_do_not_depend_on_the_order_of_the_questions():
     grid = Grid([1, 2], [0, 1])
     qids = [f"q{n:02}" for n in range(20)]
     values = rng.random((2, 20, 4))
-    found = []
+    result = []
     for order in (np.arange(20), rng.permutation(20)):
         named_so = [qids[place] for place in order]
         table = MeasureTable(["AP", "RR"], named_so, grid.points, values[:, order])
-        found.append(tune(grid, "AP", table, table, references=[(1.0, 0.0)], folds=5))
-    assert found[0].choices == found[1].choices
-    assert found[0].gains == found[1].gains
+        result.append(tune(grid, "AP", table, table, references=[(1.0, 0.0)], folds=5))
+    assert result[0].choices == result[1].choices
+    assert result[0].gains == result[1].gains
 
 
 def test_bad_tests_are_refused():
@@ -306,18 +306,18 @@ def small_tuning(folds):
 
 @pytest.mark.parametrize("folds", [None, 4])
 def test_a_tuning_chooses_within_the_grid_and_compares_with_the_references(folds):
-    found = small_tuning(folds)
-    assert found.chosen() in found.grid.points
-    assert set(found.choices) == {"AP", "RR"}
-    gain = found.gains["AP"][(0.9, 0.4)]
-    choice = found.choices["AP"]
+    result = small_tuning(folds)
+    assert result.chosen() in result.grid.points
+    assert set(result.choices) == {"AP", "RR"}
+    gain = result.gains["AP"][(0.9, 0.4)]
+    choice = result.choices["AP"]
     value = choice.chosen_value if folds is None else choice.value
-    assert gain.difference == pytest.approx(value - found.reported.of("AP")[:, 4].mean())
+    assert gain.difference == pytest.approx(value - result.reported.of("AP")[:, 4].mean())
     assert gain.difference < 0
     assert gain.n == 20
-    assert found.plateaus["AP"].inside.shape == (4,)
-    summary = found.summary()
+    assert result.plateaus["AP"].inside.shape == (4,)
+    summary = result.summary()
     assert summary["measures"]["AP"]["chosen"] == dict(
-        zip(("k1", "b"), found.chosen(), strict=True)
+        zip(("k1", "b"), result.chosen(), strict=True)
     )
     assert summary["measures"]["AP"]["optimism"] >= 0

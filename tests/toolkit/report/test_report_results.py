@@ -38,8 +38,8 @@ from soundingline.toolkit.report.results import (
 )
 def test_yes_no_measures_have_wilsons_interval_as_published(right, total, low, high):
     """Newcombe (1998), Statistics in Medicine 17, table I, method 3."""
-    found = mean_interval([1.0] * right + [0.0] * (total - right))
-    assert found == pytest.approx((low, high), abs=5e-5)
+    result = mean_interval([1.0] * right + [0.0] * (total - right))
+    assert result == pytest.approx((low, high), abs=5e-5)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_yes_no_measures_have_wilsons_interval_as_published(right, total, low, h
     ],
 )
 def test_other_measures_have_students_interval(values, interval):
-    found = mean_interval(values)
-    assert found is None if interval is None else found == pytest.approx(interval, abs=1e-3)
+    result = mean_interval(values)
+    assert result is None if interval is None else result == pytest.approx(interval, abs=1e-3)
 
 
 def test_a_value_that_is_no_mean_of_its_questions_has_no_interval():
