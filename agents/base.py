@@ -46,14 +46,13 @@ class Budget:
         steer_at: a share of `seconds`, above 0 and at most 1 (1: the model is never informed).
         turns: replies in which the model may call tools.
         tool_calls: tool calls, refused ones included.
-        output_tokens: tokens of all replies together, reasoning included. Checked between replies.
+        output_tokens: tokens of all replies, reasoning included. Checked between replies.
         context_window: tokens that the transcript may take, by the server's counts and our
             estimate of what came since. The larger of `answer_tokens` and the longest reply that a
             request asks for stays free.
         answer_tokens: tokens of the window that are reserved for the answer. 0 reserves nothing:
             replies are shortened to what is left until none fits.
-        dollars: cost of a question. Needs a known price.
-        run_dollars: cost of the run. Needs a known price.
+        dollars, run_dollars: cost of a question and of the run. Need a known price.
 
     When a limit other than `seconds` is reached, the model is asked once more, without tools, for
     its final answer. Each limit has an exit status of its own.
@@ -146,8 +145,8 @@ class Agent(ABC):
     requires_llm: ClassVar[bool] = False
     """Whether the agent cannot work without a language model."""
     accepts_llm: ClassVar[bool] = False
-    """Whether the agent asks a language model if the run has one. If not, the run starts no model
-    for it, and its settings are not part of the run's name."""
+    """Whether the agent asks the run's language model. If not, the run starts none for it, and the
+    model's settings are not part of the run's name."""
     reads_document_frequencies: ClassVar[bool] = False
     """Whether the agent reads the collection's document frequencies, which need an index."""
     calls_tools: ClassVar[bool] = True

@@ -16,7 +16,7 @@ from soundingline.agents.base import (
     search_tool_of,
 )
 from soundingline.agents.chat import ChatAgent
-from soundingline.toolkit.corpus.resolve import AMBIGUOUS, UNRESOLVED, Resolution, Resolver
+from soundingline.toolkit.corpus.resolve import AMBIGUOUS, UNRESOLVED, Resolver
 from soundingline.toolkit.data import Topic, parent
 from soundingline.toolkit.errors import check_int
 from soundingline.toolkit.search.answers import format_answer, list_part
@@ -139,14 +139,11 @@ def resolve_listed_titles(listed: str, resolver: Resolver, most: int = 1000) -> 
     resolutions = resolver.resolve_lines("\n".join(lines[:most]))
     documents: dict[str, None] = {}
     for number, resolution in enumerate(resolutions, start=1):
-        documents.update(dict.fromkeys(_matches(resolution, number)))
+        if resolution.docid:
+            matches: Sequence[str] = [resolution.docid]
+        elif len(resolution.candidates) > MOST_MATCHES:
+            matches = [f"{AMBIGUOUS}{number}"]
+        else:
+            matches = resolution.candidates or [f"{UNRESOLVED}{number}"]
+        documents.update(dict.fromkeys(matches))
     return tuple(documents)
-
-
-def _matches(resolution: Resolution, number: int) -> Sequence[str]:
-    """The entries of the list for the line of that number."""
-    if resolution.docid:
-        return [resolution.docid]
-    if len(resolution.candidates) > MOST_MATCHES:
-        return [f"{AMBIGUOUS}{number}"]
-    return resolution.candidates or [f"{UNRESOLVED}{number}"]

@@ -45,7 +45,7 @@ class ContextWindow:
         answer: tokens that the answer needs. 0: nothing is reserved.
         longest: the maximum of output of a request. None: the server's choice. The larger of
             this and `answer` stays free while the model may still call tools, unless `answer` is 0.
-        tools: the tool specifications that are sent with each request.
+        tools: the specifications that are sent with each request.
     """
 
     size: int | None

@@ -95,14 +95,12 @@ class SearchR1Agent(ChatAgent):
             if action[1] == "answer":
                 return self._accept(talk, _formatted(action))
             talk.episode.tool.reasoning = text[: action.start()]
-            result = await self._search(talk, action[2].strip())
+            tool = talk.episode.tool
+            name, argument = search_tool_of(tool)
+            search = asyncio.to_thread(tool.call, name, {argument: action[2].strip()})
+            result = await talk.in_time(search)
             talk.say(f"\n\n<information>{_information(result)}</information>\n\n")
         await self._demand_answer(talk, reason)
-
-    async def _search(self, talk: Conversation, query: str) -> ToolResult:
-        tool = talk.episode.tool
-        name, argument = search_tool_of(tool)
-        return await talk.in_time(asyncio.to_thread(tool.call, name, {argument: query}))
 
     async def _last_reply(self, talk: Conversation, demand: str = "") -> str | None:
         text = await super()._last_reply(talk, demand)

@@ -100,7 +100,7 @@ def enrich(settings: Settings) -> None:
         left = len(units) - sum(1 for _ in stage.corpus.for_documents(shard.of(units), collection))
     if left:
         line = f"{shard} is enriched; without shard= this command enriches what is left and indexes"
-        Console().print(line, highlight=False, soft_wrap=True)
+        Console().print(line, soft_wrap=True)
         return
     print_enriched(stage.enriched(collection).index)
     if not settings.multirun:
@@ -124,7 +124,7 @@ def ask_missing(
     lacking = source.missing_flags(units, count, collection)
     missing = sum(lacking)
     console = Console(stderr=True, soft_wrap=True)
-    console.print(f"{missing:,} of {count:,} documents have no phrases yet", highlight=False)
+    console.print(f"{missing:,} of {count:,} documents have no phrases yet")
     if not missing:
         return
     # Shards are asked for at once, and each has a run of its own.
@@ -151,7 +151,6 @@ def ask_missing(
             console.print(
                 f"{missing:,} documents will take about {'; '.join(amounts)} (by the first "
                 f"{len(answered)})",
-                highlight=False,
             )
             dollars = [cost.get("dollars", 0.0) for cost in costs]
             total = ledger.spent_before + estimate(dollars, missing).total
@@ -188,17 +187,17 @@ def ask_missing(
             for name, words in _ANSWERS.items():
                 if counts[name]:
                     line = f"{counts[name]:,} of {counts['texts']:,} {words}"
-                    console.print(line, highlight=False)
+                    console.print(line)
             left_out = [
                 f"{counts[name]:,} {text}" for name, text in _LEFT_OUT.items() if counts[name]
             ]
             if left_out:
-                console.print(f"phrases left out: {', '.join(left_out)}", highlight=False)
+                console.print(f"phrases left out: {', '.join(left_out)}")
         failed = second.failed if second.documents else first.failed
     note_phrases(prepared.folder, source.content(collection), folder)
     if failed:
         shown = ", ".join(f"{number:,} {code}" for code, number in sorted(failed.items()))
-        console.print(f"failed: {shown}; the same command tries them again", highlight=False)
+        console.print(f"failed: {shown}; the same command tries them again")
 
 
 def ask_all(answers: Iterator[tuple[Unit, object, str]], total: int) -> AnswerTally:
@@ -226,6 +225,5 @@ def print_enriched(index: LexicalIndex) -> None:
     Console().print(
         f"{folder.parent}: {counts['phrases']:,} phrases for {counts['enriched']:,} documents "
         f"({shown or 'no phrase'})",
-        highlight=False,
         soft_wrap=True,
     )

@@ -125,7 +125,7 @@ def evaluated(
             judge.recorded if isinstance(judge, RecordedVerdicts) else {} for judge in judges
         ]
         page = write_traces(folder, benchmark, run, reasons, passages)
-        Console(stderr=True, soft_wrap=True).print(f"Traces: {page}", highlight=False)
+        Console(stderr=True, soft_wrap=True).print(f"Traces: {page}")
     return run
 
 
@@ -167,7 +167,7 @@ def slices(settings: Settings, run: Path) -> None:
     for name, qids in zip(("q100", "q300"), pi_serini_slices(strata), strict=True):
         path = Path(f"pi_serini_{name}.txt")
         write_text(path, "".join(f"{qid}\n" for qid in qids))
-        Console(soft_wrap=True).print(f"{path}: {len(qids)} questions", highlight=False)
+        Console(soft_wrap=True).print(f"{path}: {len(qids)} questions")
     print_next("soundingline run with benchmark.qids=pi_serini_q100.txt")
 
 
@@ -290,7 +290,7 @@ def compare_folders(
     shown = list(dict.fromkeys(tested or ()))
     for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
         console.print(table)
-    console.print(f"Report: {report_path}", highlight=False, soft_wrap=True)
+    console.print(f"Report: {report_path}", soft_wrap=True)
 
 
 def judge(settings: Settings, runs: Sequence[Path]) -> None:

@@ -43,18 +43,17 @@ _BY_QUESTION = {"recall_published": "recall_previewed", "accuracy_published": "a
 class PublishedFigure(NamedTuple):
     """A published value, and ours with its 95 % interval, where there is one."""
 
-    run: str
     measure: str
     published: float
     value: float | None
     interval: tuple[float, float] | None
 
     @property
-    def outside(self) -> bool:
-        """Whether the published value is outside our interval."""
-        return self.interval is not None and not (
-            self.interval[0] <= self.published <= self.interval[1]
-        )
+    def verdict(self) -> str:
+        """Where the published value is: within or outside our interval, if there is one."""
+        if self.interval is None:
+            return "not measured" if self.value is None else "no interval"
+        return "within" if self.interval[0] <= self.published <= self.interval[1] else "outside"
 
 
 def compare_with_published(paths: Sequence[Path]) -> None:
@@ -101,11 +100,11 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     console.print(table)
     for system in published.get("other_systems") or ():
         shown = ", ".join(f"{key} {value}" for key, value in system.items())
-        console.print(f"Also published: {shown}", highlight=False)
+        console.print(f"Also published: {shown}")
     for row in rows_of(published):
         if not any(_is_of(run, row) for run in runs):
             factors = ", ".join(f"{key}={value}" for key, value in _factors(row).items())
-            console.print(f"Not run: {factors}", highlight=False)
+            console.print(f"Not run: {factors}")
     known = Counter(
         cause
         for run, folder in zip(runs, folders, strict=True)
@@ -113,8 +112,8 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     )
     for cause, count in known.items():
         cells = "" if count == len(runs) else f" ({count} of {len(runs)} cells)"
-        console.print(f"Known cause of differences: {cause}{cells}", highlight=False)
-    console.print(_conclusion(runs, published, figures, explained=bool(known)), highlight=False)
+        console.print(f"Known cause of differences: {cause}{cells}")
+    console.print(_conclusion(runs, published, figures, explained=bool(known)))
 
 
 def _published(runs: Sequence[EvaluatedRun]) -> Mapping[str, Any]:
@@ -165,14 +164,12 @@ def figures_of(run: EvaluatedRun, row: Mapping[str, Any]) -> Iterator[PublishedF
             dollars = list(run.per_question.get(_DOLLARS, {}).values())
             mean, count = mean_interval(dollars), len(dollars)
             interval = (mean[0] * count, mean[1] * count) if mean else None
-            yield PublishedFigure(
-                run.name, name, value, sum(dollars) if dollars else None, interval
-            )
+            yield PublishedFigure(name, value, sum(dollars) if dollars else None, interval)
         else:
             ours, same = run.metrics.get(name), _BY_QUESTION.get(name, name)
             if ours is not None and not isclose(run.metrics.get(same, nan), ours, abs_tol=1e-6):
                 same = name
-            yield PublishedFigure(run.name, name, value, ours, run_interval(run, same))
+            yield PublishedFigure(name, value, ours, run_interval(run, same))
 
 
 def causes(run: EvaluatedRun, published: Mapping[str, Any], judge: str) -> Iterator[str]:
@@ -222,15 +219,12 @@ def judge_of(folder: RunFolder) -> str:
 def _shown(figure: PublishedFigure) -> tuple[str, ...]:
     digits = 2 if figure.measure == RUN_DOLLARS else describe(figure.measure).digits
     low, high = figure.interval or (None, None)
-    verdict = "not measured" if figure.value is None else "no interval"
-    if figure.interval:
-        verdict = "outside" if figure.outside else "within"
     return (
         figure.measure,
         number(figure.published, digits),
         number(figure.value, digits),
         f"[{number(low, digits)}, {number(high, digits)}]" if figure.interval else "—",
-        verdict,
+        figure.verdict,
     )
 
 
@@ -244,7 +238,7 @@ def _conclusion(
     """How many published values are within our intervals. Only runs over the paper's questions,
     without a known cause of differences, are evidence on the paper's result."""
     tested = [figure for figure in figures if figure.interval]
-    within = sum(not figure.outside for figure in tested)
+    within = sum(figure.verdict == "within" for figure in tested)
     text = f"{within} of {len(tested)} published values are within our 95 % intervals"
     questions = published.get("questions")
     no_evidence = f"{text}. This is no evidence on the paper's result"

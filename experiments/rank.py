@@ -231,10 +231,10 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
     Console().print(comparison_table([cell], measures=shown))
     if covered:
         values = ", ".join(f"{name} {cell.metrics[name]:.4f}" for name in covered)
-        Console().print(values, highlight=False, soft_wrap=True)
+        Console().print(values, soft_wrap=True)
     for line in fallbacks(counted):
-        Console(stderr=True, soft_wrap=True).print(line, highlight=False)
-    Console(stderr=True).print(f"{folder.path}/metrics.json", highlight=False, soft_wrap=True)
+        Console(stderr=True, soft_wrap=True).print(line)
+    Console(stderr=True).print(f"{folder.path}/metrics.json", soft_wrap=True)
     if not settings.multirun:
         print_next(f"soundingline compare {folder.path} ANOTHER_RUN")
     return cell

@@ -157,7 +157,7 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
     console = Console(stderr=True, soft_wrap=True)
     total = len(benchmark.topics) * len(this.agents)
     if len(pending) < total:
-        console.print(f"kept {total - len(pending):,} of {total:,}", highlight=False)
+        console.print(f"kept {total - len(pending):,} of {total:,}")
     if not pending:
         return None
     if ledger.cap is not None and ledger.unpriced_before:
@@ -186,7 +186,7 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
         # A question may take minutes, and its tokens are counted with each of its replies.
         note = LiveNote(tally.line)
         task = progress.add_task(f"Answering ({folder.name})", total=len(pending), note=note)
-        show = partial(progress.console.print, highlight=False, soft_wrap=True)
+        show = partial(progress.console.print, soft_wrap=True)
         runner = RolloutRunner(agents, this.session, folder, tally, config.concurrency, show)
         first = config.preflight if this.llm or this.built.stages.models else 0
         try:
@@ -211,7 +211,7 @@ def report(cell: EvaluatedRun, folder: RunFolder, repeats: int) -> None:
             f"{failures.total()} of {questions} questions failed ({listed(failures)}); the same "
             f"command tries them again. For example, {a_failure(parts)}"
         )
-    console.print(f"{folder.path}/metrics.json", highlight=False)
+    console.print(f"{folder.path}/metrics.json")
     if all_failed:
         raise InputError(
             f"all {questions} questions of the run {folder.path} failed ({listed(failures)}), for "

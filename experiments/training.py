@@ -298,9 +298,8 @@ def calibrate(
     Console(soft_wrap=True).print(
         f"{len(met):,} documents, {sum(met):,} of them targets; on these the Brier score is "
         f"{brier(mapped, met):.4f}, without calibration {brier(probabilities, met):.4f}",
-        highlight=False,
     )
-    Console(soft_wrap=True).print(str(out), highlight=False)
+    Console(soft_wrap=True).print(str(out))
     print_next(f"soundingline run with agent=navigator agent.calibration='{out}'")
 
 

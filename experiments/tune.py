@@ -364,9 +364,9 @@ def tune(settings: Settings) -> None:
         folder = run.folder
         result = tuned(config, built, measures, folder)
         write_results(folder, result, config, built, splits_named, run.manifest)
-    Console(soft_wrap=True).print(conclusion(result, splits_named), highlight=False)
+    Console(soft_wrap=True).print(conclusion(result, splits_named))
     console = Console(stderr=True)
-    console.print(f"Report: {folder.path}/report.html", highlight=False, soft_wrap=True)
+    console.print(f"Report: {folder.path}/report.html", soft_wrap=True)
     if not settings.multirun:
         print_next(f"rank or run with retriever=bm25_from_tuning retriever.source={folder.path}")
 
@@ -406,7 +406,6 @@ def tuned(
     Console(stderr=True).print(
         f"{len(ranks.ranks):,} questions in {len(built.points):,} points: "
         f"{time.perf_counter() - started:.1f} s",
-        highlight=False,
     )
     tables = {}
     for name, rows in judged.items():

@@ -54,8 +54,7 @@ _COUNTS = ("documents", UNREADABLE, "refused", "failed", "completed", "asked", "
 
 
 class ReadAnswer(NamedTuple):
-    """The scores of an answer by the number of the requirement (from 1), and the stated overall
-    probability."""
+    """The scores of an answer by the number of the requirement, and the stated probability."""
 
     scores: Mapping[int, RequirementScore]
     probability: float | None
@@ -140,7 +139,12 @@ class ChatScorer:
             self._counts.add(completed=len(incomplete))
             others = self._scores(list(incomplete.values()))
             for number, other in zip(incomplete, others, strict=True):
-                scores[number] = _completed(scores[number], other)
+                # The probability stays, because it is based on all passages.
+                rest = iter(other.requirements)
+                rows = (next(rest) if row is None else row for row in scores[number].requirements)
+                scores[number] = scores[number]._replace(
+                    requirements=tuple(rows), error=other.error
+                )
         errors = [score.error for score in scores]
         named = {name: errors.count(name) for name in (UNREADABLE, "refused")}
         failed = sum(map(bool, errors)) - sum(named.values())
@@ -270,14 +274,6 @@ def _document_score(candidate: CandidateDocument, reply: Reply) -> DocumentScore
         probability, origin = relevance.score, BY_LOGPROBS
     error = UNREADABLE if None in rows else ""
     return DocumentScore(tuple(rows), probability, "" if probability is None else origin, error)
-
-
-def _completed(score: DocumentScore, other: DocumentScore) -> DocumentScore:
-    """The score with those of the second request. Its probability stays, because it is based on all
-    passages."""
-    rest = iter(other.requirements)
-    rows = tuple(row if row is not None else next(rest) for row in score.requirements)
-    return score._replace(requirements=rows, error=other.error)
 
 
 def _verdict_token(tokens: Sequence[Token]) -> tuple[Token, ...]:

@@ -7,6 +7,7 @@ design of browsing and berrypicking techniques", 1989); agents call it citation 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import pandas as pd
@@ -23,6 +24,7 @@ from soundingline.toolkit.errors import InputError, check_int, check_number
 PLACES = ("merged", "below")
 
 
+@dataclass(eq=False, repr=False)
 class LinkExpansion(Stage):
     """Adds the linked documents of the best documents of a ranking.
 
@@ -60,30 +62,26 @@ class LinkExpansion(Stage):
         ['d1', 'd2']
     """
 
-    def __init__(
-        self,
-        links: LinkGraph | None = None,
-        *,
-        retriever: pt.Transformer | None = None,
-        head: int = 10,
-        direction: str = "both",
-        damping: float = 0.5,
-        largest_hub: int = 100,
-        most: int = 100,
-        place: str = "merged",
-        depth: int | None = 1000,
-    ) -> None:
-        for name, value in (("head", head), ("largest_hub", largest_hub), ("most", most)):
-            check_int(name, value)
-        check_direction(direction)
-        check_number("damping", damping, le=1, gt=0)
-        if place not in PLACES:
-            raise InputError(f"place={place!r}", valid=", ".join(PLACES))
-        if depth is not None:
-            check_int("depth", depth, do="set it to null for all documents")
-        self.links, self.retriever = links, retriever
-        self.head, self.direction, self.damping = head, direction, float(damping)
-        self.largest_hub, self.most, self.place, self.depth = largest_hub, most, place, depth
+    links: LinkGraph | None = None
+    _: KW_ONLY
+    retriever: pt.Transformer | None = None
+    head: int = 10
+    direction: str = "both"
+    damping: float = 0.5
+    largest_hub: int = 100
+    most: int = 100
+    place: str = "merged"
+    depth: int | None = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("head", "largest_hub", "most"):
+            check_int(name, getattr(self, name))
+        check_direction(self.direction)
+        check_number("damping", self.damping, le=1, gt=0)
+        if self.place not in PLACES:
+            raise InputError(f"place={self.place!r}", valid=", ".join(PLACES))
+        if self.depth is not None:
+            check_int("depth", self.depth, do="set it to null for all documents")
         self._counts = Counts()
 
     def bind(self: Bound, collection: Collection) -> Bound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import islice
 
 import pandas as pd
@@ -15,6 +16,7 @@ from soundingline.toolkit.data import first_units, parent
 from soundingline.toolkit.errors import InputError, check_int
 
 
+@dataclass(eq=False, repr=False)
 class OracleRetriever(Stage):
     """Ranks the documents that are judged relevant for the question, whatever the query is, and
     then the ranking of `base`.
@@ -43,11 +45,12 @@ class OracleRetriever(Stage):
         ['d2%p0', 'd1%p0', 'd1%p1']
     """
 
-    def __init__(
-        self, base: pt.Transformer | None = None, tier: str = "evidence", depth: int = 1000
-    ) -> None:
-        check_int("depth", depth)
-        self.base, self.tier, self.depth = base, tier, depth
+    base: pt.Transformer | None = None
+    tier: str = "evidence"
+    depth: int = 1000
+
+    def __post_init__(self) -> None:
+        check_int("depth", self.depth)
 
     def bind(self: Bound, collection: Collection) -> Bound:
         """`InputError` if the collection has no judgements of the tier."""

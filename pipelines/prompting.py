@@ -37,16 +37,9 @@ _UNSAMPLED = ("timeout", "tool_choice")
 
 
 class PromptTemplate:
-    """A text with `{query}` and other placeholders, each of `places` at least once and no others.
-
-    Args:
-        path: A prompt file; None selects `default`.
-        default: A file of the package, relative to `pipelines/prompts`.
-        places: The names of the placeholders.
-
-    Raises:
-        InputError: For a file that cannot be read, and for other placeholders.
-    """
+    """The text of a prompt file, by default that of the package (`default`, relative to
+    `pipelines/prompts`), with placeholders such as `{query}`: each of `places` at least once and no
+    others. `InputError` for other files."""
 
     def __init__(self, path: str | None, default: str, places: tuple[str, ...]) -> None:
         file = Path(path) if path else PROMPTS / default
@@ -104,17 +97,9 @@ def json_object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Reply(NamedTuple):
-    """The reply to a prompt, or the error instead.
-
-    Args:
-        text: The text; empty for an error.
-        retried: Whether it is that of a second request.
-        error: The code of the `ModelError`, or empty.
-        cached: Whether it cost no request now.
-        input_tokens, output_tokens: Of the request that it is from; None if the server did not
-            count them.
-        tokens: The tokens of the text with their log-probabilities, if these were requested.
-    """
+    """The reply to a prompt, `retried` if it is that of a second request, and `cached` if it cost
+    no request now; or the code of the `error` instead. Numbers of tokens are None if the server
+    did not count them. `tokens` have the log-probabilities, if these were requested."""
 
     text: str
     retried: bool = False

@@ -42,11 +42,8 @@ class CachedRequirementScorer:
     The score of a requirement is cached under the fingerprint of the scorer, the question, the
     document, the requirement, and a hash of the passages that were located for it; the overall
     probability under the question and all passages. A candidate goes to the scorer with those
-    requirements only that have no score yet; the passages of the others are its context.
-
-    Args:
-        scorer: The scorer, bound to its resources.
-        caches: The folder of the cache; None caches nothing.
+    requirements only that have no score yet; the passages of the others are its context. Without
+    the folder `caches` nothing is cached.
     """
 
     def __init__(self, scorer: RequirementScorer, caches: Path | None) -> None:
@@ -215,15 +212,12 @@ class RerankerScorer:
         best = max(numbers, key=lambda number: values[number])
         value = OUTPUTS[self.output](values[best])
         passage = evidence.passages[best]
-        quotation = _quotation(evidence.requirement, passage.text)
+        # Here, because it loads numba.
+        from soundingline.toolkit.search.snippets import QueryTerms, best_window
+
+        terms = QueryTerms(evidence.requirement)
+        quotation = best_window(terms, passage.text, _LONGEST_QUOTATION)
         return RequirementScore(verdict_of(value, evidence), value, quotation, passage.unit_id)
-
-
-def _quotation(requirement: str, text: str) -> str:
-    # Here, because it loads numba.
-    from soundingline.toolkit.search.snippets import QueryTerms, best_window
-
-    return best_window(QueryTerms(requirement), text, _LONGEST_QUOTATION)
 
 
 def _pairs(evidence: Evidence) -> list[Pair]:

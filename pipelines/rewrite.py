@@ -32,9 +32,8 @@ class Rewriter(Stage, ABC):
 
     The input has the columns `qid`, `query`, and `reasoning` if the agent's reasoning is known.
     In the output `query` is the new query and `query_0` the one before it; an older `query_0`
-    becomes `query_1`, and so on, as everywhere in PyTerrier. Other columns are unchanged. The
-    notes of a search (`soundingline.pipelines.stage.add_note`) have `rewrite` with `raw`,
-    `rewritten`, `apply_to` and the events of the rewriting.
+    becomes `query_1`, and so on, as everywhere in PyTerrier. The note `rewrite` of a search has
+    `raw`, `rewritten`, `apply_to` and the events of the rewriting.
 
     Args:
         apply_to: Which stages see the new query: `retriever`, `reranker` or `both`. `compose`

@@ -18,7 +18,7 @@ from datetime import timedelta
 from operator import length_hint
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import rich.console
 from rich.cells import cell_len
@@ -239,37 +239,9 @@ _MODULE = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
 _LONGEST = 300
 
 
-class Frame(NamedTuple):
-    """A line of code in a traceback."""
-
-    path: str
-    line: int
-
-    @property
-    def is_ours(self) -> bool:
-        return os.path.realpath(self.path).startswith(_OURS)
-
-    @property
-    def is_library(self) -> bool:
-        """Whether the line belongs to Python or to an installed package other than ours."""
-        parts = Path(self.path).parts
-        installed = "site-packages" in parts or "dist-packages" in parts
-        generated = self.path.startswith("<") and self.path != "<stdin>"
-        standard = os.path.realpath(self.path).startswith(_STANDARD)
-        return (installed or generated or standard) and not self.is_ours
-
-    def __str__(self) -> str:
-        """`path:line`, with the path relative to the working folder or to the folder of this
-        package where possible."""
-        path = Path(os.path.realpath(self.path))
-        for root in (Path.cwd(), _ROOT):
-            if path.is_relative_to(root):
-                return f"{path.relative_to(root)}:{self.line}"
-        return f"{self.path}:{self.line}"
-
-
-def users_frame(traceback: str) -> Frame | None:
-    """The innermost line of the user's own code; None if the traceback has none."""
+def users_frame(traceback: str) -> str:
+    """The innermost line of the user's own code, as `path:line`; empty if the traceback has
+    none."""
     return _blame(traceback)[0]
 
 
@@ -288,17 +260,39 @@ def exception_of(traceback: str) -> str:
     return _exception(_CHAINED.split(traceback)[-1])
 
 
-def _blame(traceback: str) -> tuple[Frame | None, Frame | None, str]:
-    """The innermost line of the user's code, the innermost line outside libraries, and the
-    exception."""
-    blame: tuple[Frame | None, Frame | None, str] = (None, None, "")
+def _blame(traceback: str) -> tuple[str, str, str]:
+    """The innermost line of the user's code, the innermost line outside libraries (empty if there
+    is none), and the exception."""
+    blame = "", "", ""
     for block in _CHAINED.split(traceback):
-        frames = [Frame(match["path"], int(match["line"])) for match in _FRAME.finditer(block)]
-        own = [frame for frame in frames if not frame.is_library]
-        users = [frame for frame in own if not frame.is_ours]
-        if users or blame[0] is None:
-            blame = (users[-1] if users else None, own[-1] if own else None, _exception(block))
+        own = [frame for frame in _FRAME.finditer(block) if not _in_library(frame["path"])]
+        users = [frame for frame in own if not _is_ours(frame["path"])]
+        if users or not blame[0]:
+            blame = _place(users), _place(own), _exception(block)
     return blame
+
+
+def _is_ours(path: str) -> bool:
+    return os.path.realpath(path).startswith(_OURS)
+
+
+def _in_library(path: str) -> bool:
+    """Whether a file belongs to Python or to an installed package other than ours."""
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
+    generated = path.startswith("<") and path != "<stdin>"
+    standard = os.path.realpath(path).startswith(_STANDARD)
+    return (installed or generated or standard) and not _is_ours(path)
+
+
+def _place(frames: list[re.Match[str]]) -> str:
+    """`path:line` of the last frame, relative to the working folder or to that of this package
+    where possible; empty without frames."""
+    if not frames:
+        return ""
+    path = Path(os.path.realpath(frames[-1]["path"]))
+    roots = [root for root in (Path.cwd(), _ROOT) if path.is_relative_to(root)]
+    shown = path.relative_to(roots[0]) if roots else frames[-1]["path"]
+    return f"{shown}:{frames[-1]['line']}"
 
 
 def _exception(block: str) -> str:

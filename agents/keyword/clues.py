@@ -68,9 +68,8 @@ class Rarity:
     because it can match nothing. Without statistics, rarity is estimated from the form of a word:
     numbers, capitals and long words are rarer.
 
-    Args:
-        document_frequency: word as written -> number of documents that contain it.
-        documents: the number of documents. Both or neither must be given.
+    The statistics are the number of documents that contain a word as written, and that of all
+    documents; both or neither.
     """
 
     def __init__(
@@ -80,9 +79,8 @@ class Rarity:
     ) -> None:
         if (document_frequency is None) != (documents is None):
             raise InputError(
-                "only one of document_frequency and documents was given",
-                valid="both or neither",
-                do="give both from the index, or leave both out",
+                "only one of document_frequency and documents is set",
+                valid="both, from the index, or neither",
             )
         if documents is not None:
             check_int("documents", documents)

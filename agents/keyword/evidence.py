@@ -15,6 +15,7 @@ from soundingline.toolkit.search.tool import Continuation
 
 _DAMPING = 10  # of reciprocal rank fusion; small, since few queries are fused and the top matters
 _FUSED_DEPTH = 50
+_CONTEXT = 0.5  # share of the weight of a clue in the sentence before
 
 
 class Sentence(NamedTuple):
@@ -33,19 +34,14 @@ class Reader:
     """Finds sentences with clue words. One regular expression finds these words, so that a long
     document costs one scan, and only sentences with a clue word cost more.
 
-    A clue in the title of a document counts in all its sentences, because articles call their topic
-    `he` or `it`.
-
-    Args:
-        weights: clue stem -> weight.
-        context: the share of a clue's weight that counts if the clue is not in the sentence but in
-            the sentence before.
+    A clue (`weights` has the weight of each stem) in the title of a document counts in all its
+    sentences, because articles call their topic `he` or `it`. One in the sentence before counts
+    half.
     """
 
-    def __init__(self, weights: Mapping[str, float], *, context: float = 0.5) -> None:
+    def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
         self._total = sum(weights.values())
-        self._context = context
         stems = sorted((re.escape(s.removesuffix("y")) for s in weights), key=len, reverse=True)
         self._pattern = re.compile(rf"\b(?:{'|'.join(stems)})", re.IGNORECASE) if stems else None
 
@@ -76,7 +72,7 @@ class Reader:
         # Exact sums: the order of a set differs from process to process.
         inside = math.fsum(self._weights[clue] for clue in clues)
         outside = math.fsum(self._weights[clue] for clue in around - clues)
-        return (inside + self._context * outside) / self._total
+        return (inside + _CONTEXT * outside) / self._total
 
 
 class ReadingPosition(NamedTuple):

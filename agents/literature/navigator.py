@@ -32,7 +32,6 @@ from soundingline.agents.literature.planner import (
 from soundingline.agents.literature.rounds import (
     Librarians,
     Round,
-    RoundMark,
     judging_task,
     restore,
     round_checkpoint,
@@ -233,9 +232,9 @@ class QuestionSearch:
     async def _round(self, number: int) -> bool:
         """Plan and run a round. Returns whether another one may follow."""
         navigator, episode, scores = self._navigator, self._episode, self._scores
-        tool, mark = episode.tool, RoundMark()  # the opening belongs to the first round
+        tool, began = episode.tool, (0, 0, 0)  # the opening belongs to the first round
         if number > 1:
-            mark = RoundMark(len(tool.calls), len(tool.exposures.rows), len(episode.messages))
+            began = len(tool.calls), len(tool.exposures.rows), len(episode.messages)
         plan = await self._plan(number)
         if plan.stop or not plan.queries:
             self._mark_stopped("plan")
@@ -262,7 +261,7 @@ class QuestionSearch:
         if self._saved_rounds:
             usage = self._ledger.by_role(self._qid)
             ended = self._ended if work.cut else None
-            checkpoint = round_checkpoint(mark, episode, scores, usage, ended)
+            checkpoint = round_checkpoint(began, episode, scores, usage, ended)
             self._saved_rounds.append(checkpoint)
         return not work.cut
 

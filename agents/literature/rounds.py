@@ -332,16 +332,8 @@ def _raise_first(outcomes: Sequence[Outcome]) -> None:
         raise next((error for error in raised if not isinstance(error, OutOfMoney)), raised[0])
 
 
-class RoundMark(NamedTuple):
-    """The number of calls, exposures and messages of a question when a round began."""
-
-    calls: int = 0
-    exposures: int = 0
-    messages: int = 0
-
-
 def round_checkpoint(
-    mark: RoundMark,
+    began: tuple[int, int, int],
     episode: Episode,
     scores: CandidateScores,
     usage: Mapping[str, UsageTotals],
@@ -349,19 +341,21 @@ def round_checkpoint(
 ) -> dict[str, Any]:
     """What a question needs to continue behind its newest round, as JSON values.
 
-    `mark` is what was there when the round began, `usage` what the question has spent so far, by
-    role, and `ended` the status and the reason if the round was the last.
+    `began` are the numbers of calls, exposures and messages at the beginning of the round, `usage`
+    is what the question has spent so far, by role, and `ended` the status and the reason if the
+    round was the last.
     """
     tool, row = episode.tool, episode.rounds[-1]
+    calls, exposures, messages = began
     return {
         "row": dict(row),
         "memory": tool.memory(row["documents"]),
         "ended": ended,
         "retrieval": scores.retrieval,
         "titles": scores.titles,
-        "calls": [call_row(call) for call in tool.calls[mark.calls :]],
-        "exposures": [exposure_row(row) for row in tool.exposures.rows[mark.exposures :]],
-        "messages": episode.messages[mark.messages :],
+        "calls": [call_row(call) for call in tool.calls[calls:]],
+        "exposures": [exposure_row(row) for row in tool.exposures.rows[exposures:]],
+        "messages": episode.messages[messages:],
         "warnings": list(episode.warnings),
         "books": {role: totals.nonzero() for role, totals in usage.items()},
         "seconds": episode.seconds,

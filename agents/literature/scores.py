@@ -37,8 +37,6 @@ class CandidateScores:
         scores: docid -> requirement -> score, also of requirements of earlier rounds.
         overall: docid -> the scorer's probability and where it was read.
         unscored: docid -> why a candidate has no scores.
-        retrieval: docid -> retrieval score.
-        titles: docid -> title, if one was shown.
     """
 
     calibrate: Callable[[float], float] | None = None
@@ -178,17 +176,9 @@ class CandidateScores:
 
 
 class Calibration:
-    """Maps a scorer's probability to the share of documents that met their question at it.
-
-    Args:
-        path: a file of `soundingline calibrate`.
-
-    Attributes:
-        scorer: the fingerprint of the scorer that the calibration was fitted for.
-
-    Raises:
-        InputError: if the file cannot be read.
-    """
+    """Maps a scorer's probability to the share of documents that met their question at it, by a
+    file of `soundingline calibrate` (`InputError` if it cannot be read). `scorer` is the
+    fingerprint of the scorer that it was fitted for."""
 
     def __init__(self, path: str) -> None:
         try:

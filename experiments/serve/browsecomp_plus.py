@@ -1,17 +1,15 @@
-"""BrowseComp-Plus's tools in the form of its own server, and its searcher over HTTP.
-
-`search` returns a JSON array of `{docid, score, snippet}`, also for one hit or none, and
-`get_document` returns `{docid, text}` or null. Ids name documents and are always strings, because
-its readers look for quoted ones.
-"""
+"""BrowseComp-Plus's tools in the form of its own server, and its searcher over HTTP. `search`
+returns a JSON array of `{docid, score, snippet}`, also for one hit or none, and `get_document`
+returns `{docid, text}` or null. Ids name documents and are always strings, because its readers look
+for quoted ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from soundingline.experiments.serve.sessions import dump_json, finite
+from soundingline.experiments.serve.sessions import dump_json, finite, settings_of
 from soundingline.toolkit.data import DocumentStore, Hit, SearchBackend, SearchRequest, parent
 from soundingline.toolkit.search import Parameter, Tool, ToolError, ToolOutput, ToolSpec, TopK
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage
@@ -21,19 +19,13 @@ MOST_HITS = 1000
 
 @dataclass(kw_only=True, eq=False)
 class BrowseCompPlusTools(TopK):
-    """`TopK` with JSON instead of texts.
-
-    A document of more than `max_bytes` is cut to its first lines and has `"truncated": true`.
-    """
+    """`TopK` with JSON instead of texts. A document of more than `max_bytes` is cut to its first
+    lines and has `"truncated": true`."""
 
     @classmethod
     def like(cls, other: object) -> BrowseCompPlusTools:
         """With the settings of another interface, if that is a `TopK`."""
-        if not isinstance(other, TopK):
-            return cls(get_document=True)
-        return cls(
-            **{field.name: getattr(other, field.name) for field in fields(TopK) if field.init}
-        )
+        return cls(**settings_of(other, TopK) or {"get_document": True})
 
     def tools(self) -> Iterable[Tool]:
         for tool in super().tools():

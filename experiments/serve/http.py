@@ -10,6 +10,8 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import Annotated, Any, NoReturn
 from urllib.parse import urlsplit
@@ -150,139 +152,119 @@ class Refusal(BaseModel):
     message: Annotated[str, Field(description="What was wrong, in one line.")]
 
 
-class Endpoints:
-    """The endpoints of the JSON interface. The models of replies describe them; no reply is
-    validated."""
+def _add_endpoints(app: FastAPI, service: Service) -> None:
+    """Add the endpoints of the JSON interface. The models of replies describe them; no reply is
+    validated. FastAPI tries routes in their order, and those of an included router take longer."""
+    app.router.route_class = _JsonRoute
+    sessions, limit = service.sessions, service.options.max_result_bytes
+    refusal = {"model": Refusal, "description": "The request is refused."}
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    def add_to(self, app: FastAPI) -> None:
-        """Add their routes. FastAPI tries routes in their order, and those of an included router
-        take longer."""
-        app.router.route_class = _JsonRoute
-        refusal = {"model": Refusal, "description": "The request is refused."}
-        table: tuple[tuple[str, str, Callable[..., Any], Any], ...] = (
-            ("POST", "/call", self.call, Called),
-            ("GET", "/status", self.status, dict),
-            ("GET", "/tools", self.tools, Tools),
-            ("POST", "/open", self.open, Opened),
-            ("POST", "/question", self.question, Question),
-            ("POST", "/submit_answer", self.submit_answer, Submitted),
-            ("POST", "/close", self.close, dict),
-            ("POST", "/browsecomp-plus/search", self.hits, list[dict[str, Any]]),
-            ("POST", "/browsecomp-plus/get_document", self.document, dict[str, str] | None),
-            ("POST", "/pi-serini/search", self.pi_serini_search, dict),
-            ("POST", "/pi-serini/read", self.pi_serini_read, dict),
-        )
-        for method, path, endpoint, result in table:
-            app.add_api_route(
-                path,
-                endpoint,
-                methods=[method],
-                summary=endpoint.__doc__,
-                description="",
-                response_model=result,
-                responses={"default": refusal},
-            )
-
-    async def status(self) -> Response:
-        """Sessions, and how far the run is."""
-        questions = self._service.questions
-        counts = questions and {
-            "total": questions.total,
-            "answered": questions.answered,
-            **questions.counts,
-        }
-        return self._reply(
-            {
-                "run": questions.folder.name if questions else None,
-                "questions": counts,
-                "sessions": len(self._service.sessions),
-                "interfaces": list(self._service.interfaces),
-            }
+    def endpoint(method: str, path: str, result: Any) -> Callable[[Any], None]:
+        return lambda function: app.add_api_route(
+            path,
+            function,
+            methods=[method],
+            summary=function.__doc__,
+            description="",
+            response_model=result,
+            responses={"default": refusal},
         )
 
-    async def tools(self, interface: str = "tool") -> Response:
-        """The tools of an interface, in the function-calling form."""
-        return self._reply({"tools": self._service.specs(interface)})
-
-    async def open(self, body: OpenBody) -> Response:
-        """Open a session without a question."""
-        session = self._service.open(body.interface)
-        return self._reply(
-            {"session": session.handle, "tools": self._service.specs(body.interface)}
-        )
-
-    async def question(self, body: QuestionBody) -> Response:
-        """The run's next question, and the session to work on it."""
-        session = None if body.session is None else self._service.sessions.get(body.session)
-        return self._reply(await self._service.next_question(session, body.interface))
-
-    async def call(self, body: CallBody) -> Response:
+    @endpoint("POST", "/call", Called)
+    async def call(body: CallBody) -> Response:
         """Call a tool; its text is for the agent."""
-        result = await self._service.call(
-            self._service.sessions.get(body.session), body.tool, body.arguments, body.reasoning
-        )
-        return self._reply(
+        session = sessions.get(body.session)
+        result = await service.call(session, body.tool, body.arguments, body.reasoning)
+        called = {
+            "text": result.text,
+            "error": result.call.error,
+            "shown": [] if result.page is None else list(getattr(result.page, "shown", ())),
+            "seconds": round(result.call.seconds, 6),
+        }
+        return reply(called, limit=limit)
+
+    @endpoint("GET", "/status", dict)
+    async def status() -> Response:
+        """Sessions, and how far the run is."""
+        run = service.questions
+        counts = run and {"total": run.total, "answered": run.answered, **run.counts}
+        return reply(
             {
-                "text": result.text,
-                "error": result.call.error,
-                "shown": [] if result.page is None else list(getattr(result.page, "shown", ())),
-                "seconds": round(result.call.seconds, 6),
+                "run": run.folder.name if run else None,
+                "questions": counts,
+                "sessions": len(sessions),
+                "interfaces": list(service.interfaces),
             }
         )
 
-    async def submit_answer(self, body: AnswerBody) -> Response:
+    @endpoint("GET", "/tools", Tools)
+    async def tools(interface: str = "tool") -> Response:
+        """The tools of an interface, in the function-calling form."""
+        return reply({"tools": service.specs(interface)}, limit=limit)
+
+    @endpoint("POST", "/open", Opened)
+    async def open(body: OpenBody) -> Response:
+        """Open a session without a question."""
+        handle = service.open(body.interface).handle
+        return reply({"session": handle, "tools": service.specs(body.interface)}, limit=limit)
+
+    @endpoint("POST", "/question", Question)
+    async def question(body: QuestionBody) -> Response:
+        """The run's next question, and the session to work on it."""
+        session = None if body.session is None else sessions.get(body.session)
+        return reply(await service.next_question(session, body.interface), limit=limit)
+
+    @endpoint("POST", "/submit_answer", Submitted)
+    async def submit_answer(body: AnswerBody) -> Response:
         """Answer the session's question, which ends it."""
         text = answer_text(body.answer, body.explanation, body.confidence)
-        return self._reply(
-            await self._service.submit(self._service.sessions.get(body.session), text)
-        )
+        return reply(await service.submit(sessions.get(body.session), text), limit=limit)
 
-    async def close(self, body: CloseBody) -> Response:
+    @endpoint("POST", "/close", dict)
+    async def close(body: CloseBody) -> Response:
         """Close a session; its question is handed out again."""
-        self._service.sessions.close(self._service.sessions.get(body.session))
-        return self._reply({"closed": True})
+        sessions.close(sessions.get(body.session))
+        return reply({"closed": True})
 
-    async def hits(self, body: HitsBody) -> Response:
+    @endpoint("POST", "/browsecomp-plus/search", list[dict[str, Any]])
+    async def hits(body: HitsBody) -> Response:
         """Hits with whole texts, for their searcher."""
-        service = self._service
         # The reply is written in the thread as well: results of many megabytes would otherwise
         # wait for the event loop.
-        return await service.run(
-            lambda: self._reply(whole_hits(service.backend, service.store, body.query, body.k))
-        )
+        rows = partial(whole_hits, service.backend, service.store, body.query, body.k)
+        return await service.run(lambda: reply(rows(), limit=limit))
 
-    async def document(self, body: DocumentBody) -> Response:
+    @endpoint("POST", "/browsecomp-plus/get_document", dict[str, str] | None)
+    async def document(body: DocumentBody) -> Response:
         """A document, or null."""
-        store = self._service.store
-        return self._reply(await self._service.run(lambda: whole_document(store, body.docid)))
+        text = await service.run(partial(whole_document, service.store, body.docid))
+        return reply(text, limit=limit)
 
-    async def pi_serini_search(self, body: RankBody, session: str | None = None) -> Response:
+    @endpoint("POST", "/pi-serini/search", dict)
+    async def pi_serini_search(body: RankBody, session: str | None = None) -> Response:
         """Pi-Serini's contract: rank."""
-        return await self._pi_serini(pi_serini.SEARCH, body, session)
+        return await _pi_serini(service, pi_serini.SEARCH, body, session)
 
-    async def pi_serini_read(self, body: ReadBody, session: str | None = None) -> Response:
+    @endpoint("POST", "/pi-serini/read", dict)
+    async def pi_serini_read(body: ReadBody, session: str | None = None) -> Response:
         """Pi-Serini's contract: read lines."""
-        return await self._pi_serini(pi_serini.READ, body, session)
+        return await _pi_serini(service, pi_serini.READ, body, session)
 
-    async def _pi_serini(self, tool: str, body: _Body, handle: str | None) -> Response:
-        arguments = body.model_dump(exclude_unset=True)
-        if handle is None:
-            result = await self._service.call_once("pi_serini", tool, arguments)
-        else:
-            session = self._service.sessions.get(handle)
-            if not isinstance(session.tool, pi_serini.PiSeriniTools):
-                message = "this session was not opened with the interface pi_serini"
-                raise ApiError(409, "wrong_interface", message)
-            result = await self._service.call(session, tool, arguments)
-        if result.failed:
-            raise ApiError(400, result.call.error, result.text)
-        return Response(result.text, media_type="application/json")
 
-    def _reply(self, value: Any) -> Response:
-        return reply(value, limit=self._service.options.max_result_bytes)
+async def _pi_serini(service: Service, tool: str, body: _Body, handle: str | None) -> Response:
+    arguments = body.model_dump(exclude_unset=True)
+    if handle is None:
+        call = service.tool("pi_serini").call
+        result = await service.run(lambda: call(tool, arguments))
+    else:
+        session = service.sessions.get(handle)
+        if not isinstance(session.tool, pi_serini.PiSeriniTools):
+            message = "this session was not opened with the interface pi_serini"
+            raise ApiError(409, "wrong_interface", message)
+        result = await service.call(session, tool, arguments)
+    if result.failed:
+        raise ApiError(400, result.call.error, result.text)
+    return Response(result.text, media_type="application/json")
 
 
 def reply(value: Any, status: int = 200, *, limit: int | None = None) -> Response:
@@ -394,7 +376,7 @@ def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
         },
     )
     app.state.max_request_bytes = service.options.max_request_bytes
-    Endpoints(service).add_to(app)
+    _add_endpoints(app, service)
     app.router.routes.extend(routes)
 
     @app.get("/", include_in_schema=False)
@@ -497,6 +479,7 @@ async def _defect(request: Request, error: Exception) -> Response:
     return reply(_DEFECT, 500)
 
 
+@dataclass(eq=False)
 class AccessMiddleware:
     """The checks of every request, those of MCP too.
 
@@ -509,10 +492,9 @@ class AccessMiddleware:
     - An exception becomes a reply of one line, never a traceback.
     """
 
-    def __init__(self, app: ASGIApp, options: ServerOptions, in_flight: BytesInFlight) -> None:
-        self._app = app
-        self._options = options
-        self._in_flight = in_flight
+    _app: ASGIApp
+    _options: ServerOptions
+    _in_flight: BytesInFlight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -562,25 +544,29 @@ class AccessMiddleware:
                 raise ApiError(403, "not_local", message)
 
 
+@dataclass(eq=False)
 class _Exchange:
     """One request and its reply, which is sent as fast as the client reads it, so that the server
     holds it once and not again in the connection's buffer."""
 
-    def __init__(
-        self, scope: Scope, receive: Receive, send: Send, in_flight: BytesInFlight
-    ) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._in_flight = in_flight
-        self._counted = 0
-        self._began = False
-        self._refused = False
+    _scope: Scope
+    _receive: Receive
+    _send: Send
+    _in_flight: BytesInFlight
+    _counted: int = 0
+    _began: bool = False
+    _refused: bool = False
 
     def count(self, size: int) -> None:
         """Count a body until the `end`; `ApiError` if there is no room for it."""
         if size > CHUNK:
-            self._in_flight.check(size)
+            if not self._in_flight.fits(size):
+                message = (
+                    f"{self._in_flight.bytes} bytes of requests and replies are under way, and "
+                    f"with {size} more there would be more than {self._in_flight.limit}. Try "
+                    "again later."
+                )
+                raise ApiError(503, "busy", message)
             self._in_flight.bytes += size
             self._counted += size
 

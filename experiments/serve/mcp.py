@@ -1,9 +1,7 @@
 """The Model Context Protocol over standard streams, server-sent events (SSE) and streamable HTTP.
-
 A connection has its own session. Some clients open a connection for each call, and the newest
 revision of the protocol has none. For them, search ids carry the handle of their session, over HTTP
-if no run is recorded. In a run, they send the handle as the argument `session`.
-"""
+if no run is recorded. In a run, they send the handle as the argument `session`."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -47,14 +46,9 @@ _WRITES = types.ToolAnnotations(read_only_hint=False, destructive_hint=False)
 
 
 class McpTools:
-    """The tools of one interface for MCP clients, and in a run `question` and `submit_answer`.
-
-    Args:
-        service: the sessions.
-        interface: the name of the interface.
-        handles: whether tools show the argument `session` in a run; they take it in any case.
-        named: whether search ids carry the session's handle if no run is recorded.
-    """
+    """The tools of one interface for MCP clients, and in a run `question` and `submit_answer`. With
+    `handles`, tools show the argument `session` in a run; they take it in any case. Search ids of
+    `named` tools carry the session's handle if no run is recorded."""
 
     def __init__(
         self, service: Service, interface: str, *, handles: bool = False, named: bool = False
@@ -95,9 +89,11 @@ class McpTools:
         self, context: Any, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         try:
-            text, failed = await self._serve(
-                _connection_of(context), params.name, dict(params.arguments or {})
-            )
+            connection = context.lifespan_context  # the name of a connection, if it has one
+            if not isinstance(connection, str):
+                headers = getattr(context.request, "headers", {})
+                connection = str(headers.get(_CONNECTION_HEADER, ""))
+            text, failed = await self._serve(connection, params.name, dict(params.arguments or {}))
             limit = self._service.options.max_result_bytes
             if len(text) > limit:
                 raise ApiError(500, "too_large", f"the result is larger than {limit}")
@@ -115,7 +111,9 @@ class McpTools:
         session = service.sessions.get(handle) if handle is not None else None
         session = session or service.of_search_id(arguments.get("search_id"))
         if session is None and connection:
-            session = service.of_connection(connection, self._interface, named=self._named)
+            session = service.sessions.of_connection(connection) or service.open(
+                self._interface, connection, named=self._named
+            )
         if name == "question" and service.questions is not None:
             question = await service.next_question(session, self._interface, connection)
             return json.dumps(question, ensure_ascii=False), False
@@ -130,8 +128,14 @@ class McpTools:
                 "session that it gives with each call",
             )
         if name == "submit_answer" and service.questions is not None:
-            answer = await service.submit(session, _answer(arguments))
-            return json.dumps(answer, ensure_ascii=False), False
+            answer, explanation = arguments.get("answer"), arguments.get("explanation") or ""
+            confidence = arguments.get("confidence")
+            if not isinstance(answer, str) or not isinstance(explanation, str):
+                raise ApiError(400, "wrong_type", "answer and explanation are texts")
+            if confidence is not None and not (is_number(confidence) and 0 <= confidence <= 100):
+                raise ApiError(400, "wrong_type", "confidence is a number from 0 to 100")
+            text = answer_text(answer, explanation, confidence)
+            return json.dumps(await service.submit(session, text), ensure_ascii=False), False
         try:
             result = await service.call(session, name, arguments)
         finally:
@@ -190,16 +194,14 @@ def mcp_routes(
     ], manager
 
 
+@dataclass(eq=False)
 class _McpApp:
     """Streamable HTTP and SSE at one path. A GET without the id of a connection of streamable HTTP
     is that of an SSE client, such as those of BrowseComp-Plus."""
 
-    def __init__(
-        self, service: Service, manager: StreamableHTTPSessionManager, sse: _SseApp
-    ) -> None:
-        self._service = service
-        self._manager = manager
-        self._sse = sse
+    _service: Service
+    _manager: StreamableHTTPSessionManager
+    _sse: _SseApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection = Headers(scope=scope).get(_CONNECTION_HEADER)
@@ -211,15 +213,13 @@ class _McpApp:
             self._service.sessions.leave(self._service.sessions.of_connection(connection or ""))
 
 
+@dataclass(eq=False)
 class _SseApp:
     """A GET opens a connection; POSTs to the transport's path feed it."""
 
-    def __init__(
-        self, tools: McpTools, transport: SseServerTransport, in_flight: BytesInFlight
-    ) -> None:
-        self._tools = tools
-        self._transport = transport
-        self._in_flight = in_flight
+    _tools: McpTools
+    _transport: SseServerTransport
+    _in_flight: BytesInFlight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         server = self._tools.server(connected=True)
@@ -231,15 +231,15 @@ class _SseApp:
             await send({"type": "http.response.body", "body": b""})
 
 
+@dataclass(eq=False)
 class _Replies:
     """The SDK's `WriteStream` of replies to an SSE client. Each waits here until the client has
     read the one before; a client that lets too much wait loses its connection."""
 
-    def __init__(self, stream: Any, in_flight: BytesInFlight, ending: anyio.CancelScope) -> None:
-        self._stream = stream
-        self._in_flight = in_flight
-        self._ending = ending
-        self._waiting = 0
+    _stream: Any
+    _in_flight: BytesInFlight
+    _ending: anyio.CancelScope
+    _waiting: int = 0
 
     async def send(self, message: SessionMessage, /) -> None:
         result = getattr(message.message, "result", None) or {}
@@ -272,14 +272,6 @@ async def serve_stdio(service: Service) -> None:
         await server.run(reading, writing, server.create_initialization_options())
 
 
-def _connection_of(context: Any) -> str:
-    """The name of a call's connection; empty if the transport has none."""
-    if isinstance(context.lifespan_context, str):
-        return context.lifespan_context
-    headers = getattr(context.request, "headers", {})
-    return str(headers.get(_CONNECTION_HEADER, ""))
-
-
 def _shorten_log(record: logging.LogRecord) -> bool:
     """Filter the SDK's log. A message that is no JSON-RPC is the client's mistake and gets one
     line; a client that has gone while it sent one gets none."""
@@ -292,16 +284,6 @@ def _shorten_log(record: logging.LogRecord) -> bool:
 
 for _name in ("mcp.server.sse", "mcp.server.streamable_http"):
     logging.getLogger(_name).addFilter(_shorten_log)
-
-
-def _answer(arguments: Mapping[str, Any]) -> str:
-    answer, explanation = arguments.get("answer"), arguments.get("explanation") or ""
-    confidence = arguments.get("confidence")
-    if not isinstance(answer, str) or not isinstance(explanation, str):
-        raise ApiError(400, "wrong_type", "answer and explanation are texts")
-    if confidence is not None and not (is_number(confidence) and 0 <= confidence <= 100):
-        raise ApiError(400, "wrong_type", "confidence is a number from 0 to 100")
-    return answer_text(answer, explanation, confidence)
 
 
 def _mcp_tool(spec: Mapping[str, Any], more: Mapping[str, Any]) -> types.Tool:

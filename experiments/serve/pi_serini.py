@@ -1,18 +1,16 @@
-"""Pi-Serini's contract of a search backend, for its own client: JSON over HTTP.
-
-The client keeps rankings, pages and cuts by itself, so that what its agent saw of a ranking is not
-known here: a search counts as surfaced, and only what is read counts as opened. Optional fields are
-absent, never null. Ids name documents, each once in a ranking, at its best passage.
-"""
+"""Pi-Serini's contract of a search backend, for its own client: JSON over HTTP. The client keeps
+rankings, pages and cuts by itself, so that what its agent saw of a ranking is not known here: a
+search counts as surfaced, and only what is read counts as opened. Optional fields are absent, never
+null. Ids name documents, each once in a ranking, at its best passage."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from soundingline.experiments.serve.sessions import dump_json, finite
+from soundingline.experiments.serve.sessions import dump_json, finite, settings_of
 from soundingline.toolkit.data import Hit, parent
 from soundingline.toolkit.search import Parameter, RankedBrowsing, Tool, ToolOutput, ToolSpec
 from soundingline.toolkit.search.tool import LARGEST_OFFSET, DocumentPage
@@ -27,10 +25,7 @@ class PiSeriniTools(RankedBrowsing):
     @classmethod
     def like(cls, other: object) -> PiSeriniTools:
         """With the settings of another interface, if that is a `RankedBrowsing`."""
-        if not isinstance(other, RankedBrowsing):
-            return cls(excerpt="first_match")
-        named = {each.name for each in fields(RankedBrowsing) if each.init}
-        return cls(**{name: getattr(other, name) for name in named})
+        return cls(**settings_of(other, RankedBrowsing) or {"excerpt": "first_match"})
 
     def tools(self) -> Iterable[Tool]:
         limit = Parameter("limit", "How many, at most.", bounds=(1, LARGEST_OFFSET))
@@ -65,30 +60,30 @@ class PiSeriniTools(RankedBrowsing):
         began = time.perf_counter()
         first, count = offset or 1, limit or self.read_limit
         try:
-            found = self.store.lines(parent(docid), 1, 1)
+            read = self.store.lines(parent(docid), 1, 1)
         except KeyError:
             return ToolOutput(dump_json({"found": False, "docid": docid}))
         lines: Sequence[str] = ()
-        if first <= found.total:
-            found = self.store.lines(parent(docid), first, min(count, self.max_lines))
-            lines = _fitting(found.lines, self.max_bytes)
+        if first <= read.total:
+            read = self.store.lines(parent(docid), first, min(count, self.max_lines))
+            lines = _fitting(read.lines, self.max_bytes)
         last = first + len(lines) - 1
-        truncated = bool(lines) and last < found.total
+        truncated = bool(lines) and last < read.total
         page = {
             "found": True,
-            "docid": found.docid,
-            **({"title": found.title} if found.title else {}),
+            "docid": read.docid,
+            **({"title": read.title} if read.title else {}),
             "text": "\n".join(lines),
             "offset": first,
             "limit": count,
-            "totalUnits": found.total,
+            "totalUnits": read.total,
             # The contract wants them to be at least 1, so that an empty page has none.
             **({"returnedOffsetStart": first, "returnedOffsetEnd": last} if lines else {}),
             "truncated": truncated,
             **({"nextOffset": last + 1} if truncated else {}),
             "timingMs": {"request": _milliseconds(began)},
         }
-        shown = DocumentPage(found.docid, found.title, tuple(lines), found.total, first)
+        shown = DocumentPage(read.docid, read.title, tuple(lines), read.total, first)
         return ToolOutput(dump_json(page), shown if lines else None)
 
 

@@ -1,9 +1,7 @@
-"""`soundingline serve`: any agent searches through a pipeline, and is measured.
-
-One process serves the pipeline over MCP, JSON over HTTP and the protocols of BrowseComp-Plus and
-Pi-Serini. With `name=x`, clients ask for the questions of the benchmark, and each answer becomes a
-trajectory of run x, which `soundingline evaluate runs/x` measures like any other.
-"""
+"""`soundingline serve`: any agent searches through a pipeline, and is measured. One process serves
+the pipeline over MCP, JSON over HTTP and the protocols of BrowseComp-Plus and Pi-Serini. With
+`name=x`, clients ask for the questions of the benchmark, and each answer becomes a trajectory of
+run x, which `soundingline evaluate runs/x` measures like any other."""
 
 from __future__ import annotations
 

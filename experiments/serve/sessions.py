@@ -10,7 +10,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -73,6 +73,13 @@ def finite(score: float) -> float | None:
     return score if math.isfinite(score) else None
 
 
+def settings_of(tool: object, interface: type[SearchTool]) -> dict[str, Any]:
+    """The settings of a tool that is of this interface; empty for another one."""
+    if not isinstance(tool, interface):
+        return {}
+    return {each.name: getattr(tool, each.name) for each in fields(interface) if each.init}
+
+
 def answer_text(answer: str, explanation: str = "", confidence: float | None = None) -> str:
     """An answer in the three-line format; unchanged if it has the line `Exact Answer:` itself."""
     if not explanation and confidence is None and parse_answer(answer, ()).exact:
@@ -80,36 +87,23 @@ def answer_text(answer: str, explanation: str = "", confidence: float | None = N
     return format_answer(explanation, answer, confidence)
 
 
+@dataclass(eq=False)
 class BytesInFlight:
     """The bytes of requests and replies that are under way, at most `limit` together. One that is
     larger by itself is served while it is alone. Used on the event loop only."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.bytes = 0
+    limit: int
+    bytes: int = 0
 
     def fits(self, size: int) -> bool:
         """Whether there is room for so many bytes more."""
-        return not self.bytes or self.bytes + size <= self._limit
-
-    def check(self, size: int) -> None:
-        """`ApiError` if there is no room for so many bytes more."""
-        if not self.fits(size):
-            raise ApiError(
-                503,
-                "busy",
-                f"{self.bytes} bytes of requests and replies are under way, and with {size} more "
-                f"there would be more than {self._limit}. Try again later.",
-            )
+        return not self.bytes or self.bytes + size <= self.limit
 
 
 class Threads:
     """Runs searches in `count` threads, which are started here: starting one delays every request.
-    Used on the event loop only.
-
     A result goes straight to the event loop's future; with an executor's future and its lock
-    between them, handing work over takes twice as long.
-    """
+    between them, handing work over takes twice as long. Used on the event loop only."""
 
     def __init__(self, count: int) -> None:
         self._queue: SimpleQueue[_Work] = SimpleQueue()
@@ -237,17 +231,11 @@ class QuestionQueue:
 
 @dataclass(eq=False)
 class ClientSession:
-    """One client's session: its tools, and the question that it answers.
-
-    Attributes:
-        tool: the tool as configured, of which each question gets a copy with its own state.
-        episode: the state of the tool and, in a run, what becomes the trajectory.
-        connection: the name of the connection that the session belongs to, if any.
-        handle: the name of the session, which nobody can guess.
-        turn: held by the call that is served.
-        waiting: the number of calls that are served or wait for `turn`.
-        left: whether its connection has ended, so that only search ids lead to it.
-    """
+    """One client's session: its tools, and the question that it answers. `tool` is the tool as
+    configured, of which each question gets a copy with its own state. Nobody can guess the
+    `handle`. The call that is served holds `turn`; `waiting` counts the calls that are served or
+    wait for it. A session that was `left` has lost its connection, so that only search ids lead to
+    it."""
 
     tool: SearchTool
     episode: Episode
@@ -266,24 +254,11 @@ class ClientSession:
         """Whether a call is served or waits."""
         return self.waiting > 0 or self.turn.locked()
 
-    @property
-    def pageable(self) -> bool:
-        """Whether search ids that carry its handle lead to one of its rankings."""
-        tool = self.episode.tool
-        return bool(tool.search_id_suffix and tool.exposures.tiers["surfaced"])
-
 
 class SessionTable:
-    """The open sessions. Used on the event loop only.
-
-    A session that was left (its connection has ended, but search ids still lead to it) is closed if
-    a new one needs its place, the least recently used first.
-
-    Args:
-        limit: the number of sessions that may be open.
-        idle_seconds: a session that is unused for so long is closed.
-        ended: called with each session that is closed.
-    """
+    """The open sessions, at most `limit`. One that is unused for `idle_seconds` is closed; one that
+    was left is closed if a new one needs its place, the least recently used first. `ended` is
+    called with each session that is closed. Used on the event loop only."""
 
     def __init__(
         self, limit: int, idle_seconds: float, ended: Callable[[ClientSession], None]
@@ -356,11 +331,12 @@ class SessionTable:
         """Close a session whose connection has ended, unless search ids still lead to it."""
         if session is None:
             return
-        if not session.pageable:
+        tool = session.episode.tool
+        if tool.search_id_suffix and tool.exposures.tiers["surfaced"]:
+            self._connections.pop(session.connection, None)
+            session.left = True
+        else:
             self.close(session)
-            return
-        self._connections.pop(session.connection, None)
-        session.left = True
 
     def close_idle(self) -> None:
         """Close the sessions that are unused for too long."""
@@ -383,8 +359,7 @@ class Service:
     Args:
         interfaces: the tools that a session can be opened with, by name.
         backend: returns the pipeline of a question by its id; of the empty one, that of none.
-        store: the documents.
-        options: the bounds.
+        store, options: the documents, and the bounds.
         questions: the run, if one is recorded. A session then has tools only while it has a
             question, and each answer becomes a trajectory.
         ledger: where the stages of the pipeline record their requests.
@@ -417,7 +392,7 @@ class Service:
         """Open a session without a question, which belongs to the `connection` if there is one.
         Search ids of a `named` one carry its handle (`s1@<handle>`)."""
         self.sessions.make_room()
-        tool = self._tool(interface)
+        tool = self.tool(interface)
         session = ClientSession(
             self.interfaces[interface], Episode(_NO_TOPIC, tool), connection=connection
         )
@@ -426,14 +401,6 @@ class Service:
         tool.keeps_calls = self.questions is not None
         self.sessions.add(session)
         return session
-
-    def of_connection(
-        self, connection: str, interface: str = "tool", *, named: bool = False
-    ) -> ClientSession:
-        """The session of a connection, which `open` opens at its first call."""
-        return self.sessions.of_connection(connection) or self.open(
-            interface, connection, named=named
-        )
 
     def of_search_id(self, search_id: object) -> ClientSession | None:
         """The open session whose handle a search id carries, or None."""
@@ -446,18 +413,13 @@ class Service:
 
     def specs(self, interface: str) -> list[dict[str, Any]]:
         """The schemas of an interface's tools."""
-        return self._tool(interface).specs()
+        return self.tool(interface).specs()
 
     async def call(
         self, session: ClientSession, name: str, arguments: Any, reasoning: str = ""
     ) -> ToolResult:
         """Serve a tool call of a session. `reasoning` is what the agent thought before it."""
         return await self._threads.complete(self._call(session, name, arguments, reasoning))
-
-    async def call_once(self, interface: str, name: str, arguments: Any) -> ToolResult:
-        """Serve a tool call that belongs to no session."""
-        tool = self._tool(interface)
-        return await self.run(lambda: tool.call(name, arguments))
 
     async def run(self, function: Callable[[], T]) -> T:
         """What `function`, which belongs to no session, returns, in a thread; `ApiError` for what
@@ -514,22 +476,17 @@ class Service:
         except ApiError:
             raise
         except Exception as error:
-            if self.questions is not None:
+            if (questions := self.questions) is not None:
+                # The question of a pipeline that fails is recorded as `failed`.
+                trajectory = session.episode.ended_by(error)
+                if stops_run(trajectory.reason):
+                    questions.stopped = trajectory.reason
                 try:
-                    await self._fail(session, error, self.questions)
+                    await questions.record(trajectory)
                 except InputError as unwritten:
                     raise _defect(unwritten) from error
+                self._begin(session, None)
             raise _defect(error) from error
-
-    async def _fail(
-        self, session: ClientSession, error: Exception, questions: QuestionQueue
-    ) -> None:
-        """Record the question of a pipeline that fails as `failed`, with its traceback."""
-        trajectory = session.episode.ended_by(error)
-        if stops_run(trajectory.reason):
-            questions.stopped = trajectory.reason
-        await questions.record(trajectory)
-        self._begin(session, None)
 
     async def next_question(
         self, session: ClientSession | None, interface: str = "tool", connection: str = ""
@@ -608,7 +565,7 @@ class Service:
         tool = session.tool.open(self._backend_of(topic.qid if topic else ""), self.store)
         session.topic, session.episode, session.calls = topic, Episode(topic or _NO_TOPIC, tool), 0
 
-    def _tool(self, interface: str) -> SearchTool:
+    def tool(self, interface: str) -> SearchTool:
         """A new tool of an interface, without a question."""
         if interface not in self.interfaces:
             names = ", ".join(self.interfaces)

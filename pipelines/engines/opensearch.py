@@ -1,13 +1,8 @@
 """OpenSearch (or a compatible cluster) as an engine: BM25 over an index that many machines share.
 
-The index holds the analysed contents of each unit in one field of its analyzer, and the unit
-itself. Queries arrive as weights by index term, so that feedback and enrichment rank as over our
-own index. Lucene's analyzers are the cluster's, and `build` compares their tokens with ours; terms
-of the other analyzers are made here. k1 and b are a setting of an index (`similarity`), so each
-pair has an index: a clone, which shares the files of the first one.
-
-The formula is Lucene's. OpenSearch before 3.0 and Elasticsearch multiply it by k1 + 1
-(`LegacyBM25Similarity`); a probe finds out, and the scores here are without that factor.
+Lucene's analyzers are the cluster's, and `build` compares their tokens with ours; terms of the
+other analyzers are made here. k1 and b are a setting of an index, so each pair has a clone of the
+first index. OpenSearch before 3.0 and Elasticsearch multiply scores by k1 + 1, which we divide out.
 """
 
 from __future__ import annotations
@@ -236,7 +231,9 @@ class _Loading:
             if number == 0:
                 self._check_analysis([row[_field(self.engine.analyzer)] for row in batch])
             if resuming:
-                present = self._present([row["id"] for row in batch])
+                ids = {"ids": [row["id"] for row in batch]}
+                reply = ask("POST", f"{path}/_mget", ids, _source="false")["docs"]
+                present = {document["_id"] for document in reply if document.get("found")}
                 batch = [row for row in batch if row["id"] not in present]
             self._send(batch)
         total = checked.finish()
@@ -353,10 +350,6 @@ class _Loading:
                     f"{theirs[place : place + 3]} where ours gives {own[place : place + 3]}",
                     do="use a cluster whose analyzers are Lucene's, or engine=lexical",
                 )
-
-    def _present(self, ids: list[str]) -> set[str]:
-        reply = self.cluster.ask("POST", f"/{self.name}/_mget", {"ids": ids}, _source="false")
-        return {document["_id"] for document in reply["docs"] if document.get("found")}
 
     def _send(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Load the rows; what the cluster rejects because it is busy is sent again."""

@@ -38,7 +38,7 @@ from soundingline.pipelines.retrieve import BM25
 from soundingline.pipelines.stage import Collection, Stage, add_note, not_bound
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_number
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import atomic_folder, fingerprint, write_json
 
 DECISIONS = "decisions.jsonl"
@@ -72,9 +72,8 @@ class EnrichedEngine:
 
     Args:
         engine: builds the index. It must support `enrichment`.
-        source: proposes the phrases of each unit.
         filter: decides which phrases are kept; None keeps all that have an index term.
-        collection: the collection without phrases. Its index gives the document frequencies that
+        collection: the collection without phrases. Its index has the document frequencies that
             the filter reads.
     """
 
@@ -463,7 +462,7 @@ class Excluding(Stage):
         weight: The weight of the exclusions for `negative`, 0 or more.
 
     Raises:
-        InputError: For another retriever than BM25, and for other values.
+        InputError: For another retriever than BM25.
     """
 
     retriever: Any
@@ -477,9 +476,6 @@ class Excluding(Stage):
                 valid="an option of BM25, such as bm25_sira",
                 do="choose one, or set enrichment.query.exclusions=none",
             )
-        if self.rule not in EXCLUSIONS[1:]:
-            raise InputError(f"rule is {self.rule!r}", valid=", ".join(EXCLUSIONS[1:]))
-        check_number("weight", self.weight)
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.columns(inp, includes=["qid", _EXCLUDED])

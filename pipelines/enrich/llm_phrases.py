@@ -376,7 +376,11 @@ class WeightedPhrases(ModelPhrases):
         self._counts.add(texts=1, no_phrase=not phrases, bad_weight=bad, **left_out)
         if self.exclusions == "none":
             return phrases
-        excluded, left_out = clean(_excluded(reply.text), _MOST_EXCLUDED, self.words)
+        # The exclusions are those of the last JSON object that has keywords.
+        objects = [v for v in json_values(reply.text) if isinstance(v, dict) and KEY in v]
+        exclude = objects[-1].get(_EXCLUDE) if objects else None
+        exclude = exclude if isinstance(exclude, list) else []
+        excluded, left_out = clean(exclude, _MOST_EXCLUDED, self.words)
         self._counts.add(exclusions=len(excluded), **left_out)
         return (*phrases, *(WeightedPhrase(text, -1.0) for text in excluded))
 
@@ -389,13 +393,6 @@ class WeightedPhrases(ModelPhrases):
             return term or ""
         usable = is_number(weight) and 0 < weight <= _LARGEST_WEIGHT
         return WeightedPhrase(term, float(weight) if self.weights else 1.0) if usable else None
-
-
-def _excluded(answer: str) -> list[Any]:
-    """The list of exclusions in the last JSON object of an answer that has keywords."""
-    objects = [value for value in json_values(answer) if isinstance(value, dict) and KEY in value]
-    listed = objects[-1].get(_EXCLUDE) if objects else None
-    return listed if isinstance(listed, list) else []
 
 
 def _two_at_once(

@@ -97,8 +97,7 @@ class Dense(VectorRetriever):
 
     @shared_property
     def fingerprint(self) -> str:
-        """`InputError` also for a checkpoint with fewer positions than a
-        length that is set."""
+        """`InputError` also for a checkpoint with fewer positions than a length that is set."""
         if self.pooling is None:
             _check_pooled(self.model, self.revision)
         for setting in ("max_length", "query_max_length", "document_max_length"):

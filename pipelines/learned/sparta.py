@@ -77,8 +77,7 @@ class Sparta(SparseRetriever):
         return tokenizer
 
     def query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
-        """The weight of a token is how often the query has it; no model is
-        needed."""
+        """The weight of a token is how often the query has it; no model is needed."""
         texts = [readable(text) for text in texts]
         with self._computing:
             coded = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]

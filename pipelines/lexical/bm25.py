@@ -125,7 +125,7 @@ class TfWeights(NamedTuple):
 
     @classmethod
     def of(cls, k1: float, b: float, average: float) -> TfWeights:
-        norms = k1 * (1 - b + b * DECODED_LENGTHS / average)
+        norms = k1 * (1 - b + b * DECODED_LENGTHS / (average or 1.0))  # no length, no document
         # Frequencies begin at 1; the first row, of 0, must be no division of 0 by 0.
         norms = np.maximum(norms, np.finfo(np.float32).tiny).astype(np.float32)
         frequencies = np.arange(256, dtype=np.float64)[:, None]

@@ -5,25 +5,12 @@ all cells; its score, to the last bit that of a single run, is computed only in 
 rank above a judged document. A judged document is settled in a cell when `depth` units rank above
 it, which raises the score that others must reach: so few are scored.
 
-A worked example. Three documents, of 1, 5 and 3 tokens (3 on average), and the query `mill`:
+An example: d1 is `mill`, d2 `mill mill by the river`, d3 three other words, the query `mill`, and
+only d1 is judged. With norm = k1 (1 - b + b length / 3), the share of a score is tf / (tf + norm):
 
-    d1  mill                       tf 1, length 1
-    d2  mill mill by the river     tf 2, length 5 (with an analyzer that drops no word)
-    d3  river river river          tf 0
-
-`mill` weighs idf = ln(1 + (3 - 2 + 0.5) / (2 + 0.5)) = 0.470. Its share of a document's score is
-tf / (tf + norm), with norm = k1 (1 - b + b length / 3):
-
-    cell (k1, b)   norm d1   share d1   norm d2   share d2   bound of d2   rank of d1
-    (1, 0)         1         1/2        1         2/3        3/4           2
-    (1, 1)         1/3       3/4        5/3       6/11       7/12          1
-
-Only d1 is judged. In each cell, others must reach its score (`needed`): 1/2 and 3/4 of the idf.
-With knots at 0 and 2, the share of d2 is 1 and 1/2 there, and the line between, 1 - norm / 4, is
-its bound (`open_ranges`). In the first cell 3/4 reaches 1/2, so d2 is scored: 2/3 is above 1/2
-(`count_above`), and d1 has the rank 2. In the second cell 7/12 is below 3/4, so d2 is never scored
-there, and d1 has the rank 1. d3 holds no query term and is never looked at; judged, it would have
-the rank 0.
+    cell (k1, b)   share d1   share d2   bound of d2 by knots at 0 and 2
+    (1, 0)         1/2        2/3        3/4 reaches 1/2: d2 is scored, and d1 has rank 2
+    (1, 1)         3/4        6/11       7/12 does not reach 3/4: d1 has rank 1
 
 All compiled functions are in this one file, with their constants: numba caches machine code until
 the file of the function changes, and does not check the functions that it calls.

@@ -72,9 +72,16 @@ _Sums = tuple[NDArray[np.int64], Callable[[NDArray[np.float32]], None]]
 
 
 class _Term(NamedTuple):
+    """An index term; all 0 if it is unknown."""
+
     number: int
     document_frequency: int
     idf: float
+    first: int
+
+    @property
+    def postings(self) -> slice:
+        return slice(self.first, self.first + self.document_frequency)
 
 
 def as_units(documents: Any) -> Iterable[Unit]:
@@ -90,11 +97,9 @@ def as_units(documents: Any) -> Iterable[Unit]:
             )
         if (absent := documents["docno"].isna().to_numpy()).any():
             raise InputError(f"row {absent.argmax()} of the frame has no docno", valid="unique ids")
-        names = [name for name in _ROW if name in documents.columns]
-        columns = [
-            documents[name].astype(object).where(documents[name].notna(), "") for name in names
-        ]
-        return (as_unit(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
+        rows = documents[[name for name in _ROW if name in documents.columns]]
+        filled = rows.astype(object).where(rows.notna(), "")
+        return (as_unit(row._asdict()) for row in filled.itertuples(index=False))
     if not isinstance(documents, Iterable) or isinstance(documents, (str, bytes, Mapping)):
         raise InputError(
             f"the documents came as {documents!r:.100}",
@@ -159,7 +164,7 @@ class LexicalIndex(TermIndex, pt.Artifact):
         self._document_terms = DocumentTerms(
             path, self._arrays, self.statistics.documents_with_terms, self.analyzer.longest
         )
-        self._terms: dict[str, _Term | None] = {}
+        self._terms: dict[str, _Term] = {}
         self._buffers = ScoreBuffers(self._arrays.postings, len(self))
         average = self.statistics.average_length
         self._tf_weights = lru_cache(_CACHED_TABLES)(partial(TfWeights.of, average=average))
@@ -284,8 +289,7 @@ class LexicalIndex(TermIndex, pt.Artifact):
         """In how many documents an index term occurs (0 if it is unknown); for several terms, an
         array. Analyse text first: `index.analyzer.terms(text)`."""
         if isinstance(terms, str):
-            entry = self._term(terms)
-            return entry.document_frequency if entry else 0
+            return self._term(terms).document_frequency
         return np.array([self.document_frequency(term) for term in terms], dtype=np.int64)
 
     @property
@@ -295,18 +299,12 @@ class LexicalIndex(TermIndex, pt.Artifact):
 
     def postings(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The numbers of the documents that hold an index term, ascending, and its frequencies."""
-        entry = self._term(term)
-        if entry is None:
-            return np.empty(0, np.int32), np.empty(0, np.int32)
-        arrays = self._arrays
-        first, last = arrays.offsets[entry.number : entry.number + 2].tolist()
-        part = slice(first, last)
+        arrays, part = self._arrays, self._term(term).postings
         return arrays.documents[part].astype(np.int32), arrays.frequencies[part].astype(np.int32)
 
     def idf(self, term: str) -> float:
         """Lucene's inverse document frequency of an index term; 0 for an unknown one."""
-        entry = self._term(term)
-        return entry.idf if entry else 0.0
+        return self._term(term).idf
 
     @property
     def length_codes(self) -> NDArray[np.uint8]:
@@ -319,16 +317,13 @@ class LexicalIndex(TermIndex, pt.Artifact):
         """The postings of an index term in ranges of document numbers, `first[i]` up to `last[i]`
         (not included): which range each is in, its document, and its frequency. Reads no postings
         outside of the ranges but those that a binary search touches."""
-        entry, arrays = self._term(term), self._arrays
-        if entry is None or not len(first):
-            return (np.empty(0, np.int64),) * 3
-        begin, end = arrays.offsets[entry.number : entry.number + 2].tolist()
-        documents = arrays.documents[begin:end]
+        arrays, part = self._arrays, self._term(term).postings
+        documents = arrays.documents[part]
         low = np.searchsorted(documents, first.astype(documents.dtype))
         counts = np.searchsorted(documents, last.astype(documents.dtype)) - low
         owners = np.repeat(np.arange(len(first)), counts)
         positions = np.arange(len(owners)) + np.repeat(low - np.cumsum(counts) + counts, counts)
-        frequencies = arrays.frequencies[begin + positions].astype(np.int64)
+        frequencies = arrays.frequencies[part][positions].astype(np.int64)
         return owners, documents[positions].astype(np.int64), frequencies
 
     def search(self, query: TermQuery, k1: float = 0.9, b: float = 0.4, depth: int = 1000) -> TopK:
@@ -439,13 +434,13 @@ class LexicalIndex(TermIndex, pt.Artifact):
     def _terms_of(self, query: str | TermQuery) -> TermQuery:
         return self.analyzer.terms(query) if isinstance(query, str) else query
 
-    def _term(self, term: str) -> _Term | None:
+    def _term(self, term: str) -> _Term:
         if term not in self._terms:
-            entry = None
+            entry = _Term(0, 0, 0.0, 0)
             if (number := self.vocabulary.find(term)) >= 0:
                 first, last = self._arrays.offsets[number : number + 2].tolist()
-                df = last - first
-                entry = _Term(number, df, idf(self.statistics.documents_with_terms, df))
+                weight = idf(self.statistics.documents_with_terms, last - first)
+                entry = _Term(number, last - first, weight, first)
             self._terms[term] = entry
         return self._terms[term]
 
@@ -471,7 +466,7 @@ class LexicalIndex(TermIndex, pt.Artifact):
         """The known terms of weight above 0 and their weights, in the order of the index, so that a
         score does not depend on the order of the words."""
         weighted = ((self._term(name), weight) for name, weight in weights_of(query).items())
-        return sorted((term, weight) for term, weight in weighted if term is not None)
+        return sorted((term, weight) for term, weight in weighted if term.document_frequency)
 
 
 def weights_of(query: TermQuery) -> dict[str, float]:

@@ -80,7 +80,12 @@ def merge_vocabularies(work: Path, segments: Iterable[str], folder: Path) -> Voc
             # Every term up to the least of these is in a block, for the blocks reach at least it.
             parts = {segment: block.take(min(lasts)) for segment, block in blocks.items()}
             terms = sorted(set().union(*parts.values()))
-            _check_size(size + len(terms))
+            if size + len(terms) > LARGEST_VOCABULARY:
+                raise InputError(
+                    f"there are more than {LARGEST_VOCABULARY:,} index terms",
+                    valid=f"at most {LARGEST_VOCABULARY:,} in one lexical index",
+                    do="use an analyzer without n-grams or with hashed ones, or split the corpus",
+                )
             numbered = dict(zip(terms, count(size), strict=False))
             for segment, part in parts.items():
                 positions[segment].extend(map(numbered.__getitem__, part))
@@ -91,15 +96,6 @@ def merge_vocabularies(work: Path, segments: Iterable[str], folder: Path) -> Voc
     for segment, order in orders.items():
         numbers[segment][order] = np.frombuffer(positions[segment], np.int32)
     return Vocabulary(size, numbers)
-
-
-def _check_size(terms: int) -> None:
-    if terms > LARGEST_VOCABULARY:
-        raise InputError(
-            f"there are more than {LARGEST_VOCABULARY:,} index terms",
-            valid=f"at most {LARGEST_VOCABULARY:,} in one lexical index",
-            do="choose an analyzer without n-grams or with hashed ones, or split the corpus",
-        )
 
 
 class _Block:
@@ -155,7 +151,11 @@ def invert(
     Returns:
         The number of postings and the type of the frequencies.
     """
-    offsets, largest = _offsets(read(), size)
+    counts, largest = np.zeros(size + 1, dtype=np.int64), 0.0
+    for postings in read():
+        count_postings(postings.terms, counts)
+        largest = max(largest, float(postings.values.max(initial=0)))
+    offsets = np.cumsum(counts)
     array_path(folder, "offsets").write_bytes(offsets.tobytes())
     kind = kind or ("<u2" if largest <= _LARGEST_SHORT else "<u4")
     bytes_each = _DOCUMENT_BYTES + np.dtype(kind).itemsize
@@ -173,15 +173,6 @@ def invert(
             documents.write(numbers.data)
             frequencies.write(values.data)
     return int(offsets[-1]), kind
-
-
-def _offsets(documents: Iterable[DocumentPostings], size: int) -> tuple[NDArray[np.int64], float]:
-    """Where the postings of each term begin, and the largest frequency."""
-    counts, largest = np.zeros(size + 1, dtype=np.int64), 0.0
-    for postings in documents:
-        count_postings(postings.terms, counts)
-        largest = max(largest, float(postings.values.max(initial=0)))
-    return np.cumsum(counts), largest
 
 
 def ranges(offsets: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:

@@ -184,7 +184,7 @@ class Listwise(HeadReranker):
         heads = []
         # The rows of a query lie together.
         shown = head.assign(text=list(map(self._shown, texts)))
-        for qid, rows in shown.groupby("qid", sort=False):
+        for qid, rows in shown.groupby("qid", sort=False, dropna=False):
             spans = list(sliding(len(rows), self.window, self.step)) * self.passes
             windows = deque(slice(start, end) for start, end in spans)
             order, query = list(range(len(rows))), rows["query"].iloc[0]

@@ -21,7 +21,7 @@ from soundingline.toolkit.llm import ModelError, SamplingParams, ToolCall, Turn,
 from soundingline.toolkit.llm import errors as llm_errors
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.search import RankedBrowsing, TopK
+from soundingline.toolkit.search import RankedBrowsing
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, dump_trajectory, from_record
 
 CORPUS = {
@@ -287,16 +287,6 @@ def test_no_answer_is_demanded_without_room_or_money_for_one(limits, usage, want
     trajectory = ask(model, **limits)
     assert ended(trajectory) == wanted and trajectory.warnings == ()
     assert len(model.requests) == 1 and trajectory.answer.exact == ""
-
-
-def test_what_came_since_the_servers_count_is_estimated():
-    model = ScriptedModel(calling(usage=used(100, 10)), calling(usage=used(500, 10)), saying())
-    # The result of the first search is far below the window, a page of 30,000 characters is not.
-    assert ended(ask(model, context_window=9_000)) == ("completed", "")
-    long = {"long": Document("long", "", "mill " * 6_000)}
-    session = TopK(max_tokens=None).open(WordBackend({"long": "mill"}), store_of(long))
-    model = ScriptedModel(calling(call(query="mill"), usage=used(100, 10)), saying())
-    assert ended(ask(model, session=session, context_window=9_000)) == CONTEXT
 
 
 def test_the_end_of_the_runs_money_is_distinguished():

@@ -16,7 +16,7 @@ from soundingline.toolkit.data import Document, Hit, SearchResult, Topic, parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.agent_run import evaluate_run
 from soundingline.toolkit.search import Literature, RankedBrowsing, TopK
-from soundingline.toolkit.search.answers import follows_format, list_part, parse_answer
+from soundingline.toolkit.search.answers import follows_format
 
 TITLES = {
     "m1": "Grenholm Mill",
@@ -102,12 +102,6 @@ def test_formats_and_prompts_of_lists():
     lists = ("pi_serini", "closed_book", "document_list", "closed_book_list")
     assert [load_prompt(name).asks_for_list for name in lists] == [False, False, True, True]
     assert follows_format("Exact Answer: x") and not follows_format("Exact Answer: x", listed=True)
-    # A list may have many lines, anywhere among the labels.
-    text = "**Documents:**\n1. [m2]\n2. [m1]\n\nConfidence: 40%\nExplanation: see [m3]"
-    answer = parse_answer(text, set(TITLES))
-    assert (answer.documents, answer.confidence) == (("m2", "m1"), 40)
-    assert list_part(text) == "1. [m2]\n2. [m1]"
-    assert list_part("no list at all") is None
 
 
 def recall_from_memory(*steps, resolver=RESOLVER):

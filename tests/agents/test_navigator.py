@@ -493,9 +493,9 @@ LINKED = {
 }
 
 
-def answered_by_rules(tool=None, **settings):
+def answered_by_rules(tool=None, texts=RULE_TEXTS, **settings):
     tool = tool or Literature().bind(Operators(**BARE, **LINKED))
-    session = tool.open(WordBackend(RULE_TEXTS), store_of(RULE_DOCUMENTS))
+    session = tool.open(WordBackend(texts), store_of(RULE_DOCUMENTS))
     return asyncio.run(Navigator(**settings).run(Topic("q", RULE_QUESTION), session))
 
 
@@ -541,10 +541,13 @@ def test_by_rules_the_document_that_meets_all_is_first_and_links_are_followed():
     trajectory = answered_by_rules(rounds=2)
     assert "linked" in trajectory.answer.documents
     assert {"resolve", "expand"} <= {call.name for call in trajectory.calls}
-    without_links = answered_by_rules(Literature().bind(Operators(**BARE)))
+    bare = Literature().bind(Operators(**BARE))
+    without_links = answered_by_rules(bare)
     assert {call.name for call in without_links.calls} == {"search", "score"}
     assert without_links.answer.documents[0] == "good"
     assert len(answered_by_rules(listed=2).answer.documents) == 2
+    empty = answered_by_rules(bare, texts={})
+    assert empty.status == "completed" and empty.answer.documents == ()
     cut = answered_by_rules(max_calls=9)
     assert cut.status == "steered" and len(cut.calls) <= 9 and cut.answer.documents
 

@@ -4,12 +4,12 @@ import asyncio
 from functools import cache
 
 import pytest
-from support.commands import run_entry
 from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.keyword import KeywordAgent
 from soundingline.agents.simulated_reader import ShownText, SimulatedReader
+from soundingline.experiments.rollouts import simulated_reader
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.data import Document, StatedFact, Topic
 from soundingline.toolkit.errors import InputError
@@ -143,16 +143,10 @@ def test_the_pages_of_one_document_are_read_as_one_text():
     assert given.answer.exact == "1874"
 
 
-def test_another_reader_is_refused():
+def test_another_reader_and_a_benchmark_without_known_facts_are_refused():
     with pytest.raises(InputError, match=r"agent.reader='best'. valid: own, simulated"):
         KeywordAgent(reader="best")
-
-
-def test_a_benchmark_without_known_facts_is_refused_in_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    small = ("benchmark.documents=64", "benchmark.questions=sets:2", "benchmark.median_words=60")
-    given = ("run", "agent.reader=simulated", "name=x", *small, "benchmark.p90_words=90")
-    assert run_entry(*given) != 0
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if "agent.reader" in line)
-    assert "no known facts" in line and "set agent.reader=own" in line
-    assert not (tmp_path / "runs" / "x").exists()
+    benchmark = world(questions="sets:2")
+    assert simulated_reader(KeywordAgent(), benchmark) is None
+    with pytest.raises(InputError, match=r"no known facts.*set agent.reader=own"):
+        simulated_reader(KeywordAgent(reader="simulated"), benchmark)

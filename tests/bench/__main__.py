@@ -8,39 +8,27 @@ from importlib import import_module
 from pathlib import Path
 
 # A spawned process imports the modules of the benchmarks by name too.
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = map(str, Path(__file__).resolve().parents[:2])
 MODULES = {
-    "lexical": ("lexical", "building", "tuning"),
-    "scale": ("scale",),
-    "learned": ("encode", "shards", "splade", "vectors"),
-    "late": ("late",),
-    "reranking": ("rerank",),
-    "agents": ("agent", "enrich", "librarians"),
-    "serving": ("serve",),
-    "world": ("world",),
-    "tools": ("tool", "replay", "evidence", "startup"),
+    "lexical": "lexical building tuning scale",
+    "learned": "encode shards splade vectors rerank",
+    "late": "late",
+    "agents": "agent enrich librarians serve",
+    "tools": "tool replay evidence startup world",
 }
+NAMES = {name: module for module, names in MODULES.items() for name in names.split()}
 
-
-def main(arguments):
-    names = {name: module for module, names in MODULES.items() for name in names}
-    if not arguments or arguments[0] in ("-h", "--help", "--list"):
-        sys.stdout.write("\n".join([__doc__, *names, ""]))
-        return 0
-    if arguments[0] not in names:
-        sys.stderr.write(f"bench: no benchmark {arguments[0]}. Valid: {', '.join(names)}.\n")
-        return 2
+if __name__ == "__main__":
+    name = sys.argv[1] if sys.argv[1:] else "--list"
+    if name not in NAMES:
+        sys.stdout.write("\n".join([__doc__, *NAMES, ""]))
+        sys.exit(0 if name == "--list" else 2)
     from harness import run
 
     from soundingline.toolkit.errors import InputError
 
-    import_module(names[arguments[0]])
+    import_module(NAMES[name])
     try:
-        return run(arguments[0], arguments[1:])
-    except InputError as error:
-        sys.stderr.write(f"bench: {error}\n")
-        return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        run(name, sys.argv[2:])
+    except (InputError, ModuleNotFoundError) as error:  # of a package of the extra `bench`
+        sys.exit(f"bench: {error}")

@@ -1,11 +1,10 @@
-"""Our own time around language models that answer at once: agents, enrichment and librarians."""
-
-from __future__ import annotations
+"""Our own time around language models that answer at once, and what a server adds to a search."""
 
 import asyncio
 import gc
 import json
 import multiprocessing
+import random
 import re
 import tempfile
 import threading
@@ -23,9 +22,9 @@ from harness import (
     Table,
     benchmark,
     in_own_process,
-    interleaved,
     load,
     median_range,
+    milliseconds,
     resident_mb,
     size_mb,
 )
@@ -38,6 +37,9 @@ from soundingline.experiments.build import make_interface
 from soundingline.experiments.pipeline import statistics as corpus_statistics
 from soundingline.experiments.pipeline import with_literature_tools
 from soundingline.experiments.rollouts import Progress, Rollout, RolloutRunner
+from soundingline.experiments.serve.http import http_server
+from soundingline.experiments.serve.options import ServerOptions
+from soundingline.experiments.serve.server import make_service, prepared_process
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.chat_scorer import ChatScorer
@@ -47,7 +49,7 @@ from soundingline.pipelines.enrich.phrases import PhraseSource
 from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.corpus import SqliteStore
-from soundingline.toolkit.data import Document, Ranking, SearchResult, Topic
+from soundingline.toolkit.data import Document, Hit, Ranking, SearchResult, Topic
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.ledger import Ledger, open_ledger
 from soundingline.toolkit.llm.messages import Turn, Usage
@@ -84,7 +86,26 @@ def reply(body, turns, answer=ANSWER):
     }
 
 
-async def _serve(sender, turns, answer):
+@contextmanager
+def background(serve, *arguments):
+    """The process in which the coroutine function `serve` runs, and what it sends first."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(serve, sender, *arguments), daemon=True)
+    process.start()
+    try:
+        yield psutil.Process(process.pid), receiver.recv()
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _run(serve, *arguments):
+    with prepared_process():
+        asyncio.run(serve(*arguments))
+
+
+async def _chat(sender, turns, answer):
     async def connection(reader, writer):
         try:
             while True:
@@ -99,26 +120,8 @@ async def _serve(sender, turns, answer):
             writer.close()
 
     server = await asyncio.start_server(connection, "127.0.0.1", 0)
-    sender.send(server.sockets[0].getsockname()[1])
+    sender.send(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
     await server.serve_forever()
-
-
-def _serving(sender, turns, answer):
-    asyncio.run(_serve(sender, turns, answer))
-
-
-@contextmanager
-def chat_server(turns, answer=ANSWER):
-    """The address of a server that answers at once, in a process of its own."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_serving, args=(sender, turns, answer), daemon=True)
-    process.start()
-    try:
-        yield f"http://127.0.0.1:{receiver.recv()}/v1"
-    finally:
-        process.terminate()
-        process.join()
 
 
 class TimedModel:
@@ -177,7 +180,7 @@ def agent(options):
         [Document(f"d{n}", f"Mill {n}", f"The mill {n} {text}") for n in range(20)]
     )
     rows = []
-    with chat_server(options.turns) as address:
+    with background(_chat, options.turns, ANSWER) as (_, address):
         http = OpenAIChat(model="none", base_url=address, concurrency=options.flight)
         cases = {"in process": InProcess(options.turns), "over HTTP": TimedModel(http)}
         for name, model in cases.items():
@@ -304,14 +307,10 @@ def _weighted_calls(enriched, options):
         "plain query": lambda query: base.search(query, K1, B, DEPTH),
         "weighted call": lambda query: enriched.search(query, K1, B, DEPTH),
     }
-    seconds, _ = interleaved(systems, [[query] for query in queries] * 5, queries)
-    medians = {
-        name: np.median(1000 * np.reshape(taken, (5, -1)), axis=1)
-        for name, taken in seconds.items()
-    }
-    plain = medians["plain query"]
+    medians = milliseconds(systems, queries)
+    plain = np.array(medians["plain query"])
     return [
-        [name, median_range(values.tolist(), 3), median_range((values / plain).tolist(), 2)]
+        [name, median_range(values, 3), median_range((values / plain).tolist(), 2)]
         for name, values in medians.items()
     ]
 
@@ -319,7 +318,7 @@ def _weighted_calls(enriched, options):
 def _requests(corpus, documents, flight):
     """Phrases of all documents, requested and read back in ten parts."""
     source, size, rows = ModelPhrases(), max(1, documents // PARTS), []
-    with tempfile.TemporaryDirectory() as folder, chat_server(0, KEYWORDS) as address:
+    with tempfile.TemporaryDirectory() as folder, background(_chat, 0, KEYWORDS) as (_, address):
         model = OpenAIChat(model="none", base_url=address, concurrency=flight)
         blocking = BlockingModel("none", role="enrichment")
         collection = Collection("bench", caches=Path(folder) / "caches", model=blocking)
@@ -420,3 +419,137 @@ def _navigate(experiment, caches, options):
             times = f"{1000 * cpu / scored:.2f}", f"{1000 * wall / scored:.2f}"
             rows.append([f"{scored:,}", *times, f"{resident_mb():.0f}"])
     return rows
+
+
+CALL = {"tool": "search", "arguments": {"reason": "The next clue.", "query": "mill on the river"}}
+
+
+class TimedBackend:
+    """Ranks the same thousand documents in a known time."""
+
+    def __init__(self, milliseconds):
+        self._seconds = milliseconds / 1000
+        self._hits = [Hit(f"d{n}", f"d{n}", n, 1000.0 - n) for n in range(1, DEPTH + 1)]
+
+    def search(self, request):
+        time.sleep(self._seconds)
+        return SearchResult(list(self._hits))
+
+
+class Client:
+    """An HTTP connection that stays open, with little code between us and it."""
+
+    def __init__(self, reader, writer):
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def connect(cls, port):
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def post(self, path, body):
+        data = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
+        self._writer.write(head.encode() + data)
+        lines = (await self._reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+        length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
+        reply = await self._reader.readexactly(length)
+        if b" 200 " not in lines[0]:
+            raise RuntimeError(reply.decode())
+        return json.loads(reply)
+
+    async def session(self, calls):
+        session = (await self.post("/open", {}))["session"]
+        for _ in range(calls):
+            await self.post("/call", {"session": session, **CALL})
+        await self.post("/close", {"session": session})
+
+
+async def _search_server(sender, backend_ms):
+    text, backend = "A mill on the river. " * 60, TimedBackend(backend_ms)
+    documents = (Document(f"d{n}", f"Mill {n}", text) for n in range(1, DEPTH + 1))
+    store = SqliteStore.in_memory(documents)
+    # Every client may be in a search at once, so that no call waits for a thread.
+    options = ServerOptions(port=0, threads=64, max_calls=10**9)
+    server = http_server(make_service(RankedBrowsing(), lambda qid: backend, store, options))
+    running = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    sender.send(server.servers[0].sockets[0].getsockname()[1])
+    await running
+
+
+async def _load(port, clients, seconds, pause, backend_ms):
+    """Milliseconds of each reply above the backend's. Each client waits `pause` seconds between its
+    calls, on average, as agents do while their models think."""
+    chance, times, end = random.Random(0), [], time.perf_counter() + seconds
+
+    async def work():
+        client, number = await Client.connect(port), 0
+        session = (await client.post("/open", {}))["session"]
+        await asyncio.sleep(chance.random() * pause)
+        while time.perf_counter() < end:
+            number += 1
+            arguments = {**CALL["arguments"], "query": f"mill {number}"}
+            call = {"session": session, "tool": "search", "arguments": arguments}
+            began = time.perf_counter()
+            await client.post("/call", call)
+            times.append(1000 * (time.perf_counter() - began) - backend_ms)
+            await asyncio.sleep(chance.expovariate(1 / pause) if pause else 0)
+        await client.post("/close", {"session": session})
+
+    await asyncio.gather(*(work() for _ in range(clients)))
+    return times
+
+
+async def _sessions(port, clients, calls):
+    async def work():
+        client = await Client.connect(port)
+        for _ in range(max(1, calls // 7)):
+            await client.session(5)
+
+    await asyncio.gather(*(work() for _ in range(clients)))
+
+
+@benchmark(
+    "Serving",
+    packages=("uvicorn", "fastapi", "starlette"),
+    limits="clients on other machines, or a real backend, which needs the processor as well",
+    clients=(64, 64),
+    seconds=(20, 5),
+    pause=(500, 500),
+    backend=(20, 20),
+    requests=(100_000, 20_000),
+)
+def serve(options):
+    """Latency above a backend that takes --backend ms, with and without pauses of --pause ms, and
+    memory over --requests calls of sessions that are opened and closed."""
+    rows = []
+    with background(_search_server, options.backend) as (process, port):
+        asyncio.run(_load(port, options.clients, 2, 0.1, options.backend))  # imports and compiles
+        for pause in (options.pause, 0):
+            began, before = time.perf_counter(), sum(process.cpu_times()[:2])
+            load_of = (options.clients, options.seconds, pause / 1000, options.backend)
+            times = asyncio.run(_load(port, *load_of))
+            used = 1000 * (sum(process.cpu_times()[:2]) - before) / len(times)
+            rate = len(times) / (time.perf_counter() - began)
+            cuts = [f"{cut:.1f}" for cut in np.percentile(times, (50, 90, 99))]
+            rows.append(
+                [f"pause of {pause} ms", f"{len(times):,}", f"{rate:.0f}", *cuts, f"{used:.2f}"]
+            )
+    yield (
+        f"{options.clients} clients on the same cores, milliseconds above the backend's own "
+        f"{options.backend} ms; at most 10 at the 99th percentile with pauses. {load()}"
+    )
+    head = ["load", "replies", "replies/s", "50 %", "90 %", "99 %", "processor ms a reply"]
+    yield Table(head, rows)
+    with background(_search_server, 0) as (process, port):
+        memory = [process.memory_info().rss / 2**20]
+        for _ in range(PARTS):
+            calls = options.requests // PARTS // options.clients
+            asyncio.run(_sessions(port, options.clients, calls))
+            memory.append(process.memory_info().rss / 2**20)
+    yield Table(
+        ["requests", "MiB"],
+        [[f"{n * options.requests // PARTS:,}", f"{mb:.1f}"] for n, mb in enumerate(memory)],
+    )
+    yield f"The second half of the requests added {memory[-1] - memory[PARTS // 2]:+.1f} MiB."

@@ -1,23 +1,32 @@
-"""Corpora and queries of the benchmarks, made in `bench-data/` when they are first needed."""
-
-from __future__ import annotations
+"""Corpora, queries and other engines of the benchmarks. Corpora are made in `bench-data/` when they
+are first needed; other engines rank the tokens of our own index where possible."""
 
 import json
+import os
 import random
+import shutil
+import subprocess
+import warnings
+from contextlib import ExitStack, contextmanager
+from itertools import cycle
+from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from harness import COLLECTIONS, DATA
+from scipy.sparse import csc_matrix
 
 from soundingline.pipelines import LexicalIndex
+from soundingline.pipelines.engines.anserini import find_jar, find_java
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.console import track
 from soundingline.toolkit.corpus import Passages, SqliteStore
 from soundingline.toolkit.data import Document, Unit
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import atomic_folder
+from soundingline.toolkit.files import atomic_folder, dump_json
 from soundingline.toolkit.optional import import_optional
+
+BATCH = 10_000  # PISA's default of 100,000 documents makes one batch, hence one thread
 
 
 def corpus_file(documents, seed=7):
@@ -109,13 +118,22 @@ def real_texts(name, documents):
 
 
 def rerank_requests(pairs, collection="wikimix", candidates=50):
-    """`pairs` pairs of real queries and BM25's passages, as (query, texts), best text first, and
-    the folder of a tokenizer of T5's kind and vocabulary size that was trained on the passages."""
-    folder = DATA / f"rerank-{collection}-{pairs}"
+    """Pairs of real queries and passages, as (query, texts), and the folder of a tokenizer of T5's
+    kind and vocabulary size that was trained on the passages."""
+    benchmark, segmenter = BeirBenchmark(collection_path(collection)), Passages(250)
+    documents = benchmark.documents()
+    texts = [unit.contents for document in documents for unit in segmenter.units(document)]
+    topics = benchmark.topics[: -(-pairs // candidates)]
+    chosen = texts[:: max(1, len(texts) // pairs)][:pairs]
+    requests = [
+        (topic.text, chosen[candidates * place : candidates * (place + 1)])
+        for place, topic in enumerate(topics)
+    ]
+    folder = DATA / f"tokenizer-{collection}"
     if not folder.exists():
-        _make_requests(folder, collection_path(collection), pairs, candidates)
-    lines = (folder / "requests.jsonl").read_text("utf-8").splitlines()
-    return [tuple(json.loads(line)) for line in lines], folder / "tokenizer"
+        with atomic_folder(folder) as partial:
+            _tokenizer(texts).save_pretrained(partial)
+    return requests, folder
 
 
 def collection_path(name):
@@ -129,27 +147,7 @@ def collection_path(name):
     return path
 
 
-def _make_requests(folder, collection, pairs, candidates):
-    benchmark, segmenter = BeirBenchmark(collection), Passages(250)
-    units = {u.unit_id: u for document in benchmark.documents() for u in segmenter.units(document)}
-    queries = -(-pairs // candidates)
-    # The questions of a collection follow one another, so that they are sampled evenly.
-    topics = benchmark.topics[:: max(1, len(benchmark.topics) // queries)][:queries]
-    with atomic_folder(folder) as partial:
-        index = LexicalIndex.build(units.values(), partial / "index")
-        frame = pd.DataFrame([{"qid": topic.qid, "query": topic.text} for topic in topics])
-        requests, left = [], pairs
-        for _, rows in index.bm25(depth=candidates).transform(frame).groupby("qid", sort=False):
-            texts = [units[docno].contents for docno in rows["docno"][:left]]
-            requests.append(json.dumps([rows["query"].iloc[0], texts]))
-            left -= len(texts)
-        if left:
-            raise InputError(f"{collection} gives {pairs - left} pairs", do="use fewer --pairs")
-        (partial / "requests.jsonl").write_text("\n".join(requests), "utf-8")
-        _tokenizer(units.values()).save_pretrained(partial / "tokenizer")
-
-
-def _tokenizer(units):
+def _tokenizer(texts):
     tokenizers = import_optional("tokenizers")
     trained = tokenizers.Tokenizer(tokenizers.models.Unigram())
     metaspace = tokenizers.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
@@ -160,9 +158,102 @@ def _tokenizer(units):
     trainer = tokenizers.trainers.UnigramTrainer(
         vocab_size=32_000 - 3 - len(words), unk_token="<unk>", show_progress=False
     )
-    trained.train_from_iterator((unit.contents for unit in units), trainer)
+    trained.train_from_iterator(texts, trainer)
     vocabulary = dict(json.loads(trained.to_str())["model"]["vocab"])
     pieces = {"<pad>": 0.0, "</s>": 0.0, "<unk>": 0.0}
     pieces |= {piece: score for piece, score in vocabulary.items() if piece not in pieces}
     pieces |= {f"▁{word}": max(vocabulary.values()) - 5.0 for word in words}
     return import_optional("transformers").T5Tokenizer(vocab=list(pieces.items()), extra_ids=0)
+
+
+def frequencies(index):
+    """Term frequencies, documents by terms."""
+    postings = [index.postings(term) for term in index.vocabulary]
+    offsets = np.cumsum([0, *(len(documents) for documents, _ in postings)])
+    counts = np.concatenate([counts for _, counts in postings])
+    documents = np.concatenate([documents for documents, _ in postings])
+    return csc_matrix((counts, documents, offsets), shape=(len(index), len(postings)))
+
+
+def bm25s_engine(index, matrix, k1, b, backend):
+    """bm25s with method `lucene`. Its score matrix is filled from our postings by its own formula,
+    because its indexer needs every token as a Python object."""
+    import bm25s
+
+    engine = bm25s.BM25(k1=k1, b=b, method="lucene", backend=backend)
+    lengths = index.lengths.astype(np.float64)
+    frequency = np.diff(matrix.indptr)
+    idf = np.log(1 + (len(index) - frequency + 0.5) / (frequency + 0.5))
+    norms = k1 * (1 - b + b * lengths / lengths.mean())
+    shares = matrix.data / (matrix.data + norms[matrix.indices])
+    engine.scores = {
+        "data": (np.repeat(idf, frequency) * shares).astype(np.float32),
+        "indices": matrix.indices.astype(np.int32),
+        "indptr": matrix.indptr.astype(np.int32),
+        "num_docs": len(index),
+    }
+    engine.vocab_dict = {term: number for number, term in enumerate(index.vocabulary)}
+    engine.unique_token_ids_set = set(engine.vocab_dict.values())
+    engine.nonoccurrence_array = None
+    return engine
+
+
+def pisa_index(rows, path):
+    """PISA's index of rows `{docno, toks}`, built if it is absent."""
+    from pyterrier_pisa import PisaIndex
+
+    if not (path / "pt_meta.json").exists():
+        index = PisaIndex(str(path), text_field="toks", stemmer="none", batch_size=BATCH)
+        with quiet():
+            index.toks_indexer(mode="overwrite", scale=1.0).index(rows)
+    return PisaIndex(str(path), stemmer="none", stops="none")
+
+
+def build_pisa(corpus, path, threads):
+    """PISA's index of the raw text, with its own tokeniser and stemmer."""
+    from pyterrier_pisa import PisaIndex
+
+    settings = {"stemmer": "porter2", "threads": threads, "batch_size": BATCH}
+    index = PisaIndex(str(path), text_field="text", **settings)
+    rows = ({"docno": unit.unit_id, "text": unit.contents} for unit in Units(corpus))
+    with quiet():
+        index.indexer(mode="overwrite").index(rows)
+
+
+def anserini_collection(corpus, files):
+    """The corpus as Anserini reads it, in as many files as it has threads."""
+    folder = corpus.parent / f"anserini-{files}-files"
+    if not folder.exists():
+        with atomic_folder(folder) as partial, ExitStack() as stack:
+            paths = [partial / f"{number}.jsonl" for number in range(files)]
+            streams = [stack.enter_context(path.open("w", encoding="utf-8")) for path in paths]
+            for stream, unit in zip(cycle(streams), Units(corpus), strict=False):
+                row = {"id": unit.unit_id, "contents": unit.contents}
+                stream.write(dump_json(row, indent=None))
+    return folder
+
+
+def build_anserini(collection, path, threads):
+    """Anserini's index of the raw text by its own command, without texts and vectors."""
+    jar = find_jar()
+    shutil.rmtree(path, ignore_errors=True)
+    command = [find_java() / "bin" / "java", "-cp", jar, "io.anserini.index.IndexCollection"]
+    command += ["-collection", "JsonCollection", "-input", collection, "-index", path]
+    with quiet():
+        subprocess.run([*map(str, command), "-threads", str(threads)], check=True)
+
+
+@contextmanager
+def quiet():
+    """Discard warnings, and what PISA's C++ writes to the outputs of the process."""
+    copies = [os.dup(1), os.dup(2)]
+    try:
+        with Path(os.devnull).open("w") as sink, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            os.dup2(sink.fileno(), 1)
+            os.dup2(sink.fileno(), 2)
+            yield
+    finally:
+        for number, copy in enumerate(copies, start=1):
+            os.dup2(copy, number)
+            os.close(copy)

@@ -4,8 +4,6 @@ A benchmark is a generator function with the decorator `benchmark`. It receives 
 yields paragraphs and tables, which `run` prints and, with `--write`, records.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json
@@ -14,8 +12,10 @@ import os
 import platform
 import statistics
 import time
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,6 @@ from rich.table import Table as RichTable
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import write_text
-from soundingline.toolkit.optional import import_optional
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "bench-data"  # corpora and indexes, which the next run reuses
@@ -33,19 +32,6 @@ RESULTS = ROOT / "docs" / "results"
 PAGE = ROOT / "docs" / "results.md"
 COLLECTIONS = Path(os.environ.get("SOUNDINGLINE_DATA") or ROOT.parent / "shared" / "data")
 BENCHMARKS = {}
-
-
-class Benchmark(NamedTuple):
-    """A registered benchmark: its function, the packages whose versions matter, what its results
-    do not show, its integer options as `name: (default, default with --small)`, and its other
-    options as `name: arguments of add_argument`."""
-
-    function: object
-    title: str
-    packages: tuple
-    limits: str
-    integers: dict
-    options: dict
 
 
 class Table(NamedTuple):
@@ -56,16 +42,28 @@ class Table(NamedTuple):
         lines = [self.head, ["---"] * len(self.head), *self.rows]
         return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
+    def rich(self):
+        shown = RichTable(*map(str, self.head))
+        for row in self.rows:
+            shown.add_row(*map(str, row))
+        return shown
 
-LIMITS = "other sizes, machines or collections"
 
+def benchmark(title, *, packages=("numba",), limits="", options=None, **integers):
+    """Register the decorated generator function under its own name.
 
-def benchmark(title, *, packages=("numba",), limits=LIMITS, options=None, **integers):
-    """Register the decorated generator function under its own name."""
+    `packages`: those whose versions matter; `limits`: what the results do not show; `integers`:
+    options as `name=(default, default with --small)`; `options`: others, as `name: arguments of
+    add_argument`."""
 
     def register(function):
-        BENCHMARKS[function.__name__] = Benchmark(
-            function, title, packages, limits, integers, options or {}
+        BENCHMARKS[function.__name__] = SimpleNamespace(
+            function=function,
+            title=title,
+            packages=packages,
+            limits=limits or "other sizes, machines or collections",
+            integers=integers,
+            options=options or {},
         )
         return function
 
@@ -75,58 +73,52 @@ def benchmark(title, *, packages=("numba",), limits=LIMITS, options=None, **inte
 def run(name, arguments):
     """Run a benchmark with the arguments of a command line."""
     chosen = BENCHMARKS[name]
-    description = f"{chosen.title}. {(chosen.function.__doc__ or '').strip()}"
-    parser = argparse.ArgumentParser(prog=f"python tests/bench {name}", description=description)
-    for option in chosen.integers:
-        parser.add_argument(f"--{option}", type=int)
+    command = f"python tests/bench {name}"
+    description = f"{chosen.title}. {chosen.function.__doc__ or ''}"
+    parser = argparse.ArgumentParser(prog=command, description=description)
+    place = 1 if "--small" in arguments else 0
+    for option, defaults in chosen.integers.items():
+        parser.add_argument(f"--{option}", type=int, default=defaults[place])
     for option, settings in chosen.options.items():
         parser.add_argument(f"--{option}", **settings)
     parser.add_argument("--small", action="store_true", help="small sizes, for a quick look")
     parser.add_argument("--write", action="store_true", help="record the results in docs/results")
-    given = parser.parse_args(arguments)
-    command = [f"python tests/bench {name}"]
-    for option, (default, small) in chosen.integers.items():
-        value = getattr(given, option)
-        value = (small if given.small else default) if value is None else value
-        if value < 0:
-            raise InputError(f"--{option} {value}", valid="0 or more")
-        setattr(given, option, value)
-        command.append(f"--{option} {value}")
-    for option, settings in chosen.options.items():
-        if getattr(given, option) not in (None, settings.get("default")):
-            command.append(f"--{option} {getattr(given, option)}")
+    options = parser.parse_args(arguments)
+    for option in chosen.integers:
+        if getattr(options, option) < 0:
+            raise InputError(f"--{option} {getattr(options, option)}", valid="0 or more")
     console, parts = Console(), []
-    for part in chosen.function(given):
+    for part in chosen.function(options):
         parts.append(part)
-        console.print(_rich(part) if isinstance(part, Table) else part, highlight=False)
-    if given.write:
-        record(name, " ".join(command), parts)
-
-
-def _rich(table):
-    shown = RichTable(*map(str, table.head))
-    for row in table.rows:
-        shown.add_row(*map(str, row))
-    return shown
+        console.print(part.rich() if isinstance(part, Table) else part, highlight=False)
+    if options.write:
+        values = {
+            option: getattr(options, option) for option in [*chosen.integers, *chosen.options]
+        }
+        words = [f"--{option} {value}" for option, value in values.items() if value is not None]
+        record(name, " ".join([command, *words]), parts)
 
 
 def record(name, command, parts):
     """Write the results as JSON, and their tables into the page of results."""
-    chosen = BENCHMARKS[name]
+    chosen, versions = BENCHMARKS[name], {}
+    for package in chosen.packages:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
     result = {
         "title": chosen.title,
         "command": command,
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
-        "versions": {package: version(package) for package in installed(*chosen.packages)},
+        "versions": versions,
         "limits": chosen.limits,
         "parts": [part._asdict() if isinstance(part, Table) else part for part in parts],
     }
     RESULTS.mkdir(exist_ok=True)
     write_text(RESULTS / f"{name}.json", json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    versions = ", ".join(f"{package} {number}" for package, number in result["versions"].items())
+    names = ", ".join(f"{package} {number}" for package, number in versions.items())
     body = [
-        f"`{command}`, {result['date']}, {result['machine']}, {versions}. "
+        f"`{command}`, {result['date']}, {result['machine']}, {names}. "
         f"The results say nothing about {chosen.limits}."
     ]
     body += [part.markdown() if isinstance(part, Table) else part for part in parts]
@@ -137,18 +129,6 @@ def record(name, command, parts):
     before, rest = text.split(opening, 1)
     after = rest.split(closing, 1)[1]
     write_text(PAGE, before + "\n\n".join([opening, *body, closing]) + after)
-
-
-def installed(*names):
-    """Those of the distributions that are installed."""
-    present = []
-    for name in names:
-        try:
-            version(name)
-        except PackageNotFoundError:
-            continue
-        present.append(name)
-    return present
 
 
 def interleaved(systems, rounds, warm_up=(), clock=time.perf_counter, keep_results=True):
@@ -221,11 +201,9 @@ def _timed(sender, function, arguments):
 
 def _memory_mb(process):
     total = 0.0
-    try:
+    with suppress(psutil.Error):  # it has ended
         for member in (process, *process.children(recursive=True)):
             total += member.memory_full_info().pss / 2**20
-    except psutil.Error:
-        pass  # it has ended
     return total
 
 
@@ -243,21 +221,6 @@ def bandwidth(megabytes=512):
     data = np.ones(megabytes << 17, dtype=np.int64)
     seconds, _ = interleaved({"read": np.max}, [[data]] * 5)
     return data.nbytes / min(seconds["read"])
-
-
-def product_peak(device, dtype):
-    """FLOP a second of a large square product in torch: the best of twelve."""
-    torch = import_optional("torch")
-    side = 2048 if device == "cpu" else 8192
-    a, b = (torch.randn(side, side, device=device, dtype=getattr(torch, dtype)) for _ in "ab")
-
-    def multiply(_):
-        a @ b
-        if device != "cpu":
-            torch.cuda.synchronize()
-
-    seconds, _ = interleaved({"product": multiply}, [range(12)])
-    return 2 * side**3 / min(seconds["product"])
 
 
 def machine():

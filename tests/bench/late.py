@@ -1,15 +1,11 @@
 """Late interaction: the compressed index of ColBERT against exact MaxSim and other libraries."""
 
-from __future__ import annotations
-
 import shutil
-import subprocess
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
-import rivals
 from harness import DATA, Table, benchmark, in_own_process, interleaved, load, size_mb
 from numpy.lib.format import open_memmap
 
@@ -20,7 +16,6 @@ from soundingline.pipelines.learned.compressed import (
 )
 from soundingline.pipelines.learned.encoding import Block
 from soundingline.pipelines.learned.vectors import DocumentVectors, NumpySearch
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import atomic_folder
 
 TYPES, TOPICS, OWN, BLOCK = 1 << 14, 2000, 100, 200
@@ -97,7 +92,6 @@ class Drawn:
     dimensions=(128, 128),
     seed=(7, 7),
     rivals=(1, 1),
-    options={"plaid": {"help": "the python of an environment that has fast-plaid"}},
 )
 def late(options):
     """Overlap of the best passages with those of exact MaxSim, space, building and search."""
@@ -118,15 +112,11 @@ def late(options):
     if options.rivals and find_spec("lancedb"):
         path = drawn.path / "lance"
         costs["LanceDB IVF_PQ"] = _built(_build_lance, drawn, path, options)
-        table = rivals.rival("lancedb").connect(path).open_table("passages")
+        table = import_module("lancedb").connect(path).open_table("passages")
         for probes, refine in ((8, None), (32, None), (32, 4)):
             name = f"LanceDB IVF_PQ, {probes} probes" + (f", refine {refine}" if refine else "")
             systems[name] = partial(_lance, table, probes, refine)
     seconds, found = interleaved(systems, [queries], queries[:1])
-    if options.plaid:
-        seconds["fast-plaid"], found["fast-plaid"], costs["fast-plaid"] = _plaid(
-            options.plaid, drawn, queries
-        )
     base, best = np.median(seconds["exact, float16"]), found["exact, float16"]
     rows = []
     for name, rankings in found.items():
@@ -190,7 +180,7 @@ def _build_lance(folder, settings, path):
             yield pa.record_batch([numbers, lists], schema=schema)
 
     reader = pa.RecordBatchReader.from_batches(schema, batches())
-    library = rivals.rival("lancedb")
+    library = import_module("lancedb")
     table = library.connect(path).create_table("passages", reader)
     lists = 1 << int(np.log2(4 * len(drawn.vectors) ** 0.5))
     recipe = library.index.IvfPq(
@@ -209,42 +199,3 @@ def _lance(table, probes, refine, query):
     search = table.search(query).limit(DEPTH).nprobes(probes).select(["number", "_distance"])
     found = (search.refine_factor(refine) if refine else search).to_arrow()
     return found["number"].to_numpy()
-
-
-# Runs in another environment, because fast-plaid needs one exact version of torch.
-_PLAID = """
-import os, sys, time
-from itertools import pairwise
-import numpy as np, torch
-from fast_plaid import search
-folder = sys.argv[1]
-vectors = np.load(folder + "/vectors.npy", mmap_mode="r")
-offsets, queries = np.load(folder + "/offsets.npy"), np.load(folder + "/queries.npy")
-index = search.FastPlaid(index=folder + "/plaid", device="cpu")
-passages = [torch.from_numpy(np.array(vectors[a:b])).float() for a, b in pairwise(offsets)]
-index.create(documents_embeddings=passages, nbits=4)
-built, found, seconds = sum(os.times()[:4]), [], []
-for query in [queries[0], *queries]:
-    start = time.perf_counter()
-    (ranked,) = index.search(torch.from_numpy(query)[None], top_k=1000, show_progress=False)
-    seconds.append(time.perf_counter() - start)
-    found.append([number for number, _ in ranked])
-np.savez(folder + "/plaid.npz", built=built, seconds=seconds[1:], found=np.array(found[1:]))
-"""
-
-
-def _plaid(python, drawn, queries):
-    np.save(drawn.path / "queries.npy", np.stack(queries))
-    shutil.rmtree(drawn.path / "plaid", ignore_errors=True)
-    try:
-        cost = in_own_process(_run, [python, "-c", _PLAID, str(drawn.path)])
-    except RuntimeError as error:
-        raise InputError(f"--plaid {python} does not run fast-plaid", do="see above") from error
-    result = np.load(drawn.path / "plaid.npz")
-    cost = cost._replace(processor=float(result["built"]))
-    size = size_mb(drawn.path / "plaid") * 2**20
-    return result["seconds"].tolist(), list(result["found"]), (size, cost)
-
-
-def _run(command):
-    subprocess.run([str(Path(command[0]).absolute()), *command[1:]], check=True)

@@ -1,6 +1,4 @@
-"""Learned retrieval: encoding a corpus, search over impacts, exact search over vectors."""
-
-from __future__ import annotations
+"""Learned models: encoding a corpus, search over impacts, exact search over vectors, re-ranking."""
 
 import multiprocessing
 import tempfile
@@ -11,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import rivals
-from data import real_texts
+from data import pisa_index, quiet, real_texts, rerank_requests
 from harness import (
     DATA,
     Table,
@@ -26,6 +23,7 @@ from harness import (
     size_mb,
 )
 from scipy.sparse import csc_matrix
+from scipy.stats import kendalltau
 
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.learned.encoding import SPARSE, Blocks, encode_corpus
@@ -33,6 +31,8 @@ from soundingline.pipelines.learned.impacts import ImpactIndex, scaled
 from soundingline.pipelines.learned.splade import Splade
 from soundingline.pipelines.learned.vectors import DocumentVectors, NumpySearch, TorchSearch
 from soundingline.pipelines.models import choose_device
+from soundingline.pipelines.rerank.monot5 import MonoT5
+from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.pipelines.shards import Shard
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -192,7 +192,7 @@ def _one_thread():
     return Dense(str(_minilm()), dtype="float32", max_length=LENGTH, device="cpu")
 
 
-VOCABULARY, BLOCK, QUERIES, SIZES, DEPTH, COMPARED = 30_522, 2048, 100, (20, 40, 100), 1000, 100
+VOCABULARY, BLOCK, QUERIES, SIZES, DEPTH = 30_522, 2048, 100, (20, 40, 100), 1000
 
 
 class DrawnPassages:
@@ -242,11 +242,9 @@ def splade(options):
         postings = index.manifest["counts"]["postings"]
         row = [f"ours, {name}", f"{cost.seconds:.1f}", f"{postings / cost.seconds / 1e6:.1f} M"]
         built.append([*row, f"{cost.peak_mb:,.0f}", f"{size_mb(path):,.0f}"])
-        product = _Product(index)
-        _check_impacts(index, product, queries)
         for system, search, rounds in (
             (f"ours, {name}", partial(index.search, depth=DEPTH), 5),
-            (f"scipy's product, {name}", product.search, 1),
+            (f"scipy's product, {name}", _product(index), 1),
         ):
             times = [milliseconds({"": search}, queries[size], rounds)[""] for size in SIZES]
             searched.append([system, *(median_range(time, 2) for time in times)])
@@ -260,7 +258,7 @@ def splade(options):
     searched += _impact_transformers(index, encoded, folder / "pisa", queries)
     yield (
         f"{options.documents:,} passages of {encoded.counts['rows'] / options.documents:.0f} terms "
-        f"each, depth {DEPTH}, one thread. The first {COMPARED} have the product's scores. {load()}"
+        f"each, depth {DEPTH}, one thread. {load()}"
     )
     yield Table(["search, ms", *(f"{size} terms" for size in SIZES)], searched)
     yield Table(["build", "s", "postings/s", "peak MiB", "index MiB"], built)
@@ -286,64 +284,44 @@ def _build_impacts(encoded, path, scale):
     ImpactIndex.build(Blocks(encoded), [f"t{n}" for n in range(VOCABULARY)], path, scale=scale)
 
 
-class _Product:
-    """Every document's score by one sparse product."""
+def _product(index):
+    """A search that computes every document's score by one sparse product."""
+    arrays = index._arrays
+    values, shape = arrays.frequencies.astype(np.float32), (len(index), len(arrays.offsets) - 1)
+    matrix = csc_matrix((values, arrays.documents, arrays.offsets), shape=shape).tocsr()
 
-    def __init__(self, index):
-        arrays = index._arrays
-        values = arrays.frequencies.astype(np.float32)
-        shape = (len(index), len(arrays.offsets) - 1)
-        self._matrix = csc_matrix((values, arrays.documents, arrays.offsets), shape=shape).tocsr()
-
-    def search(self, query):
-        vector = np.zeros(self._matrix.shape[1], np.float32)
+    def search(query):
+        vector = np.zeros(shape[1], np.float32)
         for name, weight in query.items():
             vector[int(name[1:])] = weight
-        sums = self._matrix @ vector
-        best = np.argsort(-sums, kind="stable")[:COMPARED]
-        return best[sums[best] > 0], sums[best[sums[best] > 0]]
+        return np.argsort(-(matrix @ vector), kind="stable")[:DEPTH]
 
-
-def _check_impacts(index, product, queries):
-    for query in [query for size in SIZES for query in queries[size][:20]]:
-        documents, scores = index.search(query, COMPARED)
-        expected, sums = product.search(query)
-        same = np.allclose(scores, sums, rtol=1e-5)
-        if len(documents) != len(expected) or not same:
-            raise RuntimeError(f"impact search and scipy's product rank {query} differently")
+    return search
 
 
 def _impact_transformers(index, encoded, path, queries):
+    terms = [f"t{number}" for number in range(VOCABULARY)]
     rows = (
         {
             "docno": name,
-            "toks": {
-                f"t{term}": number
-                for term, number in zip(
-                    array["term"].tolist(), scaled(array["weight"], 100).tolist(), strict=True
-                )
-                if number
-            },
+            "toks": {terms[t]: n for t, n in zip(array["term"], counts, strict=True) if n},
         }
         for block in encoded
         for name, array in zip(block.unit_ids, block.arrays(), strict=True)
+        for counts in [scaled(array["weight"], 100).tolist()]
     )
-    with rivals.quiet():
-        pisa = rivals.pisa_index(rows, path).quantized(
-            num_results=DEPTH,
-            query_algorithm="maxscore",
-            query_weighted=True,
-            toks_scale=1.0,
-            threads=1,
-        )
+    settings = {"query_algorithm": "maxscore", "query_weighted": True, "toks_scale": 1.0}
+    with quiet():
+        pisa = pisa_index(rows, path).quantized(num_results=DEPTH, threads=1, **settings)
         systems = {"transformer: ours, x100": index.retriever(depth=DEPTH)}
         systems["transformer: PISA, quantised"] = pisa
-        times = {}
-        for size in SIZES:
-            frames = [
-                pd.DataFrame({"qid": ["q"], "query_toks": [dict(query)]}) for query in queries[size]
-            ]
-            times[size] = milliseconds(systems, frames)
+        times = {
+            size: milliseconds(
+                systems,
+                [pd.DataFrame({"qid": ["q"], "query_toks": [dict(q)]}) for q in queries[size]],
+            )
+            for size in SIZES
+        }
     return [[name, *(median_range(times[size][name], 2) for size in SIZES)] for name in systems]
 
 
@@ -352,7 +330,7 @@ BATCHES = {1: 32, 16: 4, 64: 2}  # queries a call, and calls a round
 
 @benchmark(
     "Exact search over vectors",
-    packages=("numpy", "torch", "numba", "faiss-cpu", "pyterrier-dr"),
+    packages=("numpy", "torch", "numba", "faiss-cpu"),
     limits="vectors that do not fit into memory, or approximate search, which is faster",
     documents=(100_000, 20_000),
     dimensions=(384, 384),
@@ -362,7 +340,7 @@ BATCHES = {1: 32, 16: 4, 64: 2}  # queries a call, and calls a round
     options={"device": {}},
 )
 def vectors(options):
-    """Ours by numpy and by torch, against FAISS and pyterrier_dr, on random vectors of length 1."""
+    """Ours by numpy and by torch, against FAISS, on random vectors of length 1."""
     chance, device = np.random.default_rng(options.seed), choose_device(options.device)
     shape = (options.documents, options.dimensions)
     stored = _unit(chance.standard_normal(shape, np.float32))
@@ -370,30 +348,22 @@ def vectors(options):
     near = stored[chance.integers(0, len(stored), count)]
     noise = chance.standard_normal(near.shape, np.float32) / options.dimensions**0.5
     queries, speed = _unit(near + noise).astype(np.float32), bandwidth()
-    with tempfile.TemporaryDirectory() as folder:
-        systems = _vector_systems(stored, options.depth, device, Path(folder))
-        scores = queries[:64].astype(np.float64) @ stored.T.astype(np.float64)
-        for name, system in systems.items():
-            for row, numbers in zip(scores, system(queries[:64]), strict=True):
-                best = np.sort(row)[::-1][:COMPARED]
-                if not np.allclose(row[np.asarray(numbers)[:COMPARED]], best, rtol=0, atol=1e-5):
-                    raise RuntimeError(f"{name} does not find the best documents")
-        times = {}
-        for size, calls in BATCHES.items():
-            batches = [queries[start : start + size] for start in range(0, size * calls, size)]
-            taken = milliseconds(systems, batches, options.rounds)
-            times[size] = {name: [each / size for each in of] for name, of in taken.items()}
+    systems, times = _vector_systems(stored, options.depth, device), {}
+    for size, calls in BATCHES.items():
+        batches = [queries[start : start + size] for start in range(0, size * calls, size)]
+        taken = milliseconds(systems, batches, options.rounds)
+        times[size] = {name: [each / size for each in of] for name, of in taken.items()}
     rows = [[name, *(median_range(times[size][name], 2) for size in BATCHES)] for name in systems]
     floor = [f"{1000 * stored.nbytes / speed / size:.2f}" for size in BATCHES]
     rows.append([f"lower bound: reading the vectors at {speed / 1e9:.1f} GB/s", *floor])
     yield (
         f"{options.documents:,} vectors of {options.dimensions} dimensions in float32, depth "
-        f"{options.depth}, all cores. All find the same best {COMPARED} up to rounding. {load()}"
+        f"{options.depth}, all cores. {load()}"
     )
     yield Table(["system", *(f"{size} a call, ms a query" for size in BATCHES)], rows)
 
 
-def _vector_systems(stored, depth, device, folder):
+def _vector_systems(stored, depth, device):
     documents = DocumentVectors(stored)
 
     def ours(search):
@@ -409,19 +379,103 @@ def _vector_systems(stored, depth, device, folder):
         flat = faiss.IndexFlatIP(stored.shape[1])
         flat.add(stored)
         systems["FAISS IndexFlatIP"] = lambda queries: flat.search(queries, depth)[1]
-    if find_spec("pyterrier_dr"):
-        from pyterrier_dr import FlexIndex
-
-        index = FlexIndex(str(folder / "flex"), verbose=False)
-        index.indexer().index(
-            {"docno": str(number), "doc_vec": row} for number, row in enumerate(stored)
-        )
-        retriever = index.np_retriever(num_results=depth)
-
-        def search(queries):
-            qids = [str(number) for number in range(len(queries))]
-            ranked = retriever(pd.DataFrame({"qid": qids, "query_vec": list(queries)}))
-            return [ranked.docid[ranked.qid == qid].to_numpy() for qid in qids]
-
-        systems["pyterrier_dr, numpy"] = search
     return systems
+
+
+# Of castorini/monot5-base-msmarco, -small- and -3b-; `tiny` is for trying the benchmark.
+SHAPES = {
+    "base": {"d_model": 768, "d_kv": 64, "d_ff": 3072, "num_layers": 12, "num_heads": 12},
+    "small": {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8},
+    "3b": {"d_model": 1024, "d_kv": 128, "d_ff": 16384, "num_layers": 24, "num_heads": 32},
+    "tiny": {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4},
+}
+
+
+PAIRS, DTYPES = (1, 4, 16, 64), ("bfloat16", "float32")
+
+
+@benchmark(
+    "Re-ranking",
+    packages=("torch", "transformers", "pyterrier-t5"),
+    pairs=(1000, 24),
+    exact=(100, 8),
+    rounds=(5, 3),
+    threads=(1, 1),
+    options={"shape": {"choices": list(SHAPES)}, "device": {}},
+)
+def rerank(options):
+    """Pairs a second of random weights in a published shape. pyterrier_t5 runs at its default of
+    four pairs a batch and at its best size. Our float32 scores of --exact pairs are compared with
+    the reference's scores of single pairs, and orders within a query with our float32's."""
+    import_optional("torch").set_num_threads(options.threads)
+    device = str(choose_device(options.device))
+    shape = options.shape or ("base" if device == "cpu" else "3b")
+    requests, tokenizer = rerank_requests(options.pairs)
+    pairs = [Pair(query, text) for query, texts in requests for text in texts]
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    with tempfile.TemporaryDirectory() as folder:
+        _save_t5(folder, shape, tokenizer)
+        systems, references = {}, {}
+        for dtype in DTYPES:
+            ours = MonoT5(folder, dtype=dtype, device=device)
+            reference = references[dtype] = _reference(folder, device, dtype)
+            tried = {size: partial(reference, size=size) for size in PAIRS}
+            seconds, _ = interleaved(tried, [[pairs[: max(PAIRS)]]] * 2, clock=clock)
+            best = min(PAIRS, key=lambda size: min(seconds[size]))
+            systems[f"ours, {dtype}"] = ours.score
+            for size in {4, best}:
+                systems[f"pyterrier_t5, {dtype}, {size} pairs a batch"] = tried[size]
+        size = -(-len(pairs) // options.rounds)
+        rounds = [[pairs[start : start + size]] for start in range(0, len(pairs), size)]
+        seconds, results = interleaved(systems, rounds, [pairs[:4]], clock)
+        single = references["float32"](pairs[: options.exact], size=1)
+    scores = {name: np.concatenate(of) for name, of in results.items()}
+    exact = scores["ours, float32"]
+    largest = np.abs(np.array(single) - exact[: len(single)]).max()
+    ends = np.cumsum([len(texts) for _, texts in requests])[:-1]
+    rows = []
+    for name, taken in seconds.items():
+        dtype = next(dtype for dtype in DTYPES if dtype in name)
+        default = seconds[f"pyterrier_t5, {dtype}, 4 pairs a batch"]
+        ratio = [theirs / own for theirs, own in zip(default, taken, strict=True)]
+        taus = [
+            kendalltau(a, b).statistic
+            for a, b in zip(np.split(scores[name], ends), np.split(exact, ends), strict=True)
+        ]
+        row = [name, f"{len(pairs) / sum(taken):,.2f}", median_range(ratio, 2)]
+        rows.append([*row, f"{np.mean(taus):.3f}"])
+    yield (
+        f"Random weights of monoT5-{shape}'s shape, {len(pairs)} pairs on {device}, "
+        f"{options.threads} threads; seconds of the processor on a CPU. Our "
+        f"float32 scores differ from pyterrier_t5's scores of single pairs by "
+        f"at most {largest:.1e} on {len(single)} pairs. {load()}"
+    )
+    head = ["system", "pairs/s", "times pyterrier_t5's default", "Kendall tau to our float32"]
+    yield Table(head, rows)
+
+
+def _save_t5(folder, shape, tokenizer):
+    torch, transformers = import_optional("torch"), import_optional("transformers")
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=32_128, n_positions=512, decoder_start_token_id=0, **SHAPES[shape]
+    )
+    transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
+    transformers.T5Tokenizer.from_pretrained(tokenizer).save_pretrained(folder)
+
+
+def _reference(folder, device, dtype):
+    """pyterrier_t5's re-ranker as a function of pairs and batch size."""
+    reranker = import_optional("pyterrier_t5").MonoT5ReRanker(
+        tok_model=str(Path(folder)), model=str(Path(folder)), device=device, verbose=False
+    )
+    reranker.model.to(getattr(import_optional("torch"), dtype))
+
+    def scored(pairs, size):
+        reranker.batch_size = size
+        frame = pd.DataFrame(list(pairs), columns=["query", "text"])
+        frame = frame.assign(qid="q", docno=[str(row) for row in range(len(frame))])
+        scores = reranker(frame).set_index("docno")["score"]
+        return [float(score) for score in scores[frame["docno"]]]
+
+    return scored

@@ -1,18 +1,21 @@
-"""The lexical engine: search, building and the (k1, b) grid."""
+"""The lexical engine: search, building, the (k1, b) grid, and very many documents."""
 
-from __future__ import annotations
-
+import json
 import os
+import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
+import data
 import numpy as np
 import pandas as pd
-import rivals
+import psutil
 from data import Units, build_ours, corpus_file, our_index, term_queries
 from harness import (
+    DATA,
     Table,
     bandwidth,
     benchmark,
@@ -25,14 +28,15 @@ from harness import (
 )
 
 from soundingline.pipelines import LexicalIndex
+from soundingline.pipelines.engines.anserini import AnseriniEngine
 from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
 from soundingline.toolkit.console import notify
+from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.evaluation.grid import Grid, RankTable, measure_table
-from soundingline.toolkit.evaluation.retrieval import measure_rankings
+from soundingline.toolkit.evaluation.grid import Grid
 
 K1, B, DEPTH = 0.9, 0.4, 1000
-QUERIES = {8: 100, 60: 50}
+QUERIES = {8: 100, 60: 50}  # number of queries by their number of terms
 
 
 @benchmark(
@@ -47,21 +51,20 @@ def lexical(options):
     """BM25 of 8 and 60 terms against bm25s and PISA over the same tokens; --peers 0 leaves them
     out."""
     index = our_index(corpus_file(options.documents, options.seed))
-    matrix = rivals.frequencies(index)
+    matrix = data.frequencies(index)
     queries = term_queries(index, matrix, QUERIES, options.seed)
     engines = {"ours": partial(index.search, k1=K1, b=B, depth=DEPTH)}
     for backend in ("numba", "numpy") if options.peers else ():
-        retriever = rivals.bm25s_engine(index, matrix, K1, B, backend)
+        retriever = data.bm25s_engine(index, matrix, K1, B, backend)
         engines[f"bm25s ({backend})"] = partial(_bm25s, retriever, min(DEPTH, len(index)))
-    _check_scores(engines, [query for size in QUERIES for query in queries[size]])
     transformers = {
         "ours": index.bm25(k1=K1, b=B, depth=DEPTH),
         "ours, with RM3 feedback": index.bm25(k1=K1, b=B, depth=DEPTH).rm3(),
     }
     if options.peers:
         path = index.path.parent / "pisa-same-tokens"
-        pisa = rivals.pisa_index(rivals.same_tokens(index, matrix), path)
-        with rivals.quiet():
+        pisa = data.pisa_index(index.get_corpus_iter(), path)
+        with data.quiet():
             transformers["PISA (maxscore)"] = pisa.bm25(
                 k1=K1, b=B, num_results=DEPTH, query_algorithm="maxscore"
             )
@@ -97,18 +100,6 @@ def _frame(queries):
     )
 
 
-def _check_scores(engines, queries):
-    """Ours stores a document's length with four significant bits, which changes scores by less than
-    a tenth; anything more is a fault of the benchmark."""
-    for query in queries:
-        _, ours = engines["ours"](query)
-        for name in engines:
-            if name.startswith("bm25s"):
-                theirs = engines[name](query).scores[0][: len(ours)]
-                if not np.allclose(ours, theirs, rtol=0.1):
-                    raise RuntimeError(f"{name} and our engine score {query} differently")
-
-
 def _rows(level, systems, requests, queries=None):
     times = {size: milliseconds(systems, requests[size]) for size in QUERIES}
     share = {size: len(queries[size]) if queries else 1 for size in QUERIES}
@@ -132,12 +123,12 @@ def building(options):
     folder, ours = corpus.parent, "ours, one process and its thread"
     builds = {
         ours: (build_ours, corpus, folder / "built"),
-        "PISA, 2 threads": (rivals.build_pisa, corpus, folder / "pisa", 2),
+        "PISA, 2 threads": (data.build_pisa, corpus, folder / "pisa", 2),
     }
     try:
-        rivals.find_jar()
-        collection = rivals.anserini_collection(corpus, 2)
-        builds["Anserini, 2 threads"] = (rivals.build_anserini, collection, folder / "lucene", 2)
+        data.find_jar()
+        collection = data.anserini_collection(corpus, 2)
+        builds["Anserini, 2 threads"] = (data.build_anserini, collection, folder / "lucene", 2)
     except InputError as error:
         notify(str(error))
     costs = {name: [] for name in builds}
@@ -153,9 +144,8 @@ def building(options):
             f"{np.median([cost.processor for cost in taken]):.1f}",
             f"{max(cost.peak_mb for cost in taken):,.0f}",
             f"{size_mb(builds[name][2]):,.0f}",
-            *(
-                median_range([theirs / own for theirs, own in zip(of, base, strict=True)], 2)
-                for of, base in _columns(taken, costs[ours])
+            median_range(
+                [a.seconds / b.seconds for a, b in zip(taken, costs[ours], strict=True)], 2
             ),
         ]
         for name, taken in costs.items()
@@ -165,18 +155,12 @@ def building(options):
         f"{options.rounds} interleaved builds; ratios are taken round by round. {load()}"
     )
     head = ["system", "s", "tokens/s", "processor s", "peak MiB", "index MiB"]
-    yield Table([*head, "s, times ours", "processor s, times ours"], rows)
-
-
-def _columns(*costs):
-    """Seconds, then processor seconds, of each sequence of costs."""
-    return [[[getattr(c, field) for c in of] for of in costs] for field in ("seconds", "processor")]
+    yield Table([*head, "s, times ours"], rows)
 
 
 GRID = Grid("0:32:1", "0:1:0.1", "pi_serini")
 POINTS = [(k1, b) for k1, b in GRID.points]
 TERMS, JUDGED = 60, 6
-MEASURES = ("nDCG@10", "AP", "R@1000")
 
 
 class Question(NamedTuple):
@@ -212,22 +196,15 @@ def tuning(options):
     with ThreadPoolExecutor(threads) as pool:
 
         def searches(points):
-            rankings = []
             for k1, b in (POINTS[point] for point in points):
                 search = partial(index.search, k1=k1, b=b, depth=DEPTH)
-                rankings.append(list(pool.map(search, [q.terms for q in questions])))
-            return rankings
+                list(pool.map(search, [question.terms for question in questions]))
 
         systems = {grid: whole_grid(threads), "grid (1 thread)": whole_grid(1), single: searches}
         if java := _anserini(corpus, questions):
             systems["Anserini, point by point"] = java
-        seconds, results = interleaved(systems, [[points] for points in drawn], drawn[:1])
-    alone = {
-        point: ranking
-        for points, rankings in zip(drawn, results[single], strict=True)
-        for point, ranking in zip(points, rankings, strict=True)
-    }
-    _check_grid(index, questions, results[grid][0], alone)
+        rounds = [[points] for points in drawn]
+        seconds, _ = interleaved(systems, rounds, drawn[:1], keep_results=False)
     rows = []
     for name, taken in seconds.items():
         share = 1 if name.startswith("grid") else len(GRID) / options.points
@@ -240,8 +217,7 @@ def tuning(options):
         f"{counts.documents:,} documents, {counts.tokens:,} tokens; {len(questions)} questions of "
         f"{TERMS} terms with {JUDGED} judged documents each, depth {DEPTH}, {len(GRID)} points. "
         f"Medians of {options.rounds} interleaved rounds. Times of single points are multiplied by "
-        f"{len(GRID)} over their number. Measures of the grid and of single runs are equal, and "
-        f"scores within 1e-5, at every point that was measured. {load()}"
+        f"{len(GRID)} over their number. {load()}"
     )
     yield Table(["system", "s, all points", "ms a question", "times the grid"], rows)
 
@@ -273,31 +249,7 @@ def _questions(index, corpus, count, chance):
     return questions
 
 
-def _check_grid(index, questions, ranks, alone):
-    judged = {str(n): dict.fromkeys(q.docids, 1) for n, q in enumerate(questions)}
-    docids = {qid: list(of) for qid, of in judged.items()}
-    rank_table = RankTable(POINTS, docids, {qid: ranks[qid] for qid in judged})
-    table = measure_table(rank_table, judged, MEASURES)
-    for point, hits in alone.items():
-        rankings = {str(n): index.docnos.take(found).tolist() for n, (found, _) in enumerate(hits)}
-        expected = measure_rankings(rankings, judged, MEASURES)
-        for measure in MEASURES:
-            values = table.of(measure)[:, point].tolist()
-            if dict(zip(table.qids, values, strict=True)) != expected[measure]:
-                raise RuntimeError(f"{measure} differs between grid and single run at {point}")
-    grid = GridBM25(index, POINTS)
-    for number, question in enumerate(questions[:10]):
-        scores = grid.scores(JudgedQuery("", question.terms, question.docids))
-        for point, hits in alone.items():
-            single = dict(zip(index.docnos.take(hits[number][0]), hits[number][1], strict=True))
-            for row, docid in enumerate(question.docids):
-                if docid in single and not np.isclose(scores[row, point], single[docid], rtol=1e-5):
-                    raise RuntimeError(f"scores of {docid} differ at point {point}")
-
-
 def _anserini(corpus, questions):
-    from soundingline.pipelines.engines.anserini import AnseriniEngine
-
     engine = AnseriniEngine(document_vectors=False)
     path = corpus.parent / "anserini"
     texts = [question.text for question in questions]
@@ -314,3 +266,164 @@ def _anserini(corpus, questions):
             index.rank(texts, index.bm25(k1, b, DEPTH), DEPTH)
 
     return rank
+
+
+SETTINGS = ((K1, B), (25.0, 1.0))
+AT_ONCE = 10_000  # documents
+VOCABULARY, OFFSET, EXPONENT = 999_900, 50, 1.1  # of the law of Zipf and Mandelbrot
+REPEATED = 0.25  # of the words, which repeat an earlier word of their document
+SYLLABLES = [consonant + vowel for consonant in "bcdfghjklmnpqrstvwxz" for vowel in "aeiou"]
+
+
+def word(rank):
+    """Two or three syllables, so that no word is a stop word."""
+    number, syllables = rank + len(SYLLABLES), []
+    while number:
+        number, last = divmod(number, len(SYLLABLES))
+        syllables.append(SYLLABLES[last])
+    return "".join(reversed(syllables))
+
+
+def ranks(chance, size):
+    """Ranks of independent words."""
+    low, high = (number ** (1 - EXPONENT) for number in (OFFSET, OFFSET + VOCABULARY))
+    drawn = (low - chance.random(size) * (low - high)) ** (1 / (1 - EXPONENT)) - OFFSET
+    return np.minimum(drawn.astype(np.int64), VOCABULARY - 1)
+
+
+class Generated:
+    """Documents of 62 words on average (log-normal), made anew by each iteration and never kept."""
+
+    def __init__(self, number, seed):
+        self.number, self.seed = number, seed
+
+    def __len__(self):
+        return self.number
+
+    def __iter__(self):
+        words = np.array([word(rank) for rank in range(VOCABULARY)], dtype=object)
+        for start in range(0, self.number, AT_ONCE):
+            chance = np.random.default_rng([self.seed, start])
+            lengths = chance.lognormal(np.log(55), 0.5, min(AT_ONCE, self.number - start))
+            lengths = np.clip(lengths, 5, 500).astype(np.int64)
+            ends = np.cumsum(lengths)
+            drawn = ranks(chance, ends[-1])
+            firsts = np.repeat(ends - lengths, lengths)
+            positions = np.arange(ends[-1]) - firsts
+            earlier = firsts + (chance.random(ends[-1]) * positions).astype(np.int64)
+            drawn = np.where(chance.random(ends[-1]) < REPEATED, drawn[earlier], drawn)
+            names, begin = words[drawn].tolist(), 0
+            for number, end in enumerate(ends.tolist(), start):
+                yield Unit(f"d{number:09d}", "", " ".join(names[begin:end]))
+                begin = end
+
+
+def drawn_queries(seed):
+    """By the number of terms, texts of distinct words that are drawn as those of the documents."""
+    chance, texts = np.random.default_rng(seed), {}
+    for size, count in QUERIES.items():
+        texts[size] = []
+        for _ in range(count):
+            distinct = list(dict.fromkeys(ranks(chance, 4 * size).tolist()))[:size]
+            texts[size].append(" ".join(map(word, distinct)))
+    return texts
+
+
+@benchmark(
+    "Many documents",
+    packages=("numba", "numpy", "pyserini"),
+    limits="real text, whose words depend on each other, or other machines",
+    documents=(1_000_000, 20_000),
+    anserini=(1, 1),
+    seed=(7, 7),
+)
+def scale(options):
+    """Time, memory and disk of an index of generated documents, and the time of its searches;
+    Anserini's too, unless --anserini 0."""
+    folder = DATA / f"scale-{options.documents}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        units, texts = Generated(options.documents, options.seed), drawn_queries(options.seed)
+        costs = {"making the documents": (in_own_process(read, units), None)}
+        rows = []
+        for name in ("ours", "anserini")[: 1 + bool(options.anserini)]:
+            try:
+                cost = in_own_process(build_many, name, units, folder / name)
+            except RuntimeError as error:
+                notify(f"{name} is left out: {error}")
+                continue
+            costs[f"building, {name}"] = cost, size_mb(folder / name)
+            costs[f"searching, {name}"] = in_own_process(search_many, name, folder, texts), None
+            rows += json.loads((folder / f"{name}.json").read_text())
+        counts = LexicalIndex.open(folder / "ours").statistics
+        yield (
+            f"{counts.documents:,} documents, {counts.tokens:,} tokens, {counts.postings:,} "
+            f"postings, {counts.terms:,} terms; texts are not stored. Building includes making the "
+            "documents. Peaks are of all processes of a step, mapped files included."
+        )
+        steps = [
+            [name, f"{cost.seconds:.1f}", f"{cost.processor:.1f}", f"{cost.peak_mb:,.0f}", size]
+            for name, (cost, disk) in costs.items()
+            for size in [f"{disk:,.0f}" if disk else ""]
+        ]
+        yield Table(["step", "s", "processor s", "peak MiB", "disk MiB"], steps)
+        yield (
+            f"One query a call, one thread, depth {DEPTH}, text to unit ids and scores, after one "
+            "round of all queries."
+        )
+        yield Table(
+            ["system", "what", "median ms", "95th percentile", "processor ms", "postings a query"],
+            rows,
+        )
+    finally:
+        shutil.rmtree(folder)
+
+
+def read(units):
+    for _ in units:
+        pass
+
+
+def build_many(name, units, path):
+    if name == "ours":
+        LexicalIndex.build(units, path, keep_texts=False)
+    else:
+        AnseriniEngine(document_vectors=False).build(units, path, corpus_fingerprint="bench")
+
+
+def search_many(name, folder, texts):
+    """Rows of opening, and of each size of a query and setting of BM25."""
+    (folder / name / ".verified.json").unlink(missing_ok=True)
+    opener = LexicalIndex if name == "ours" else AnseriniEngine(document_vectors=False)
+    rows, opened = [], []  # a list, because forgetting an index unmaps its files, which takes time
+    for what in ("opening for the first time", "opening again"):
+        start, before = time.perf_counter(), time.process_time()
+        opened.append(opener.open(folder / name))
+        opened[-1].document_frequency("a")
+        seconds, processor = time.perf_counter() - start, time.process_time() - before
+        rows.append([name, what, f"{1000 * seconds:,.1f}", "", f"{1000 * processor:,.1f}", ""])
+    index = opened[-1]
+
+    def clock():
+        children = psutil.Process().children() if name != "ours" else [psutil.Process()]
+        return sum(sum(child.cpu_times()[:2]) for child in children)
+
+    for size, of_size in texts.items():
+        postings = "" if name != "ours" else f"{_postings(index, of_size):,.0f}"
+        for k1, b in SETTINGS:
+            search = partial(index.rank, model=index.bm25(k1, b, DEPTH), depth=DEPTH)
+            for text in of_size:
+                search([text])
+            before = clock()
+            times = [1000 * interleaved({"": search}, [[[text]]])[0][""][0] for text in of_size]
+            processor = 1000 * (clock() - before) / len(of_size)
+            quantiles = [f"{value:,.1f}" for value in np.percentile(times, [50, 95])]
+            what = f"{size} terms, k1={k1:g}, b={b:g}"
+            rows.append([name, what, *quantiles, f"{processor:,.1f}", postings])
+    (folder / f"{name}.json").write_text(json.dumps(rows))
+
+
+def _postings(index, texts):
+    counts = [index.document_frequency(index.analyzer.terms(text)).sum() for text in texts]
+    return np.mean(counts)

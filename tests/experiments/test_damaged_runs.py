@@ -111,29 +111,24 @@ def changed_json(content, draw):
     return json.dumps(value).encode()
 
 
-def flipped(content, draw):
-    changed = bytearray(content)
-    if changed:
-        changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
-    return bytes(changed)
-
-
-def truncated(content, draw):
-    return content[: draw.randrange(len(content) + 1)]
-
-
 def zeroed(content, draw):
     start = draw.randrange(len(content) + 1)
     return content[:start] + bytes(len(content[start : start + 512])) + content[start + 512 :]
 
 
-def another(content, draw):
-    return draw.choice(
-        (b"", b"[]", b"null", b'"x"', b"3", b"{}", b"NaN", b"\xff\xfe", b'{"a":' + b"[" * 200_000)
-    )
+def flipped(content, draw):
+    place = draw.randrange(len(content) or 1)
+    flip = [byte ^ 1 << draw.randrange(8) for byte in content[place : place + 1]]
+    return content[:place] + bytes(flip) + content[place + 1 :]
 
 
-BYTES = (flipped, truncated, zeroed, another)
+OTHERS_CONTENT = (b"", b"[]", b"null", b'"x"', b"3", b"{}", b"NaN", b"\xff\xfe")
+BYTES = (
+    flipped,
+    zeroed,
+    lambda content, draw: content[: draw.randrange(len(content) + 1)],
+    lambda content, draw: draw.choice((*OTHERS_CONTENT, b'{"a":' + b"[" * 200_000)),
+)
 
 
 def damage(run, draw):

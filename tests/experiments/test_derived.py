@@ -84,20 +84,14 @@ def test_another_file_of_links_is_another_graph(benchmark, store, tmp_path):
     assert len(list(tmp_path.glob("links-*"))) == 2
 
 
-def damage(path, how):
-    if how == "emptied":
-        path.write_bytes(b"")
-    elif how == "cut":
-        path.write_bytes(path.read_bytes()[:-7])
-    elif how == "flipped":
-        content = bytearray(path.read_bytes())
-        content[-2] ^= 1
-        path.write_bytes(content)
-    else:
-        path.unlink()
+DAMAGE = {
+    "emptied": lambda content: b"",
+    "cut": lambda content: content[:-7],
+    "flipped": lambda content: content[:-2] + bytes([content[-2] ^ 1]) + content[-1:],
+}
 
 
-@pytest.mark.parametrize("how", ["emptied", "cut", "flipped", "removed"])
+@pytest.mark.parametrize("how", [*DAMAGE, "removed"])
 def test_damaged_files_are_built_again(benchmark, store, tmp_path, how):
     built = graph_of(benchmark, store, tmp_path)
     resolver = title_resolver(store, "corpus", tmp_path)()
@@ -105,13 +99,14 @@ def test_damaged_files_are_built_again(benchmark, store, tmp_path, how):
         paths = sorted(tmp_path.glob(pattern))
         assert len(paths) == files
         for path in paths:
-            damage(path, how)
-            damaged = path.read_bytes() if path.exists() else b""
+            complete = path.read_bytes()
+            path.unlink()
+            if how in DAMAGE:
+                path.write_bytes(DAMAGE[how](complete))
             assert same(built, graph_of(benchmark, store, tmp_path))
             again = title_resolver(store, "corpus", tmp_path)()
             assert again.resolve("Tides") == resolver.resolve("Tides")
-            assert path.stat().st_size > 7, "it was written again"
-            assert path.read_bytes() != damaged
+            assert len(path.read_bytes()) == len(complete), "it was written again"
 
 
 def test_a_graph_of_other_documents_is_refused(tmp_path):
@@ -133,11 +128,6 @@ def test_a_resolver_on_disk_means_the_same_documents(tmp_path):
     ]
     strict = Resolver.open(tmp_path, threshold=0.99)
     assert strict.resolve("Lady Seithinex").how == "unknown"
-
-
-def test_an_empty_corpus_has_a_resolver_on_disk(tmp_path):
-    Resolver([]).write(tmp_path)
-    assert Resolver.open(tmp_path).resolve("anything at all").how == "unknown"
 
 
 def test_links_without_a_fingerprint_are_read_at_each_start(store, tmp_path):

@@ -2,9 +2,8 @@
 
 import json
 import shutil
-import zipfile
-from datetime import datetime
 from pathlib import Path
+from typing import get_args
 
 import ir_measures
 import pytest
@@ -13,7 +12,7 @@ from support.commands import run_entry
 from support.runs import answer, browsecomp, call, pi_serini, read, said, search, write_files
 
 from soundingline.experiments.config import Settings
-from soundingline.experiments.exchange import triplets
+from soundingline.experiments.exchange import ExportFormat, triplets
 from soundingline.experiments.replay import with_tool
 from soundingline.toolkit.obfuscation import Canary
 from soundingline.toolkit.runs import RunFolder
@@ -94,20 +93,16 @@ def test_the_leaderboard_entry_and_the_trec_run_contain_the_values_of_the_evalua
     assert sorted(trec.read_text(encoding="utf-8").splitlines()) == sorted(ours.splitlines())
 
 
-FORMATS = (
-    *("browsecomp_plus", "leaderboard", "trec", "trec_rag", "judgements", "training"),
-    *("inspect", "inspect_json"),
-)
+FORMATS = get_args(ExportFormat)
 
 
 @pytest.fixture(scope="module")
 def without_trajectories(working):
     """Runs of other commands: a ranking, a sweep of rankings, a tuning, and a run that was stopped
     before its first answer."""
-    half = BENCHMARK[:-1]
     assert run_entry("rank", "name=ranked", *BENCHMARK) == 0
     assert run_entry("rank", "-m", "name=swept", "unit=document,maxp", *BENCHMARK) == 0
-    assert run_entry("tune", "name=tuned", "grid=range", *half) == 0
+    assert run_entry("tune", "name=tuned", "grid=range", *BENCHMARK[:-1]) == 0
     shutil.copytree("runs/demo", "runs/empty")
     shutil.rmtree("runs/empty/queries")
     for name in ("run.trec", "metrics.json"):
@@ -126,60 +121,43 @@ def test_the_rankings_of_a_run_without_an_agent_are_exported_as_a_trec_run(
     assert path.name == "ranked.trec" and rows
     measured = ir_measures.calc_aggregate(
         [ir_measures.nDCG @ 10],
-        ir_measures.read_trec_qrels(qrels_of(WORLD)),
+        ir_measures.read_trec_qrels("\n".join(f"{q} 0 {d} {grade}" for q, d, grade in qrels())),
         ir_measures.read_trec_run(str(path)),
     )
     assert measured[ir_measures.nDCG @ 10] == pytest.approx(metrics(ranked)["nDCG@10"], abs=1e-6)
 
 
-def check_trec_rag(folder, questions):
-    """The rules of validation in the organizers' guidelines, written down again; what each question
-    submits to task R."""
+def test_a_run_is_exported_as_both_files_of_trec_rag(working, capsys):
+    """By the rules of validation in the organizers' guidelines."""
+    out = exported(working, "trec_rag", "team=ours")
+    trajectories = {row.qid: row for row in RunFolder(working / "runs/demo").trajectories()}
     ranked = {}
-    for line in (folder / "r_output_trec_rag_2026.tsv").read_text().splitlines():
+    for line in (out / "r_output_trec_rag_2026.tsv").read_text().splitlines():
         qid, q0, docid, rank, score, run = line.split()
         previous = ranked.setdefault(qid, [])
         assert q0 == "Q0" and int(rank) == len(previous) + 1 and run
         assert not previous or float(score) <= previous[-1][1]
         previous.append((docid, float(score)))
-    lines = (folder / "rag_output_trec_rag_2026.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    assert sorted(row["metadata"]["narrative_id"] for row in rows) == sorted(questions)
-    for row in rows:
+    for qid, row in trajectories.items():
+        read = [*row.tiers.get("cited", ()), *row.tiers.get("opened", ())]
+        docids = {docid for docid, _ in ranked.get(qid, ())}
+        assert docids == set(read or row.tiers.get("previewed", ()))
+    lines = (out / "rag_output_trec_rag_2026.jsonl").read_text().splitlines()
+    rows = {row["metadata"]["narrative_id"]: row for row in map(json.loads, lines)}
+    assert rows.keys() == trajectories.keys() and len(lines) == len(rows)
+    for qid, row in rows.items():
+        references = row["references"]
         assert row.keys() == {"metadata", "references", "answer"}
-        metadata = row["metadata"]
-        assert metadata["narrative"] == questions[metadata["narrative_id"]]
-        assert all(metadata[name] for name in ("team_id", "run_id", "run_desc"))
-        assert all(isinstance(docid, str) and docid for docid in row["references"])
-        assert len(set(row["references"])) == len(row["references"])
+        assert row["metadata"]["narrative"] == trajectories[qid].question
+        assert all(row["metadata"][name] for name in ("team_id", "run_id", "run_desc"))
+        assert all(isinstance(docid, str) and docid for docid in references)
+        assert len(set(references)) == len(references)
         assert sum(len(item["text"].split()) for item in row["answer"]) <= 1024
         for item in row["answer"]:
             assert item.keys() == {"text", "citations"} and item["text"].strip()
-            assert len(item["citations"]) <= 3
-            assert all(0 <= place < len(row["references"]) for place in item["citations"])
-    return {qid: [docid for docid, _ in rows] for qid, rows in ranked.items()}
-
-
-def test_a_run_is_exported_as_both_files_of_trec_rag(working, capsys):
-    out = exported(working, "trec_rag", "team=ours")
-    trajectories = list(RunFolder(working / "runs/demo").trajectories())
-    ranked = check_trec_rag(out, {each.qid: each.question for each in trajectories})
-    for each in trajectories:
-        expected = [*each.tiers.get("cited", ()), *each.tiers.get("opened", ())]
-        assert set(ranked.get(each.qid, ())) == set(expected or each.tiers.get("previewed", ()))
-    assert len({len(docids) for docids in ranked.values()}) > 1
+            assert len(item["citations"]) <= 3 and {*item["citations"]} <= {*range(len(references))}
     assert run_entry("export", "runs/demo", "format=trec_rag", "out=no") == 2
     assert "team= is not given" in capsys.readouterr().err and not Path("no").exists()
-
-
-def qrels_of(world):
-    """The judgements of all splits of a BEIR folder, as TREC qrels."""
-    lines = []
-    for path in sorted((world / "qrels").glob("*.tsv")):
-        if "." not in path.stem:
-            rows = path.read_text(encoding="utf-8").splitlines()[1:]
-            lines += [f"{q} 0 {d} {grade}" for q, d, grade in map(str.split, rows)]
-    return "\n".join(lines)
 
 
 REFUSED = [(kind, form) for kind in ("ranked", "swept", "tuned", "empty") for form in FORMATS]
@@ -223,21 +201,6 @@ def test_an_export_names_a_language_model_only_where_the_agent_asked_it(
     assert models == [named] * 6
 
 
-@pytest.mark.parametrize("form", ["inspect", "inspect_json"])
-def test_an_exported_log_is_one_that_inspect_lists_loads_and_reads(working, form):
-    (path,) = exported(working, form).iterdir()
-    if form == "inspect":
-        log = json.loads(zipfile.ZipFile(path).read("header.json"))
-    else:
-        log = read_json(path)
-    time, task, task_id = path.stem.split("_")
-    assert (task, task_id) == ("demo", log["eval"]["task_id"])
-    assert datetime.strptime(time[:19], "%Y-%m-%dT%H-%M-%S")
-    assert log["eval"]["model"] == "none/keyword"
-    ids = list(RunFolder(working / "runs/demo").statuses())
-    assert log["eval"]["dataset"]["sample_ids"] == ids
-
-
 def test_an_export_does_not_replace_what_is_there(working, capsys):
     out = exported(working, "trec")
     before = sorted(out.iterdir())
@@ -246,16 +209,21 @@ def test_an_export_does_not_replace_what_is_there(working, capsys):
     assert sorted(out.iterdir()) == before
 
 
-def world(limit=3):
-    """Question ids of the world and the judged documents of each."""
-    qids = [json.loads(line)["_id"] for line in (WORLD / "queries.jsonl").open(encoding="utf-8")]
+def qrels():
+    """The judgements of the world: question, document, grade."""
+    paths = [path for path in (WORLD / "qrels").glob("*.tsv") if "." not in path.stem]
+    lines = [line for path in sorted(paths) for line in path.read_text("utf-8").splitlines()[1:]]
+    return [tuple(line.split("\t")) for line in lines]
+
+
+def world():
+    """The first questions of the world and the judged documents of each."""
     evidence = {}
-    for path in sorted((WORLD / "qrels").glob("*.tsv")):
-        for line in path.read_text(encoding="utf-8").splitlines()[1:]:
-            qid, docid, grade = line.split("\t")
-            if int(grade) > 0:
-                evidence.setdefault(qid, []).append(docid)
-    return qids[:limit], evidence
+    for qid, docid, grade in qrels():
+        if int(grade) > 0:
+            evidence.setdefault(qid, []).append(docid)
+    lines = (WORLD / "queries.jsonl").read_text("utf-8").splitlines()
+    return [json.loads(line)["_id"] for line in lines[:3]], evidence
 
 
 def test_a_foreign_run_goes_through_evaluation_and_comparison(working):
@@ -281,51 +249,6 @@ def test_a_foreign_run_goes_through_evaluation_and_comparison(working):
     assert run_entry("compare", "runs/demo", "runs/others", "name=compared") == 0
     verdicts = read_json(working / "runs/compared/verdicts.json")
     assert {row["measure"] for row in verdicts} >= {"accuracy", "recall_opened"}
-
-
-def test_traces_that_are_obfuscated_as_published_are_opened_by_their_own_canary(
-    working, monkeypatch, capsys
-):
-    """As the text-ranking study publishes them: outputs and arguments, JSON where they were no
-    text; passages as `browsecomp_plus_<docid>_<n>`."""
-    qids, evidence = world()
-    seen = evidence[qids[0]][0]
-    canary = Canary("a canary of this test's own")
-    content = browsecomp(
-        qids[0],
-        [
-            {"type": "reasoning", "tool_name": None, "arguments": None, "output": ["I think"]},
-            search(
-                "the words that were asked", [f"browsecomp_plus_{seen}_12", "browsecomp_plus_x_0"]
-            ),
-            answer("no", citing=f"[{seen}]" + " and more" * 9),
-        ],
-        retrieved_docids=[seen, "x"],
-    )
-    for item in content["result"]:
-        output = item["output"]
-        text = output if isinstance(output, str) else json.dumps(output)
-        item["output"] = canary.encrypt(text)
-        if item["type"] == "tool_call":
-            item["arguments"] = canary.encrypt(item["arguments"])
-    files = write_files(working / "sealed", [content])
-    monkeypatch.setenv("WRONG", "another canary")
-    for words, says in (
-        ([], "is obfuscated"),
-        (["canary_env=WRONG"], "does not decrypt"),
-        (["canary_env=NONE"], "not set"),
-    ):
-        assert import_run("sealed", files, "browsecomp_plus", *words) == 2
-        assert says in capsys.readouterr().err
-    assert not Path("runs/sealed").exists()
-    monkeypatch.setenv("STUDY_CANARY", "a canary of this test's own")
-    run = imported("sealed", files, "browsecomp_plus", "canary_env=STUDY_CANARY")
-    (trajectory,) = RunFolder(run).trajectories()
-    assert trajectory.calls[0].arguments == {"query": "the words that were asked"}
-    assert trajectory.calls[0].shown == (f"{seen}%p12", "x%p0")
-    assert trajectory.tiers["previewed"] == (seen, "x")
-    assert trajectory.answer.citations == (seen,)
-    assert trajectory.messages[1]["reasoning"] == "I think"
 
 
 def test_a_run_of_pi_serini_keeps_its_tiers_and_counts_no_failed_reading_as_opened(working):
@@ -385,6 +308,9 @@ def test_an_import_that_was_killed_before_its_evaluation_is_repeated(working, ca
         ("changed", "browsecomp_plus", "was changed after it was exported"),
         ("twice", "browsecomp_plus", "a second file of question"),
         ("other questions", "browsecomp_plus", "none of the 1 questions"),
+        ("obfuscated", "browsecomp_plus", "is obfuscated"),
+        ("obfuscated", "browsecomp_plus canary_env=WRONG", "does not decrypt"),
+        ("obfuscated", "browsecomp_plus canary_env=NONE", "not set"),
         *[
             (case, form, "")
             for case in ("cut", "bytes")
@@ -392,7 +318,10 @@ def test_an_import_that_was_killed_before_its_evaluation_is_repeated(working, ca
         ],
     ],
 )
-def test_a_refused_import_ends_in_one_line_and_leaves_no_run(working, case, form, says, capsys):
+def test_a_refused_import_ends_in_one_line_and_leaves_no_run(
+    working, case, form, says, capsys, monkeypatch
+):
+    monkeypatch.setenv("WRONG", "another canary")
     qids, _ = world()
     good = browsecomp(qids[1], [answer("no")])
     if case == "changed":
@@ -402,14 +331,19 @@ def test_a_refused_import_ends_in_one_line_and_leaves_no_run(working, case, form
         content["retrieved_docids"] += ["another"]
         path.write_text(json.dumps(content), encoding="utf-8")
     else:
-        files = {"twice": [good, good], "other questions": [browsecomp("831", [answer("no")])]}
+        sealed = said(Canary("a canary").encrypt("Exact Answer: no" + " and more" * 9))
+        files = {
+            "twice": [good, good],
+            "other questions": [browsecomp("831", [answer("no")])],
+            "obfuscated": [browsecomp(qids[0], [sealed])],
+        }
         shutil.rmtree(working / "refused", ignore_errors=True)
         place = write_files(working / "refused", files.get(case, [good]))
     if case in ("cut", "bytes"):
         content = json.dumps(browsecomp(qids[0], [search("q", ["x"]), answer("no")])).encode()
         (place / "z.json").write_bytes(content[:200] if case == "cut" else b"\xff\xfe{}")
     capsys.readouterr()
-    assert import_run("refused", place, form) == 2
+    assert import_run("refused", place, *form.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("soundingline: ") and says in line
     assert not Path("runs/refused").exists() and not list(Path("runs").glob(".refused*"))

@@ -73,31 +73,6 @@ def test_an_experiment_prints_what_it_is_asked_to_print_alone(capfd):
         Experiment.compose(*TINY, conf_dir="x")
 
 
-@pytest.mark.usefixtures("beir")
-def test_a_tuning_and_an_enrichment_work_in_a_cell(entry, tmp_path):
-    enrichment = (
-        SCRIPTED,
-        "llm@enrichment_llm=scripted",
-        """enrichment_llm.says='{"keywords": ["tidal range"]}'""",
-        "enrichment=sira",
-        "enrichment.sides=corpus",
-    )
-    split = ("tuning.select=null", "tuning.folds=2", "grid=pi_serini")
-    assert in_a_cell(lambda: entry("enrich", *TINY, *enrichment)) == 0
-    assert in_a_cell(lambda: entry("tune", *TINY, *split, "name=t")) == 0
-    assert (tmp_path / "runs" / "t" / "report.html").is_file()
-
-
-def test_a_sweep_works_in_a_cell(entry):
-    given = (SCRIPTED, *TINY, *AGENT, "unit=document,passage", "name=s", "repeats=2")
-    assert in_a_cell(lambda: entry("run", "-m", *given)) == 0
-    folders = [path.parent for path in Path("runs/s").glob("*/metrics.json")]
-    assert len(folders) == 2
-    for folder in folders:
-        for repeat in RunFolder(folder).repeats():
-            assert list(repeat.statuses().values()) == ["completed"] * 6
-
-
 INTERRUPTED = """
 import asyncio, os, signal, sys, threading
 from pathlib import Path

@@ -181,14 +181,6 @@ def test_an_interface_that_declares_no_search_is_told_so_by_the_agent(package):
     assert "declares no tool that searches" in trajectory.traceback
 
 
-def test_it_is_an_option_of_a_run(entry, package):
-    given = ("--config-dir", str(package), "tool=search_and_next", "tool.page=2")
-    assert entry("run", *given, *TINY, "name=own") == 0
-    calls = [call for item in RunFolder("runs/own").trajectories() for call in item.calls]
-    assert {call.name for call in calls} == {"search"}
-    assert all(len(call.shown) <= 2 for call in calls)
-
-
 def test_one_that_asks_the_pipeline_and_declares_that_it_does_not_is_told(entry, package):
     code = CODE.replace("    page: int", "    uses_pipeline = False\n    page: int")
     (package / "my_tools.py").write_text(code, encoding="utf-8")

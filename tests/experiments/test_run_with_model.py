@@ -112,51 +112,40 @@ def test_failed_questions_are_counted_and_tried_again(entry, capsys):
 
 
 @pytest.mark.parametrize(
-    ("option", "setting", "file"),
-    [("llamacpp/gguf", "gguf", "model.gguf"), ("vllm/qwen3_8b", "weights", "model.safetensors")],
+    ("words", "group", "setting", "file"),
+    [
+        ("run agent=chat llm=llamacpp/gguf", "llm", "gguf", "model.gguf"),
+        ("run agent=chat llm=vllm/qwen3_8b", "llm", "weights", "model.safetensors"),
+        (
+            "rank rewriter=hyde llm@rewriter_llm=llamacpp/gguf",
+            *("rewriter_llm", "gguf", "model.gguf"),
+        ),
+    ],
+    ids=["llama.cpp", "vLLM", "a stage's model"],
 )
 def test_other_weights_at_the_same_place_are_another_model(
-    entry,
-    tmp_path,
-    capsys,
-    option,
-    setting,
-    file,
+    entry, tmp_path, capsys, words, group, setting, file
 ):
     weights = tmp_path / "weights" / file
     weights.parent.mkdir()
     weights.write_bytes(b"GGUF, first")
     place = weights if setting == "gguf" else weights.parent
-    model = (f"llm={option}", f"llm.server.{setting}={place}", "llm.server.launcher=['false']")
-    command = ("run", *TINY, "agent=chat", *model, "name=m")
+    server = (f"{group}.server.{setting}={place}", f"{group}.server.launcher=['false']")
+    command = (*words.split(), *TINY, *server, "name=m")
     # The server ends as soon as it is started, and the run has its identity by then.
     assert entry(*command) == 2
-    first = contents("runs/m/manifest.json")["fingerprints"]["llm.content"]
+    first = contents("runs/m/manifest.json")["fingerprints"][f"{group}.content"]
     assert entry(*command) == 2
     assert "made with another" not in capsys.readouterr().err
     weights.write_bytes(b"GGUF, other")
     assert entry(*command) == 2
     error = " ".join(capsys.readouterr().err.split())
-    assert f"was made with another llm.content (was {first}, now" in error
+    assert f"was made with another {group}.content (was {first}, now" in error
     assert len(contents("caches/weights.json")) == 1
     if setting == "gguf":
         weights.unlink()
         assert entry(*command) == 2
         assert "there is no file" in " ".join(capsys.readouterr().err.split())
-
-
-def test_the_weights_of_a_stages_model_are_part_of_a_ranking(entry, tmp_path, capsys):
-    weights = tmp_path / "model.gguf"
-    weights.write_bytes(b"GGUF, first")
-    model = ("llm@rewriter_llm=llamacpp/gguf", f"rewriter_llm.server.gguf={weights}")
-    launcher = "rewriter_llm.server.launcher=['false']"
-    command = ("rank", *TINY, "rewriter=hyde", *model, launcher, "name=m")
-    assert entry(*command) == 2
-    assert "rewriter_llm.content" in contents("runs/m/manifest.json")["fingerprints"]
-    weights.write_bytes(b"GGUF, other")
-    capsys.readouterr()
-    assert entry(*command) == 2
-    assert "made with another rewriter_llm.content" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_address_may_change_between_the_starts_of_a_run(entry):

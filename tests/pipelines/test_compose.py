@@ -188,60 +188,29 @@ def test_scores_of_a_fusion_are_those_computed_by_hand(fusion, expected):
 
 
 @pytest.mark.parametrize("kind", [ReciprocalRankFusion, Interpolation])
-class TestEveryFusion:
-    def test_keeps_the_input_s_columns_and_its_order_of_queries(self, kind):
-        found = kind(FIRST, SECOND)(frame("b", "c", "a").assign(query_0="before"))
-        assert list(found.columns) == [
-            *("qid", "query", "reasoning", "query_0", "docno", "score", "rank")
-        ]
-        # Nothing was found for c, by either.
-        assert found["qid"].tolist() == ["b"] * 4 + ["a"]
-        assert found["query"].tolist() == ["query b"] * 4 + ["query a"]
-        assert set(found["reasoning"]) == {"why"}
-        assert set(found["query_0"]) == {"before"}
-
-    def test_takes_a_ranking_of_one_alone(self, kind):
-        assert list(scores(kind(FIRST, Fixed({}))(frame("b")), "b")) == ["x", "y", "z"]
-        assert list(scores(kind(Fixed({}), FIRST)(frame("b")), "b")) == ["x", "y", "z"]
-
-    def test_gives_an_empty_frame_for_none_and_for_nothing_found(self, kind):
-        for fusion, asked in ((kind(FIRST, SECOND), frame()), (kind(FIRST, SECOND), frame("c"))):
-            found = fusion(asked)
-            assert len(found) == 0
-            assert {"qid", "query", "reasoning", "docno", "score", "rank"} <= set(found.columns)
-
-    def test_cuts_at_the_depth(self, kind):
-        whole = kind(FIRST, SECOND)(frame("b"))
-        cut = kind(FIRST, SECOND, depth=2)
-        pd.testing.assert_frame_equal(cut(frame("b")), whole[:2])
-        assert (kind(FIRST, SECOND) % 2).compile() == cut
-        assert hash((kind(FIRST, SECOND) % 2).compile()) == hash(cut)
-
-    def test_leaves_its_input_and_the_rankings_as_they_were(self, kind):
-        asked = frame("b")
-        before = asked.copy()
-        kept = FIRST(asked)
-
-        class Keeps(pt.Transformer):
-            def transform(self, inp):
-                return kept
-
-        copied = kept.copy()
-        kind(Keeps(), SECOND)(asked)
-        pd.testing.assert_frame_equal(asked, before)
-        pd.testing.assert_frame_equal(kept, copied)
-
-    def test_differs_from_one_of_other_retrievers_or_settings(self, kind):
-        assert kind(FIRST, SECOND) == kind(FIRST, SECOND)
-        assert kind(FIRST, SECOND) != kind(SECOND, FIRST)
-        assert kind(FIRST, SECOND) != kind(FIRST, SECOND, depth=5)
-
-    def test_is_inspected_and_continued_by_pyterrier(self, kind):
-        fusion = kind(FIRST, SECOND)
-        assert set(pt.inspect.transformer_outputs(fusion, ["qid", "query"])) == {
-            *("qid", "query", "docno", "score", "rank")
-        }
-        assert len((fusion >> pt.apply.doc_score(lambda row: 1.0))(frame("b"))) == 4
+def test_a_fusion_keeps_columns_queries_inputs_and_cuts_at_its_depth(kind):
+    asked = frame("b", "c", "a").assign(query_0="before")
+    before = asked.copy()
+    fused = kind(FIRST, SECOND)(asked)
+    columns = ["qid", "query", "reasoning", "query_0", "docno", "score", "rank"]
+    assert list(fused.columns) == columns
+    # Nothing was found for c, by either.
+    assert fused["qid"].tolist() == ["b"] * 4 + ["a"]
+    assert fused["query"].tolist() == ["query b"] * 4 + ["query a"]
+    assert set(fused["reasoning"]) == {"why"} and set(fused["query_0"]) == {"before"}
+    pd.testing.assert_frame_equal(asked, before)
+    for alone in (kind(FIRST, Fixed({})), kind(Fixed({}), FIRST)):
+        assert list(scores(alone(frame("b")), "b")) == ["x", "y", "z"]
+    for nothing in (frame(), frame("c")):
+        empty = kind(FIRST, SECOND)(nothing)
+        assert len(empty) == 0 and set(columns) - {"query_0"} == set(empty.columns)
+    cut = kind(FIRST, SECOND, depth=2)
+    pd.testing.assert_frame_equal(cut(frame("b")), kind(FIRST, SECOND)(frame("b"))[:2])
+    assert (kind(FIRST, SECOND) % 2).compile() == cut
+    assert hash((kind(FIRST, SECOND) % 2).compile()) == hash(cut)
+    assert kind(FIRST, SECOND) == kind(FIRST, SECOND) != kind(SECOND, FIRST)
+    outputs = pt.inspect.transformer_outputs(cut, ["qid", "query"])
+    assert set(outputs) == {"qid", "query", "docno", "score", "rank"}
 
 
 def test_wrong_settings_are_refused_with_what_is_valid():

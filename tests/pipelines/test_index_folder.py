@@ -1,7 +1,5 @@
 """Index folders: repeated unit ids, and damage, which is refused in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -21,7 +19,13 @@ from support.stub_encoder import StubSparse, vector_engine
 from soundingline.pipelines import index_folder
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine
 from soundingline.pipelines.enrich.phrases import PhraseFile
-from soundingline.pipelines.index_folder import UniqueUnits, signed
+from soundingline.pipelines.index_folder import (
+    UniqueUnits,
+    is_index,
+    read_manifest,
+    signed,
+    write_manifest,
+)
 from soundingline.pipelines.learned.encoding import encode_corpus
 from soundingline.pipelines.learned.impacts import ImpactIndex
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
@@ -44,45 +48,18 @@ def remember(patch, number):
     patch.setattr(index_folder, "_LARGEST_BLOCK", 4 * number)
 
 
-@pytest.fixture(params=[1, 4, 1 << 16])
-def recent(request, monkeypatch):
-    """The number of ids that are kept as strings: fewer than there are names, or all."""
-    remember(monkeypatch, request.param)
-
-
-def test_distinct_ids_are_counted(recent):
-    names = [f"d{n}" for n in range(1000)] + ["", "é", "\ud800", "d1\x00", "d1 "]
-    assert check(names) == len(names)
-
-
-@pytest.mark.parametrize("gap", [1, 2, 7, 64, 500])
-def test_a_repeated_id_is_refused_by_its_name(recent, gap):
-    names = [f"d{n}" for n in range(600)]
-    names[60 + gap] = "d60"
-    with pytest.raises(InputError, match="unit id 'd60' comes twice"):
-        check(names)
-
-
-def test_an_engine_that_stops_early_hears_of_a_repeated_id_at_the_end():
-    checked = UniqueUnits([Unit("a", "", ""), Unit("b", "", "")])
-    next(iter(checked))
-    assert checked.finish() == 1
-
-
-def test_a_corpus_without_units_is_refused():
-    with pytest.raises(InputError, match="the corpus is empty"):
-        check([])
-
-
 @settings(max_examples=cases(200))
-@given(st.lists(st.text(st.characters(exclude_categories=[]), max_size=2), min_size=1, max_size=60))
-def test_ids_are_refused_if_a_set_of_them_is_smaller(names):
+@given(
+    st.lists(st.text(st.characters(exclude_categories=[]), max_size=2), max_size=60),
+    st.sampled_from([1, 3, 1 << 16]),
+)
+def test_ids_are_refused_if_a_set_of_them_is_smaller(names, recent):
     with pytest.MonkeyPatch.context() as patch:
-        remember(patch, 3)
-        if len(set(names)) == len(names):
+        remember(patch, recent)
+        if len(set(names)) == len(names) > 0:
             assert check(names) == len(names)
         else:
-            with pytest.raises(InputError, match="comes twice"):
+            with pytest.raises(InputError, match="comes twice" if names else "corpus is empty"):
                 check(names)
 
 
@@ -106,6 +83,17 @@ def test_an_id_takes_few_bytes_whatever_its_length(monkeypatch):
             tracemalloc.stop()
     # A set takes more than 150 bytes for each of these.
     assert peaks[37_500] - peaks[12_500] < 20 * 25_000
+
+
+def test_a_folder_is_an_index_of_its_own_kind_alone(tmp_path):
+    (tmp_path / "data.bin").write_bytes(b"1234")
+    write_manifest(tmp_path, "ours", {"corpus_fingerprint": "c"})
+    assert is_index(tmp_path, "ours") and not is_index(tmp_path, "theirs")
+    crc32 = f"{files.zlib.crc32(b'1234'):08x}"
+    recorded = read_manifest(tmp_path, "ours", "c")["files"]
+    assert recorded == {"data.bin": {"bytes": 4, "crc32": crc32}}
+    with pytest.raises(InputError, match=r"the format soundingline-ours, version 3\. valid: sound"):
+        read_manifest(tmp_path, "theirs", "c")
 
 
 UNITS = [
@@ -337,58 +325,37 @@ def test_a_damaged_record_of_openings_is_made_again(content, built, tmp_path):
     time.sleep(2 * files._SETTLED_NS / 1e9)
     assert LexicalIndex.open(tmp_path / "index").search(["tide"])[0].tolist()
     record = json.loads((tmp_path / "index" / VERIFIED).read_text("utf-8"))
-    assert (
-        record["documents.bin"][0]
-        == f"{files.zlib.crc32((tmp_path / 'index' / 'documents.bin').read_bytes()):08x}"
-    )
+    content = (tmp_path / "index" / "documents.bin").read_bytes()
+    assert record["documents.bin"][0] == f"{files.zlib.crc32(content):08x}"
 
 
-def rewritten(name, kind, change):
-    """Numbers of a file changed in place."""
-
-    def forge(folder):
-        path = folder / name
-        if path.suffix == ".npy":
-            numbers = np.load(path)
-            change(numbers)
-            np.save(path, numbers)
-            return
-        numbers = np.fromfile(path, kind)
-        change(numbers)
-        numbers.tofile(path)
-
-    return forge
-
-
-def put(place, value):
-    def change(numbers):
-        numbers[place] = value
-
-    return change
-
-
-FORGED = {
-    ("lexical", "documents.bin"): ("<u4", put(3, 2**32 - 1)),
-    ("lexical", "offsets.bin"): ("<i8", put(2, 2**40)),
-    ("lexical", "lengths.bin"): ("<i4", put(0, -5)),
-    ("lexical", "units.offsets"): ("<i8", put(-1, 2**40)),
-    ("lexical", "texts.offsets"): ("<i8", put(1, -8)),
-    ("impacts", "documents.bin"): ("<u4", put(0, 2**31)),
-    ("impacts", "offsets.bin"): ("<i8", put(0, 1)),
-    ("colbert", "offsets.npy"): ("", put(1, 0)),
-}
-
-
-@pytest.mark.parametrize(("kind", "name"), FORGED)
+@pytest.mark.parametrize(
+    ("kind", "name", "type_", "place", "value"),
+    [
+        ("lexical", "documents.bin", "<u4", 3, 2**32 - 1),
+        ("lexical", "offsets.bin", "<i8", 2, 2**40),
+        ("lexical", "lengths.bin", "<i4", 0, -5),
+        ("lexical", "units.offsets", "<i8", -1, 2**40),
+        ("lexical", "texts.offsets", "<i8", 1, -8),
+        ("impacts", "documents.bin", "<u4", 0, 2**31),
+        ("impacts", "offsets.bin", "<i8", 0, 1),
+        ("colbert", "offsets.npy", "", 1, 0),
+    ],
+)
 def test_numbers_that_lead_out_of_an_index_are_refused_although_their_checksums_are_right(
-    kind, name, built, tmp_path
+    kind, name, type_, place, value, built, tmp_path
 ):
     if kind not in built:
         pytest.skip(f"the packages of {kind} are not installed")
     for other in built[kind].parent.iterdir():
         shutil.copytree(other, tmp_path / other.name)
     folder = tmp_path / "index"
-    rewritten(name, *FORGED[kind, name])(folder)
+    numbers = np.fromfile(folder / name, type_) if type_ else np.load(folder / name)
+    numbers[place] = value
+    if type_:
+        numbers.tofile(folder / name)
+    else:
+        np.save(folder / name, numbers)
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     (folder / "manifest.json").unlink()
     rows = files.checksums(folder)

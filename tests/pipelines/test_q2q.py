@@ -227,21 +227,6 @@ def test_a_cap_on_money_stops_rewriting_and_keeps_what_was_paid_for(tmp_path):
     assert model.queries == ["king"]
 
 
-def test_of_a_frame_that_fails_what_came_back_is_kept(tmp_path):
-    def choose(messages, settings):
-        if part_of(messages, "query") == "bad":
-            raise ServerGone("gone")
-        return question(messages)
-
-    model = QuestionModel(choose=choose)
-    with asking(model) as llm:
-        stage = Q2Q(model=llm, cache=tmp_path)
-        with pytest.raises(ServerGone):
-            rewritten(stage, "good", "bad")
-        assert rewritten(stage, "good") == ["What is good?"]
-    assert model.queries.count("good") == 1
-
-
 def test_a_blank_query_is_left_alone():
     model = QuestionModel()
     with asking(model) as llm:

@@ -1,7 +1,5 @@
 """The contracts of engines and of retrievers: every row of the two tables passes every test."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 from collections import Counter

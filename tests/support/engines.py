@@ -1,7 +1,5 @@
 """Engines for tests: Anserini in one Java machine, and a search cluster in memory."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any

@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import ir_measures
+import pandas as pd
 from hypothesis import strategies as st
+from ir_measures import AP, P
 
 from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.data import Unit
 
 terms = st.sampled_from([f"t{n}" for n in range(12)])
@@ -19,6 +23,23 @@ def build(corpus, folder):
     texts = [" ".join(t for t, tf in document.items() for _ in range(tf)) for document in corpus]
     units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
     return LexicalIndex.build(units, Path(folder) / "index", analyzer="whitespace")
+
+
+def real(folder):
+    """Units, a frame of questions, and judgements (question -> document -> grade) of a collection
+    in BEIR's layout."""
+    benchmark = BeirBenchmark(folder)
+    units = [Unit(row.docid, row.title, row.text) for row in benchmark.documents()]
+    rows = [(topic.qid, topic.text) for topic in benchmark.topics]
+    judged = benchmark.qrels.get("gold") or benchmark.qrels["evidence"]
+    return units, pd.DataFrame(rows, columns=["qid", "query"]), judged
+
+
+def measured(ranking, judged):
+    """AP and P@30, as Anserini publishes them."""
+    run = ranking.rename(columns={"qid": "query_id", "docno": "doc_id"})
+    values = ir_measures.calc_aggregate([AP, P @ 30], judged, run)
+    return values[AP], values[P @ 30]
 
 
 def cut_length(length):

@@ -243,26 +243,17 @@ def _read_links(path: Path) -> Iterator[Link]:
 
 def _required(folder: Path, name: str, origin: str) -> Path:
     if not folder.is_dir():
-        valid, do = "", f"It should hold {origin}"
-        if not origin:
-            names = _listing(folder.parent) if folder.parent.is_dir() else "no such parent folder"
-            valid, do = f"beside it: {names}", "Give a BEIR folder"
-        raise InputError(f"there is no folder {folder}", valid=valid, do=do)
+        do = f"It should hold {origin or 'a collection in the BEIR layout'}"
+        raise InputError(f"there is no folder {folder}", do=do)
     path = folder / name
-    if not path.is_file():
+    if not path.is_file() or not path.stat().st_size:
+        names = sorted(entry.name for entry in folder.iterdir())
         raise InputError(
-            f"{folder} has no {name}",
+            f"{path} is absent or empty",
             valid="corpus.jsonl, queries.jsonl and qrels/<split>.tsv",
-            do=f"It holds: {_listing(folder)}; splits: {', '.join(_splits(folder)) or 'none'}",
+            do=f"The folder holds: {', '.join(names[:12]) or 'nothing'}",
         )
-    if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty", valid="one JSON object a line")
     return path
-
-
-def _listing(folder: Path, most: int = 12) -> str:
-    names = sorted(entry.name for entry in folder.iterdir())
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "") or "nothing"
 
 
 def _splits(folder: Path) -> list[str]:

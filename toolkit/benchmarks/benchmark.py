@@ -199,14 +199,11 @@ class Benchmark:
     def unknown_judged(self, docids: Container[str]) -> list[tuple[str, str]]:
         """The judged (qid, docid) pairs of all tiers whose docid is not among `docids` (a set, or a
         store), each pair once. Published qrels have such pairs, and they count as judgements."""
-        pairs = {
-            (qid, docid): None
-            for rows in self.qrels.values()
-            for qid, grades in rows.items()
-            for docid in grades
-        }
-        unknown = {docid for docid in {docid for _, docid in pairs} if docid not in docids}
-        return [pair for pair in pairs if pair[1] in unknown]
+        tiers = self.qrels.values()
+        judged = {docid for rows in tiers for grades in rows.values() for docid in grades}
+        unknown = {docid for docid in judged if docid not in docids}
+        pairs = ((qid, docid) for rows in tiers for qid, grades in rows.items() for docid in grades)
+        return list(dict.fromkeys(pair for pair in pairs if pair[1] in unknown))
 
     def missing_documents(self, docids: Iterable[str]) -> set[str]:
         """Those of the docids that are not in the corpus. Reads the corpus until all are found."""
@@ -242,8 +239,9 @@ def front_matter_title(text: str) -> str:
 
 
 def select_topics(
-    topics: Sequence[Topic],
+    topics: Iterable[Topic],
     *,
+    qids: str | None = None,
     split: str | None = None,
     dev_share: float = 0.5,
     sample: int | None = None,
@@ -254,6 +252,7 @@ def select_topics(
 
     Args:
         topics: the questions.
+        qids: a list of the questions among which the next arguments select, see `listed_topics`.
         split: `dev` or `test`; None for all. A question belongs to `dev` if the hash of its id is
             in the first `dev_share` of all hashes; it keeps its split when others come or go.
         dev_share: expected share of `dev`, between 0 and 1.
@@ -272,7 +271,7 @@ def select_topics(
     _check_count("limit", limit)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"seed={seed!r}", valid="an integer")
-    chosen = list(topics)
+    chosen = known = listed_topics(topics, qids)
     if split is not None:
         is_dev = split == "dev"
         chosen = [t for t in chosen if (_share("split", t.qid) < dev_share) == is_dev]
@@ -284,7 +283,7 @@ def select_topics(
         chosen = [topic for topic in chosen if topic in lowest]
     if not chosen:
         raise InputError(
-            f"split={split} of {len(topics)} questions holds none", do="choose another share"
+            f"split={split} of {len(known)} questions holds none", do="choose another share"
         )
     return chosen[:limit]
 

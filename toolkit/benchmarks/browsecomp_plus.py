@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -24,7 +23,6 @@ from soundingline.toolkit.benchmarks.formats import (
     read_topics,
     records,
 )
-from soundingline.toolkit.benchmarks.slices import listed_topics
 from soundingline.toolkit.data import PASSAGE_BREAK, Document, Topic
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import fingerprint
@@ -36,14 +34,12 @@ R = TypeVar("R")
 _SUFFIXES = (".parquet", ".jsonl")
 _PASSAGE = re.compile(r"browsecomp_plus_(.+)_\d+")
 _BATCH = 128  # rows of a Parquet file in memory at once
-_TELLING = 24  # characters of base64 that another canary does not open by chance
 
 
 class JudgedDocument(TypedDict):
     """A document in a list of a question."""
 
     docid: Text
-    text: NotRequired[Any]
 
 
 class QuestionRow(TypedDict):
@@ -132,7 +128,8 @@ class BrowseCompPlus(Benchmark):
             if path:
                 tiers[tier] = read_qrels([_existing(f"{tier} qrels", path)])
         chosen = select_topics(
-            listed_topics(known_topics, qids),
+            known_topics,
+            qids=qids,
             split=split,
             dev_share=dev_share,
             sample=sample,
@@ -192,58 +189,31 @@ def _read_questions(
     files: Sequence[Path], obfuscated: bool
 ) -> tuple[list[Topic], dict[str, list[str]], dict[str, dict[str, dict[str, int]]]]:
     """Questions, answers by qid, and judgements by tier, decoded."""
-    decoder = _Decoder(canary() if obfuscated else None)
+    key = canary() if obfuscated else None
     topics: list[tuple[Location, Topic]] = []
     answers: dict[str, list[str]] = {}
     tiers: dict[str, dict[str, dict[str, int]]] = {"evidence": {}, "gold": {}}
     for location, row in published_rows(files, QuestionRow):
         qid = row["query_id"]
-        topics.append((location, Topic(qid, decoder.decode(location, row, "query", row["query"]))))
+        topics.append((location, Topic(qid, _decrypted(key, location, row["query"]))))
         for tier, documents in (("evidence", row["evidence_docs"]), ("gold", row["gold_docs"])):
             if documents:
-                docids = [document["docid"] for document in documents]
-                decoded = (decoder.decode(location, row, "docid", docid) for docid in docids)
-                tiers[tier][qid] = dict.fromkeys(decoded, 1)
-        answer = decoder.decode(location, row, "answer", row["answer"])
+                docids = (_decrypted(key, location, judged["docid"]) for judged in documents)
+                tiers[tier][qid] = dict.fromkeys(docids, 1)
+        answer = _decrypted(key, location, row["answer"])
         answers[qid] = [answer] if answer else []
     return distinct_topics(topics, files[0]), answers, tiers
 
 
-class _Decoder:
-    """Decodes the strings of the questions, and tells a wrong canary from a damaged row."""
-
-    def __init__(self, key: Canary | None) -> None:
-        self._canary = key
-        self._canary_is_right = False
-
-    def decode(self, location: Location, row: QuestionRow, field: str, text: str) -> str:
-        if self._canary is None:
-            return text
-        try:
-            decoded = self._canary.decrypt(text)
-        except NotObfuscated:
-            judged = [*(row["evidence_docs"] or ()), *(row["gold_docs"] or ())]
-            texts = [row["query"], row["answer"], *(document.get("text") for document in judged)]
-            opens = any(_opens(self._canary, each) for each in texts)
-            if self._canary_is_right or opens:
-                raise InputError(
-                    f"{location} is damaged: the canary opens other texts, and not its {field!r}",
-                    do="fetch the file again",
-                ) from None
-            raise InputError(
-                f"the canary in ${VARIABLE} does not open {location}",
-                valid="the canary string that the benchmark's authors publish with it",
-                do="set it to that, or obfuscated=false for rows in plain text",
-            ) from None
-        self._canary_is_right |= len(text) >= _TELLING
-        return decoded
-
-
-def _opens(key: Canary, text: Any) -> bool:
-    """Whether the canary opens a text that is too long to be opened by chance."""
-    with suppress(NotObfuscated):
-        return isinstance(text, str) and len(text) >= _TELLING and bool(key.decrypt(text))
-    return False
+def _decrypted(key: Canary | None, location: Location, text: str) -> str:
+    try:
+        return text if key is None else key.decrypt(text)
+    except NotObfuscated:
+        raise InputError(
+            f"the canary in ${VARIABLE} does not open {location}",
+            valid="the canary string that the benchmark's authors publish with it",
+            do="set it to that, or obfuscated=false for plain text. If it is right, fetch the file",
+        ) from None
 
 
 def published_files(source: str, revision: str | None = None) -> list[Path]:

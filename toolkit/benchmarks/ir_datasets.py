@@ -211,13 +211,11 @@ def _library() -> Any:
 
 def _load(dataset: str) -> Any:
     """The dataset of that id; None if there is none."""
-    try:
-        with _reading(dataset, "description"):
+    with _reading(dataset, "description"):
+        try:
             return _library().load(dataset)
-    except InputError as error:
-        if isinstance(error.__cause__, KeyError):
+        except KeyError:
             return None
-        raise
 
 
 def _complete(dataset: str) -> Any:
@@ -227,9 +225,10 @@ def _complete(dataset: str) -> Any:
         raise InputError(f"ir_datasets has no dataset {dataset!r}", do=f"See {_CATALOGUE}")
     for kind in ("docs", "queries", "qrels"):
         if not source.has(kind):
-            valid = f"one with docs, queries and qrels: {_relatives(dataset, source)}"
             raise InputError(
-                f"the dataset {dataset} has no {kind}", valid=valid, do=f"See {_page(dataset)}"
+                f"the dataset {dataset} has no {kind}",
+                valid="one with docs, queries and qrels",
+                do=f"See {_page(dataset)}",
             )
     return source
 
@@ -248,10 +247,12 @@ def _with_split(dataset: str, split: str | None) -> str:
             do="name one as the dataset, with split=null",
         )
     if not present:
-        raise InputError(
-            f"the dataset {dataset} has no split {split!r}",
-            valid=f"null, or the last part of another dataset: {_relatives(dataset, source)}",
+        near = [n for n in _library().registry if n.rpartition("/")[0] in (dataset, *beside)]
+        others = sorted(name for name in near if _same_documents(source, _load(name)))
+        valid = (
+            f"null, or the last part of another dataset: {', '.join(others) or 'there are none'}"
         )
+        raise InputError(f"the dataset {dataset} has no split {split!r}", valid=valid)
     return present[0]
 
 
@@ -259,18 +260,6 @@ def _same_documents(one: Any, other: Any) -> bool:
     if other is None or not (one.has("docs") and other.has("docs")):
         return False
     return bool(one.docs_handler() == other.docs_handler())
-
-
-def _relatives(dataset: str, source: Any) -> str:
-    """Ids below and beside a dataset that have its documents, queries and judgements."""
-    places = {dataset, dataset.rpartition("/")[0]} - {""}
-    near = sorted(name for name in _library().registry if name.rpartition("/")[0] in places)
-    names = [
-        name
-        for name, other in ((name, _load(name)) for name in near)
-        if other.has("queries") and other.has("qrels") and _same_documents(source, other)
-    ]
-    return ", ".join(names) or "there are none"
 
 
 def _page(dataset: str) -> str:

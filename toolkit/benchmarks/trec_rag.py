@@ -20,7 +20,6 @@ from soundingline.toolkit.benchmarks.formats import (
     read_topics,
     rows,
 )
-from soundingline.toolkit.benchmarks.slices import listed_topics
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
@@ -95,7 +94,8 @@ class TrecRag(Benchmark):
         else:
             known = read_topics(path)
         chosen = select_topics(
-            listed_topics(known, qids),
+            known,
+            qids=qids,
             split=split,
             dev_share=dev_share,
             sample=sample,

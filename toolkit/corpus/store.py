@@ -79,15 +79,11 @@ class SqliteStore:
         self._units = None
         if units is not None:
             self._units = _Database.open(Path(units), _UNITS_KIND, _UNITS_VERSION)
-            texts, units_of = self.corpus_fingerprint, self._units.meta["corpus_fingerprint"]
-            if texts != units_of:
-                self.close()
-                raise InputError(
-                    f"{units} cuts the corpus {units_of}, but {path} holds {texts}",
-                    do=f"delete the one that is out of date and run {_COMMAND}",
-                )
+        texts = self.corpus_fingerprint
+        units_of = self._units.meta["corpus_fingerprint"] if self._units else texts
         for folder, what, actual, expected in (
-            (path, "corpus", self.corpus_fingerprint, corpus_fingerprint),
+            (path, "corpus", texts, corpus_fingerprint),
+            (units, "corpus", units_of, texts),
             (units, "segmenter", self.segmenter_fingerprint, segmenter_fingerprint),
         ):
             if expected is not None and actual != expected:

@@ -1,11 +1,8 @@
 """From the trajectories of a run to its measures.
 
-Two denominators. Measures of quality are means over all questions of the split that the benchmark
-can judge: a question without a trajectory counts 0, and so does a failed one. Measures of effort
-(calls, tokens, seconds, money) are means over the recorded trajectories, failed ones included: a
-question that was never run has cost nothing, and counting 0 for it would flatter the run. Unknown
-amounts of money or tokens (a reply without a price or a token count) do not count as 0 either: the
-mean is over the questions whose amount is known, and `Evaluation.denominators` has their number.
+Means of quality are over all questions of the split that the benchmark can judge: one that failed
+or has no trajectory counts 0. Means of effort are over the recorded trajectories, failed ones
+included, and of these over those whose amount is known: nothing unknown counts as 0.
 """
 
 from __future__ import annotations
@@ -108,59 +105,23 @@ def evaluate_run(
     forced_answers: bool = True,
     prices: PriceTables | None = None,
 ) -> Evaluation:
-    """Compute all measures of a run.
+    """Compute all measures of a run, those that `soundingline.toolkit.report.measures` defines.
 
     Args:
-        trajectories: the recorded trajectories, at most one for each question.
-        benchmark: the questions with their judgements and answers. Rankings and recall are measured
-            against the judgements of the tier `evidence`.
+        trajectories: at most one for each question.
+        benchmark: rankings and recall are measured against its judgements of the tier `evidence`.
         measures: names of ir_measures, for the final ranking.
         judge: `ExactAnswerJudge()` by default.
         texts: titles and texts of documents, for answer coverage; None to read the documents of the
             benchmark.
-        forced_answers: whether an answer counts that was demanded after a limit was reached
-            (status in `FORCED_STATUSES`). False for studies without such answers: the question then
-            counts 0 in `accuracy` and `answer_f1`.
+        forced_answers: whether an answer counts that was demanded after a limit was reached (status
+            in `FORCED_STATUSES`). False for studies without such answers: the question then counts
+            0 in `accuracy` and `answer_f1`, and `accuracy_with_forced` counts it.
         prices: the tables by which dollars are computed anew, see `prices.reprice`; None for the
             recorded dollars.
 
-    Returns:
-        An evaluation with these measures:
-
-        - `measures`, of `final_ranking`; for questions that ask for documents, also those of
-          `soundingline.toolkit.evaluation.retrieval`.
-        - `accuracy`, `answer_f1`: over questions with an accepted answer.
-        - `accuracy_with_forced`: the accuracy with `forced_answers`, if these do not count.
-        - `AnswerCoverage@5`, `AnswerCoverage@10`: of the final ranking.
-        - `completion`: the share of status `completed`, over all questions.
-        - `recall_<exposure tier>`: over questions with a relevant document.
-        - `citation_precision`, `citation_recall`: of the documents that the answer cites, over the
-          same questions; 0 for an answer without citations.
-        - `citations_invented`: citations of documents that the question never showed
-          (`search.answers.invented_citations`), over questions that did not fail.
-        - `phrases_with_answer`: of the different phrases that searches were enriched with, those
-          that contain an accepted answer; `rewrites_with_answer`: see `guessed_rewrites`. Both are
-          over questions with an accepted answer and such a search. An agent may have read the
-          answer before, so not every such phrase is a guess.
-        - `calibration_error`: over answers with a stated confidence, 0 to 100.
-        - `search_calls`, `browse_calls`, `read_calls` (successful ones), `tool_calls`,
-          `tool_errors`, `documents_exposed` (distinct documents previewed or opened),
-          `tokens_exposed` (of all tool output), `seconds`: over recorded trajectories.
-          `usage_<name>`: over those whose amount is known.
-        - `candidate_searches`, `branches_abandoned`, `returns_to_question`: see
-          `soundingline.toolkit.evaluation.branches`, over recorded trajectories with a search.
-        - `<measure>_published`: see `soundingline.toolkit.evaluation.published`.
-
-        `counts` has, among others, `no_call`: answers without any call of a tool; `reminded`:
-        questions whose model was reminded of the answer's format; `no_format`: those of them whose
-        answer still lacks it, which do not count as `answered`; `yes_no`: questions that ask for
-        yes or no, of which `yes_no_by_chance` have the more frequent of these answers; `calls`, of
-        which `repeated` have the arguments of an earlier call but for the reason, and
-        `refused_<code>` were refused;
-        `ended_<reason>`: questions by the reason why they ended.
-
     Raises:
-        InputError: for a trajectory of no question of the benchmark, and for two of one question.
+        InputError: for a trajectory of an unknown question, and for two of one question.
     """
     recorded: list[Trajectory] = []
     branches: PerQuestion = {}
@@ -233,50 +194,39 @@ def evaluate_run_folder(
     measures: Sequence[str],
     *,
     state: str,
-    texts: Texts | None = None,
-    forced_answers: bool = True,
-    prices: PriceTables | None = None,
+    **options: Any,
 ) -> EvaluatedRun:
     """Evaluate the trajectories of a run folder and write the evaluation there.
 
     Args:
         folder: the run folder.
-        benchmark, measures, texts, forced_answers, prices: see `evaluate_run`.
+        benchmark, measures, options: see `evaluate_run`.
         judges: one judge for each of the folder's repeats.
         state: the folder's `state()` from before the judges read its trajectories. `InputError` if
             trajectories were written in the meantime.
     """
     parts, evaluations = folder.repeats(), []
+    changed = InputError(
+        f"trajectories of {folder.path} were written while it was evaluated",
+        do="evaluate it again once the run has ended",
+    )
     if len(parts) != len(judges):
-        raise _changed(folder)
+        raise changed
     for part, judge in zip(parts, judges, strict=True):
+        trajectories = part.trajectories()
         evaluation = evaluate_run(
-            part.trajectories(),
-            benchmark,
-            measures=measures,
-            judge=judge,
-            texts=texts,
-            forced_answers=forced_answers,
-            prices=prices,
+            trajectories, benchmark, measures=measures, judge=judge, **options
         )
         evaluations.append(evaluation)
         if part.number > 1:
             write_json(part.path / VERDICTS, [row._asdict() for row in evaluation.verdicts])
             ranking = trec_run(evaluation.rankings, f"{folder.name}-repeat{part.number}")
             write_text(part.path / RANKINGS, ranking, clear=True)
-    several = len(evaluations) > 1
-    evaluation = average_repeats(evaluations) if several else evaluations[0]
+    evaluation = average_repeats(evaluations) if len(evaluations) > 1 else evaluations[0]
     write_evaluation(folder.path, evaluation, state=state)
     if folder.state() != state:
-        raise _changed(folder)
+        raise changed
     return load_run(folder.path)
-
-
-def _changed(folder: RunFolder) -> InputError:
-    return InputError(
-        f"trajectories of {folder.path} were written while it was evaluated",
-        do="evaluate it again once the run has ended",
-    )
 
 
 def final_ranking(trajectory: Trajectory, depth: int = 1000) -> list[str]:
@@ -332,8 +282,7 @@ def _or_zero(qids: Iterable[str], known: Mapping[str, float]) -> dict[str, float
 
 
 def _evidence_measures(ended: Sequence[Trajectory], evidence: Qrels) -> PerQuestion:
-    """Recall by exposure tier, and precision and recall of citations, of every question with a
-    relevant document."""
+    """Recall by exposure tier, and precision and recall of citations."""
     relevant = relevant_documents(evidence)
     precision, recall = {}, {}
     for trajectory in ended:
@@ -343,12 +292,11 @@ def _evidence_measures(ended: Sequence[Trajectory], evidence: Qrels) -> PerQuest
         if cited and wanted:
             precision[trajectory.qid] = len(cited & wanted) / len(cited)
             recall[trajectory.qid] = len(cited & wanted) / len(wanted)
-    recalls = {
-        f"recall_{tier}": {qid: reach.recall for qid, reach in reaches.items()}
-        for tier, reaches in reach_by_tier(ended, evidence).items()
-    }
     return {
-        **recalls,
+        **{
+            f"recall_{tier}": {qid: reached / of for qid, (reached, of, _) in reach.items()}
+            for tier, reach in reach_by_tier(ended, evidence).items()
+        },
         "citation_precision": _or_zero(relevant, precision),
         "citation_recall": _or_zero(relevant, recall),
     }
@@ -369,8 +317,8 @@ def _guesses(rows: Sequence[Trajectory], accepted: Mapping[str, Sequence[str]]) 
         searches = [call.notes for call in trajectory.calls]
         notes = [row["enrichment"] for row in searches if "enrichment" in row]
         if enriched := [*chain.from_iterable(_checked(qid, notes, list[list[_Enriched]]))]:
-            kept = {each["phrase"] for row in enriched for each in row["phrases"] if each["kept"]}
-            phrases[qid] = float(sum(holds_answer(phrase, answers) for phrase in kept))
+            added = {each["phrase"] for row in enriched for each in row["phrases"] if each["kept"]}
+            phrases[qid] = float(sum(holds_answer(phrase, answers) for phrase in added))
         notes = [row for search in searches for row in rewrites(search)]
         if queries := _checked(qid, notes, list[_Rewritten]):
             rewritten[qid] = float(len(guessed_rewrites(queries, trajectory.question, answers)))
@@ -391,8 +339,7 @@ def rewrites(notes: Mapping[str, Any]) -> list[Mapping[str, str]]:
 def guessed_rewrites(
     rows: Iterable[Mapping[str, str]], question: str, answers: Sequence[str]
 ) -> set[str]:
-    """The rewritten queries that contain an accepted answer, where neither the question nor the raw
-    query contains one."""
+    """The rewritten queries with an accepted answer that question and raw query lack."""
     if holds_answer(question, answers):
         return set()
     return {
@@ -441,13 +388,6 @@ def _calibration(
     return {"calibration_error": (error, len(claims))}
 
 
-def _polar_counts(accepted: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The number of questions that ask for yes or no, and how many of them the more frequent of
-    the two answers; none without such a question."""
-    polar = Counter(filter(None, map(polar_answer, accepted.values())))
-    return {"yes_no": polar.total(), "yes_no_by_chance": max(polar.values())} if polar else {}
-
-
 def _counts(
     recorded: Sequence[Trajectory],
     qids: Sequence[str],
@@ -456,6 +396,7 @@ def _counts(
 ) -> dict[str, int]:
     statuses = Counter(trajectory.status for trajectory in recorded)
     reasons = Counter(trajectory.reason for trajectory in recorded if trajectory.reason)
+    polar = Counter(filter(None, map(polar_answer, accepted.values())))
     calls = [call for trajectory in recorded for call in trajectory.calls]
     refused = Counter(  # run files of other harnesses have sentences in place of codes
         f"refused_{call.error if call.error.isidentifier() else 'other'}"
@@ -485,7 +426,7 @@ def _counts(
         "no_format": formless,
         "unjudged": len(qids) - len(evidence),
         "without_accepted_answer": len(qids) - len(accepted),
-        **_polar_counts(accepted),
+        **({"yes_no": polar.total(), "yes_no_by_chance": max(polar.values())} if polar else {}),
         **{status: statuses[status] for status in STATUSES},
         **{f"ended_{reason}": count for reason, count in sorted(reasons.items())},
         "calls": len(calls),
@@ -502,8 +443,7 @@ def _call_text(call: ToolCall) -> str:
 
 
 def _round_counts(recorded: Sequence[Trajectory]) -> dict[str, int]:
-    """Of agents that work in rounds: questions whose scorer's probability was not calibrated, and
-    documents that could not be scored."""
+    """Of agents that work in rounds: uncalibrated questions and documents without a score."""
     rounds = [trajectory.rounds for trajectory in recorded if trajectory.rounds]
     if not rounds:
         return {}

@@ -1,16 +1,5 @@
 """Judging a short answer against the accepted ones by rule, without a model.
 
-Answers are normalised as by SQuAD's evaluation (Rajpurkar et al., 2016): lower case, no
-punctuation, no articles, single spaces. Three things differ from SQuAD's script, which is limited
-to ASCII:
-
-- Text is first converted to Unicode's form NFKC (UAX #15) without format characters (category Cf),
-  so that full-width letters, zero-width spaces, byte-order marks, soft hyphens and direction marks
-  do not make a correct answer wrong.
-- Punctuation is every character of the categories P and S.
-- Numbers compare as numbers. SQuAD deletes both comma and point, so that `1,000` equals `1000` but
-  `3.14` also equals `314`.
-
 The rule does not recognise an answer that negates the accepted one, paraphrases it, or lists
 several candidates. Each verdict therefore also has `exact` and `f1`.
 """
@@ -23,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 from soundingline.toolkit.errors import InputError
@@ -47,15 +37,7 @@ _NUMBER = re.compile(
 
 
 class Verdict(NamedTuple):
-    """A judge's verdict on one answer.
-
-    Accuracies are comparable only if the judge's name and the hash of its `settings` are equal.
-
-    Example:
-        >>> verdict = ExactAnswerJudge().verdict("q1", Answer(exact="In 1820."), ["1820"])
-        >>> (verdict.correct, verdict.exact, verdict.contained)
-        (True, False, True)
-    """
+    """A judge's verdict on an answer, to compare with verdicts of the same judge and `settings`."""
 
     qid: str
     correct: bool
@@ -125,8 +107,14 @@ class ExactAnswerJudge(Judge):
 
 
 def answer_tokens(text: str) -> list[str]:
-    """The normalised tokens of an answer. Numbers have one spelling (`1,000` and `1000.0` are
-    `1000`). Articles and punctuation are removed unless nothing else is there.
+    """The tokens of an answer, normalised as by SQuAD's evaluation (Rajpurkar et al., 2016): lower
+    case, no punctuation, no articles; these stay where nothing else is there.
+
+    Three things differ from SQuAD's script, which is limited to ASCII. Text is first converted to
+    Unicode's form NFKC (UAX #15) without format characters (category Cf), so that full-width
+    letters, zero-width spaces, soft hyphens and direction marks do not make a correct answer wrong.
+    Punctuation is every character of the categories P and S. Numbers compare as numbers, with one
+    spelling (`1,000` and `1000.0` are `1000`); SQuAD's `3.14` also equals `314`.
 
     Example:
         >>> answer_tokens("The 1,000.0 ships!")
@@ -142,8 +130,7 @@ def holds_answer(text: str, accepted: Sequence[str]) -> bool:
 
 
 def findable(accepted: Sequence[str]) -> list[str]:
-    """The accepted answers that `found_in` can search for, as phrases: those that are neither empty
-    nor `yes` or `no`."""
+    """The accepted answers that `found_in` can search for: neither empty nor `yes` or `no`."""
     every = map(answer_tokens, accepted)
     return [_phrase(tokens) for tokens in every if tokens and not _is_polar(tokens)]
 
@@ -172,8 +159,7 @@ def polar_answer(accepted: Sequence[str]) -> str:
 
 
 def _phrase(tokens: Sequence[str]) -> str:
-    """The tokens with a space around each, so that one phrase contains another exactly if its
-    tokens do."""
+    """The tokens with spaces around each: one phrase contains another if its tokens do."""
     return f" {' '.join(tokens)} "
 
 
@@ -183,7 +169,13 @@ def _normal(text: str) -> str:
 
 
 def _answer_tokens(normal: str) -> list[str]:
-    tokens = _tokens(normal)
+    tokens: list[str] = []
+    end = 0
+    for match in _NUMBER.finditer(normal):
+        tokens += normal[end : match.start()].translate(_PUNCTUATION).split()
+        tokens.append(_number(match[0]))
+        end = match.end()
+    tokens += normal[end:].translate(_PUNCTUATION).split()
     return [token for token in tokens if token not in _ARTICLES] or tokens or normal.split()
 
 
@@ -200,14 +192,11 @@ def _stream_safe(text: str) -> str:
     """`text` in UAX #15's stream-safe format."""
     if not _MAYBE_COMBINING.search(text):
         return text
-    pieces: list[str] = []
-    run = 0
-    for character in text:
-        run = run + 1 if _is_combining(character) else 0
-        if run > _LONGEST_RUN:
-            pieces.append(_JOINER)
-            run = 1
-        pieces.append(character)
+    pieces = []
+    for combining, characters in groupby(text, _is_combining):
+        run = "".join(characters)
+        parts = [run[at : at + _LONGEST_RUN] for at in range(0, len(run), _LONGEST_RUN)]
+        pieces.append(_JOINER.join(parts) if combining else run)
     return "".join(pieces)
 
 
@@ -218,30 +207,13 @@ def _is_combining(character: str) -> bool:
 
 def _fit(tokens: list[str], accepted: list[str]) -> tuple[bool, bool, float]:
     exact = bool(tokens) and tokens == accepted
-    return exact, exact or _contains(tokens, accepted), token_f1(tokens, accepted)
-
-
-def _contains(tokens: list[str], accepted: list[str]) -> bool:
     if not accepted or _is_polar(accepted):
-        return False
-    if len(accepted) == 1 and _is_number(accepted[0]):
-        return set(filter(_is_number, tokens)) == set(accepted)
-    width = len(accepted)
-    return any(tokens[at : at + width] == accepted for at in range(len(tokens) - width + 1))
-
-
-def _tokens(text: str) -> list[str]:
-    tokens: list[str] = []
-    end = 0
-    for match in _NUMBER.finditer(text):
-        tokens += _words(text[end : match.start()])
-        tokens.append(_number(match[0]))
-        end = match.end()
-    return tokens + _words(text[end:])
-
-
-def _words(text: str) -> list[str]:
-    return text.translate(_PUNCTUATION).split()
+        contained = False
+    elif len(accepted) == 1 and _is_number(accepted[0]):
+        contained = set(filter(_is_number, tokens)) == set(accepted)
+    else:
+        contained = _phrase(accepted) in _phrase(tokens)
+    return exact, exact or contained, token_f1(tokens, accepted)
 
 
 class _Punctuation(dict[int, int | None]):

@@ -49,7 +49,7 @@ def branch_measures(trajectory: Trajectory) -> Mapping[str, float]:
           that is specific to a candidate.
     """
     question, answer = terms(trajectory.question), terms(trajectory.answer.exact)
-    asked: list[str] = []
+    sent: list[str] = []
     queries: list[frozenset[str]] = []
     candidates: list[frozenset[str]] = []  # the candidate terms of each query
     capital: set[str] = set()
@@ -58,11 +58,11 @@ def branch_measures(trajectory: Trajectory) -> Mapping[str, float]:
     last = max((at for at, (_, query) in enumerate(calls) if query is not None), default=-1)
     for call, query in calls[: last + 1]:  # no search follows later outputs
         if query is not None:
-            asked.append(query)
+            sent.append(query)
             queries.append(terms(query))
             candidates.append((queries[-1] & (capital - small)) - question)
         output = call.output
-        for text in filter(None, asked):
+        for text in filter(None, sent):
             output = output.replace(text, " ")
         for word in set(_WORD.findall(output)):
             (small if word[0].islower() else capital).add(word.casefold())

@@ -24,15 +24,7 @@ _BENCHMARK = "benchmark"
 class PairedComparison(NamedTuple):
     """A paired comparison of the runs `a` and `b` on one measure. `p_holm` is the p value after
     Holm's correction over the comparison's family; the other fields are those of
-    `statistics.Paired`.
-
-    Example:
-        >>> values = {"a": {"q1": 1.0, "q2": 1.0}, "b": {"q1": 0.0, "q2": 0.5}}
-        >>> runs = [EvaluatedRun(name=n, per_question={"AP": row}) for n, row in values.items()]
-        >>> (row,) = compare(runs, ["AP"])
-        >>> (row.a, row.b, row.difference, row.seen_from("a").difference)
-        ('b', 'a', -0.75, 0.75)
-    """
+    `statistics.Paired`."""
 
     measure: str
     a: str
@@ -97,8 +89,7 @@ def compare(
 ) -> Comparisons:
     """Compare runs over the same questions: paired differences, intervals, Holm's correction.
 
-    A measure of effort is compared over the questions that both runs recorded and whose effort is
-    known for both (money and tokens may be unknown): `n` is their number.
+    A measure of effort is compared over the `n` questions for which both runs know it.
 
     Args:
         runs: runs over one benchmark content, with different names.
@@ -116,6 +107,13 @@ def compare(
     Raises:
         InputError: for runs over different benchmarks or questions, unknown or equal names, a
             measure that a run lacks, and one that two runs share on fewer than two questions.
+
+    Example:
+        >>> values = {"a": {"q1": 1.0, "q2": 1.0}, "b": {"q1": 0.0, "q2": 0.5}}
+        >>> runs = [EvaluatedRun(name=n, per_question={"AP": row}) for n, row in values.items()]
+        >>> (row,) = compare(runs, ["AP"])
+        >>> (row.a, row.b, row.difference, row.seen_from("a").difference)
+        ('b', 'a', -0.75, 0.75)
     """
     if family not in FAMILIES:
         raise InputError(f"the family is {family!r}", valid=", ".join(FAMILIES))
@@ -143,7 +141,7 @@ def compare(
         for p in holm([row.p for *_, row in rows[first : first + size]])
     ]
     compared = Comparisons(
-        PairedComparison(measure=measure, a=a, b=b, p_holm=p, **row._asdict())
+        PairedComparison(measure=measure, a=a, b=b, p_holm=p, **vars(row))
         for (measure, a, b, row), p in zip(rows, adjusted, strict=True)
     )
     compared.note = simulation(runs)
@@ -205,12 +203,7 @@ def _shared_values(
 
 @dataclass(frozen=True)
 class System:
-    """One configuration on several benchmarks.
-
-    Attributes:
-        label: its name in tables.
-        runs: benchmark label -> its run there.
-    """
+    """One configuration on several benchmarks, by their labels."""
 
     label: str
     runs: Mapping[str, EvaluatedRun]
@@ -260,18 +253,12 @@ def by_benchmark(runs: Sequence[EvaluatedRun]) -> list[list[EvaluatedRun]]:
 
 
 def systems_of(runs: Sequence[EvaluatedRun], by: Sequence[str] = ()) -> Systems | None:
-    """Group runs over several benchmarks into systems.
+    """Group runs over several benchmarks into systems; None if all are over one benchmark content.
 
     Runs belong to one system if all their settings but the benchmark's are equal, by the
     fingerprints in the manifests. A configuration with two runs on one benchmark makes two systems.
-
-    Args:
-        runs: the runs.
-        by: factors that distinguish systems instead, for settings that differ with the benchmark on
-            purpose, such as the task of a prompt.
-
-    Returns:
-        The systems, or None if all runs are over one benchmark content.
+    `by` names factors that distinguish systems instead, for settings that differ with the benchmark
+    on purpose, such as the task of a prompt.
 
     Raises:
         InputError: for a factor that no run has, and if runs on one benchmark that differ otherwise
@@ -309,10 +296,9 @@ def baselines_of(runs: Sequence[EvaluatedRun], baseline: str, systems: Systems |
     factors = next(_own_factors(run) for run in runs if run.name == baseline)
     chosen = []
     for group in by_benchmark(runs):
-        alike = [run.name for run in group if _own_factors(run) == factors]
         names = [run.name for run in group]
-        candidates = [name for name in names if name == baseline]
-        candidates = candidates or [name for name in names if name in same] or alike
+        alike = [run.name for run in group if _own_factors(run) == factors]
+        candidates = [*({baseline} & {*names}), *(n for n in names if n in same), *alike]
         chosen += candidates[:1]
     return chosen
 
@@ -321,9 +307,9 @@ def _check_factors(groups: Sequence[Sequence[EvaluatedRun]], by: Sequence[str]) 
     """`InputError` if the factors do not distinguish the runs on one benchmark."""
     known = {name for group in groups for run in group for name in run.factors}
     varied = {name for group in groups for name in varied_factors(group)}
-    if unknown := sorted(set(by) - known):
+    if unknown := ", ".join(sorted(set(by) - known)):
         raise InputError(
-            f"no run has the factor {', '.join(unknown)}", valid=", ".join(sorted(varied or known))
+            f"no run has the factor {unknown}", valid=", ".join(sorted(varied or known))
         )
     for group in groups:
         first: dict[Any, EvaluatedRun] = {}
@@ -392,8 +378,7 @@ def varied_factors(runs: Sequence[EvaluatedRun]) -> list[str]:
 
 
 def factor_labels(runs: Sequence[EvaluatedRun], factors: Sequence[str]) -> list[str]:
-    """The values of the factors of each run; the names of the runs if these values do not
-    distinguish them."""
+    """The values of the factors of each run; the runs' names if these are not distinct."""
     labels = [" · ".join(_values(run, factors)) or "—" for run in runs]
     return labels if len(set(labels)) == len(labels) else [run.name for run in runs]
 

@@ -1,20 +1,8 @@
 """Evaluated runs: their measures, their repeats, and their files.
 
 Repeats of a question are not independent of each other. The question therefore stays the unit of
-every test and interval: its value is the mean over its repeats, which equals clustering by question
-if all questions have the same number of repeats (Miller, Adding error bars to evals, arXiv
-2411.00640). Pooling all repeats as if they were questions makes intervals too narrow.
-
-An evaluation is written into the run folder, next to the trajectories:
-
-- `metrics.json`, a flat map of measure to value, is removed first and written last. If it is there,
-  the evaluation is complete.
-- `evaluation/summary.json` has the state of the folder from before its trajectories were read, so
-  that an evaluation of older trajectories is recognised, and a hash of every file that is read
-  again, so that a damaged file is never taken for results.
-- Writers of one folder wait for each other, and a reader refuses files of two evaluations.
-- `evaluation/verdicts.json` quotes answers and is obfuscated in an obfuscated run. The other files
-  hold only ids and numbers.
+every test and interval: its value is the mean over its repeats (Miller, Adding error bars to evals,
+arXiv 2411.00640).
 """
 
 from __future__ import annotations
@@ -62,12 +50,15 @@ FORMAT = 2
 VERDICTS = Path("evaluation", "verdicts.json")
 RANKINGS = "run.trec"
 _METRICS = "metrics.json"
-_QUESTIONS = "evaluation/questions.json"
-_FUNNEL = "evaluation/funnel.json"
-_CURVES = "evaluation/curves.json"
 _REPEATS = "evaluation/repeats.json"
 _SUMMARY = "evaluation/summary.json"
 _MANIFEST = "manifest.json"
+_FILES: Mapping[str, tuple[str, Any]] = {  # name -> a field of `Evaluation` and its type
+    "evaluation/questions.json": ("per_question", PerQuestion),
+    "evaluation/funnel.json": ("funnel", dict[str, PerQuestion]),
+    "evaluation/curves.json": ("curves", dict[str, list[tuple[float, float]]]),
+    _METRICS: ("metrics", dict[str, float]),
+}
 # Counts of questions, which are equal in all repeats. All other counts are of trajectories.
 OF_QUESTIONS = (
     "questions",
@@ -105,9 +96,8 @@ class Evaluation:
         denominators: measure -> number of questions (or answers) that its value is a mean over.
         counts: `questions`, `answered`, `failed`, `unjudged` and others, and one for each exit
             status. With repeats, counts of trajectories are over all repeats.
-        funnel: judged tier -> exposure tier -> `macro` and `micro` recall and `documents`, the mean
-            number of documents that a question exposed.
-        curves: `documents` and `tokens` -> points (exposed so far, mean recall), ascending.
+        funnel: see `funnel.evidence_funnel`.
+        curves: see `funnel.exposure_curves`.
         repeats: measure -> question -> its value in each repeat, whose mean is in `per_question`;
             empty without repeats.
         rankings: question -> docids, best first, as they were measured.
@@ -139,14 +129,9 @@ class Evaluation:
         per_question: Mapping[str, Mapping[str, float]],
         over_answers: Mapping[str, tuple[float, int]] | None = None,
     ) -> Evaluation:
-        """A copy with other measures.
-
-        Args:
-            per_question: measure -> question -> value. Measures without values are left out;
-                `metrics` are the means over the questions.
-            over_answers: measures that have no value for one question, such as the calibration
-                error: the value, and the number of answers.
-        """
+        """A copy with other measures: measure -> question -> value, whose means are the `metrics`,
+        and the value and number of answers of measures `over_answers`, which have no value for one
+        question, such as the calibration error. Measures without values are left out."""
         per_question = {name: values for name, values in per_question.items() if values}
         numbers = {
             **{name: (_mean(row.values()), len(row)) for name, row in per_question.items()},
@@ -226,18 +211,11 @@ def evaluate_ranking(
     measures: Sequence[str] = DEFAULT_MEASURES,
     topics: Sequence[Topic] | None = None,
 ) -> Evaluation:
-    """Evaluate rankings that no agent made. Means are over the judged questions.
+    """Evaluate rankings (question -> units, best first) that no agent made, by `qrels` of one tier.
 
-    Args:
-        rankings: question -> units, best first. A passage counts as its document, and a document
-            once, at its best rank.
-        qrels: question -> docid -> grade, of one tier.
-        measures: names of ir_measures.
-        topics: the questions to evaluate; None for all judged questions.
-
-    Returns:
-        An evaluation whose `counts` are `questions`, `answered` (those with a ranking), `failed`
-        (0) and `unjudged`.
+    A passage counts as its document, and a document once, at its best rank. Means are over the
+    judged ones of `topics`; None for all judged questions. The `counts` are `questions`, `answered`
+    (with a ranking), `failed` (0) and `unjudged`.
     """
     qids = [topic.qid for topic in topics] if topics is not None else list(qrels)
     judged = {qid: qrels[qid] for qid in qids if qid in qrels}
@@ -330,8 +308,13 @@ def _mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[f
 def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) -> None:
     """Write an evaluation into a run folder and replace an earlier one.
 
-    `state` is the `RunFolder.state()` from before the trajectories were read. `InputError` for a
-    value that is not finite, and if the folder cannot be written.
+    `metrics.json` is removed first and written last: if it is there, the evaluation is complete.
+    `evaluation/summary.json` has `state`, the `RunFolder.state()` from before the trajectories were
+    read, so that an evaluation of older ones is recognised, and a hash of every file that is read
+    again. Writers of one folder wait for each other. `evaluation/verdicts.json` quotes answers and
+    is obfuscated in an obfuscated run; the other files hold only ids and numbers.
+
+    `InputError` for a value that is not finite, and if the folder cannot be written.
     """
     folder = RunFolder(path)
     _check_finite(folder, evaluation)
@@ -343,17 +326,14 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
         **({"judge": evaluation.judge} if evaluation.judge else {}),
         **({"prices": evaluation.prices} if evaluation.prices else {}),
     }
-    texts = {
-        _QUESTIONS: dump_json(evaluation.per_question),
-        _FUNNEL: dump_json(evaluation.funnel),
-        _CURVES: dump_json(evaluation.curves),
-        RANKINGS: trec_run(evaluation.rankings, folder.name),
-    }
+    texts = {name: dump_json(getattr(evaluation, field)) for name, (field, _) in _FILES.items()}
+    metrics = texts.pop(_METRICS)
+    texts[RANKINGS] = trec_run(evaluation.rankings, folder.name)
     if evaluation.repeats:
         components = {name: variance_components(row) for name, row in evaluation.repeats.items()}
         variance = {name: row._asdict() for name, row in components.items() if row}
         texts[_REPEATS] = dump_json({"values": evaluation.repeats, "variance": variance})
-    texts[_METRICS] = dump_json(evaluation.metrics)
+    texts[_METRICS] = metrics
     hashes = {name: fingerprint(text) for name, text in texts.items()}
     hashes[_SUMMARY] = fingerprint(dump_json(summary))
     try:
@@ -409,21 +389,19 @@ def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
             do=_evaluate_again(folder),
         )
     _check_hash(folder, _MANIFEST, _compared(manifest), summary)
-    curves = _read(folder, _CURVES, dict[str, list[tuple[float, float]]], summary)
     several, redacted = summary["counts"].get("repeats", 1) > 1, redact(manifest)
+    files = {field: _read(folder, file, kind, summary) for file, (field, kind) in _FILES.items()}
+    files["curves"] = {unit: [(x, y) for x, y in curve] for unit, curve in files["curves"].items()}
     run = EvaluatedRun(
         name=name or folder.name,
         factors=redacted.get("factors", {}),
         manifest=redacted,
-        metrics=_read(folder, _METRICS, dict[str, float], summary),
-        per_question=_read(folder, _QUESTIONS, PerQuestion, summary),
         denominators=summary["denominators"],
         counts=summary["counts"],
         judge=summary.get("judge", ""),
         prices=summary.get("prices", {}),
-        funnel=_read(folder, _FUNNEL, dict[str, PerQuestion], summary),
-        curves={unit: [(x, y) for x, y in points] for unit, points in curves.items()},
         repeats=_read(folder, _REPEATS, _Repeats, summary)["values"] if several else {},
+        **files,
     )
     if _written(folder) != written:
         raise InputError(
@@ -448,8 +426,7 @@ def load_runs(paths: Sequence[Path | str]) -> list[EvaluatedRun]:
 
 
 def read_rankings(folder: RunFolder) -> str:
-    """The rankings that were evaluated, as a TREC run (`run.trec`). `InputError` if there are none,
-    or if the file is damaged."""
+    """The rankings that were evaluated, as a TREC run; `InputError` without a sound file."""
     _written(folder)
     path = folder.path / RANKINGS
     try:
@@ -487,8 +464,7 @@ def _read(folder: RunFolder, name: str, kind: Any, summary: _Summary) -> Any:
 
 
 def _compared(manifest: Mapping[str, Any]) -> str:
-    """The part of a manifest by which runs are compared: a damaged one could separate two runs of
-    one benchmark."""
+    """The part of a manifest by which runs are compared."""
     return dump_json(manifest.get("fingerprints"))
 
 
@@ -525,6 +501,6 @@ def trec_run(rankings: Mapping[str, Sequence[str]], tag: str) -> str:
     return "".join(lines)
 
 
-@lru_cache(maxsize=1 << 16)  # a document stands in many rankings
+@lru_cache(maxsize=1 << 16)  # a document is in many rankings
 def _field(text: str) -> str:
     return re.sub(r"\s", lambda match: f"%{ord(match[0]):02X}", text) or "%"

@@ -1,18 +1,14 @@
 """How much of the evidence each exposure tier reached, and at what exposure.
 
-The surfaced tier of an agent that ranks a thousand documents cannot be compared with that of an
-agent that ranks five. The funnel therefore reports the number of exposed documents with every
-recall, and the curves show recall at equal exposure.
-
-Only questions with at least one relevant document (grade above 0) count here, because recall is
-undefined for the others. A judged question without a trajectory counts as 0.
+Tiers of agents that rank other numbers of documents cannot be compared directly. The funnel has the
+number of exposed documents with every recall, and the curves show recall at equal exposure. Only
+questions with a relevant document (grade above 0) count; one without a trajectory counts as 0.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,19 +17,8 @@ from soundingline.toolkit.search.tool import LAYERS
 from soundingline.toolkit.trajectory import TIERS, Trajectory
 
 SHOWN = ("previewed", "opened")
-
-
-class Reach(NamedTuple):
-    """What one question reached in one tier: `found` of `relevant` documents, among `documents`
-    exposed ones."""
-
-    found: int
-    relevant: int
-    documents: int
-
-    @property
-    def recall(self) -> float:
-        return self.found / self.relevant
+Reach = dict[str, tuple[int, int, int]]
+"""Question -> the relevant documents that it reached, all relevant ones, and all exposed ones."""
 
 
 def relevant_documents(qrels: Qrels) -> dict[str, frozenset[str]]:
@@ -45,8 +30,8 @@ def relevant_documents(qrels: Qrels) -> dict[str, frozenset[str]]:
     return {qid: docids for qid, docids in relevant.items() if docids}
 
 
-def reach_by_tier(trajectories: Sequence[Trajectory], qrels: Qrels) -> dict[str, dict[str, Reach]]:
-    """Exposure tier -> question -> its reach, for every question with a relevant document."""
+def reach_by_tier(trajectories: Sequence[Trajectory], qrels: Qrels) -> dict[str, Reach]:
+    """The reach of each exposure tier, of every question with a relevant document."""
     relevant = relevant_documents(qrels)
     return {
         tier: _reach({row.qid: row.tiers.get(tier, ()) for row in trajectories}, relevant)
@@ -54,25 +39,10 @@ def reach_by_tier(trajectories: Sequence[Trajectory], qrels: Qrels) -> dict[str,
     }
 
 
-def _reach_by_layer(
-    trajectories: Sequence[Trajectory], qrels: Qrels
-) -> dict[str, dict[str, Reach]]:
-    """Layer of reading -> question -> its reach, for the layers that were shown."""
-    relevant, shown = relevant_documents(qrels), dict[str, dict[str, set[str]]]()
-    for row in trajectories:
-        for exposure in row.exposures:
-            if exposure.layer in LAYERS:
-                of_layer = shown.setdefault(exposure.layer, {})
-                of_layer.setdefault(row.qid, set()).add(exposure.docid)
-    return {layer: _reach(shown[layer], relevant) for layer in LAYERS if layer in shown}
-
-
-def _reach(
-    exposed: Mapping[str, Collection[str]], relevant: Mapping[str, frozenset[str]]
-) -> dict[str, Reach]:
+def _reach(exposed: Mapping[str, Collection[str]], relevant: Mapping[str, frozenset[str]]) -> Reach:
     seen = {qid: set(exposed.get(qid, ())) for qid in relevant}
     return {
-        qid: Reach(len(docids & seen[qid]), len(docids), len(seen[qid]))
+        qid: (len(docids & seen[qid]), len(docids), len(seen[qid]))
         for qid, docids in relevant.items()
     }
 
@@ -87,31 +57,38 @@ def evidence_funnel(
         qrels: judged tier -> question -> docid -> grade.
 
     Returns: Judged tier -> exposure tier -> `macro` (the mean of the questions' recalls), `micro`
-        (found of all relevant documents) and `documents` (the mean number of documents that a
+        (reached of all relevant documents) and `documents` (the mean number of documents that a
         question exposed). Judged tiers without relevant documents are left out. If the search tool
         shows layers of documents (`soundingline.toolkit.search.literature`), each layer has a row
         as well, with `tokens`, the mean tokens of the calls of a question that showed it.
     """
     tokens = Counter[str]()  # of the calls that showed a layer, over all questions
-    for trajectory in trajectories:
-        for call in trajectory.calls:
+    layers: dict[str, dict[str, set[str]]] = {}  # layer -> question -> the documents shown so
+    for row in trajectories:
+        for call in row.calls:
             tokens[str(call.notes.get("layer"))] += call.tokens
+        for exposure in row.exposures:
+            layers.setdefault(exposure.layer, {}).setdefault(row.qid, set()).add(exposure.docid)
     funnel = {}
     for judged, grades in qrels.items():
-        reached = {**reach_by_tier(trajectories, grades), **_reach_by_layer(trajectories, grades)}
-        if not reached[TIERS[0]]:
+        if not (relevant := relevant_documents(grades)):
             continue
-        funnel[judged] = {step: _summary(list(rows.values())) for step, rows in reached.items()}
-        for layer in set(LAYERS) & reached.keys() & tokens.keys():
-            funnel[judged][layer]["tokens"] = tokens[layer] / len(reached[layer])
+        shown = {layer: _reach(layers[layer], relevant) for layer in LAYERS if layer in layers}
+        funnel[judged] = {
+            step: _summary(reach)
+            for step, reach in {**reach_by_tier(trajectories, grades), **shown}.items()
+        }
+        for layer in shown.keys() & tokens.keys():
+            funnel[judged][layer]["tokens"] = tokens[layer] / len(relevant)
     return funnel
 
 
-def _summary(reaches: list[Reach]) -> dict[str, float]:
+def _summary(reach: Reach) -> dict[str, float]:
+    reached, relevant, documents = np.array(list(reach.values())).T
     return {
-        "macro": float(np.mean([reach.recall for reach in reaches])),
-        "micro": sum(reach.found for reach in reaches) / sum(reach.relevant for reach in reaches),
-        "documents": float(np.mean([reach.documents for reach in reaches])),
+        "macro": float(np.mean(reached / relevant)),
+        "micro": float(reached.sum() / relevant.sum()),
+        "documents": float(documents.mean()),
     }
 
 
@@ -133,31 +110,28 @@ def exposure_curves(
         exposure of any question; `[(1, 0)]` if nothing was shown.
     """
     relevant = relevant_documents(qrels)
-    judged = [trajectory for trajectory in trajectories if trajectory.qid in relevant]
-    return {unit: _curve(judged, relevant, unit, points) for unit in ("documents", "tokens")}
-
-
-def _curve(
-    trajectories: Sequence[Trajectory],
-    relevant: Mapping[str, frozenset[str]],
-    unit: str,
-    points: int,
-) -> list[tuple[float, float]]:
-    steps: list[tuple[int, float]] = []
-    top = 1
-    for trajectory in trajectories:
-        wanted = relevant[trajectory.qid]
-        first: dict[str, int] = {}
-        for exposure in trajectory.exposures:
-            if exposure.tier in SHOWN:
-                exposed = getattr(exposure, unit)
-                top = max(top, exposed)
-                first.setdefault(exposure.docid, exposed)
-        gain = 1 / (len(wanted) * len(relevant))
-        steps.extend((exposed, gain) for docid, exposed in first.items() if docid in wanted)
-    steps.sort()
-    grid = np.unique(np.rint(np.geomspace(1, top, points)).astype(np.int64))
-    gained = np.concatenate([[0.0], np.cumsum([gain for _, gain in steps])])
-    reached = gained[np.searchsorted([exposed for exposed, _ in steps], grid, side="right")]
-    # Shares of several questions may add up to a little more than 1.
-    return [(float(x), min(1.0, float(y))) for x, y in zip(grid, reached, strict=True)]
+    curves = {}
+    for unit in ("documents", "tokens"):
+        steps: list[tuple[int, float]] = []
+        top = 1
+        for trajectory in trajectories:
+            wanted = relevant.get(trajectory.qid, frozenset())
+            first: dict[str, int] = {}
+            for exposure in trajectory.exposures if wanted else ():
+                if exposure.tier in SHOWN:
+                    exposed = getattr(exposure, unit)
+                    top = max(top, exposed)
+                    first.setdefault(exposure.docid, exposed)
+            steps += [
+                (exposed, 1 / (len(wanted) * len(relevant)))
+                for docid, exposed in first.items()
+                if docid in wanted
+            ]
+        steps.sort()
+        grid = np.unique(np.rint(np.geomspace(1, top, points)).astype(np.int64))
+        gained = np.concatenate([[0.0], np.cumsum([gain for _, gain in steps])])
+        reached = gained[np.searchsorted([exposed for exposed, _ in steps], grid, side="right")]
+        # Shares of several questions may add up to a little more than 1.
+        recalls = np.minimum(reached, 1.0).tolist()
+        curves[unit] = list(zip(map(float, grid), recalls, strict=True))
+    return curves

@@ -1,10 +1,5 @@
 """Grids of BM25 settings, the ranks of judged documents at each point, and measures from these
-ranks.
-
-This module does not rank. It receives ranks of judged documents, and ir_measures computes every
-measure from them: a ranking is passed to it as the judged documents at their ranks with unnamed
-documents between them. Equal rankings are passed once, because points of the grid, and questions
-with equal grades, share most of them.
+ranks. This module does not rank: it receives ranks, and ir_measures computes every measure.
 """
 
 from __future__ import annotations
@@ -12,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import cache
 from itertools import groupby, product
 from operator import itemgetter
@@ -24,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.toolkit.data import Qrels
-from soundingline.toolkit.errors import InputError, is_number
+from soundingline.toolkit.errors import InputError, check_number
 from soundingline.toolkit.evaluation.retrieval import parse_measures
 from soundingline.toolkit.files import atomic_file
 
@@ -98,8 +93,8 @@ class Grid:
 
     @property
     def planes(self) -> list[GridPoint]:
-        """The (weight, tau) of each plane of (k1, b), in the order of `points`; one empty tuple
-        without an enrichment."""
+        """The (weight, tau) of each plane of (k1, b) in order; one empty tuple without an
+        enrichment."""
         return [(weight, tau) for tau, weight in product(self.tau, self.weight)] or [()]
 
     def __len__(self) -> int:
@@ -112,36 +107,30 @@ class Grid:
 
 
 def _axis(name: str, axis: Axis, largest: float) -> tuple[float, ...]:
+    values: Sequence[Any]
     if isinstance(axis, str):
         values = _range(name, axis)
     else:
-        values = [axis] if isinstance(axis, (int, float)) else list(axis)
+        values = axis if isinstance(axis, Sequence) else [axis]
     if not values:
         raise InputError(f"the grid's {name} is empty", valid="one value or more")
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise InputError(f"the grid's {name} contains {value!r}", valid="numbers")
-        if not (is_number(value) and 0 <= value <= largest):
-            valid = "0 or more" if math.isinf(largest) else f"0 to {largest:g}"
-            raise InputError(f"the grid has {name}={value:g}", valid=valid)
+        check_number(f"the grid's {name}", value, le=largest)
     return tuple(sorted(set(map(float, values))))
 
 
 def _range(name: str, text: str) -> list[float]:
     try:
         start, stop, step = map(Decimal, text.split(":"))
-        valid = all(part.is_finite() for part in (start, stop, step))
-    except (ValueError, InvalidOperation):
+        count = int((stop - start) / step) + 1 if stop >= start else 0
+        valid = step > 0 and count <= _LARGEST
+    except (ValueError, ArithmeticError):
         valid = False
     if not valid:
         raise InputError(
-            f"the grid's {name} is {text!r}", valid="start:stop:step such as 0:32:1, or [0.9,1.2]"
+            f"the grid's {name} is {text!r}",
+            valid=f"start:stop:step of at most {_LARGEST:,} values, such as 0:32:1, or [0.9,1.2]",
         )
-    if step <= 0:
-        raise InputError(f"the grid's {name} has step {step}", valid="a step above 0")
-    count = int((stop - start) / step) + 1 if stop >= start else 0
-    if count > _LARGEST:
-        raise InputError(f"the grid's {name} has {count:,} values", valid=f"at most {_LARGEST:,}")
     return [float(start + step * number) for number in range(count)]
 
 
@@ -157,25 +146,18 @@ def distance(point: GridPoint, other: GridPoint = (*DEFAULT_POINT, *DEFAULT_ENRI
     k1 / (1 + k1) is the share of its weight that a term of frequency 1 loses in a document of
     average length. Like b, it is between 0 and 1, and a step of k1 counts less the higher k1 is.
     """
-    return math.dist(_scaled(point)[: len(other)], _scaled(other)[: len(point)])
-
-
-def _scaled(point: GridPoint) -> list[float]:
-    return [
-        value / (1 + value) if name in ("k1", "weight") else value
-        for name, value in point_settings(point).items()
-    ]
+    saturating = {"k1", "weight"}
+    one, two = (
+        [v / (1 + v) if name in saturating else v for name, v in point_settings(each).items()]
+        for each in (point, other)
+    )
+    return math.dist(one[: len(two)], two[: len(one)])
 
 
 @dataclass(frozen=True)
 class RankTable:
-    """The ranks of judged documents at each point.
-
-    Attributes:
-        points: the points.
-        docids: question -> its judged documents.
-        ranks: question -> int32 [judged documents, points]: ranks from 1, and 0 for a document that
-            the ranking does not contain.
+    """The ranks of judged documents: question -> int32 [its judged documents (`docids`), points],
+    from 1, and 0 for a document that the ranking does not contain.
     """
 
     points: Sequence[GridPoint]
@@ -228,12 +210,7 @@ class RankTable:
 
 @dataclass(frozen=True)
 class MeasureTable:
-    """The value of each measure for each question at each point.
-
-    Attributes:
-        measures, qids, points: what the axes of `values` are.
-        values: float64 [measures, questions, points].
-    """
+    """The value of each measure for each question at each point, float64."""
 
     measures: Sequence[str]
     qids: Sequence[str]
@@ -244,9 +221,8 @@ class MeasureTable:
         """The values [questions, points] of one measure, of all questions or of `qids`;
         `InputError` for a measure that the table lacks."""
         if measure not in self.measures:
-            raise InputError(
-                f"the table has no measure {measure!r}", valid=", ".join(self.measures)
-            )
+            valid = ", ".join(self.measures)
+            raise InputError(f"the table has no measure {measure!r}", valid=valid)
         values = self.values[list(self.measures).index(measure)]
         if qids is None:
             return values
@@ -272,10 +248,10 @@ class MeasureTable:
     def load(cls, path: Path) -> MeasureTable:
         """Read a file that `save` wrote; `InputError` for any other file."""
         data = _load(path, {"measures": "U1", "qids": "U1", "points": "f2", "values": "f3"})
-        axes = ("measures", "qids", "points")
-        if data["values"].shape != tuple(len(data[axis]) for axis in axes):
+        *axes, values = data.values()
+        if values.shape != tuple(map(len, axes)):
             raise _damaged(path, "its arrays do not fit each other")
-        return cls(data["measures"].tolist(), data["qids"].tolist(), _points(data), data["values"])
+        return cls(data["measures"].tolist(), data["qids"].tolist(), _points(data), values)
 
 
 def _point_array(points: Sequence[GridPoint]) -> NDArray[np.float64]:
@@ -292,8 +268,7 @@ def _save(path: Path, **arrays: NDArray[Any]) -> None:
 
 
 def _load(path: Path, kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file by name. `kinds` has NumPy's letter for the type of each array and
-    its number of dimensions, such as `f2`."""
+    """The arrays of an .npz file, of these `kinds`: NumPy's letter and the dimensions, as `f2`."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in kinds}
@@ -310,21 +285,27 @@ def _damaged(path: Path, why: str) -> InputError:
 
 
 def measure_table(table: RankTable, qrels: Qrels, measures: Sequence[str]) -> MeasureTable:
-    """Compute measures at all points from the ranks of judged documents. The values are equal to
-    those of the full rankings.
+    """Compute measures at all points from the ranks of judged documents, with the values of the
+    full rankings.
 
-    Args:
-        table: the ranks.
-        qrels: question -> docid -> grade, for the questions to measure and all their documents
-            in the table.
-        measures: names of ir_measures.
-
-    Raises: InputError: for an unknown measure, and for one that depends on the number of retrieved
-        documents (such as `SetP` or `NumRet`), which ranks of judged documents do not determine.
+    `qrels` has the questions to measure with all their documents in the table. `InputError` for an
+    unknown measure, and for one that depends on the number of retrieved documents (such as `SetP`
+    or `NumRet`), which ranks of judged documents do not determine.
     """
     parsed = parse_measures(measures)
+    # A measure of ranks alone does not change if unjudged documents are appended.
+    longer = {"1": 2.0, **{f"2{number}": -float(number) for number in range(20)}}
     for measure, name in zip(parsed, measures, strict=True):
-        _check_by_rank(measure, name)
+        short, long = (
+            ir_measures.calc_aggregate([measure], {"1": {"1": 1}}, {"1": run})[measure]
+            for run in ({"1": 2.0}, longer)
+        )
+        if short != long:
+            raise InputError(
+                f"{name!r} depends on how many documents are retrieved, not on ranks alone",
+                valid="AP, RR, nDCG, R, P, Success and others of ranks",
+                do="choose one of these as an objective",
+            )
     qids = list(qrels)
     grades = {
         qid: np.array([qrels[qid][docid] for docid in table.docids[qid]], dtype=np.int64)
@@ -332,6 +313,7 @@ def measure_table(table: RankTable, qrels: Qrels, measures: Sequence[str]) -> Me
     }
     values = np.zeros((len(measures), len(qids), len(table.points)))
     for row, measure in enumerate(parsed):
+        # Points, and questions with equal grades, share most rankings: each is measured once.
         rankings: dict[JudgedRanks, int] = {}
         numbers = [_numbered(table.ranks[qid], grades[qid], measure, rankings) for qid in qids]
         of_rankings = np.array(list(_values(measure, list(rankings))), dtype=np.float64)
@@ -340,37 +322,20 @@ def measure_table(table: RankTable, qrels: Qrels, measures: Sequence[str]) -> Me
     return MeasureTable(list(measures), qids, list(table.points), values)
 
 
-def _check_by_rank(measure: Any, name: str) -> None:
-    """`InputError` for a measure that changes if unjudged documents are appended."""
-    short = {"1": 2.0}
-    longer = {**short, **{f"2{number}": -float(number) for number in range(20)}}
-    values = {
-        ir_measures.calc_aggregate([measure], {"1": {"1": 1}}, {"1": run})[measure]
-        for run in (short, longer)
-    }
-    if len(values) > 1:
-        raise InputError(
-            f"{name!r} depends on how many documents are retrieved, not on ranks alone",
-            valid="AP, RR, nDCG, R, P, Success and others of ranks",
-            do="choose one of these as an objective",
-        )
-
-
 def _numbered(
     ranks: NDArray[np.int32],
     grades: NDArray[np.int64],
     measure: Any,
     rankings: dict[JudgedRanks, int],
 ) -> NDArray[np.int64]:
-    """The number of each point's ranking in `rankings`, which new rankings are added to. Rankings
-    that the measure cannot distinguish have one number."""
+    """The number of each point in `rankings`; one for rankings that are equal to the measure."""
     order = np.argsort(-grades, kind="stable")
     grades, ranks = grades[order], ranks[order]
     if (cutoff := measure.params.get("cutoff")) is not None:
         ranks = np.where(ranks <= cutoff, ranks, 0)
         if measure.NAME in _SETS:
-            found = ranks > 0
-            ranks = np.where(found, np.cumsum(found, axis=0, dtype=np.int32), 0)
+            retrieved = ranks > 0
+            ranks = np.where(retrieved, np.cumsum(retrieved, axis=0, dtype=np.int32), 0)
     # Documents of one grade are interchangeable: their ranks in ascending order name the ranking.
     for grade in np.unique(grades):
         rows = grades == grade
@@ -389,26 +354,20 @@ def _values(measure: Any, rankings: Sequence[JudgedRanks]) -> Iterator[float]:
     rows = np.cumsum([1 + max(ranks, default=0) for _, ranks in rankings])
     numbered = zip(rankings, (rows // _BATCH).tolist(), strict=True)
     for _, group in groupby(numbered, key=itemgetter(1)):
-        batch = [ranking for ranking, _ in group]
-        qrels, run = {}, {}
-        for number, (grades, ranks) in enumerate(batch):
-            qid = str(number)
-            qrels[qid] = {f"d{position}": grade for position, grade in enumerate(grades)}
-            if any(ranks):
-                run[qid] = _ranking(ranks)
+        qrels: dict[str, dict[str, int]] = {}
+        run: dict[str, dict[str, float]] = {}
+        for number, ((grades, ranks), _) in enumerate(group):
+            judged = [f"d{position}" for position in range(len(grades))]
+            qrels[str(number)] = dict(zip(judged, grades, strict=True))
+            if length := max(ranks, default=0):
+                names, scores = _unjudged(1 << length.bit_length())
+                names = names[:length]  # of others, at the ranks between
+                for name, rank in zip(judged, ranks, strict=True):
+                    if rank:
+                        names[rank - 1] = name
+                run[str(number)] = dict(zip(names, scores, strict=False))
         values = {row.query_id: row.value for row in ir_measures.iter_calc([measure], qrels, run)}
-        yield from (float(values[str(number)]) for number in range(len(batch)))
-
-
-def _ranking(ranks: tuple[int, ...]) -> dict[str, float]:
-    """The scores of the judged documents at their ranks and of others at the ranks between."""
-    length = max(ranks)
-    names, scores = _unjudged(1 << length.bit_length())
-    names = names[:length]
-    for position, rank in enumerate(ranks):
-        if rank:
-            names[rank - 1] = f"d{position}"
-    return dict(zip(names, scores, strict=False))
+        yield from (float(values[qid]) for qid in qrels)
 
 
 @cache

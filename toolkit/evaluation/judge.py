@@ -1,9 +1,8 @@
 """A language model as the judge, and the file of its verdicts.
 
 The protocol is that of BrowseComp-Plus: the judge sees the question, the response and the correct
-answer, and a reply without a readable verdict counts as wrong. Verdicts of two judges differ by
-several points of accuracy, so each file of verdicts records the judge's model, a hash of its prompt
-and its settings. Every answer is judged once, and its verdict is read again by later evaluations.
+answer, and a reply without a readable verdict counts as wrong. Every answer is judged once, and its
+verdict is read again by later evaluations.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from soundingline.toolkit.errors import InputError, is_number, parse
+from typing_extensions import TypedDict
+
+from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Judge, Verdict
 from soundingline.toolkit.files import (
     JsonLinesLog,
@@ -53,6 +54,15 @@ _SCHEMA: Mapping[str, Any] = {
         "additionalProperties": False,
     },
 }
+
+
+class _Reply(TypedDict):
+    """The arguments of the tool."""
+
+    extracted_answer: str
+    reasoning: str
+    correct: bool
+    confidence: float | None
 
 
 class JudgeCase(NamedTuple):
@@ -96,8 +106,7 @@ class LlmJudge:
     their texts cannot leave (`soundingline.toolkit.llm.prompts`).
 
     Args:
-        model: the model, whose name and settings are recorded. It need not run before `judge` is
-            called. None for the model of `bind`.
+        model: the model, whose name and settings are recorded; None for the model of `bind`.
         reference: whether the judge sees the accepted answers, or only question and response.
         prompt: the path of a prompt with the places `{question}`, `{response}` and, with a
             reference, `{accepted}`; None for the one in `prompts`.
@@ -170,8 +179,7 @@ class LlmJudge:
 
 
 class RecordedVerdicts(Judge):
-    """The verdicts of a model by question, as the judge of an evaluation. A question without one is
-    wrong."""
+    """The verdicts of a model by question, as a judge. A question without one is wrong."""
 
     name = LlmJudge.name
 
@@ -192,13 +200,19 @@ class RecordedVerdicts(Judge):
 
 def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
     """Read the verdict of a reply: the arguments of the tool call, or a JSON object that is the
-    whole text. A reply that lacks a field, or has one of another type, is `unreadable`."""
-    text = turn.tool_calls[0].arguments if turn.tool_calls else _unfenced(turn.text)
+    whole text, perhaps in a Markdown fence. A reply that lacks a field, or has one of another type,
+    is `unreadable`."""
+    text = turn.tool_calls[0].arguments if turn.tool_calls else turn.text.strip()
+    if text.startswith("```") and text.endswith("```") and len(text) > 6:
+        text = text[3:-3].removeprefix("json").strip()
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not _whole(value):
+        parse(_Reply, value, where="a verdict", strict=True)
+        if value.keys() != _Reply.__annotations__.keys():
+            raise ValueError("a field too many")
+        if not 0 <= (value["confidence"] or 0) <= 100:
+            raise ValueError("a confidence is from 0 to 100")
+    except (InputError, ValueError, RecursionError):
         return _wrong(case, text[:500], UNREADABLE)
     return ModelVerdict(
         qid=case.qid,
@@ -218,26 +232,6 @@ def case_of(trajectory: Trajectory, accepted: Sequence[str]) -> JudgeCase:
     """The final reply of a trajectory, which is empty if the question ended without an answer."""
     response = final_response(trajectory)
     return JudgeCase(trajectory.qid, trajectory.question, response, tuple(accepted))
-
-
-def _whole(value: Any) -> bool:
-    if not isinstance(value, dict) or set(value) != set(_SCHEMA["parameters"]["required"]):
-        return False
-    confidence = value["confidence"]
-    return (
-        isinstance(value["correct"], bool)
-        and isinstance(value["extracted_answer"], str)
-        and isinstance(value["reasoning"], str)
-        and (confidence is None or (is_number(confidence) and 0 <= confidence <= 100))
-    )
-
-
-def _unfenced(text: str) -> str:
-    """The text without a Markdown fence around it."""
-    body = text.strip()
-    if body.startswith("```") and body.endswith("```") and len(body) > 6:
-        return body[3:-3].removeprefix("json").strip()
-    return body
 
 
 def _prompt(path: Path, reference: bool) -> str:
@@ -298,21 +292,23 @@ def verdicts_in(path: Path) -> dict[str, ModelVerdict]:
         head, *rows = read_json_lines(path) or [{"format": FORMAT}]
         if head.get("format") != FORMAT:
             raise ValueError(f"its first line has no format {FORMAT}")
-        verdicts = [_verdict(row) for row in rows]
+        verdicts = [
+            parse(
+                ModelVerdict,
+                {name: value for name, value in row.items() if name != "usage"},
+                where="a verdict",
+                strict=True,
+            )
+            for row in rows
+        ]
+        if odd := {row.error for row in verdicts} - {"", FAILED, UNREADABLE}:
+            raise ValueError(f"the verdict has the unknown error {odd.pop()!r}")
     except (InputError, OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(
             f"{path} is no file of verdicts: {error}", do="move it away and judge again"
         ) from error
     by_question = {verdict.qid: verdict for verdict in verdicts}
     return {qid: by_question[qid] for qid in sorted(by_question)}
-
-
-def _verdict(row: dict[str, Any]) -> ModelVerdict:
-    values = {name: value for name, value in row.items() if name != "usage"}
-    verdict = parse(ModelVerdict, values, where="a verdict", strict=True)
-    if verdict.error not in ("", FAILED, UNREADABLE):
-        raise ValueError("the verdict has an unknown error")
-    return verdict
 
 
 async def judge_cases(

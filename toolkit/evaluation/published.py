@@ -1,21 +1,7 @@
 """BrowseComp-Plus's own figures for a run, computed from the same verdicts, and calibration errors.
 
-Published tables report the figures of BrowseComp-Plus's evaluator. They are reported as
-`<measure>_published`, in addition to ours. That evaluator counts as follows:
-
-- A question without a run file is in no denominator. Only an answer whose status is `completed` and
-  whose file ends with the answer's text is judged; all others are wrong.
-- Recall is the share of the judged documents, whatever their grade, that are among the file's
-  `retrieved_docids`. Opened documents do not count. Failed questions count.
-- Citations are all runs of digits in square or lenticular brackets, so `[12_3]` cites two
-  documents. Their precision and recall are means over the judged answers with at least one
-  citation.
-- The calibration error leaves out the last, most confident bin; below 100 judged answers it is 0.
-  An answer without a confidence counts as 100 % confident.
-
-Two things differ: that evaluator divides by zero at a question without judgements, which is left
-out of recall here; and our `grep` counts as a search, although the evaluator knows searches by
-name.
+Published tables report the figures of BrowseComp-Plus's evaluator. Ours are `<measure>_published`,
+in addition to our own measures; `browsecomp_plus_measures` says how that evaluator counts.
 """
 
 from __future__ import annotations
@@ -36,11 +22,11 @@ _COMPLETED = ("completed", "steered")
 _BRACKETS = (re.compile(r"\[([^\[\]]*)\]"), re.compile(r"【([^【】]*)】"))
 _NUMBER = re.compile(r"\d+")
 _NO_SEARCH = "read_search_results"  # pages through a ranking
+_SEARCH_WORDS = ("retrieval", *SEARCHES)
 
 
 def published_status(trajectory: Trajectory) -> str:
-    """The status in the run file: the recorded one if it was imported, otherwise the exported
-    one."""
+    """The status in the run file: the recorded one of an import, else the exported one."""
     if "status" in trajectory.source:
         return str(trajectory.source["status"])
     return "completed" if trajectory.status in _COMPLETED else trajectory.status
@@ -72,19 +58,6 @@ def count_calls(calls: Iterable[ToolCall]) -> dict[str, int]:
     return dict(Counter(call.name for call in calls if not call.error))
 
 
-def search_count(counts: Mapping[str, float]) -> float:
-    """The number of calls that search, from the number of calls by tool."""
-    names = [name for name in counts if _NO_SEARCH not in name]
-    words = ("retrieval", *SEARCHES)
-    return sum(counts[name] for name in names if any(word in name for word in words))
-
-
-def cited_numbers(text: str) -> set[str]:
-    """The ids that the evaluator finds in a response."""
-    bracketed = [inner for brackets in _BRACKETS for inner in brackets.findall(text)]
-    return {number for inner in bracketed for number in _NUMBER.findall(inner)}
-
-
 def published_recall(trajectory: Trajectory, grades: Mapping[str, int]) -> float | None:
     """The share of a question's judged documents among the retrieved ones; None without any."""
     retrieved = set(retrieved_docids(trajectory))
@@ -97,7 +70,19 @@ def browsecomp_plus_measures(
     accepted: Mapping[str, Sequence[str]],
     judged: Qrels,
 ) -> dict[str, tuple[float, int]]:
-    """The figures of BrowseComp-Plus's evaluator.
+    """The figures of BrowseComp-Plus's evaluator, which counts as follows:
+
+    - A question without a run file is in no denominator. Only an answer whose status is `completed`
+      and whose file ends with the answer's text is judged; all others are wrong.
+    - Recall is the share of the judged documents, whatever their grade, that are among the file's
+      `retrieved_docids`. Opened documents do not count. Failed questions count.
+    - Citations are all runs of digits in square or lenticular brackets, so `[12_3]` cites two
+      documents. Their precision and recall are means over the judged answers with a citation.
+    - An answer without a confidence counts as 100 % confident.
+
+    Two things differ: that evaluator divides by zero at a question without judgements, which is
+    left out of recall here; and our `grep` counts as a search, although the evaluator knows
+    searches by name.
 
     Args:
         recorded: all trajectories, with their final messages. Those without an accepted answer are
@@ -113,11 +98,17 @@ def browsecomp_plus_measures(
     known = [pair for pair in pairs if pair[0].qid in accepted or not accepted]
     if not known:
         return {}
-    files = [row for row, _ in known]
-    recalls = [published_recall(row, judged.get(row.qid, {})) for row in files]
+    recalls = [published_recall(row, judged.get(row.qid, {})) for row, _ in known]
     figures: dict[str, list[float]] = {
-        "search_calls": [search_count(tool_call_counts(row)) for row in files],
-        "completion": [published_status(row) == "completed" for row in files],
+        "search_calls": [
+            sum(
+                count
+                for name, count in tool_call_counts(row).items()
+                if _NO_SEARCH not in name and any(word in name for word in _SEARCH_WORDS)
+            )
+            for row, _ in known
+        ],
+        "completion": [published_status(row) == "completed" for row, _ in known],
         "recall": [value for value in recalls if value is not None],
     }
     if accepted:
@@ -137,36 +128,29 @@ def browsecomp_plus_measures(
 
 
 def _citations(answered: Iterable[Trajectory], judged: Qrels) -> dict[str, tuple[float, int]]:
-    shares = []
+    precision, recall = [], []
     for row in answered:
-        wanted = judged.get(row.qid, {}).keys()
-        if cited := cited_numbers(judged_response(row)):
+        wanted, text = judged.get(row.qid, {}).keys(), judged_response(row)
+        bracketed = [inner for brackets in _BRACKETS for inner in brackets.findall(text)]
+        if cited := {number for inner in bracketed for number in _NUMBER.findall(inner)}:
             right = len(cited & wanted)
-            shares.append((right / len(cited), right / len(wanted) if wanted else 0.0))
-    count = len(shares)
-    precision, recall = (
-        (sum(row) / count for row in zip(*shares, strict=True)) if count else (0.0, 0.0)
-    )
-    return {"citation_precision": (precision, count), "citation_recall": (recall, count)}
+            precision.append(right / len(cited))
+            recall.append(right / len(wanted) if wanted else 0.0)
+    count = len(precision)
+    return {
+        "citation_precision": (sum(precision) / max(count, 1), count),
+        "citation_recall": (sum(recall) / max(count, 1), count),
+    }
 
 
 def calibration_error(
     confidences: Sequence[float], correct: Sequence[bool], bin_size: int = 100
 ) -> float:
     """The RMS calibration error with adaptive bins (Hendrycks et al., 2019), in per cent (0 to
-    100).
+    100); `ValueError` without answers.
 
-    Answers are sorted by confidence and cut into bins of `bin_size`; the last bin takes the
-    remainder, and every answer counts.
-
-    Args:
-        confidences: stated confidences, 0 to 100. Answers of equal confidence, also those that
-            differ only by rounding, keep their order.
-        correct: whether each answer is correct.
-        bin_size: the number of answers in a bin.
-
-    Raises:
-        ValueError: without answers.
+    Answers are sorted by confidence (0 to 100) and cut into bins of `bin_size`; the last bin takes
+    the remainder. Those of equal confidence, also but for rounding, keep their order.
     """
     if not confidences:
         raise ValueError("calibration needs at least one answer")
@@ -177,11 +161,8 @@ def calibration_error_published(
     confidences: Sequence[float], correct: Sequence[bool], bin_size: int = 100
 ) -> float:
     """The calibration error that BrowseComp-Plus's evaluator gives for the same answers, 0 below
-    `bin_size` answers.
-
-    It leaves the last, most confident bin out of the sum but keeps its answers in the total, so 130
-    answers at full confidence, all wrong, give 0. Use it only to compare with published tables.
-    """
+    `bin_size` answers. It leaves the last, most confident bin out of the sum but keeps its answers
+    in the total, so 130 answers at full confidence, all wrong, give 0."""
     if len(confidences) < bin_size:
         return 0.0
     return _error(confidences, correct, bin_size, skip_last=True)

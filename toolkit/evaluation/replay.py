@@ -1,8 +1,7 @@
 """Replay of recorded tool calls through another pipeline, and comparison with the recorded results.
 
-The replay shows what the agent would have seen up to the first page whose text differs from the
-recorded one. After that page, nobody knows what the agent would have done. Every measure is
-therefore also computed for the calls before that page, as `<measure>_unchanged`.
+After the first page whose text differs from the recorded one, nobody knows what the agent would
+have done. Every measure is therefore also computed for the calls before it (`<measure>_unchanged`).
 """
 
 from __future__ import annotations
@@ -52,18 +51,23 @@ def replay(recorded: Trajectory, tool: SearchTool, evidence: Collection[str]) ->
     """
     unchanged, changed = 0, False
     calls = [pair for pair in _calls(recorded) if pair[0].error != BLOCKED]
-    adapted = _Adapter(tool, foreign=bool(recorded.source))
     overlaps: list[float] = []
     moves: list[int] = []
     for call, reasoning in calls:
         tool.reasoning = reasoning
-        result = tool.call(*adapted(call))
+        result = tool.call(*_adapted(call, tool, foreign=bool(recorded.source)))
         changed = changed or result.text != call.output
         unchanged += not changed
         if call.ranking:
             before, after = documents(call.ranking), documents(result.call.ranking)
-            overlaps.append(_overlap(before, after))
-            moves += _moves(before, after, evidence)
+            depth = min(OVERLAP, len(before))
+            overlaps.append(len(set(before[:depth]) & set(after[:depth])) / depth)
+            old, new = (
+                {docid: rank for rank, docid in enumerate(ranking, 1) if docid in evidence}
+                for ranking in (before, after)
+            )
+            last = max(len(before), len(after)) + 1  # the rank of a document that is missing
+            moves += [old.get(docid, last) - new.get(docid, last) for docid in old | new]
     log = tool.exposures
     return Replay(
         trajectory=replace(
@@ -111,37 +115,28 @@ def calls_until_evidence(trajectory: Trajectory, evidence: Collection[str]) -> i
     return min(calls, default=len(trajectory.calls) + 1)
 
 
-class _Adapter:
-    """Translates recorded calls into calls of another tool. `foreign`: they were made to a tool of
-    another harness."""
-
-    def __init__(self, tool: SearchTool, foreign: bool) -> None:
-        self._search, self._read = tool.search_tool, tool.read_tool
-        functions = [spec.get("function", spec) for spec in tool.specs()]
-        self._known = {
-            function["name"]: function["parameters"]["properties"] for function in functions
-        }
-        self._foreign = foreign
-
-    def __call__(self, call: ToolCall) -> tuple[str, Mapping[str, Any]]:
-        """The name and arguments: unchanged if the tool accepts them, or if an agent of ours got
-        them wrong; otherwise the tool's own name, with the arguments that it knows."""
-        known = self._known.get(call.name, {})
-        fits = bool(known) and call.arguments.keys() <= known.keys()
-        if not self._foreign and (fits or call.error):
-            return call.name, call.arguments
-        use = self._search if call.name in SEARCHES else None
-        use = self._read if call.name in _READING else use
-        name = call.name if known or use is None else use[0]
-        known = self._known.get(name, {})
-        arguments = {key: value for key, value in call.arguments.items() if key in known}
-        if use and use == self._search:
-            key = next((key for key in _QUERY if key in call.arguments), None)
-            if key is not None:
+def _adapted(call: ToolCall, tool: SearchTool, *, foreign: bool) -> tuple[str, Mapping[str, Any]]:
+    """The name and arguments of a recorded call for a tool: unchanged if the tool accepts them, or
+    if an agent of ours got them wrong; otherwise the tool's own name, with the arguments that it
+    knows. `foreign`: the call was made to a tool of another harness."""
+    functions = [spec.get("function", spec) for spec in tool.specs()]
+    parameters = {each["name"]: each["parameters"]["properties"] for each in functions}
+    known = parameters.get(call.name, {})
+    fits = bool(known) and call.arguments.keys() <= known.keys()
+    if not foreign and (fits or call.error):
+        return call.name, call.arguments
+    use = tool.search_tool if call.name in SEARCHES else None
+    use = tool.read_tool if call.name in _READING else use
+    name = call.name if known or use is None else use[0]
+    known = parameters.get(name, {})
+    arguments = {key: value for key, value in call.arguments.items() if key in known}
+    if use and use == tool.search_tool:
+        for key in _QUERY:
+            if key in call.arguments:
                 arguments.setdefault(use[1], call.arguments[key])
-        if "reason" in known:
-            arguments.setdefault("reason", "")
-        return name, arguments
+    if "reason" in known:
+        arguments.setdefault("reason", "")
+    return name, arguments
 
 
 def recorded_queries(recorded: Trajectory) -> list[str]:
@@ -161,19 +156,3 @@ def _calls(recorded: Trajectory) -> Iterator[tuple[ToolCall, str]]:
             reasonings.append(newest)
     for number, call in enumerate(recorded.calls):
         yield call, reasonings[number] if number < len(reasonings) else newest
-
-
-def _overlap(before: Sequence[str], after: Sequence[str]) -> float:
-    count = min(OVERLAP, len(before))
-    return len(set(before[:count]) & set(after[:count])) / count
-
-
-def _moves(before: Sequence[str], after: Sequence[str], evidence: Collection[str]) -> list[int]:
-    """The ranks gained by each evidence document of either ranking. A missing document counts as
-    the one after the last."""
-    old, new = (
-        {docid: rank for rank, docid in enumerate(ranking, start=1) if docid in evidence}
-        for ranking in (before, after)
-    )
-    last = max(len(before), len(after)) + 1
-    return [old.get(docid, last) - new.get(docid, last) for docid in old | new]

@@ -2,24 +2,6 @@
 
 Relevance judgements are of documents. If a ranking holds passages, each passage counts as its
 document, once, at the best rank. Nothing in this module depends on agents.
-
-Some questions ask for a list of documents. Their measures, for each cutoff K of `CUTOFFS`, are
-means over questions:
-
-- `P@K`, `R@K` and `nDCG@K` against the targets, by ir_measures, and `F1@K`, the harmonic mean of a
-  question's P@K and R@K (Du et al., Towards Self-Evolving Agentic Literature Retrieval, 2026,
-  section 3.2). As in trec_eval, P@K divides by K even if the list is shorter, so P@20 of a question
-  with 5 targets is at most 0.25, and F1@20 at most 0.4.
-- `checklist@K`: the share of the question's requirements that a document meets, averaged over the
-  first K documents (fewer if the list is shorter); 0 for an empty list. A target meets all
-  requirements, and a document without a record meets none. Over the questions with a checklist and
-  records of which document meets what.
-- `hallucination_rate`: the share of the returned ids that the corpus lacks, over the questions with
-  a non-empty list.
-- `documents_returned`: the length of the list, over the recorded questions.
-
-A question with an empty set of targets has no recall. It is left out of P, R, F1 and nDCG and
-counted as `without_targets`; the other measures include it.
 """
 
 from __future__ import annotations
@@ -56,8 +38,6 @@ Targets = Mapping[str, Collection[str]]
 """Question -> the documents that it asks for; there may be none."""
 Texts = Callable[[Collection[str]], Iterable[tuple[str, str]]]
 """Of some docids those that the corpus has, each with its title and text."""
-MissingDocuments = Callable[[Collection[str]], Collection[str]]
-"""Those of some docids that the corpus lacks."""
 
 
 def documents(unit_ids: Iterable[str], depth: int | None = None) -> list[str]:
@@ -66,8 +46,7 @@ def documents(unit_ids: Iterable[str], depth: int | None = None) -> list[str]:
 
 
 def parse_measures(names: Sequence[str]) -> list[Any]:
-    """The measures of ir_measures with these names, and `F1@K`, which it lacks; `InputError` that
-    lists valid names for any other."""
+    """The measures of ir_measures with these names, and `F1@K`; `InputError` for any other."""
     return [_parse(name) for name in names]
 
 
@@ -111,12 +90,9 @@ def f1_at(cutoff: int) -> Any:
 def measure_rankings(
     rankings: Rankings, qrels: Qrels, measures: Sequence[str] = DEFAULT_MEASURES
 ) -> PerQuestion:
-    """Compute measures of rankings with ir_measures.
-
-    Returns measure -> question -> value, for every question of `qrels` (question -> docid ->
-    grade). A judged question without a ranking has the value of an empty ranking (0). A ranked
-    question without judgements is left out, as in trec_eval.
-    """
+    """Measure -> question -> value, by ir_measures, for every question of `qrels`. A judged
+    question without a ranking has the value of an empty ranking (0). A ranked question without
+    judgements is left out, as in trec_eval."""
     parsed = parse_measures(measures)
     numbers = _IdNumbers()
     # trec_eval sorts by score and breaks ties by docid, descending. Negated ranks as scores keep
@@ -157,20 +133,11 @@ def answer_coverage(
     rankings: Rankings, accepted: Mapping[str, Sequence[str]], texts: Texts
 ) -> PerQuestion:
     """Answer Coverage (SIRA, section 4.3): whether one of the first 5 or 10 documents contains an
-    accepted answer.
+    accepted answer, as whole tokens, normalised as by `ExactAnswerJudge`; 0 or 1 by question.
 
-    Texts and answers are normalised as by `ExactAnswerJudge`, and an answer must occur as whole
-    tokens in their order. Documents count whole, whatever the unit of the index is, so that units
-    can be compared. An answer that is a common word or a small number is often found by chance.
-
-    Args:
-        rankings: question -> docids, best first. A question without a ranking counts 0.
-        accepted: question -> accepted answers. Questions whose only answers are `yes` or `no` are
-            left out, because such an answer may occur in any text.
-        texts: titles and texts of documents.
-
-    Returns:
-        `AnswerCoverage@5` and `AnswerCoverage@10` of each question, 0 or 1.
+    Documents count whole, whatever the unit of the index is, so that units can be compared. A
+    question without a ranking counts 0. Questions whose only answers are `yes` or `no` are left
+    out: such an answer may occur in any text. `texts` has the titles and texts of documents.
     """
     answers = {qid: findable(listed) for qid, listed in accepted.items()}
     answers = {qid: phrases for qid, phrases in answers.items() if phrases}
@@ -195,12 +162,15 @@ def answer_coverage(
 
 
 def with_list_measures(measures: Sequence[str], targets: Targets) -> list[str]:
-    """The measures, and `LIST_MEASURES` if questions ask for documents."""
+    """The measures, and `LIST_MEASURES` if questions ask for documents (Du et al., Towards
+    Self-Evolving Agentic Literature Retrieval, 2026, section 3.2). As in trec_eval, P@K divides by
+    K even if the list is shorter, so P@20 of a question with 5 targets is at most 0.25."""
     return list(dict.fromkeys([*measures, *(LIST_MEASURES if targets else ())]))
 
 
 def with_targets(qrels: Qrels, targets: Targets) -> dict[str, Mapping[str, int]]:
-    """The qrels without the questions whose set of targets is empty."""
+    """The qrels without the questions whose set of targets is empty, which have no recall: they are
+    left out of P, R, F1 and nDCG, and counted as `without_targets`."""
     empty = {qid for qid, docids in targets.items() if not docids}
     return {qid: grades for qid, grades in qrels.items() if qid not in empty}
 
@@ -213,7 +183,9 @@ def checklist_measures(
     satisfaction: Mapping[str, Mapping[str, Sequence[bool]]],
 ) -> PerQuestion:
     """`checklist@K` of those of the questions `qids` with a checklist and records of which document
-    meets what."""
+    meets what: the share of the requirements that a document meets, averaged over the first K
+    documents (fewer if the list is shorter); 0 for an empty list. A target meets all requirements,
+    and a document without a record meets none."""
     shares = {}
     for qid in qids:
         if checklists.get(qid) and satisfaction.get(qid):
@@ -228,10 +200,13 @@ def checklist_measures(
 
 
 def list_measures(
-    rankings: Rankings, targets: Targets, missing: MissingDocuments | None = None
+    rankings: Rankings,
+    targets: Targets,
+    missing: Callable[[Collection[str]], Collection[str]] | None = None,
 ) -> PerQuestion:
-    """`hallucination_rate` and `documents_returned` of questions that ask for documents. `missing`
-    has the docids that the corpus lacks; None if there are none."""
+    """`hallucination_rate`, the share of the returned ids that the corpus lacks (without empty
+    lists), and `documents_returned` of questions that ask for documents. `missing` finds the docids
+    that the corpus lacks; None if there are none."""
     lists = {qid: docids for qid, docids in rankings.items() if qid in targets}
     if not lists:
         return {}
@@ -250,8 +225,7 @@ def list_measures(
 
 
 def list_counts(targets: Targets, qids: Collection[str]) -> dict[str, int]:
-    """`asking_for_documents` and `without_targets` among the questions; empty if no question asks
-    for documents."""
+    """`asking_for_documents` and `without_targets`; empty if no question asks for documents."""
     lists = [targets[qid] for qid in qids if qid in targets]
     if not lists:
         return {}

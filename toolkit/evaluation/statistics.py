@@ -1,8 +1,7 @@
 """Statistics over questions: paired tests, bootstrap intervals, sample sizes, variance components,
 and the agreement of two judges.
 
-scipy and statsmodels are imported inside the functions that need them. Their import takes a second,
-and commands that only read or write evaluations do not need them.
+scipy and statsmodels are imported inside the functions that need them: their import takes a second.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -34,19 +34,14 @@ _LARGEST_EFFECT = 3.0  # in standard deviations; beyond, a handful of questions 
 _SMALL_EFFECT = 0.01
 
 
-class Paired(NamedTuple):
+@dataclass(frozen=True)
+class Paired:
     """A paired comparison of `a` with `b`. Values that differ only by rounding (`ROUNDING`) are
     ties.
 
     `low` and `high` are the bootstrap interval of the difference, and `p` is that of the two-sided
     test of no difference. `wins`, `losses` and `ties` count the questions on which `a` is higher,
     lower and equal.
-
-    Example:
-        >>> a, b = {"q1": 0.5, "q2": 0.9, "q3": 0.4}, {"q1": 0.3, "q2": 0.9, "q3": 0.1}
-        >>> paired = paired_test(a, b)
-        >>> (paired.n, paired.wins, paired.ties, round(paired.difference, 3))
-        (3, 2, 1, 0.167)
     """
 
     mean_a: float
@@ -91,21 +86,40 @@ def paired_test(
             that are not finite.
 
     Example:
-        >>> paired_test({"q1": 0.5, "q2": 0.9, "q3": 0.4}, {"q1": 0.3, "q2": 0.9, "q3": 0.1}).wins
-        2
+        >>> row = paired_test({"q1": 0.5, "q2": 0.9, "q3": 0.4}, {"q1": 0.3, "q2": 0.9, "q3": 0.1})
+        >>> (row.n, row.wins, row.ties, round(row.difference, 3))
+        (3, 2, 1, 0.167)
     """
-    _check(a, b, test, interval)
+    if test not in TESTS:
+        raise InputError(f"the test is {test!r}", valid=", ".join(TESTS))
+    if interval not in INTERVALS:
+        raise InputError(f"the interval is {interval!r}", valid=", ".join(INTERVALS))
+    shared = len(a.keys() & b.keys())
+    if a.keys() != b.keys():
+        raise InputError(
+            f"the two sides have {len(a)} and {len(b)} questions and share {shared}",
+            valid="the same questions on both sides",
+            do="run both over the same split",
+        )
+    if shared < 2:
+        raise InputError(f"a paired comparison over {shared} questions", valid="two or more")
     qids = sorted(a)
     first = np.array([a[qid] for qid in qids], dtype=float)
     second = np.array([b[qid] for qid in qids], dtype=float)
+    if (bad := np.flatnonzero(~np.isfinite(first + second))).size:
+        qid = qids[bad[0]]
+        raise InputError(
+            f"question {qid!r} has the values {a[qid]} and {b[qid]}",
+            valid="finite numbers",
+            do="evaluate both sides again",
+        )
     differences, errors = paired_differences(first, second)
     mean = float(differences.mean())
     mean = 0.0 if abs(mean) <= float(errors.mean()) else mean
-    if not differences.any():
-        p = 1.0
-    elif test == "t":
+    p = 1.0
+    if differences.any() and test == "t":
         p = float(t_test(differences[:, None], errors[:, None])[0])
-    else:
+    elif differences.any():
         p = _randomisation(differences, errors, resamples, seed)
     low = high = mean
     if not _is_constant(differences, errors):
@@ -117,35 +131,12 @@ def paired_test(
         low=low,
         high=high,
         p=p,
-        n=len(qids),
+        n=shared,
         questions_needed=questions_needed(differences, alpha=alpha, power=power) if mean else None,
         wins=int((differences > 0).sum()),
         losses=int((differences < 0).sum()),
         ties=int((differences == 0).sum()),
     )
-
-
-def _check(a: Mapping[str, float], b: Mapping[str, float], test: str, interval: str) -> None:
-    if test not in TESTS:
-        raise InputError(f"the test is {test!r}", valid=", ".join(TESTS))
-    if interval not in INTERVALS:
-        raise InputError(f"the interval is {interval!r}", valid=", ".join(INTERVALS))
-    if a.keys() != b.keys():
-        raise InputError(
-            f"the two sides have {len(a)} and {len(b)} questions and share "
-            f"{len(a.keys() & b.keys())}",
-            valid="the same questions on both sides",
-            do="run both over the same split",
-        )
-    if len(a) < 2:
-        raise InputError(f"a paired comparison over {len(a)} questions", valid="two or more")
-    for qid in a:
-        if not (math.isfinite(a[qid]) and math.isfinite(b[qid])):
-            raise InputError(
-                f"question {qid!r} has the values {a[qid]} and {b[qid]}",
-                valid="finite numbers",
-                do="evaluate both sides again",
-            )
 
 
 def paired_differences(a: Values, b: Values) -> tuple[Values, Values]:
@@ -247,16 +238,11 @@ def _bootstrap(
 def questions_needed(
     differences: Sequence[float] | Values, *, alpha: float = 0.05, power: float = 0.8
 ) -> int | None:
-    """The number of questions that a two-sided paired t-test needs to detect a difference.
+    """The number of questions that a two-sided paired t-test at the level `alpha` needs to detect a
+    difference with the probability `power`; None if the mean difference is 0 but for rounding.
 
-    Args:
-        differences: observed differences, whose mean and standard deviation are taken for the true
-            ones. A mean above three standard deviations counts as three (4 questions by default).
-        alpha: the significance level.
-        power: the probability of detecting the difference.
-
-    Returns:
-        The number, or None if the mean difference is 0 but for rounding.
+    The mean and the standard deviation of the observed differences are taken for the true ones. A
+    mean above three standard deviations counts as three (4 questions by default).
 
     Example:
         >>> questions_needed([0.2, 0.0, 0.3, -0.1])  # an effect of 0.55 standard deviations
@@ -306,10 +292,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 class VarianceComponents(NamedTuple):
-    """The variance of a measure between questions and within them.
-
-    The model is the one-way random-effects analysis of variance: the value of repeat j of question
-    i is mu + a_i + e_ij (Searle, Casella and McCulloch, Variance Components, 1992, chapter 3).
+    """The variance of a measure between questions and within them, by the one-way random-effects
+    analysis of variance: the value of repeat j of question i is mu + a_i + e_ij (Searle, Casella
+    and McCulloch, Variance Components, 1992, chapter 3).
 
     `share` is the share of e in the total variance, 1 - ICC(1) (Shrout and Fleiss, 1979); None if
     nothing varies.
@@ -356,13 +341,10 @@ def variance_components(values: Mapping[str, Sequence[float]]) -> VarianceCompon
 class Agreement(NamedTuple):
     """The agreement of two judges over the `n` answers that both judged.
 
-    Attributes:
-        raw: the share of equal verdicts.
-        kappa: Cohen's kappa (1960); None if both judges gave every answer the same verdict, and 0
-            if one of them did.
-        low, high: the 95 % interval of kappa; None if it cannot be estimated.
-        correct_a, correct_b: the share of answers that each judge finds correct.
-        only_a, only_b: the answers that only one judge finds correct.
+    `raw` is the share of equal verdicts. `kappa` is Cohen's (1960): None if both judges gave every
+    answer the same verdict, and 0 if one of them did; `low` and `high` are its 95 % interval, None
+    if it cannot be estimated. `correct_a` is the share of answers that judge `a` finds correct, and
+    `only_a` are the answers that only `a` finds correct.
     """
 
     n: int
@@ -379,16 +361,11 @@ class Agreement(NamedTuple):
 def agreement(
     a: Mapping[str, bool], b: Mapping[str, bool], questions: Mapping[str, str] | None = None
 ) -> Agreement:
-    """The agreement of two judges.
+    """The agreement of two judges, by whether each finds an answer (by its name) correct.
 
-    Args:
-        a, b: whether each judge finds an answer correct, by the answer's name.
-        questions: the question of each answer. If a question has several answers, which are not
-            independent of each other, the interval is that of the jackknife over questions;
-            otherwise it is that of kappa's large-sample error.
-
-    Raises:
-        InputError: if the judges have no answer in common.
+    If a question (`questions`, by answer) has several answers, which are not independent of each
+    other, the interval of kappa is that of the jackknife over questions; otherwise it is that of
+    its large-sample error. `InputError` if the judges have no answer in common.
     """
     from statsmodels.stats.inter_rater import cohens_kappa
 
@@ -406,9 +383,14 @@ def agreement(
             answers: dict[str, list[str]] = {}
             for name in shared:
                 answers.setdefault((questions or {}).get(name, name), []).append(name)
-            if len(answers) < n:
-                tables = [_verdict_counts(names, a, b) for names in answers.values()]
-                low, high = _jackknife(kappa, [table - part for part in tables])
+            if len(answers) < n:  # the jackknife leaves out one question at a time
+                parts = [table - _verdict_counts(names, a, b) for names in answers.values()]
+                low = high = None
+                if not any(part.sum() in (0, part[0, 0], part[1, 1]) for part in parts):
+                    values = [float(cohens_kappa(part, return_results=False)) for part in parts]
+                    error = math.sqrt((len(values) - 1) * float(np.var(values)))
+                    width = NormalDist().inv_cdf(0.975) * error
+                    low, high = kappa - width, kappa + width
     return Agreement(
         n=n,
         raw=(neither + both) / n,
@@ -425,16 +407,3 @@ def agreement(
 def _verdict_counts(names: Sequence[str], a: Mapping[str, bool], b: Mapping[str, bool]) -> Any:
     """How many answers `a` (row) and `b` (column) find wrong (0) and correct (1)."""
     return np.bincount([2 * a[name] + b[name] for name in names], minlength=4).reshape(2, 2)
-
-
-def _jackknife(kappa: float, tables: Sequence[Any]) -> tuple[float | None, float | None]:
-    """The 95 % interval of kappa. Each table leaves out one question; None if one of them has no
-    kappa."""
-    from statsmodels.stats.inter_rater import cohens_kappa
-
-    if any(table.sum() in (0, table[0, 0], table[1, 1]) for table in tables):
-        return None, None
-    values = [float(cohens_kappa(table, return_results=False)) for table in tables]
-    error = math.sqrt((len(values) - 1) * float(np.var(values)))
-    width = NormalDist().inv_cdf(0.975) * error
-    return kappa - width, kappa + width

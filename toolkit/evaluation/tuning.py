@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,8 @@ from soundingline.toolkit.evaluation.statistics import (
 Values = NDArray[np.float64]
 
 
-class HeldOut(NamedTuple):
+@dataclass(frozen=True)
+class HeldOut:
     """A choice on `selecting` questions that is reported on `reported` others."""
 
     chosen: int  # the number of the best point on the selecting questions
@@ -51,7 +52,8 @@ class HeldOut(NamedTuple):
         return max(0.0, self.best_value - self.chosen_value)
 
 
-class CrossValidated(NamedTuple):
+@dataclass(frozen=True)
+class CrossValidated:
     """A choice on one set of questions by cross-validation."""
 
     chosen: int  # the number of the best point on all questions
@@ -86,18 +88,18 @@ class Plateau:
 
 
 def best_point(values: Values, points: Sequence[GridPoint]) -> int:
-    """The number of the point with the highest mean over the questions.
+    """The number of the point with the highest mean over the questions; see `ordered_points`."""
+    return ordered_points(values, points)[0]
+
+
+def ordered_points(values: Values, points: Sequence[GridPoint]) -> list[int]:
+    """The numbers of the points by their means over the questions, best first.
 
     Args:
         values: float64 [questions, points].
         points: the settings of each column. Ties, including means that differ only by rounding, go
             to the point nearest to the default (`grid.distance`), then to the first.
     """
-    return ordered_points(values, points)[0]
-
-
-def ordered_points(values: Values, points: Sequence[GridPoint]) -> list[int]:
-    """The numbers of the points by their means over the questions, best first; see `best_point`."""
     means = equal_ties(values.mean(axis=0))
     return sorted(range(len(means)), key=lambda at: (-means[at], distance(points[at]), at))
 
@@ -144,14 +146,10 @@ def cross_validated(
 
 
 def plateau(values: Values, best: int, *, alpha: float = 0.05) -> Plateau:
-    """Compare every point with the point `best` by paired t-tests with Holm's correction.
+    """Compare every point of `values` [questions, points] with the point `best` by paired t-tests
+    with Holm's correction.
 
     A plateau does not prove that its points are equal: with few questions it is wide.
-
-    Args:
-        values: float64 [questions, points] of two questions or more.
-        best: the number of the point that all others are tested against.
-        alpha: the significance level.
     """
     if not 0 < alpha < 1:
         raise InputError(f"tuning.alpha={alpha}", valid="above 0 and below 1", do="try 0.05")
@@ -222,8 +220,12 @@ class TuningResult:
         }
 
     def _summary(self, measure: str) -> dict[str, Any]:
+        gains = {
+            " ".join(f"{name}={value:g}" for name, value in point_settings(point).items()): gain
+            for point, gain in self.gains[measure].items()
+        }
         choice, plateau = self.choices[measure], self.plateaus[measure]
-        plain = choice._asdict()
+        plain = dict(vars(choice))
         for name in {"chosen", "best"} & plain.keys():
             plain[name] = point_settings(self.points[plain[name]])
         if isinstance(choice, CrossValidated):
@@ -235,12 +237,8 @@ class TuningResult:
             "optimism": choice.optimism,
             "plateau": int(plateau.inside.sum()),
             "plateau_alpha": plateau.alpha,
-            "gains": {_label(point): row._asdict() for point, row in self.gains[measure].items()},
+            "gains": {name: vars(gain) for name, gain in gains.items()},
         }
-
-
-def _label(point: GridPoint) -> str:
-    return " ".join(f"{name}={value:g}" for name, value in point_settings(point).items())
 
 
 def tune(
@@ -259,16 +257,15 @@ def tune(
     Args:
         grid: the points to choose from, which are the first points of both tables.
         objective: the measure whose choice is the tuning's.
-        selecting: the measures of the questions that choose.
-        reported: the measures of the questions that are reported.
+        selecting, reported: the measures of the questions that choose and of those reported.
         references: points of the tables that the chosen point is compared with.
         folds: None to choose on `selecting` and report on `reported`; the number of folds to
             cross-validate, with one table for both.
         seed: of the folds and of the tests.
         alpha: the significance level of the plateau.
 
-    Raises: InputError: for an objective that the tables lack, impossible folds or an impossible
-        `alpha`.
+    Raises:
+        InputError: for an objective that the tables lack, and impossible folds or `alpha`.
     """
     selecting.of(objective)
     choices: dict[str, HeldOut | CrossValidated] = {}

@@ -1,18 +1,8 @@
 """Run files of BrowseComp-Plus (Chen et al., 2025) and of Pi-Serini's benchmark runner (Hsu, Yang
-and Lin, 2026), and entries of BrowseComp-Plus's leaderboard.
-
-A run file is one JSON object a question, with `query_id`, `tool_call_counts`, `status`,
-`retrieved_docids` and `result`, a list of `reasoning`, `tool_call` and `output_text` items. The
-last item of an answered question is an `output_text`. Files are in a folder, or are the lines of a
-`.jsonl` file. Published files are obfuscated with a canary: their outputs, and in the traces of
-Meng et al. (2026) the arguments of calls too.
-
-Pi-Serini's files have no `retrieved_docids`, but an ordered list of ids for each evidence tier, and
-seconds. An `output_text` item that reports a failure follows a failed call, and the last item of a
-failed run contains the errors of the process. Pi-Serini's own evaluation takes `surfaced_docids`
-(1000 a search) as retrieved and counts a document as opened even if reading it failed. Here only
-documents that were shown count as opened.
-"""
+and Lin, 2026), and entries of BrowseComp-Plus's leaderboard. A run file is one JSON object a
+question; the last item of an answered question is an `output_text`. Published files are obfuscated
+with a canary. Pi-Serini's evaluation counts a document as opened even if reading it failed; here
+only documents that were shown count."""
 
 from __future__ import annotations
 
@@ -144,7 +134,15 @@ def read(
         row = _parsed(location, content)
         metadata = row.get("metadata") or {}
         if RECORD_KEY in metadata:
-            yield _our_trajectory(location, content, metadata[RECORD_KEY])
+            items = content.get("result") or ()
+            outputs = [item.get("output") for item in items if item["type"] == "tool_call"]
+            if not all(isinstance(output, str) for output in outputs):
+                raise edited_file(location)
+            trajectory = extract_record(location, metadata[RECORD_KEY], list(map(str, outputs)))
+            again = write(trajectory, {})
+            if any(again[name] != content.get(name) for name in _COMPARED):
+                raise edited_file(location)
+            yield trajectory
             continue
         items = row.get("result") or []
         if any(map(_is_obfuscated, items)):
@@ -293,18 +291,6 @@ def _steps(row: _RunFile, pi_serini: bool = False) -> list[Step]:
         elif not text.startswith(_PI_ERRORS):
             steps.append(Message(text))
     return steps
-
-
-def _our_trajectory(location: str, content: Mapping[str, Any], embedded: Any) -> Trajectory:
-    items = content.get("result") or ()
-    outputs = [item.get("output") for item in items if item["type"] == "tool_call"]
-    if not all(isinstance(output, str) for output in outputs):
-        raise edited_file(location)
-    trajectory = extract_record(location, embedded, list(map(str, outputs)))
-    again = write(trajectory, {})
-    if any(again[name] != content.get(name) for name in _COMPARED):
-        raise edited_file(location)
-    return trajectory
 
 
 def _is_obfuscated(item: _Item) -> bool:

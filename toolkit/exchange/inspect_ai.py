@@ -1,16 +1,8 @@
 """Logs of Inspect AI, in and out: `.eval` files (zip archives with one member a sample) and `.json`
-files, in version 2 of its format.
-
-The package `inspect_ai` is not needed. With version 0.3.285 it brings 62 packages (300 MB), cannot
-write half a surrogate pair, which models emit, into an `.eval` file or read it from a `.json` file,
-and keeps a whole log in memory to write it (1.6 GB for 830 questions; 0.16 GB here).
-`tests/peers` reads, scores and shows our logs with it and reads logs that it wrote.
-
-The Messages tab of Inspect's viewer shows the `messages` of a sample, the Transcript tab its
-`events`. A model event refers to the messages that were sent by their numbers in a pool
-(`events_data`), whose long texts are attachments. Otherwise a transcript would contain every text
-once a turn.
-"""
+files, in version 2 of its format. The package `inspect_ai` is not needed: it brings 62 packages,
+cannot write or read half a surrogate pair, which models emit, and keeps a whole log in memory (1.6
+GB for 830 questions; 0.16 GB here). `tests/peers` reads, scores and shows our logs with it and
+reads logs that it wrote."""
 
 from __future__ import annotations
 
@@ -22,6 +14,7 @@ import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TextIO
@@ -51,6 +44,7 @@ LARGEST = 1 << 29  # bytes of one sample
 _ZSTANDARD = 93  # zip's number of the compression that Inspect prefers
 _CHUNK = 1 << 20  # characters of a `.json` file that are read at once
 _LONG = 100  # characters above which a text of the pool is an attachment, as in Inspect
+_DECODER = json.JSONDecoder()
 _ATTACHMENT = re.compile(r"attachment://([0-9a-f]{32})")
 _NOT_IN_NAMES = re.compile(r"[_/:+]")
 _NOT_SPACE = re.compile(r"[^ \t\r\n]")
@@ -99,9 +93,7 @@ def header(
         name, benchmark, model: the names of the task, the benchmark and the language model.
         created: when the run was created, in ISO 8601.
         identity: an id of the run and its content.
-        factors: the options of the run.
-        versions: the versions of the packages.
-        means: the mean of each measure over all questions.
+        factors, versions, means: options, versions of packages, and means of measures, by name.
         sample_ids: Inspect reads samples one at a time by these ids.
     """
     scores = [
@@ -196,18 +188,19 @@ def _compact(value: Any) -> str:
 def sample(
     trajectory: Trajectory, *, model: str, target: Sequence[str], scores: Mapping[str, float]
 ) -> dict[str, Any]:
-    """The sample of a trajectory.
-
-    Args:
-        trajectory: whose messages are in the function-calling form; `InputError` for others.
-        model: the name of the language model.
-        target: the accepted answers.
-        scores: the value of each measure.
-    """
+    """The sample of a trajectory, with the accepted answers as its target and the value of each
+    measure. `InputError` for messages that are not in the function-calling form."""
     model = f"{_PROVIDER}{model}"
     messages = sample_messages(trajectory)
     attachments: dict[str, str] = {}
-    pool = [_with_attachments(message, attachments) for message in messages]
+    pool = []
+    for message in messages:
+        content = message["content"]
+        if isinstance(content, str) and len(content) > _LONG:
+            name = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:32]
+            attachments[name] = content
+            content = f"attachment://{name}"
+        pool.append({**message, "content": content})
     outputs = [message["content"] for message in messages if message["role"] == "tool"]
     try:
         began = datetime.fromisoformat(trajectory.started)
@@ -236,8 +229,8 @@ def sample(
     }
     if trajectory.status == "failed":
         text = trajectory.traceback
-        message = (text.strip().splitlines() or [trajectory.reason])[-1]
-        row["error"] = {"message": message, "traceback": text, "traceback_ansi": text}
+        last = (text.strip().splitlines() or [trajectory.reason])[-1]
+        row["error"] = {"message": last, "traceback": text, "traceback_ansi": text}
     return {**row, "attachments": attachments, "events_data": {"messages": pool, "calls": []}}
 
 
@@ -280,15 +273,6 @@ def sample_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
     return rows
 
 
-def _with_attachments(message: Mapping[str, Any], attachments: dict[str, str]) -> dict[str, Any]:
-    content = message["content"]
-    if not isinstance(content, str) or len(content) <= _LONG:
-        return dict(message)
-    name = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:32]
-    attachments[name] = content
-    return {**message, "content": f"attachment://{name}"}
-
-
 def _model_usage(trajectory: Trajectory, model: str) -> dict[str, dict[str, float]]:
     """The tokens as Inspect counts them: cached tokens are not part of its input tokens."""
     known = trajectory.usage
@@ -311,8 +295,10 @@ def _events(
     pool: Sequence[Mapping[str, Any]],
     began: datetime,
 ) -> list[dict[str, Any]]:
-    """One event a reply and one a tool call. Only the seconds of tools are recorded; the times are
-    therefore those of a model that replies at once."""
+    """One event a reply and one a tool call, for the viewer's Transcript tab. A reply refers to the
+    messages that were sent by their numbers in the pool; otherwise a log would contain every text
+    once a turn. Only the seconds of tools are recorded; the times are those of a model that replies
+    at once."""
     events: list[dict[str, Any]] = []
     seconds = 0.0
     calls = {row["id"]: row for message in messages for row in message.get("tool_calls", ())}
@@ -386,10 +372,6 @@ class _Message(TypedDict, total=False):
     error: Any
 
 
-class _Limit(TypedDict, total=False):
-    type: Any
-
-
 class _Sample(TypedDict, total=False):
     id: Required[Annotated[Id, Field(pattern=r"\S")]]
     messages: list[dict[str, Any]] | None
@@ -398,7 +380,7 @@ class _Sample(TypedDict, total=False):
     model_usage: dict[str, Any] | None
     total_time: Annotated[float, Field(strict=True)] | None
     started_at: str | None
-    limit: _Limit | None
+    limit: dict[str, Any] | None
     error: Any
 
 
@@ -578,16 +560,15 @@ def list_items(path: Path, name: str) -> Iterator[Any]:
         ) from None
 
 
+@dataclass(eq=False)
 class _JsonStream:
     """A JSON text, and the part of it that is in memory but not parsed yet: the buffer from a
     position on."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._decoder = json.JSONDecoder()
-        self._buffer = ""
-        self._at = 0
-        self._ended = False
+    _stream: TextIO
+    _buffer: str = ""
+    _at: int = 0
+    _ended: bool = False
 
     def items(self, name: str) -> Iterator[Any]:
         self._take("{")
@@ -611,7 +592,7 @@ class _JsonStream:
         self._next()
         while True:
             try:
-                value, end = self._decoder.raw_decode(self._buffer, self._at)
+                value, end = _DECODER.raw_decode(self._buffer, self._at)
             except ValueError:
                 if self._ended:
                     raise

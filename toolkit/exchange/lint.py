@@ -1,7 +1,5 @@
-"""Faults in a set of run files, and the published figures with and without each fault.
-
-Answers are judged by the exact rule, which needs no model.
-"""
+"""Faults in a set of run files, and the published figures with and without each fault. Answers are
+judged by the exact rule, which needs no model."""
 
 from __future__ import annotations
 

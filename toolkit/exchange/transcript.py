@@ -1,10 +1,7 @@
-"""Foreign run files, the transcripts that they hold, and the trajectories that these become.
-
-A reader of a format makes a `Transcript` of each question, and `trajectory_of` turns it into a
-`Trajectory`. A file that we wrote also contains our own record of the question (`embed_record`),
-because no foreign format has a place for rankings, exposures and seconds. It reads back as the same
-trajectory (`extract_record`).
-"""
+"""Foreign run files, the transcripts that they hold, and the trajectories that these become. A file
+that we wrote also contains our own record of the question (`embed_record`), because no foreign
+format has a place for rankings, exposures and seconds. It reads back as the same trajectory
+(`extract_record`)."""
 
 from __future__ import annotations
 
@@ -119,16 +116,13 @@ class Transcript:
     """One question of a foreign run.
 
     Args:
-        qid: the id of the question.
-        steps: what the agent did, in order.
+        qid, steps: the id of the question, and what the agent did, in order.
         status: how the question ended, in the words of the file.
         source: facts about the file, and the fields that the format's own evaluator reads.
-        surfaced: ids of whole rankings, where the file lists them for the question.
-        previewed: ids that pages showed, where the file lists them for the question. They count if
-            the output of a search is missing.
+        surfaced, previewed: ids of whole rankings, and ids that pages showed, where the file lists
+            them for the question. The latter count if the output of a search is missing.
         usage: tokens and dollars as in the file, impossible numbers included.
-        seconds: the duration of the question; 0 if unknown.
-        started: the time of its start in ISO 8601; empty if unknown.
+        seconds, started: duration, and time of the start in ISO 8601; 0 and empty if unknown.
     """
 
     qid: str
@@ -154,8 +148,8 @@ def trajectory_of(
     calls_made = [step for step in transcript.steps if isinstance(step, ForeignCall)]
     listed = {*transcript.surfaced, *transcript.previewed}
     searches = [call.output for call in calls_made if our_tool(call.tool) == "search"]
-    found = chain.from_iterable(map(docids_shown, searches))
-    passages = any(_names_passage(docid, documents, listed) for docid in found)
+    hits = chain.from_iterable(map(docids_shown, searches))
+    passages = any(_names_passage(docid, documents, listed) for docid in hits)
 
     def unit(docid: str) -> str:
         name = docid.removeprefix(_PREFIX)
@@ -377,7 +371,16 @@ def _docids(output: Any, levels: int) -> Iterator[str]:
     if levels == 0:
         return
     if isinstance(output, str):
-        yield from _docids_in_text(output, levels)
+        if output.lstrip()[:1] in ("[", "{"):
+            try:
+                yield from _docids(json.loads(output), levels - 1)
+                return
+            except (ValueError, RecursionError):
+                pass
+        if '"docid"' in output:
+            yield from (quoted or number for quoted, number in _DOCID.findall(output))
+        else:
+            yield from _PAGE_LINE.findall(output)
     elif isinstance(output, list):
         for item in output:
             yield from _docids(item, levels - 1)
@@ -385,23 +388,10 @@ def _docids(output: Any, levels: int) -> Iterator[str]:
         if isinstance(docid := output.get("docid"), (str, int)) and not isinstance(docid, bool):
             yield str(docid)
         elif is_text_part(output):
-            yield from _docids_in_text(output["text"], levels)
+            yield from _docids(output["text"], levels)
         for name in _LISTS:
             if isinstance(output.get(name), list):
                 yield from _docids(output[name], levels - 1)
-
-
-def _docids_in_text(text: str, levels: int) -> Iterator[str]:
-    if text.lstrip()[:1] in ("[", "{"):
-        try:
-            yield from _docids(json.loads(text), levels - 1)
-            return
-        except (ValueError, RecursionError):
-            pass
-    if '"docid"' in text:
-        yield from (quoted or number for quoted, number in _DOCID.findall(text))
-    else:
-        yield from _PAGE_LINE.findall(text)
 
 
 def _messages(steps: Sequence[Step], question: str) -> Iterator[dict[str, Any]]:

@@ -1,12 +1,8 @@
 """Runs in the formats of TREC RAG 2026: the documents of the retrieval task (R), and the answers
-with citations of the RAG task.
-
-The rules are those of the organizers' guidelines of 29 July 2026 (github.com/TREC-RAG/
-trec-rag-skills, skills/trec-rag-2026-track-guidelines): a run states for each question all
-documents that it takes for useful, and no others; an answer has at most 1,024 words, as `str.split`
-counts them, in objects with at most three citations each, which are positions (from 0) in
-`references`.
-"""
+with citations of the RAG task. By the organizers' guidelines of 29 July 2026 (github.com/TREC-RAG/
+trec-rag-skills), a run states for each question all documents that it takes for useful, and no
+others; an answer has at most 1,024 words, as `str.split` counts them, in objects with at most three
+citations each, which are positions (from 0) in `references`."""
 
 from __future__ import annotations
 
@@ -38,13 +34,8 @@ def useful_documents(trajectory: Trajectory) -> list[str]:
 
 
 def rag_row(trajectory: Trajectory, *, team: str, run: str, description: str) -> dict[str, Any]:
-    """The row of a question: `metadata`, `references` and `answer`. A question without an answer
-    has an empty one.
-
-    Args:
-        trajectory: of the question.
-        team, run, description: `team_id`, `run_id` and `run_desc` of the metadata.
-    """
+    """The row of a question: `metadata` (with the ids of team and run, and the run's description),
+    `references` and `answer`. A question without an answer has an empty one."""
     sentences = cited_sentences(trajectory)
     cited = chain.from_iterable(docids for _, docids in sentences)
     references = list(dict.fromkeys([*cited, *useful_documents(trajectory)]))
@@ -92,12 +83,12 @@ def cited_sentences(trajectory: Trajectory) -> list[CitedSentence]:
 
 
 def _within_limits(sentences: Iterable[CitedSentence]) -> list[CitedSentence]:
-    left, kept = MOST_WORDS, list[CitedSentence]()
+    left, within = MOST_WORDS, list[CitedSentence]()
     for text, docids in sentences:
         words = text.split()
-        if len(words) > left and kept:
+        if len(words) > left and within:
             break
         cited = list(dict.fromkeys(map(parent, docids)))[:MOST_CITATIONS]
-        kept.append((" ".join(words[:left]), cited))
+        within.append((" ".join(words[:left]), cited))
         left -= len(words)
-    return kept
+    return within

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
-from soundingline.toolkit.report.measures import is_usage, number, value_text
+from soundingline.toolkit.report.measures import is_usage, number, percent, value_text
 from soundingline.toolkit.report.page import (
     Column,
     Entries,
@@ -171,8 +171,7 @@ def _branch_table(styles: Sequence[RunStyle]) -> Table:
             yield TableEntry(
                 value_text(run.metrics.get(measure), measure), sub=interval_of(run, measure)
             )
-        cached = _spent(run).get("cached")
-        yield "—" if cached is None else number(100 * cached, 0) + "%"
+        yield percent(_spent(run).get("cached"))
 
     columns = [
         Column(name.replace("_", " "), "per question") for name in ("tool_calls", *_BRANCHES)
@@ -192,9 +191,8 @@ def _branch_table(styles: Sequence[RunStyle]) -> Table:
 
 
 def accuracy_cost_section(data: ReportData) -> Section | None:
-    """Accuracy against the dollars of a question, or its tokens where fewer than two runs have
-    prices, with the Pareto front. None if fewer than two runs have an accuracy and such a cost, or
-    if the runs are over several benchmarks."""
+    """Accuracy against dollars, or tokens if fewer than two runs have prices; None without
+    these."""
     measure, known = "accuracy", dict[str, list[tuple[RunStyle, float]]]()
     styles = [style for style in data.styles if measure in style.run.metrics]
     spent = {style.run.name: _spent(style.run) for style in styles}
@@ -203,17 +201,14 @@ def accuracy_cost_section(data: ReportData) -> Section | None:
     unit = next((unit for unit, rows in known.items() if len(rows) > 1), "")
     if not unit or data.systems is not None or not any(cost for _, cost in known[unit]):
         return None
-    points = [(s, c, s.run.metrics[measure], run_interval(s.run, measure)) for s, c in known[unit]]
+    points = [_point(style, cost, measure) for style, cost in known[unit]]
     front = pareto_front([(cost, value) for _, cost, value, _ in points])
     best = {points[place][0].run.name for place in front}
     drawn = {style.run.name for style, *_ in points}
     unknown = [style.label for style in styles if style.run.name not in drawn]
     key = ["Broken line: the Pareto front. Lines: 95% confidence interval of the mean."]
     key += [_GREY] if data.too_many_colours else []
-    key += (
-        [f"Not drawn, because their {unit} are unknown: {', '.join(unknown)}."] if unknown else []
-    )
-
+    key += [_not_drawn(unit, unknown)] if unknown else []
     lists = sorted({date for style in styles for date in style.run.prices.values()})
     key += [f"Dollars are those of the price lists of {', '.join(lists)}."] if lists else []
 
@@ -225,8 +220,7 @@ def accuracy_cost_section(data: ReportData) -> Section | None:
         of_all = f"{number(dollars * questions, 2)} in all" if dollars is not None else ""
         yield TableEntry(number(dollars, 4), sub=of_all)
         yield number(of_question.get("tokens"), 0)
-        cached = of_question.get("cached")
-        yield "—" if cached is None else number(100 * cached, 0) + "%"
+        yield percent(of_question.get("cached"))
         yield "; ".join(_price_lists(run)) or "—"
         yield "—" if run.name not in drawn else "yes" if run.name in best else "no"
 
@@ -248,9 +242,18 @@ def accuracy_cost_section(data: ReportData) -> Section | None:
     )
 
 
+def _point(
+    style: RunStyle, cost: float, measure: str
+) -> tuple[RunStyle, float, float, tuple[float, float] | None]:
+    return style, cost, style.run.metrics[measure], run_interval(style.run, measure)
+
+
+def _not_drawn(costs: str, labels: Sequence[str]) -> str:
+    return f"Not drawn, because their {costs} are unknown: {', '.join(labels)}."
+
+
 def _price_lists(run: EvaluatedRun) -> list[str]:
-    """The dates of the price lists behind the dollars of a run: those of its evaluation, else those
-    by which it was billed."""
+    """The dates of the price lists of the evaluation, else of those by which a run was billed."""
     config = run.manifest.get("config", {})
     groups = [group for group in config if group.endswith("llm") and group != "judge_llm"]
     tables = [mapping(mapping(config[group]).get("price")) for group in groups]
@@ -313,14 +316,12 @@ def costs_section(data: ReportData) -> Section | None:
             if cost is None:
                 unknown.append(style.label)
             else:
-                points.append((style, cost, run.metrics[measure], run_interval(run, measure)))
+                points.append(_point(style, cost, measure))
         if points:
             svg = against_cost(points, axis=f"{unit} {words}", measure=measure)
             figures.append(Figure(svg, heading=f"{measure}, {words}"))
         if unknown:
-            key.append(
-                f"Not drawn, because their {unit} ({words}) are unknown: {', '.join(unknown)}."
-            )
+            key.append(_not_drawn(f"{unit} ({words})", unknown))
 
     def entries(run: EvaluatedRun) -> Iterator[str]:
         yield value_text(run.metrics.get(measure), measure)
@@ -349,8 +350,7 @@ def costs_section(data: ReportData) -> Section | None:
 
 
 def _costs(run: EvaluatedRun) -> dict[str, dict[str, float]]:
-    """The costs in a run's manifest by time and unit. If there are none per query, those of the
-    agent per question."""
+    """The costs in a manifest by time and unit; per query, else those of an agent's question."""
     recorded = run.manifest.get("costs", {})
     costs = {when: dict(recorded.get(when, {})) for when in _TIMES}
     if "query" not in recorded and "search_calls" in run.metrics:
@@ -381,8 +381,7 @@ def _known_cost(
 
 
 def corpus_size_section(data: ReportData) -> Section | None:
-    """Accuracy and recall against the share of the unjudged documents that a corpus kept. None if
-    all runs have one share, or if they are over several collections."""
+    """Measures against the share of the unjudged documents in a corpus; None for one share."""
     benchmarks = {
         run.name: mapping(mapping(run.manifest.get("config")).get("benchmark")) for run in data.runs
     }
@@ -399,10 +398,7 @@ def corpus_size_section(data: ReportData) -> Section | None:
     for measure in measures:
         styles = [style for style in by_share if measure in style.run.metrics]
         runs = [style.run for style in styles]
-        points = [
-            (style, shares[run.name], run.metrics[measure], run_interval(run, measure))
-            for style, run in zip(styles, runs, strict=True)
-        ]
+        points = [_point(style, shares[style.run.name], measure) for style in styles]
         lines = {
             system.label: [n for n, run in enumerate(runs) if run in system.runs.values()]
             for system in data.systems.systems
@@ -445,9 +441,8 @@ def roles_section(data: ReportData) -> Section | None:
             measures = [f"{prefix}{quantity}" for quantity in quantities]
             numbers = [value_text(metrics.get(name), name) for name in measures]
             dollars, total = metrics.get(f"{prefix}dollars"), metrics.get("usage_dollars")
-            share = None if dollars is None or not total else 100 * dollars / total
-            of_dollars = "—" if share is None else number(share, 0) + "%"
-            rows.append([style.entry, role, *numbers, of_dollars])
+            share = None if dollars is None or not total else dollars / total
+            rows.append([style.entry, role, *numbers, percent(share)])
     if not several:
         return None
     columns = [*texts("run", "role"), *(Column(name.replace("_", " ")) for name in quantities)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from soundingline.toolkit.evaluation.comparison import (
     PairedComparison,
@@ -32,6 +31,7 @@ from soundingline.toolkit.report.page import (
     Entries,
     Figure,
     Report,
+    RunStyle,
     Section,
     Table,
     TableEntry,
@@ -64,7 +64,7 @@ def render(
     traces: Mapping[str, str] | None = None,
     by: Sequence[str] = (),
 ) -> Report:
-    """Render the report on evaluated runs.
+    """Render the report on evaluated runs as HTML and as Markdown.
 
     Args:
         runs: the runs.
@@ -81,9 +81,6 @@ def render(
         traces: name of a run -> address of its traces, relative to the report.
         by: the factors that define a system in the tables of systems by benchmarks. Default: all
             settings but those of the benchmark.
-
-    Returns:
-        The report as HTML and as Markdown.
 
     Raises:
         InputError: for no runs, runs of one name, and an unknown measure or baseline.
@@ -133,7 +130,7 @@ def _subtitle(data: ReportData) -> str:
     if data.main:
         parts.append(f"main measure {data.main}")
     if data.against_baseline or (count > 1 and data.too_many_colours):
-        parts.append(f"baseline {data.within(data.baseline)}")
+        parts.append(f"baseline {data.style(data.baseline).within}")
     dates = sorted({str(r.manifest["created"])[:10] for r in data.runs if "created" in r.manifest})
     if dates:
         parts.append("run on " + " to ".join(dict.fromkeys((dates[0], dates[-1]))))
@@ -143,55 +140,62 @@ def _subtitle(data: ReportData) -> str:
 # Contrasts: the differences that the summary and the figure show.
 
 
-class Contrast(NamedTuple):
-    """The difference of the run `a` from the run `b`, both over `benchmark` (empty if there is
-    one). `subject` and `reference` name the runs in a sentence, and `label` in the figure; a line
-    break separates its two sides. `reference` is empty for a baseline."""
+@dataclass(frozen=True)
+class Contrast:
+    """The difference of the run `a` from the run `b`. `subject` and `reference` name the runs in a
+    sentence, and `label` in the figure; a line break separates its two sides. `reference` is empty
+    for a baseline."""
 
-    a: str
-    b: str
-    benchmark: str
+    a: RunStyle
+    b: RunStyle
     subject: str
     reference: str
     label: str
 
+    @property
+    def benchmark(self) -> str:
+        return self.a.benchmark
+
 
 def contrasts(data: ReportData) -> list[Contrast]:
-    """The differences from the baseline of each benchmark; without a chosen baseline, those of one
-    factor in a full factorial design, and of all compared pairs in another one."""
+    """The differences from the baselines; else those of one factor in a full factorial design, else
+    all."""
     planned: list[Contrast] = []
     for group in by_benchmark(data.runs):
-        names = [run.name for run in group]
-        benchmark = data.benchmark(names[0])
-        baseline = next((name for name in names if name in data.baselines), "")
+        styles = {run.name: data.style(run.name) for run in group}
         if data.against_baseline:
-            for name in (name for name in names if baseline and name != baseline):
-                change = data.change(name)
-                planned.append(Contrast(name, baseline, benchmark, change, "", change))
+            for baseline in styles.keys() & set(data.baselines):
+                planned += [
+                    Contrast(style, styles[baseline], style.change, "", style.change)
+                    for name, style in styles.items()
+                    if name != baseline
+                ]
         elif data.too_many_colours or not (pairs := one_factor_contrasts(group)):
             for row in data.comparisons_on(data.main):
-                if row.a in names:
-                    a, b = data.within(row.a), data.within(row.b)
-                    label = f"{a}{' ' if len(a) + len(b) < 42 else chr(10)}− {b}"
-                    planned.append(Contrast(row.a, row.b, benchmark, a, b, label))
+                if row.a in styles:
+                    a, b = styles[row.a], styles[row.b]
+                    gap = " " if len(a.within) + len(b.within) < 42 else "\n"
+                    label = f"{a.within}{gap}− {b.within}"
+                    planned.append(Contrast(a, b, a.within, b.within, label))
         else:
-            by_name = {run.name: run for run in group}
-            for factor, a, b in pairs:
-                one, other = (factor_value(by_name[name], factor) for name in (a, b))
+            for factor, later, earlier in pairs:
+                a, b = styles[later], styles[earlier]
+                one, other = (factor_value(style.run, factor) for style in (a, b))
                 rest = [name for name in varied_factors(group) if name != factor]
-                same = {name: factor_value(by_name[a], name) for name in rest}
+                same = {name: factor_value(a.run, name) for name in rest}
                 shared = ", ".join(f"{name} {value}" for name, value in same.items())
-                planned.append(
-                    Contrast(
-                        a,
-                        b,
-                        benchmark,
-                        f"{factor} {one}",
-                        f"{other} ({shared})",
-                        f"{one} − {other}\n{', '.join(f'{n}: {v}' for n, v in same.items())}",
-                    )
-                )
+                label = f"{one} − {other}\n" + ", ".join(f"{n}: {v}" for n, v in same.items())
+                subject, reference = f"{factor} {one}", f"{other} ({shared})"
+                planned.append(Contrast(a, b, subject, reference, label))
     return planned
+
+
+def _tested(
+    data: ReportData, planned: Sequence[Contrast], measure: str
+) -> list[tuple[Contrast, PairedComparison]]:
+    """The contrasts that were tested on a measure, with their comparisons."""
+    rows = [(one, data.comparison(measure, one.a.run.name, one.b.run.name)) for one in planned]
+    return [(one, row) for one, row in rows if row is not None]
 
 
 # The summary.
@@ -200,10 +204,9 @@ _NAMED = 2  # resolved differences of each measure that the summary names
 
 
 def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list[TextSpan]:
-    """What is resolved on the main measure and on nDCG@10, the largest differences first, then
-    what is not, and by which correction over how many questions."""
+    """What is resolved on the main measure and on nDCG@10, and what is not."""
     planned = contrasts(data) if planned is None else planned
-    ranked = data.ranked(data.main)
+    ranked = results.ranked(data.runs, data.main)
     if not ranked:
         return [TextSpan("The runs have no measure to compare.")]
     if len(data.styles) == 1:
@@ -212,15 +215,11 @@ def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list
         count = len(run.per_question.get(data.main, {})) or question_count(run)
         text = f" has {data.main} {value} over {count:,} question{'s' if count != 1 else ''}. "
         text += "There is no other run to compare with."
-        return [TextSpan(data.label(run.name), True), TextSpan(text)]
+        return [TextSpan(data.style(run.name).label, True), TextSpan(text)]
     resolved, tested = list[TextSpan](), list[PairedComparison]()
     unresolved: dict[str, list[tuple[Contrast, PairedComparison]]] = {}
     for measure in dict.fromkeys([*_shown_measures(data)[:1], "nDCG@10"]):
-        rows = [
-            (one, row)
-            for one in planned
-            if (row := data.comparison(measure, one.a, one.b)) is not None
-        ]
+        rows = _tested(data, planned, measure)
         clear = [(one, row) for one, row in rows if data.significant(row)]
         tested += [row for _, row in rows]
         if clear:
@@ -230,17 +229,17 @@ def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list
     if not tested:
         text = f"{data.main} {_range(data, data.main)}. No difference between them was tested."
         return [TextSpan(text)]
-    spans = [*resolved, TextSpan(_unresolved(data, unresolved) + _macro_averages(data))]
     family = _families(data, tested[0].measure)
     where = " on each benchmark" if data.systems else ""
-    spans.append(
+    return [
+        *resolved,
+        TextSpan(_unresolved(data, unresolved) + _macro_averages(data)),
         TextSpan(
             f"Resolved means p of at most {data.alpha:g} after Holm’s correction over the {family} "
             f"comparison{'s' if family != '1' else ''} of a measure{where}, on "
             f"{_span(row.n for row in tested)} questions."
-        )
-    )
-    return spans
+        ),
+    ]
 
 
 def _families(data: ReportData, measure: str) -> str:
@@ -262,20 +261,14 @@ def _resolved(
     *,
     names_baseline: bool,
 ) -> list[TextSpan]:
-    """A sentence with the largest resolved differences of a measure, and how many others are
-    resolved and are not."""
+    """A sentence with the largest resolved differences, and how many others are and are not."""
     largest = sorted(clear, key=lambda pair: -abs(pair[1].difference))[:_NAMED]
     spans: list[TextSpan] = []
     before: tuple[str, str] | None = None
     for one, row in largest:
-        verb = "raises" if row.difference > 0 else "lowers"
-        ends = (row.low, row.high) if row.difference > 0 else (-row.high, -row.low)
-        low, high = (_short(end, measure) for end in ends)
-        text = f"by {_short(abs(row.difference), measure)} [{low}, {high}]"
-        if one.reference:
-            text += f" against {one.reference}"
-        if one.benchmark:
-            text += f" on {one.benchmark}"
+        verb, sign = ("raises", 1) if row.difference > 0 else ("lowers", -1)
+        low, high = (_short(end, measure) for end in sorted((sign * row.low, sign * row.high)))
+        text = f"by {_short(abs(row.difference), measure)} [{low}, {high}]{_against(one)}"
         if before == (one.subject, verb):
             spans.append(TextSpan(f" and {text}"))
             continue
@@ -285,7 +278,7 @@ def _resolved(
         before = (one.subject, verb)
     end = ""
     if data.against_baseline:
-        baseline = f" {data.within(largest[0][0].b)}" if names_baseline else ""
+        baseline = f" {largest[0][0].b.within}" if names_baseline else ""
         mean = f" ({_short(largest[0][1].mean_b, measure)})" if data.systems is None else ""
         end += f", against the baseline{baseline}{mean}"
     more, left = len(clear) - len(largest), len(rows) - len(clear)
@@ -301,8 +294,7 @@ def _resolved(
 def _unresolved(
     data: ReportData, measures: Mapping[str, Sequence[tuple[Contrast, PairedComparison]]]
 ) -> str:
-    """Sentences on the measures of which no difference is resolved, with the largest difference in
-    the first of them."""
+    """Sentences on measures without a resolved difference, with the largest one."""
     if not measures:
         return ""
     text = f"No difference in {' or '.join(measures)} is resolved"
@@ -316,14 +308,17 @@ def _unresolved(
     if row.questions_needed is not None and math.isfinite(row.questions_needed):
         count = number(row.questions_needed, 0)
         needed = f"about {count} questions would resolve a difference of this size"
-    against = f" against {one.reference}" if one.reference else ""
-    where = f" on {one.benchmark}" if one.benchmark else ""
     return (
         f"{text}. The largest difference in {measure} is "
         f"{number(row.difference, _digits(measure), sign=True)} "
-        f"[{_short(row.low, measure)}, {_short(row.high, measure)}], of {one.subject}{against}"
-        f"{where}; {needed}. "
+        f"[{_short(row.low, measure)}, {_short(row.high, measure)}], of {one.subject}"
+        f"{_against(one)}; {needed}. "
     )
+
+
+def _against(one: Contrast) -> str:
+    against = f" against {one.reference}" if one.reference else ""
+    return against + (f" on {one.benchmark}" if one.benchmark else "")
 
 
 def _range(data: ReportData, measure: str) -> str:
@@ -376,8 +371,7 @@ _COUNTED = {
 
 
 def warnings(data: ReportData) -> list[str]:
-    """What a reader must know before trusting the numbers: failed and unjudged questions, and runs
-    that cannot be compared directly."""
+    """What a reader must know before trusting the numbers."""
     runs, lines = data.runs, []
     together = ", over all runs" if len(runs) > 1 else ""
     answers = any("accuracy" in run.metrics for run in runs)  # else questions ask for documents
@@ -386,7 +380,16 @@ def warnings(data: ReportData) -> list[str]:
         if total and (answers or count != "without_accepted_answer"):
             over = sum(denominator(run, count) for run in runs)
             lines.append(f"{text}: {total:,} of {over:,} questions{together}.")
-    lines += dict.fromkeys(filter(None, map(_chance, runs)))
+    for run in runs:
+        polar, right = run.counts.get("yes_no", 0), run.counts.get("yes_no_by_chance", 0)
+        if polar and "accuracy" in run.metrics:
+            questions = question_count(run) - run.counts.get("without_accepted_answer", 0)
+            lines.append(
+                f"Yes/no questions: {polar:,} of {questions:,}. The more frequent of the two "
+                f"answers, given to all of them, is right on {right:,}, which is accuracy "
+                f"{value_text(right / questions, 'accuracy')} without any reading."
+            )
+    lines = list(dict.fromkeys(lines))  # one line for runs over the same questions
     if unscored := sum(run.counts.get("unscored_documents", 0) for run in runs):
         lines.append(f"Documents that could not be scored: {unscored:,}.")
     if warning := simulation(runs):
@@ -395,7 +398,7 @@ def warnings(data: ReportData) -> list[str]:
         sets = [frozenset(run.per_question.get(data.main, {})) for run in group]
         if len(set(sets)) < 2:
             continue
-        where = f" over {data.benchmark(group[0].name)}" if data.systems else ""
+        where = f" over {data.style(group[0].name).benchmark}" if data.systems else ""
         lines.append(
             f"The runs{where} do not have the same questions on {data.main}: all share "
             f"{len(frozenset.intersection(*sets)):,}, and each has {_span(map(len, sets))}. Means "
@@ -410,20 +413,6 @@ def warnings(data: ReportData) -> list[str]:
     return lines
 
 
-def _chance(run: EvaluatedRun) -> str:
-    """What an agent that knows nothing gets for questions that ask for yes or no; empty if a run
-    has none."""
-    polar, right = run.counts.get("yes_no", 0), run.counts.get("yes_no_by_chance", 0)
-    if not polar or "accuracy" not in run.metrics:
-        return ""
-    questions = question_count(run) - run.counts.get("without_accepted_answer", 0)
-    return (
-        f"Yes/no questions: {polar:,} of {questions:,}. The more frequent of the two answers, "
-        f"given to all of them, is right on {right:,}, which is accuracy "
-        f"{value_text(right / questions, 'accuracy')} without any reading."
-    )
-
-
 def _span(counts: Iterable[int]) -> str:
     """`12`, or `3 to 12`."""
     ascending = sorted(counts)
@@ -436,8 +425,7 @@ def _span(counts: Iterable[int]) -> str:
 def differences_section(
     data: ReportData, planned: Sequence[Contrast] | None = None
 ) -> Section | None:
-    """A forest plot of the contrasts, and folded tables of the paired differences on each measure;
-    None without comparisons."""
+    """A forest plot, and tables of the paired differences; None without comparisons."""
     tested = ordered(row.measure for row in data.comparisons)
     if not tested:
         return None
@@ -453,7 +441,8 @@ def differences_section(
     else:
         title, lead = every, f"Differences on {first} between runs on the same questions."
         if data.too_many_colours:
-            lead += f" Only comparisons with the baseline, {data.label(data.baseline)}, are shown."
+            baseline = data.style(data.baseline).label
+            lead += f" Only comparisons with the baseline, {baseline}, are shown."
     family = _families(data, first)
     scope = "the measure and benchmark" if data.systems else "the measure"
     return Section(
@@ -472,13 +461,13 @@ def differences_section(
     )
 
 
-def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: str = "") -> Table:
+def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: str) -> Table:
     """One row for each comparison. If all are with the same run, only the note names that run."""
     measure, notes = rows[0].measure, []
     one_other = len({row.b for row in rows}) == 1
     if one_other:
         mean = value_text(rows[0].mean_b, measure)
-        notes.append(f"Differences from {data.within(rows[0].b)}, with {measure} {mean}.")
+        notes.append(f"Differences from {data.style(rows[0].b).within}, with {measure} {mean}.")
     counts = {run.name: recorded_count(run) for run in data.runs}
     most = max(min(counts[row.a], counts[row.b]) for row in rows)
     if is_usage(measure) and min(row.n for row in rows) < most:
@@ -490,8 +479,8 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
     entries: list[Entries] = []
     for row in rows:
         sides = [
-            TableEntry(data.change(row.a), sub=value_text(row.mean_a, measure)),
-            TableEntry(data.label(row.b), sub=value_text(row.mean_b, measure)),
+            TableEntry(data.style(row.a).change, sub=value_text(row.mean_a, measure)),
+            TableEntry(data.style(row.b).label, sub=value_text(row.mean_b, measure)),
         ]
         entries.append(
             [
@@ -526,8 +515,8 @@ _COSTS = {"usage_dollars": "dollars", "tokens_exposed": "tokens exposed"}
 
 def _against_baseline(data: ReportData) -> str:
     """The baseline with its values of the measures of the forest plot."""
-    run = next(run for run in data.runs if run.name == data.baseline)
-    lead = f"What each change does against the baseline, {data.within(run.name)}"
+    run, within = data.style(data.baseline).run, data.style(data.baseline).within
+    lead = f"What each change does against the baseline, {within}"
     if data.systems is not None:
         return f"{lead}, on the same benchmark."
     values = [f"{m} {value_text(run.metrics.get(m), m)}" for m in _shown_measures(data)]
@@ -537,8 +526,7 @@ def _against_baseline(data: ReportData) -> str:
 
 
 def _shown_measures(data: ReportData) -> list[str]:
-    """The measures of the forest plot: accuracy, or the main measure, then recall and nDCG@10 where
-    they were tested."""
+    """The measures of the forest plot: accuracy, or the main one, then those of `_FURTHER`."""
     tested = ordered(row.measure for row in data.comparisons)
     success = next((m for m in ("accuracy", data.main) if m in tested), (tested or [data.main])[0])
     return list(dict.fromkeys([success, *(name for name in _FURTHER if name in tested)]))
@@ -550,49 +538,36 @@ def _cost(data: ReportData) -> str:
 
 
 def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
-    """For each benchmark a figure with a row for each contrast and a panel for each measure, and
-    for narrow screens a figure for each panel."""
+    """A figure for each benchmark, with a panel for each measure; on narrow screens one each."""
     figures: list[Figure] = []
     for benchmark in dict.fromkeys(one.benchmark for one in planned):
-        panels: dict[str, tuple[list[str], ForestPanel]] = {}
+        panels: list[ForestPanel] = []
         inside = [one for one in planned if one.benchmark == benchmark]
         for measure in _shown_measures(data):
-            compared = [(one, data.comparison(measure, one.a, one.b)) for one in inside]
-            rows = [(one, row) for one, row in compared if row is not None]
+            rows = _tested(data, inside, measure)
             if rows and (not panels or len(rows) == len(inside)):
                 inside = [one for one, _ in rows]
-                labels = [one.label for one in inside]
-                panel = _panel(data, [row for _, row in rows], f"difference in {measure}")
-                panels[measure] = labels, panel
+                panels.append(
+                    ForestPanel(
+                        f"difference in {measure}",
+                        [(row.difference, row.low, row.high) for _, row in rows],
+                        [data.significant(row) for _, row in rows],
+                        describe(measure).digits,
+                    )
+                )
         if not panels:
             continue
-        labels = next(iter(panels.values()))[0]
-        column = None
+        labels, column = [one.label for one in inside], None
         if data.against_baseline and (cost := _cost(data)):
-            costs = {run.name: run.metrics[cost] for run in data.runs}
-            column = (_COSTS[cost], [value_text(costs[one.a], cost) for one in inside])
-        every = [panel for _, panel in panels.values()]
-        figures.append(Figure(forest(labels, every, column, name=benchmark), benchmark))
-        if len(every) > 1 or column:
-            figures[-1] = replace(figures[-1], width="wide")
-            figures += [
-                Figure(
-                    forest(labels, [panel], name=f"{benchmark}, one measure"),
-                    benchmark,
-                    width="narrow",
-                )
-                for panel in every
-            ]
+            costs = [value_text(one.a.run.metrics[cost], cost) for one in inside]
+            column = _COSTS[cost], costs
+        several = len(panels) > 1 or column
+        svg, width = forest(labels, panels, column, name=benchmark), "wide" if several else ""
+        figures.append(Figure(svg, benchmark, width=width))
+        for panel in panels if several else ():
+            svg = forest(labels, [panel], name=f"{benchmark}, one measure")
+            figures.append(Figure(svg, benchmark, width="narrow"))
     return figures
-
-
-def _panel(data: ReportData, rows: Sequence[PairedComparison], axis: str) -> ForestPanel:
-    return ForestPanel(
-        axis,
-        [(row.difference, row.low, row.high) for row in rows],
-        [data.significant(row) for row in rows],
-        describe(rows[0].measure).digits,
-    )
 
 
 # Systems by benchmarks.
@@ -660,27 +635,23 @@ def benchmarks_table(
 
 
 def _benchmark_differences(data: ReportData, systems: Systems, measure: str) -> list[Table]:
-    """A table of the differences from the baseline's system on each benchmark; none if there are no
-    such comparisons."""
+    """A table of the differences from the baseline's system; none without comparisons."""
     baseline = systems.of(data.baseline) or systems.systems[0]
     benchmarks = systems.benchmarks_of(measure)
-    rows, compared = [], False
+    rows = []
     for system in systems.systems:
-        if system is baseline:
-            continue
-        row: list[TableEntry | str] = [system.label]
-        for name in benchmarks:
-            one, other = system.runs.get(name), baseline.runs.get(name)
-            found = data.comparison(measure, one.name, other.name) if one and other else None
-            row.append(_difference(data, found) if found else "—")
-            compared = compared or found is not None
-        rows.append(row)
+        pairs = [(system.runs.get(name), baseline.runs.get(name)) for name in benchmarks]
+        compared = [data.comparison(measure, a.name, b.name) if a and b else None for a, b in pairs]
+        if system is not baseline:
+            differences = [_difference(data, row) if row else "—" for row in compared]
+            rows.append([system.label, *differences])
     note = (
         f"Difference in {measure} from {baseline.label}, with its 95% interval. Bold: significant, "
         f"with a p value of at most {data.alpha:g} after Holm’s correction."
     )
-    columns = [*texts("system"), *map(Column, benchmarks)]
-    return [Table(columns, rows, note=note)] if compared else []
+    if not any(isinstance(entry, TableEntry) for row in rows for entry in row):
+        return []
+    return [Table([*texts("system"), *map(Column, benchmarks)], rows, note=note)]
 
 
 def leaders(systems: Systems, measure: str) -> list[tuple[System, float]]:

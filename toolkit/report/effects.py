@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from math import prod
+from operator import itemgetter
 
 from soundingline.toolkit.evaluation.comparison import varied_factors
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
@@ -21,13 +22,13 @@ def effects_section(data: ReportData) -> Section | None:
     """The effects of the factors on accuracy, or on nDCG@10 where no agent answered. None unless
     the runs are a full factorial design over two or more factors, on one benchmark, that share ten
     questions or more."""
-    runs, factors = data.runs, _factors(data.runs)
+    runs, factors = data.runs, _design(data.runs)
     measure = next((m for m in _MEASURES if all(m in run.per_question for run in runs)), "")
-    if not measure or data.systems is not None or not _is_full(runs, factors):
+    if not measure or data.systems is not None or not factors:
         return None
     shared = set.intersection(*(set(run.per_question[measure]) for run in runs))
-    values = {run.per_question[measure][qid] for run in runs for qid in shared}
-    if len(shared) < _FEWEST or len(values) < 2:
+    distinct = {run.per_question[measure][qid] for run in runs for qid in shared}
+    if len(shared) < _FEWEST or len(distinct) < 2:
         return None
     from numpy.linalg import LinAlgError
 
@@ -41,11 +42,12 @@ def effects_section(data: ReportData) -> Section | None:
         effects = factorial_effects(cells, measure)
     except LinAlgError:  # the values do not determine the variances of the model
         return None
-    hidden = _hidden_levels(data, factors)
+    baseline = data.style(data.baseline).run
+    hidden = {  # of a factor with two levels, that of the baseline
+        (name, factor_value(baseline, name)) for name, values in factors.items() if len(values) == 2
+    }
     shown = [
-        each
-        for each in effects
-        if not any(pair in hidden for pair in zip(each.factors, each.levels, strict=True))
+        each for each in effects if hidden.isdisjoint(zip(each.factors, each.levels, strict=True))
     ]
     rows: list[Entries] = []
     for effect, adjusted in zip(shown, holm([each.p for each in shown]), strict=True):
@@ -90,53 +92,31 @@ def one_factor_contrasts(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str, s
         (factor, later run, earlier run) by names, the pairs of a factor together; empty for another
         design.
     """
-    factors = _factors(runs)
-    if not _is_full(runs, factors):
-        return []
-    differing = [
-        ([name for name in factors if factor_value(a, name) != factor_value(b, name)], a, b)
-        for b, a in combinations(runs, 2)
-    ]
-    pairs = [(names[0], a.name, b.name) for names, a, b in differing if len(names) == 1]
-    by_name = {run.name: run for run in runs}
-
-    def place(pair: tuple[str, str, str]) -> tuple[int, list[int]]:
-        rest = [name for name in factors if name != pair[0]]
-        levels = [factors[name].index(factor_value(by_name[pair[1]], name)) for name in rest]
-        return list(factors).index(pair[0]), levels
-
-    return sorted(pairs, key=place)
+    factors = _design(runs)
+    pairs = []
+    for earlier, later in combinations(runs, 2):
+        levels = {name: factor_value(later, name) for name in factors}
+        differing = [name for name in factors if levels[name] != factor_value(earlier, name)]
+        if len(differing) == 1:
+            rest = [factors[n].index(level) for n, level in levels.items() if n not in differing]
+            place = list(factors).index(differing[0]), rest
+            pairs.append((place, (differing[0], later.name, earlier.name)))
+    return [pair for _, pair in sorted(pairs, key=itemgetter(0))]
 
 
-def _factors(runs: Sequence[EvaluatedRun]) -> dict[str, list[str]]:
-    """The levels of each factor that varies, without settings that the option of their group
-    determines, such as the depth of a re-ranker that some runs do not have."""
+def _design(runs: Sequence[EvaluatedRun]) -> dict[str, list[str]]:
+    """The levels of each factor, if the runs are one for each combination of the levels of two or
+    more factors; else empty. Settings that the option of their group determines are no factors,
+    such as the depth of a re-ranker that some runs do not have."""
     names = varied_factors(runs)
     levels = {name: list(dict.fromkeys(factor_value(run, name) for run in runs)) for name in names}
-    return {
-        name: values
-        for name, values in levels.items()
-        if len(values) > 1 and not _is_determined(runs, name, levels)
-    }
-
-
-def _is_determined(
-    runs: Sequence[EvaluatedRun], name: str, levels: Mapping[str, Sequence[str]]
-) -> bool:
-    group = name.partition(".")[0]
-    pairs = {(factor_value(run, group), factor_value(run, name)) for run in runs}
-    return group != name and group in levels and len(pairs) == len(levels[group])
-
-
-def _is_full(runs: Sequence[EvaluatedRun], factors: Mapping[str, Sequence[str]]) -> bool:
-    """Whether the runs are one for each combination of the levels of two or more factors."""
+    factors = {}
+    for name, values in levels.items():
+        group = name.partition(".")[0]
+        pairs = {(factor_value(run, group), factor_value(run, name)) for run in runs}
+        determined = group != name and group in levels and len(pairs) == len(levels[group])
+        if len(values) > 1 and not determined:
+            factors[name] = values
     cells = {tuple(factor_value(run, name) for name in factors) for run in runs}
-    return len(factors) > 1 and len(cells) == len(runs) == prod(map(len, factors.values()))
-
-
-def _hidden_levels(data: ReportData, factors: Mapping[str, Sequence[str]]) -> set[tuple[str, str]]:
-    """The level of the baseline of each factor with two levels."""
-    baseline = next(run for run in data.runs if run.name == data.baseline)
-    return {
-        (name, factor_value(baseline, name)) for name, levels in factors.items() if len(levels) == 2
-    }
+    full = len(cells) == len(runs) == prod(map(len, factors.values()))
+    return factors if full and len(factors) > 1 else {}

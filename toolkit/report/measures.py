@@ -254,3 +254,8 @@ def probability(p: float | None) -> str:
     ('<0.001', '0.031')
     """
     return "<0.001" if p is not None and p < 0.001 else number(p, 3)
+
+
+def percent(share: float | None) -> str:
+    """Format a share as a whole percentage."""
+    return "—" if share is None else number(100 * share, 0) + "%"

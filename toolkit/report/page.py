@@ -46,11 +46,17 @@ class TableEntry:
 @dataclass(frozen=True)
 class RunStyle:
     """How one run is named and drawn in every table and figure. `colour` is an index into
-    `COLOURS`; a run without one is drawn in grey, because there are more runs than colours."""
+    `COLOURS`; a run without one is drawn in grey, because there are more runs than colours.
+    `benchmark` is the label of its benchmark where there are several. Among the runs over the same
+    benchmark, `within` has its varied factors, and `change` what it changes against the baseline.
+    """
 
     run: EvaluatedRun
     label: str
     colour: int | None
+    benchmark: str = ""
+    within: str = ""
+    change: str = ""
 
     @property
     def entry(self) -> TableEntry:
@@ -171,8 +177,7 @@ def page(
 
 
 def write_report(folder: Path, report: Report) -> Path:
-    """Write `report.html` and `report.md` into a folder, which is created if it does not exist,
-    and return the path of the HTML file."""
+    """Write `report.html` and `report.md` into a folder, and return the path of the former."""
     write_text(folder / "report.md", report.markdown, clear=True)
     write_text(folder / "report.html", report.html, clear=True)
     return folder / "report.html"

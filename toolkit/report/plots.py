@@ -11,10 +11,11 @@ import re
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,8 @@ _MARKERS = "osD^vPX*"  # in the order of the swatches in templates/style.css
 _SMALL, _TEXT, _LINE = 12, 13, 16.0
 
 
-class ForestPanel(NamedTuple):
+@dataclass(frozen=True)
+class ForestPanel:
     """The differences of one measure in a forest plot: (difference, lower end, upper end) of each
     row, and whether its dot is filled. `digits` is the number of digits after the point of the
     printed differences."""
@@ -54,8 +56,7 @@ def forest(
 
     Args:
         labels: one for each row; a line break separates the two sides of a long label.
-        panels: what is drawn from left to right, each with an axis of its own. The labels are above
-            the rows of the first.
+        panels: what is drawn from left to right. The labels are above the rows of the first.
         column: the title and the entries of a column of texts at the right.
         name: what the description says besides the axes; figures of one page differ in it.
     """
@@ -146,11 +147,7 @@ def funnel(style: RunStyle, tiers: Mapping[str, Mapping[str, Mapping[str, float]
 
 
 def exposure(curves: Sequence[tuple[RunStyle, Sequence[tuple[float, float]]]], *, axis: str) -> str:
-    """Draw mean recall as a step function of what agents were shown, on a logarithmic axis.
-
-    Args:
-        curves: for each run the points (documents or tokens exposed, mean recall).
-    """
+    """Draw mean recall as a step function of what agents were shown, on a logarithmic axis."""
     from matplotlib.ticker import NullLocator
 
     plot = _axes(440, 320, left=38, right=12, top=12, bottom=46)
@@ -193,17 +190,15 @@ def against_cost(
     front: Sequence[int] = (),
     lines: Mapping[str, Sequence[int]] | None = None,
 ) -> str:
-    """Draw each run at its cost and its value.
+    """Draw each run at its cost and its value, with the confidence interval of the value.
 
     Args:
-        points: (run, cost, value, confidence interval of the value).
+        points: (run, cost, value, interval).
         axis: the label of the axis of costs.
         measure: the name of the measure of the values.
         front: the places in `points` of a Pareto front, cheapest first, which a line joins in
-            steps. The points of the front, and the runs with a colour of their own, then have their
-            labels next to them.
-        lines: the places in `points` that a line joins, from left to right, by its label, which is
-            next to its last point.
+            steps; its points and the runs with a colour of their own then have labels.
+        lines: by its label, the places in `points` that a line joins, from left to right.
     """
     width, height = (560, 320) if front or lines else (380, 260)
     plot = _axes(width, height, left=46, right=14, top=12, bottom=46)
@@ -235,8 +230,7 @@ def against_cost(
 
 
 def _label(plot: Axes, named: Sequence[tuple[str, float, float]]) -> None:
-    """Write the label of each point next to it, on the side with more room, and move it up or down
-    until it covers no label before it."""
+    """Write the label of each point next to it, above or below what is written already."""
     box = plot.get_window_extent()
     taken: list[tuple[float, float, float]] = []  # left end, right end and middle of a label
     for text, x, y in sorted(named, key=lambda point: -point[2]):
@@ -281,18 +275,18 @@ def heat_map(
     outline: NDArray[np.bool_] | None = None,
     digits: int = 3,
 ) -> str:
-    """Draw values over a grid of BM25's parameters, one square a grid point.
+    """Draw values [k1, b] over a grid of BM25's parameters in ascending order, one square a point.
 
     The colours are cividis (Nuñez, Anderton and Renslow, 2018), which people with and without
     colour blindness see alike.
 
     Args:
-        k1, b: the parameters in ascending order, from left to right and from below.
-        values: array of shape [k1, b].
+        k1, b: the parameters, from left to right and from below.
+        values: the values.
         label: the description of the figure for screen readers.
         marks: `default`, `chosen` or `best` -> (k1, b). Marks between grid points are interpolated,
             those outside the grid are left out.
-        outline: array of shape [k1, b]; a line surrounds the points that are true.
+        outline: [k1, b]; a line surrounds the points that are true.
         digits: digits after the point of the printed minimum and maximum.
     """
     height = max(15.0 * len(b), 60.0) + 96
@@ -379,8 +373,8 @@ def _without_y(plot: Axes, bottom: float) -> None:
 
 def _right_of(plot: Axes, left: float, width: float) -> Axes:
     """Further axes in the figure of `plot`, with its rows, `left` pixels from the left."""
-    whole, box = plot.figure.bbox.width, plot.get_position()
-    axes = plot.figure.add_axes((left / whole, box.y0, width / whole, box.height))
+    full, box = plot.figure.bbox.width, plot.get_position()
+    axes = plot.figure.add_axes((left / full, box.y0, width / full, box.height))
     _styled(axes)
     _without_y(axes, plot.get_ylim()[0])
     return axes
@@ -435,7 +429,7 @@ def _svg(plot: Axes, label: str, axis: str = "") -> str:
     body = re.sub(r"\n\s*", "\n", body)
     body = re.sub(
         r" (?:d|x|y|width|height|transform)=\"[^\"]*\"",
-        lambda found: " " + re.sub(r"(\.\d\d)\d+", r"\1", " ".join(found[0].split())),
+        lambda match: " " + re.sub(r"(\.\d\d)\d+", r"\1", " ".join(match[0].split())),
         body,
     )
     width, height = figure.get_size_inches() * 72

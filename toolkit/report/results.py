@@ -29,6 +29,7 @@ from soundingline.toolkit.report.measures import (
     is_usage,
     number,
     ordered,
+    percent,
     value_text,
 )
 from soundingline.toolkit.report.page import (
@@ -82,41 +83,8 @@ class ReportData:
         """The runs with a colour of their own."""
         return [style for style in self.styles if style.colour is not None]
 
-    def label(self, name: str) -> str:
-        return next((style.label for style in self.styles if style.run.name == name), name)
-
-    def benchmark(self, name: str) -> str:
-        """The label of the benchmark of a run; empty if there is one benchmark."""
-        systems = self.systems.systems if self.systems else ()
-        labels = (label for one in systems for label, run in one.runs.items() if run.name == name)
-        return next(labels, "")
-
-    def on_benchmark_of(self, name: str) -> list[EvaluatedRun]:
-        """The runs over the same benchmark as a run, which is one of them."""
-        groups = by_benchmark(self.runs)
-        return next(group for group in groups if any(run.name == name for run in group))
-
-    def within(self, name: str) -> str:
-        """The varied factors of a run among those over the same benchmark; its name if none
-        varies."""
-        group = self.on_benchmark_of(name)
-        factors = varied_factors(group)
-        if not factors:
-            return name
-        labels = zip(group, factor_labels(group, factors), strict=True)
-        return next(label for run, label in labels if run.name == name)
-
-    def change(self, name: str) -> str:
-        """What a run changes against the chosen baseline of its benchmark, such as
-        `retriever=bm25_default`; the varied factors of the run where its factors are the
-        baseline's, or another run changes the same."""
-        group = self.on_benchmark_of(name)
-        baseline = next((run for run in group if run.name in self.baselines), None)
-        if not self.against_baseline or baseline is None:
-            return self.within(name)
-        changes = {run.name: _changes(run, baseline) for run in group}
-        own = changes[name]
-        return own if own and [*changes.values()].count(own) == 1 else self.within(name)
+    def style(self, name: str) -> RunStyle:
+        return next(style for style in self.styles if style.run.name == name)
 
     def significant(self, comparison: PairedComparison) -> bool:
         return comparison.p_holm <= self.alpha
@@ -141,19 +109,11 @@ class ReportData:
                 others.append(row.seen_from(row.a if row.difference >= 0 else row.b))
         return with_baseline if self.too_many_colours and with_baseline else with_baseline + others
 
-    def ranked(self, measure: str) -> list[EvaluatedRun]:
-        """The runs that have a measure, best first; runs with equal means keep their order."""
-        return _ranked(self.runs, measure)
-
     def marks(self, measure: str) -> dict[str, str]:
-        """Mark the best runs of each benchmark; with a baseline, the runs that differ from it.
-
-        Returns:
-            Name of a run -> `higher` or `lower` for a run that differs significantly from the
-            baseline, if runs were compared with it alone. Else `best` for a run that is
-            significantly better than every other one of its benchmark; where there is none, `tie`
-            for the run with the best mean and for those that do not differ significantly from it.
-        """
+        """Mark runs by name: `higher` or `lower` for a run that differs significantly from the
+        baseline, if runs were compared with it alone. Else `best` for a run that is significantly
+        better than every other one of its benchmark; where there is none, `tie` for the run with
+        the best mean and for those that do not differ significantly from it."""
         marks: dict[str, str] = {}
         for group in by_benchmark(self.runs):
             baseline = next((run.name for run in group if run.name in self.baselines), None)
@@ -163,38 +123,28 @@ class ReportData:
                     if row is not None and self.significant(row):
                         marks[run.name] = "higher" if row.difference > 0 else "lower"
                 continue
-            ranked = _ranked(group, measure)
-            values = equal_ties([run.metrics[measure] for run in ranked])
+            order = ranked(group, measure)
+            values = equal_ties([run.metrics[measure] for run in order])
             if describe(measure).better == NEITHER or len(set(values)) < 2:
                 continue
-            top = ranked[0].name
-            rows = [self.comparison(measure, top, run.name) for run in ranked[1:]]
+            top = order[0].name
+            rows = [self.comparison(measure, top, run.name) for run in order[1:]]
             if all(row is not None and self.significant(row) for row in rows):
                 marks[top] = "best"
                 continue
-            equal = [run.name for run, v in zip(ranked, values, strict=True) if v == values[0]]
+            equal = [run.name for run, v in zip(order, values, strict=True) if v == values[0]]
             tied = [row.b for row in rows if row is not None and not self.significant(row)]
             marks |= dict.fromkeys([*equal, *tied], "tie")
         return marks
 
 
-def _changes(run: EvaluatedRun, baseline: EvaluatedRun) -> str:
-    names = dict.fromkeys([*run.factors, *baseline.factors])
-    values = {name: (factor_value(run, name), factor_value(baseline, name)) for name in names}
-    changes = [f"{name}={one}" for name, (one, other) in values.items() if one != other]
-    # A setting of a stage that the run lacks says no more than the stage.
-    stages = [change for change in changes if not change.endswith("=—")]
-    return ", ".join(stages or changes)
-
-
 def best_first(items: Sequence[T], values: Sequence[float], measure: str) -> list[T]:
-    """Sort items by their values of a measure, best first; those with equal values keep their
-    order."""
+    """Sort items by their values of a measure, best first; equal ones keep their order."""
     sign = 1 if describe(measure).better == LOWER else -1
     return [items[place] for place in np.argsort(sign * equal_ties(values), kind="stable")]
 
 
-def _ranked(runs: Sequence[EvaluatedRun], measure: str) -> list[EvaluatedRun]:
+def ranked(runs: Sequence[EvaluatedRun], measure: str) -> list[EvaluatedRun]:
     having = [run for run in runs if measure in run.metrics]
     return best_first(having, [run.metrics[measure] for run in having], measure)
 
@@ -224,65 +174,87 @@ def report_data(
         raise InputError(
             f"more than one run is named {', '.join(repeated)}", do="give each run its own name"
         )
-    if baseline is not None and baseline not in names:
-        raise InputError(
-            f"baseline {baseline!r}", valid=", ".join(names), do="name one of the runs"
-        )
     known = ordered(name for run in runs for name in run.metrics)
-    for name in [*([main] if main else []), *measures]:
-        if name not in known:
-            raise InputError(f"measure {name!r}", valid=", ".join(known) or "none", do="name one")
+    named = [("baseline", baseline, names)] if baseline is not None else []
+    named += [("measure", name, known) for name in [*([main] if main else []), *measures]]
+    for kind, name, valid in named:
+        if name not in valid:
+            raise InputError(f"{kind} {name!r}", valid=", ".join(valid) or "none", do="name one")
     tested = {row.measure for row in comparisons}
     main = main or next((name for name in known if name in tested), next(iter(known), ""))
     compared = any(baseline in (row.a, row.b) for row in comparisons)
     baseline = baseline or names[0]
-    data = ReportData(
-        styles=_styles(runs, main, baseline),
+    baselines = baselines_of(runs, baseline, systems)
+    return ReportData(
+        styles=_styles(runs, main, baseline, baselines if compared else (), systems),
         comparisons=[row for row in comparisons if row.a in names and row.b in names],
         main=main,
         baseline=baseline,
-        baselines=baselines_of(runs, baseline, systems),
+        baselines=baselines,
         against_baseline=compared,
         measures=list(measures) or sorted(known, key=lambda name: name != main)[:_COLUMNS],
         alpha=alpha,
         traces=traces or {},
         systems=systems,
     )
-    return replace(data, styles=_by_change(data)) if compared else data
 
 
-def _by_change(data: ReportData) -> list[RunStyle]:
-    """The runs labelled by what each changes against the baseline, with the benchmark in front if
-    there are several; by their other labels where the factors do not distinguish them."""
-    labels = [
-        " · ".join(
-            filter(
-                None,
-                [
-                    data.benchmark(run.name),
-                    BASELINE if run.name in data.baselines else data.change(run.name),
-                ],
-            )
-        )
-        for run in data.runs
-    ]
-    if not _labelled(data) or len(set(labels)) < len(labels):
-        return list(data.styles)
-    return [replace(s, label=label) for s, label in zip(data.styles, labels, strict=True)]
-
-
-def _styles(runs: Sequence[EvaluatedRun], main: str, baseline: str) -> list[RunStyle]:
-    """Label the runs by the factors that vary, or by their names where these do not suffice, and
-    colour the baseline and the best runs."""
+def _styles(
+    runs: Sequence[EvaluatedRun],
+    main: str,
+    baseline: str,
+    compared_with: Sequence[str],
+    systems: Systems | None,
+) -> list[RunStyle]:
+    """Colour the baseline and the best runs. Label the runs by what they change against the
+    baselines that they were compared with, with the benchmark in front if there are several; else
+    by the factors that vary, or by their names where these do not distinguish them."""
+    having = [run.name for run in ranked(runs, main)]
+    best = [*having, *(run.name for run in runs if run.name not in having)]
+    coloured = {baseline, *[name for name in best if name != baseline][: len(COLOURS) - 1]}
+    colours = {name: i for i, name in enumerate(r.name for r in runs if r.name in coloured)}
     varied = varied_factors(runs)
     labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
-    without = [run for run in runs if main not in run.metrics]
-    best = [run.name for run in (*_ranked(runs, main), *without) if run.name != baseline]
-    coloured = {baseline, *best[: len(COLOURS) - 1]}
-    colours = {name: i for i, name in enumerate(r.name for r in runs if r.name in coloured)}
-    return [
-        RunStyle(run, label, colours.get(run.name)) for run, label in zip(runs, labels, strict=True)
+    one_run = {
+        run.name: RunStyle(run, label, colours.get(run.name))
+        for run, label in zip(runs, labels, strict=True)
+    }
+    for system in systems.systems if systems else ():
+        for label, run in system.runs.items():
+            one_run[run.name] = replace(one_run[run.name], benchmark=label)
+    for group in by_benchmark(runs):
+        factors = varied_factors(group)
+        within = factor_labels(group, factors) if factors else [run.name for run in group]
+        changes = [""] * len(group)
+        for other in (run for run in group if run.name in compared_with):
+            changes = [_changes(run, other) for run in group]
+        for run, label, change in zip(group, within, changes, strict=True):
+            own = change if changes.count(change) == 1 and change else label
+            one_run[run.name] = replace(one_run[run.name], within=label, change=own)
+    styles = list(one_run.values())
+    labels = [
+        f"{s.benchmark} · ".removeprefix(" · ")
+        + (BASELINE if s.run.name in compared_with else s.change)
+        for s in styles
     ]
+    if compared_with and labelled_by_factors(styles) and len(set(labels)) == len(labels):
+        styles = [replace(s, label=label) for s, label in zip(styles, labels, strict=True)]
+    return styles
+
+
+def _changes(run: EvaluatedRun, baseline: EvaluatedRun) -> str:
+    """What a run changes against a baseline, such as `retriever=bm25_default`."""
+    names = dict.fromkeys([*run.factors, *baseline.factors])
+    values = {name: (factor_value(run, name), factor_value(baseline, name)) for name in names}
+    changes = [f"{name}={one}" for name, (one, other) in values.items() if one != other]
+    # A setting of a stage that the run lacks says no more than the stage.
+    stages = [change for change in changes if not change.endswith("=—")]
+    return ", ".join(stages or changes)
+
+
+def labelled_by_factors(styles: Sequence[RunStyle]) -> bool:
+    """Whether the labels of the runs are the values of their varied factors."""
+    return all(style.label != style.run.name for style in styles)
 
 
 def factor_value(run: EvaluatedRun, name: str) -> str:
@@ -317,12 +289,9 @@ def denominator(run: EvaluatedRun, count: str) -> int:
 
 
 def mean_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, float] | None:
-    """Confidence interval of a mean over questions.
-
-    Returns:
-        Wilson's score interval (Wilson, 1927) if every value is 0 or 1, else Student's t interval,
-        cut to 0 and 1 if all values are between them. None for fewer than two values and for
-        values that are not finite.
+    """Confidence interval of a mean over questions: Wilson's score interval (Wilson, 1927) if every
+    value is 0 or 1, else Student's t interval, cut to 0 and 1 if all values are between them. None
+    for fewer than two values and for values that are not finite.
 
     >>> low, high = mean_interval([1.0] * 81 + [0.0] * 182)
     >>> round(low, 4), round(high, 4)
@@ -344,8 +313,7 @@ def mean_interval(values: Iterable[float], level: float = 0.95) -> tuple[float, 
 
 
 def run_interval(run: EvaluatedRun, measure: str) -> tuple[float, float] | None:
-    """Confidence interval of a metric of a run; None unless the metric is the mean of the values of
-    its questions."""
+    """Confidence interval of a metric that is the mean of its questions; else None."""
     values = list(run.per_question.get(measure, {}).values())
     if not values or measure not in run.metrics:
         return None
@@ -379,7 +347,17 @@ def results_section(data: ReportData) -> Section:
         "known. Brackets: 95% confidence interval of the mean (Wilson for yes/no measures, "
         "Student’s t otherwise)."
     )
-    note += _judges(data)
+    judged: dict[str, list[str]] = {}
+    for style in data.styles:
+        if style.run.judge:
+            judged.setdefault(style.run.judge, []).append(style.label)
+    if len(judged) == 1:
+        note += f" Answers were judged by {next(iter(judged))}."
+    elif judged:
+        each = "; ".join(f"{judge} ({', '.join(labels)})" for judge, labels in judged.items())
+        note += (
+            f" Answers were judged by different judges, so accuracies are not comparable: {each}."
+        )
     if {"no_call", "reminded"} & set(count_names(data)):
         note += (
             " no_call: answers without any tool call. reminded: questions whose first answer did "
@@ -399,23 +377,10 @@ def results_section(data: ReportData) -> Section:
     return Section("results", "Results", note=note, tables=tables)
 
 
-def _judges(data: ReportData) -> str:
-    """Which judge made each accuracy; empty if no run has one."""
-    judged: dict[str, list[str]] = {}
-    for style in data.styles:
-        if style.run.judge:
-            judged.setdefault(style.run.judge, []).append(style.label)
-    if len(judged) < 2:
-        return "".join(f" Answers were judged by {judge}." for judge in judged)
-    by = "; ".join(f"{judge} ({', '.join(labels)})" for judge, labels in judged.items())
-    return f" Answers were judged by different judges, so accuracies are not comparable: {by}."
-
-
 def results_table(
     data: ReportData, measures: Sequence[str], *, counts: Sequence[str] = (), folded: str = ""
 ) -> Table:
-    """One row for each run: the factors that vary, and measures with the counts after the first of
-    them."""
+    """One row for each run: its factors and measures, with the counts after the first."""
     marks = {measure: data.marks(measure) for measure in measures}
     rows = []
     for style in data.styles:
@@ -430,23 +395,14 @@ def results_table(
         ]
         rows.append([name, *numbers[:1], *counted, *numbers[1:]])
     titles = [*measures[:1], *counts, *measures[1:]]
-    labelled = _labelled(data) and not data.against_baseline
+    labelled = labelled_by_factors(data.styles) and not data.against_baseline
     varied = " · ".join(varied_factors(data.runs)) if labelled else "run"
     return Table([*texts(varied), *map(Column, titles)], rows, folded=folded)
 
 
-def _labelled(data: ReportData) -> bool:
-    """Whether the labels of the runs are the values of their varied factors."""
-    return all(style.label != style.run.name for style in data.styles)
-
-
 def measured(run: EvaluatedRun, measure: str, mark: str) -> TableEntry:
-    """The value of a measure with its interval, and with the number of questions behind it where
-    that is not the number of all questions."""
-    text, sub = (
-        value_text(run.metrics.get(measure), measure),
-        interval_of(run, measure),
-    )
+    """The value of a measure with its interval, and with its questions if these are not all."""
+    text, sub = value_text(run.metrics.get(measure), measure), interval_of(run, measure)
     count = len(run.per_question.get(measure, {}))
     if count and is_usage(measure) and count < recorded_count(run):
         text += f" (n={count:,})"  # in the text, because the terminal prints no interval
@@ -475,7 +431,7 @@ def exits_section(data: ReportData) -> Section | None:
         for name in names:
             count = run.counts.get(name, 0 if name in STATUSES else None)
             total = denominator(run, name)
-            share = number(100 * count / total, 0) + "%" if count and total else ""
+            share = percent(count / total) if count and total else ""
             yield TableEntry("—" if count is None else f"{count:,}", sub=share)
 
     columns = [Column(name.replace("_", " ")) for name in ("questions", *names)]
@@ -485,14 +441,13 @@ def exits_section(data: ReportData) -> Section | None:
             " No format: the answer did not have the requested format even after the reminder; it "
             "is not counted as answered."
         )
-    reasons = "The reasons for statuses that have several."
     refusals = (
         "Tool calls, calls that repeat an earlier one of the question, refused calls, and the "
         "error codes of the refusals."
     )
     tables = [
         Table.of_runs(data.styles, columns, entries),
-        *_by_code(data, "ended_", (), note=reasons),
+        *_by_code(data, "ended_", (), note="The reasons for statuses that have several."),
         *_by_code(data, "refused_", ("calls", "repeated", "refused"), note=refusals),
     ]
     return Section("exits", "Exit statuses and failures", lead=lead, tables=tables)
@@ -521,17 +476,18 @@ def repeats_section(data: ReportData) -> Section | None:
     rows: list[Entries] = []
     for style in data.styles:
         for measure in dict.fromkeys([data.main, *data.measures]):
-            found = variance_components(style.run.repeats.get(measure, {}))
-            if found is None:
-                continue
-            row = [
-                measure,
-                number(found.repeats, 0 if found.repeats.is_integer() else 1),
-                value_text(found.within, measure),
-                value_text(found.between, measure),
-                "—" if found.share is None else number(100 * found.share, 0) + "%",
-            ]
-            rows.append([style.entry, *row])
+            parts = variance_components(style.run.repeats.get(measure, {}))
+            if parts is not None:
+                rows.append(
+                    [
+                        style.entry,
+                        measure,
+                        number(parts.repeats, 0 if parts.repeats.is_integer() else 1),
+                        value_text(parts.within, measure),
+                        value_text(parts.between, measure),
+                        percent(parts.share),
+                    ]
+                )
     columns = [*texts("run", "measure"), Column("repeats")]
     columns += [Column("within", "sd"), Column("between", "sd"), Column("share within")]
     return Section(
@@ -576,7 +532,7 @@ def setup_section(data: ReportData) -> Section | None:
     """The settings of the runs: those that differ and those that are the same."""
     configs = [flat(run.manifest.get("config", {})) for run in data.runs]
     factors = [{k: str(v) for k, v in run.factors.items()} for run in data.runs]
-    if not any(configs) and not any(factors):
+    if not any([*configs, *factors]):
         return None
     varied = [
         f"{name} ({', '.join(dict.fromkeys(row.get(name, '—') for row in factors))})"

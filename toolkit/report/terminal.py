@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -19,6 +19,7 @@ from soundingline.toolkit.report.results import (
     count_names,
     denominator,
     factor_value,
+    labelled_by_factors,
     measured,
     report_data,
 )
@@ -47,10 +48,8 @@ def comparison_table(
     comparisons: Sequence[PairedComparison] = (),
     *,
     title: str = "",
-    main: str | None = None,
-    baseline: str | None = None,
     measures: Sequence[str] = (),
-    alpha: float = 0.05,
+    **options: Any,
 ) -> RichTable:
     """The table of results without intervals, for 80 columns.
 
@@ -58,13 +57,11 @@ def comparison_table(
         runs: the runs.
         comparisons: their paired comparisons.
         title: a line above the table.
-        main: see `soundingline.toolkit.report.render`, as for `baseline` and `alpha`.
         measures: the columns of numbers. Default: the usual ones that the runs have. Those that do
             not fit are left out; a line below the table names them if they were given.
+        options: `main`, `baseline` and `alpha` of `soundingline.toolkit.report.render`.
     """
-    data = report_data(
-        runs, comparisons, main=main, baseline=baseline, measures=measures, alpha=alpha
-    )
+    data = report_data(runs, comparisons, measures=measures, **options)
     counts = {
         name: [
             TableEntry(f"{run.counts.get(name, 0):,}/{denominator(run, name):,}")
@@ -80,10 +77,10 @@ def comparison_table(
     names: Columns = {"run": [style.entry for style in data.styles]}
     notes = []
     if data.against_baseline:
-        notes.append(f"Baseline: {data.within(data.baseline)}.")
+        notes.append(f"Baseline: {data.style(data.baseline).within}.")
         if any(data.marks(measure) for measure in data.measures):
             notes.append("▲, ▼: significantly higher or lower than the baseline.")
-    elif all(style.label != style.run.name for style in data.styles):
+    elif labelled_by_factors(data.styles):
         factors = {
             factor: [TableEntry(factor_value(run, factor)) for run in data.runs]
             for factor in varied_factors(data.runs)
@@ -103,27 +100,22 @@ def benchmark_tables(
     runs: Sequence[EvaluatedRun],
     comparisons: Sequence[PairedComparison] = (),
     *,
-    main: str | None = None,
-    baseline: str | None = None,
     measures: Sequence[str] = (),
-    by: Sequence[str] = (),
-    alpha: float = 0.05,
+    **options: Any,
 ) -> list[RichTable]:
     """Systems by benchmarks with the macro average, without intervals.
 
     Args:
         runs: the runs.
         comparisons: their paired comparisons.
-        main: see `soundingline.toolkit.report.render`, as for `baseline`, `by` and `alpha`.
         measures: the measures to show. Default: the main measure.
+        options: `main`, `baseline`, `by` and `alpha` of `soundingline.toolkit.report.render`.
 
     Returns:
         A table for each measure, several where the benchmarks need more than 80 columns; no table
         if all runs are over one benchmark.
     """
-    data = report_data(
-        runs, comparisons, main=main, baseline=baseline, measures=measures, alpha=alpha, by=by
-    )
+    data = report_data(runs, comparisons, measures=measures, **options)
     if data.systems is None:
         return []
     tables = []

@@ -65,7 +65,7 @@ def write_traces(
     reasons: Sequence[Mapping[str, ModelVerdict]] = (),
     passages: DocumentStore | None = None,
 ) -> Path:
-    """Write the pages that are missing or out of date.
+    """Write the pages that are missing or out of date, and return the path of `traces/index.html`.
 
     The texts of the benchmark are in the pages in plain text, also in an obfuscated run.
 
@@ -76,9 +76,6 @@ def write_traces(
         reasons: for each repeat, the verdicts of a judging model by question.
         passages: the texts of the passages on which the requirement scores of a navigator are
             based. Without it, new pages do not have these texts.
-
-    Returns:
-        The path of `traces/index.html`.
 
     Raises:
         InputError: if the folder cannot be written.
@@ -149,7 +146,22 @@ def write_traces(
                         }
                     )
             rows.sort(key=lambda row: places[row["topic"].qid])  # the repeats of each question
-            _write(page, _index_page(folder.name, benchmark.name, rows))
+            digest = hashlib.sha256(_FILTER.encode()).digest()
+            index = templates().get_template("traces.html")
+            text = index.render(
+                run=folder.name,
+                benchmark=benchmark.name,
+                rows=rows,
+                questions=len({row["topic"].qid for row in rows}),
+                repeats=len({row["repeat"] for row in rows}),
+                statuses=list(dict.fromkeys(row.get("status", "missing") for row in rows)),
+                verdicts=list(dict.fromkeys(row["verdict"] for row in rows if row["verdict"])),
+                tiers=TIERS,
+                script=_FILTER,
+                script_hash=base64.b64encode(digest).decode("ascii"),
+                number=number,
+            )
+            _write(page, text)
     except OSError as error:
         raise InputError(
             f"cannot write the traces of {folder.path}: {error.strerror or error}",
@@ -190,28 +202,8 @@ fields.forEach((field) => field.addEventListener("input", refresh));
 """
 
 
-def _index_page(name: str, benchmark: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """The page with a row for each question and repeat."""
-    digest = base64.b64encode(hashlib.sha256(_FILTER.encode()).digest()).decode("ascii")
-    template = templates().get_template("traces.html")
-    return template.render(
-        run=name,
-        benchmark=benchmark,
-        rows=rows,
-        questions=len({row["topic"].qid for row in rows}),
-        repeats=len({row["repeat"] for row in rows}),
-        statuses=list(dict.fromkeys(row.get("status", "missing") for row in rows)),
-        verdicts=list(dict.fromkeys(row["verdict"] for row in rows if row["verdict"])),
-        tiers=TIERS,
-        script=_FILTER,
-        script_hash=digest,
-        number=number,
-    )
-
-
 def _verdict(verdict: Mapping[str, Any] | None) -> str:
-    """`correct`, `wrong`, `undecided` if the judge gave no verdict, or empty if there was nothing
-    to judge: no accepted answer, or a failed question."""
+    """`correct`, `wrong`, `undecided` without a verdict, or empty if there was nothing to judge."""
     if verdict is None:
         return ""
     if verdict.get("error"):
@@ -249,14 +241,8 @@ def judged_documents(qrels: Mapping[str, Qrels], qid: str) -> dict[str, list[str
 def trace_values(
     trajectory: Trajectory, labels: Labels, price: Price, passages: DocumentStore | None = None
 ) -> dict[str, Any]:
-    """What the page of a trajectory shows, for the template `trace.html`.
-
-    Args:
-        trajectory: the trajectory.
-        labels: the result of `judged_documents`.
-        price: the price of the agent's model.
-        passages: see `write_traces`.
-    """
+    """What the page of a trajectory shows, for the template `trace.html`: by the `labels` of
+    `judged_documents` and the price of the agent's model."""
     ranks = [_ranks(call.ranking, labels) for call in trajectory.calls]
     answer = trajectory.answer
     return {
@@ -308,8 +294,7 @@ def _document(
 def _steps(
     trajectory: Trajectory, labels: Labels, ranks: Sequence[Mapping[str, int]], price: Price
 ) -> Iterator[dict[str, Any]]:
-    """Messages and calls in their order. A call is where its result reached the agent; calls
-    without such a message come last."""
+    """Messages and calls in the order in which they reached the agent; other calls come last."""
     calls, messages = trajectory.calls, trajectory.messages
     spent = _spending(trajectory, price)
     tokens = list(accumulate(call.tokens for call in calls))
@@ -421,8 +406,7 @@ def _spending(trajectory: Trajectory, price: Price) -> list[list[str]]:
 
 
 def _recorded_price(manifest: Mapping[str, Any]) -> Price:
-    """The price of the agent's model in a manifest; an unknown one if there is none, or a damaged
-    one."""
+    """The price of the agent's model in a manifest; an unknown one if it is absent or damaged."""
     table: Any = manifest
     for name in ("config", "llm", "price"):
         table = mapping(table).get(name)
@@ -481,11 +465,9 @@ def matrix_values(
 ) -> dict[str, Any]:
     """Documents and the requirements of the last checklist.
 
-    Returns:
-        `checklist`: the requirements; `documents`: at most 200, first those of the answer in its
-        order, then the others by score, with a cell for each requirement (None without a score);
-        `passages`: each passage on which a score is based, with its text (empty if `passages` does
-        not have it) and the cells that are based on it.
+    `documents` are at most 200, first those of the answer in its order, then the others by score,
+    with a cell for each requirement (None without a score); `passages` has each passage on which a
+    score is based, with its text (empty if it is unknown) and the cells that are based on it.
     """
     checklist = last_checklist(trajectory.rounds)
     scored = scored_documents(trajectory.rounds)

@@ -36,18 +36,14 @@ def render_tuning(
     cutoffs: Sequence[int],
     manifest: Mapping[str, Any],
 ) -> Report:
-    """Render the report on a tuning.
+    """Render the report on a tuning as HTML and as Markdown.
 
     Args:
         result: the tuning.
         title: the heading.
-        splits: names of the questions on which the parameters are chosen, and of those on which
-            the results are reported.
+        splits: names of the questions that choose, and of those that are reported.
         cutoffs: depths whose recall `R@<cutoff>` is in the tables.
         manifest: the manifest of the command, for its settings and versions.
-
-    Returns:
-        The report as HTML and as Markdown.
     """
     held_out = result.method == "held_out"
     settings = {"config": manifest.get("config", {})}
@@ -64,15 +60,23 @@ def render_tuning(
     ]
     axes = []
     for name in result.grid.names:
-        values = getattr(result.grid, name)
-        single = f"{name} {values[0]:g}"
-        many = f"{len(values)} values of {name} from {values[0]:g} to {values[-1]:g}"
-        axes.append(single if len(values) == 1 else many)
+        first, *others = getattr(result.grid, name)
+        many = (
+            f"{len(others) + 1} values of {name} from {first:g} to {others[-1]:g}" if others else ""
+        )
+        axes.append(many or f"{name} {first:g}")
     subtitle = (
         f"{len(result.grid):,} points of the grid {result.grid.name}: {', '.join(axes)}; objective "
         f"{result.objective}"
     )
     return page(title, subtitle, _summary(result, splits), [], sections)
+
+
+def _sides(result: TuningResult, splits: tuple[str, str]) -> list[tuple[str, NDArray[Any]]]:
+    """The objective's mean at every point: on the selecting and, if there are others, on the
+    reported questions."""
+    means = [result.means(result.objective, selecting=True), result.means(result.objective)]
+    return list(zip(splits, means, strict=True))[: 1 + (result.method == "held_out")]
 
 
 def conclusion(result: TuningResult, splits: tuple[str, str]) -> str:
@@ -203,8 +207,7 @@ def _maps(result: TuningResult, split: str, *, selecting: bool) -> Section:
 def _planes(result: TuningResult, splits: tuple[str, str]) -> Section:
     """The best k1 and b for each weight and tau."""
     name, grid = result.objective, result.grid
-    sides = [result.means(name, selecting=True), result.means(name)]
-    sides = sides[: 1 + (result.method == "held_out")]
+    sides = _sides(result, splits)
     size = len(grid.k1) * len(grid.b)
     values = result.selecting.of(name)
     rows: list[Entries] = []
@@ -212,12 +215,15 @@ def _planes(result: TuningResult, splits: tuple[str, str]) -> Section:
         points = slice(first, first + size)
         best = first + best_point(values[:, points], grid.points[points])
         mark = "best" if plane == tuple(result.chosen()[2:]) else ""
-        row = [TableEntry(f"{value:g}", mark=mark) for value in plane]
-        texts_of_best = [described(result.points[best][:2])]
-        texts_of_best += [value_text(means[best], name) for means in sides]
-        rows.append([*row, *texts_of_best])
+        rows.append(
+            [
+                *(TableEntry(f"{value:g}", mark=mark) for value in plane),
+                described(result.points[best][:2]),
+                *(value_text(means[best], name) for _, means in sides),
+            ]
+        )
     columns = [Column("weight"), Column("tau"), Column("its k1, b", splits[0], numeric=False)]
-    columns += [Column(name, split) for split in splits[: len(sides)]]
+    columns += [Column(name, split) for split, _ in sides]
     return Section(
         "enrichment",
         "Weight and tau",
@@ -256,19 +262,18 @@ def _depths(result: TuningResult, cutoffs: Sequence[int], split: str) -> Section
 def _top(result: TuningResult, splits: tuple[str, str]) -> Section:
     """The best points on the selecting questions."""
     name, grid, chosen = result.objective, result.grid, result.choices[result.objective].chosen
-    sides = [result.means(name, selecting=True), result.means(name)]
-    sides = sides[: 1 + (result.method == "held_out")]
+    sides = _sides(result, splits)
     order = ordered_points(result.selecting.of(name)[:, : len(grid)], grid.points)[:_TOP]
     p_values = result.plateaus[name].p_holm
     rows = [
         [
             described(result.points[place]),
-            *(value_text(means[place], name) for means in sides),
+            *(value_text(means[place], name) for _, means in sides),
             "—" if place == chosen else probability(float(p_values[place])),
         ]
         for place in order
     ]
-    columns = [*texts("point"), *(Column(name, split) for split in splits[: len(sides)])]
+    columns = [*texts("point"), *(Column(name, split) for split, _ in sides)]
     columns.append(Column("p (Holm)", "compared with the chosen point"))
     return Section(
         "top",

@@ -117,10 +117,10 @@ class RunFolder:
 
     def repeats(self) -> list[RunFolder]:
         """This folder, and the repeats that have a trajectory, in order."""
-        queries = (self.path / _REPEATS).glob("*/queries")
-        names = [folder.parent.name for folder in queries if any(_json_files(folder))]
+        names = [folder.name for folder in (self.path / _REPEATS).glob("*")]
         numbers = sorted(int(name) for name in names if re.fullmatch(r"[1-9]\d{0,5}", name))
-        return [self, *(self.repeat(number) for number in numbers if number > 1)]
+        others = [self.repeat(number) for number in numbers if number > 1]
+        return [self, *(other for other in others if other.has_trajectories())]
 
     def manifest(self) -> dict[str, Any]:
         """The manifest, whose values have the types of `Manifest`. `InputError` if this is not a
@@ -292,7 +292,7 @@ class RunFolder:
         return (_checked(path, read_outcome) for path in self._files())
 
     def _files(self) -> Iterator[Path]:
-        return _json_files(self.queries)
+        return (path for path in self.queries.glob("*.json") if not path.name.startswith("."))
 
     @contextmanager
     def _changing_manifest(self) -> Iterator[dict[str, Any]]:
@@ -352,10 +352,6 @@ class RoundsFile:
             log.append(record)
         finally:
             log.close()
-
-
-def _json_files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.glob("*.json") if not path.name.startswith("."))
 
 
 def _sizes(folder: Path, paths: Iterable[Path]) -> list[tuple[str, int]]:

@@ -1,10 +1,8 @@
-"""The search tool: what an agent calls, and the record of what it was exposed to.
-
-Each interface is a subclass of `SearchTool`: `RankedBrowsing` (the tools of Pi-Serini), `TopK`
-(BrowseComp-Plus), `Grep` (patterns instead of rankings) and `Literature` (PaSaMaster). Its fields
-are settings; `open(backend, store)` returns a copy that serves one question. See
-`docs/agents.md` for outputs, error codes and an interface of your own.
-"""
+"""The search tool: what an agent calls, and the record of what it was exposed to. Each interface is
+a subclass of `SearchTool`: `RankedBrowsing` (the tools of Pi-Serini), `TopK` (BrowseComp-Plus),
+`Grep` (patterns instead of rankings) and `Literature` (PaSaMaster). Its fields are settings;
+`open(backend, store)` returns a copy that serves one question. See `docs/agents.md` for outputs,
+error codes and an interface of your own."""
 
 from soundingline.toolkit.search.answers import format_answer, parse_answer
 from soundingline.toolkit.search.grep import Grep

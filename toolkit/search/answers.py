@@ -94,8 +94,15 @@ def list_part(text: str) -> str | None:
 
 
 def exact_part(text: str) -> str:
-    """The text after the label `Exact Answer`, on one line; empty without the label."""
-    return _unmarked(_EMPTY_LINE.split(_sections(text).get("exact answer", ""), maxsplit=1)[0])
+    """The text after the label `Exact Answer`, on one line, without the Markdown around it; empty
+    without the label."""
+    part = _EMPTY_LINE.split(_sections(text).get("exact answer", ""), maxsplit=1)[0]
+    line = " ".join(part.split())
+    for mark in ("**", "`", "*"):
+        if line.startswith(mark) and line.endswith(mark) and len(line) > 2 * len(mark):
+            line = line[len(mark) : -len(mark)].strip()
+    # A pair of marks around label and text leaves one of them here.
+    return line.removeprefix("**").removesuffix("**").strip() if line.count("**") == 1 else line
 
 
 def format_answer(
@@ -229,16 +236,6 @@ def _labels(text: str) -> Iterator[_Label]:
         elif start == 0 or not (text[start - 1].isalnum() or text[start - 1] == "_"):
             marks = len(before) - len(before.rstrip(_MARKS))
             yield name, start - marks, end, False
-
-
-def _unmarked(text: str) -> str:
-    """The text on one line, without the Markdown around it."""
-    line = " ".join(text.split())
-    for mark in ("**", "`", "*"):
-        if line.startswith(mark) and line.endswith(mark) and len(line) > 2 * len(mark):
-            line = line[len(mark) : -len(mark)].strip()
-    # A pair of marks around label and text leaves one of them here.
-    return line.removeprefix("**").removesuffix("**").strip() if line.count("**") == 1 else line
 
 
 def _confidence(text: str) -> float | None:

@@ -1,9 +1,7 @@
-"""Search by patterns instead of rankings: regular expressions over the texts of a store.
-
-RE2 (google-re2) matches the patterns, in time proportional to the length of the text and of the
-compiled pattern, so that results depend on the documents and the pattern alone. A backtracking
-engine would need a time limit for each document, and results would depend on the machine.
-"""
+"""Search by patterns instead of rankings: regular expressions over the texts of a store. RE2
+matches them in time proportional to the length of the text and of the compiled pattern. A
+backtracking engine would need a time limit for each document, and results would depend on the
+machine."""
 
 from __future__ import annotations
 
@@ -133,8 +131,8 @@ class Grep(Browsing):
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
         pattern = self.compile(query)
         shown = max(0, self.excerpt_depth - first + 1)
-        found = [hit._replace(snippet=self._lines(pattern, hit.docid)) for hit in hits[:shown]]
-        return [*found, *hits[shown:]]
+        excerpts = [hit._replace(snippet=self._lines(pattern, hit.docid)) for hit in hits[:shown]]
+        return [*excerpts, *hits[shown:]]
 
     def _lines(self, pattern: Any, docid: str) -> str:
         from soundingline.toolkit.search.snippets import cut  # it imports numba

@@ -1,9 +1,6 @@
-"""Literature search: search, follow links, read in layers, locate evidence, score requirements.
-
-The tools are those of PaSaMaster (Du et al., 2026). What they need besides a ranking (links, a
-locator of evidence, a scorer, a resolver) is bound as `Operators`; a tool whose operator is missing
-is not offered.
-"""
+"""Literature search with the tools of PaSaMaster (Du et al., 2026): search, follow links, read in
+layers, locate evidence, score requirements. What they need besides a ranking is bound as
+`Operators`; a tool whose operator is missing is not offered."""
 
 from __future__ import annotations
 
@@ -57,12 +54,7 @@ ListReranker = Callable[[str, str, Sequence[tuple[str, str]]], list[str]]
 
 
 class Located(NamedTuple):
-    """A passage that concerns a requirement, and how much of the requirement it matches.
-
-    Example:
-        >>> Located("d1%p0", 0.5).unit_id
-        'd1%p0'
-    """
+    """A passage that concerns a requirement, and how much of the requirement it matches."""
 
     unit_id: str
     score: float
@@ -76,7 +68,6 @@ class EvidenceLocator(Protocol):
     ) -> list[list[list[Located]]]:
         """By document, then by requirement: at most `most` passages, best first; `KeyError` for an
         unknown document."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from soundingline.toolkit.data import Hit, Lines
+from soundingline.toolkit.data import Lines
 from soundingline.toolkit.search.tool import (
     LARGEST_OFFSET,
     Continuation,
@@ -44,7 +44,11 @@ def results_page(
         arguments = {"search_id": page.search_id, "offset": last + 1, "limit": limit or default}
         return f"Next hits: {call_text(_BROWSE, reason='...', **arguments)}"
 
-    blocks = [_hit_block(hit) for hit in page.hits]
+    blocks = []
+    for hit in page.hits:
+        title = f" title={one_line(hit.title)}" if hit.title else ""
+        snippet = f"\n   {hit.snippet}" if hit.snippet else ""
+        blocks.append(f"{hit.rank}. docid={hit.unit_id} score={hit.score:.4f}{title}{snippet}")
     text, count = _fitted(header, hint, blocks, page.first, page.total, max_lines, max_bytes)
     hits = tuple([hit._replace(title=one_line(hit.title)) for hit in page.hits[:count]])
     arguments = {"search_id": page.search_id, "offset": page.first + count}
@@ -103,13 +107,6 @@ def line_of(passage: str, lines: Sequence[str]) -> int:
         return 1
     ends = accumulate(len(line) for line in solid)
     return next(number for number, end in enumerate(ends, start=1) if position < end)
-
-
-def _hit_block(hit: Hit) -> str:
-    line = f"{hit.rank}. docid={hit.unit_id} score={hit.score:.4f}"
-    if hit.title:
-        line += f" title={one_line(hit.title)}"
-    return f"{line}\n   {hit.snippet}" if hit.snippet else line
 
 
 def _continuation(

@@ -1,8 +1,6 @@
-"""Scores of requirements: whether passages of a document meet what a question asks for.
-
-The Scorer of PaSaMaster (Du et al., 2026, section 2.2) gives each requirement a score and a
-rationale that names its passage, and each document a probability that it is relevant as a whole.
-"""
+"""Scores of requirements: whether passages of a document meet what a question asks for. The Scorer
+of PaSaMaster (Du et al., 2026, section 2.2) gives each requirement a score and a rationale that
+names its passage, and each document a probability that it is relevant as a whole."""
 
 from __future__ import annotations
 
@@ -76,15 +74,9 @@ class DocumentScore(NamedTuple):
 
 @dataclass(frozen=True)
 class ScorerResources:
-    """What a run provides for its scorer.
-
-    Args:
-        caches: the folder that keeps scores between runs; None keeps none.
-        model: a `soundingline.toolkit.llm.blocking.BlockingModel`.
-        gives_logprobs: whether the model's API returns log-probabilities.
-        document_frequency: the number of documents that contain a word.
-        documents: the number of documents.
-    """
+    """What a run provides for its scorer: the folder that keeps scores between runs, a
+    `soundingline.toolkit.llm.blocking.BlockingModel`, whether the model's API returns
+    log-probabilities, the number of documents that contain a word, and the number of documents."""
 
     caches: Path | None = None
     model: Any = None
@@ -101,29 +93,23 @@ class RequirementScorer(Protocol):
     @property
     def needs_llm(self) -> bool:
         """Whether it needs a language model."""
-        ...
 
     @property
     def fingerprint(self) -> str:
         """Equal fingerprints give equal scores; `InputError` if a file cannot be read."""
-        ...
 
     @property
     def counts(self) -> Mapping[str, float]:
         """Requests and irregularities so far, by name."""
-        ...
 
     def bind(self, resources: ScorerResources) -> RequirementScorer:
         """A copy that works with `resources`."""
-        ...
 
     def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
         """One score for each candidate, in order."""
-        ...
 
     def close(self) -> None:
         """Close connections."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -336,13 +336,11 @@ class SearchTool(ABC):
 
 
 class ExposureLog:
-    """The documents that an agent was exposed to, in ordered sets, one for each evidence tier.
-
-    The tiers hold docids: surfaced (in a ranking, shown or not), previewed (on a page of results;
-    where pages have excerpts, with one), opened (its text was read) and cited (by the answer).
-    `rows` has one row for the first showing of each document, and of each layer of it, in the last
-    three tiers. A row counts all tokens of tool output, error messages included, up to the end of
-    its call.
+    """The documents that an agent was exposed to, in ordered sets of docids, one for each evidence
+    tier: surfaced (in a ranking, shown or not), previewed (on a page of results; where pages have
+    excerpts, with one), opened (its text was read) and cited (by the answer). `rows` has one row
+    for the first showing of each document, and of each layer of it, in the last three tiers, with
+    the tokens of all tool output up to the end of the call.
 
     Example:
         >>> _ = tool.call("search", {"reason": "Where is it?", "query": "old mill"})

@@ -1,27 +1,8 @@
-"""Query-biased snippets: which stretch of a text to show for a query.
-
-Words match without their endings, which is fast on long texts and need not agree with the analyzer
-of an index: a query word without its ending (-s, -es, -ed, -ing) matches words of the text that
-start with it and have at most three more letters. Stems of fewer than four letters match whole
-words only.
-
-The search for matches is compiled: in Python, a search call with a question of 25 words would take
-1.7 times as long. It reads a text, as an array of character codes in lower case, once for all
-stems. `heads` selects the places that are worth comparing: bit s of `heads[p, b]` says that
-character p of stem s may have a code that ends with the byte b, so that the AND over four
-neighbours leaves the stems that may begin at a place. With the stems `king` (bit 1), `ring` (2)
-and `of` (4):
-
-    text                       r  i  n  g  .  o  f  k  i  n  g
-    first character here       2  0  0  0  0  4  0  1  0  0  0
-    second one further         3  0  0  0  0  4  0  3  0  0
-    third two further          7  4  4  4  4  4  4  7  4
-    fourth three further       7  4  7  4  4  4  4  7
-    AND                        2  0  0  0  0  4  0  1
-
-Import this module where it is used: it loads numba. All compiled functions and their constants are
-in this file, because numba keeps machine code until the file of the function changes.
-"""
+"""Query-biased snippets. A query word without its ending (-s, -es, -ed, -ing) matches words of the
+text that start with it and have at most three more letters; stems of fewer than four letters match
+whole words only. The search is compiled: in Python, a call with a question of 25 words would take
+1.7 times as long. Import this module where it is used, because it loads numba; all compiled code is
+in this file, because numba keeps machine code until the file of the function changes."""
 
 from __future__ import annotations
 
@@ -74,6 +55,9 @@ class QueryTerms:
         short = [stem for stem in distinct if len(stem) <= _LONGEST_STEM]
         stems = sorted(short, key=len, reverse=True)[:_MOST_STEMS]
         shapes = np.zeros((len(stems), 3), np.int64)
+        # Bit s of `heads[p, b]` says that character p of stem s may have a code that ends with the
+        # byte b. The AND over four neighbours leaves the stems that may begin at a place, which
+        # selects the places that are worth comparing in one reading of the text.
         heads = np.zeros((_PREFIX, 256), np.int64)
         offset = 0
         for number, stem in enumerate(stems):
@@ -89,12 +73,10 @@ class QueryTerms:
 
 
 def best_window(terms: QueryTerms, text: str, characters: int) -> str:
-    """The stretch of `characters` around the window of matches that is worth most.
-
-    A window is worth the sum of the weights of its distinct stems, `n ** -0.5` for a stem with
-    n matches in the text. Of equal windows the first one counts. Stems that occur more than 64
-    times count only if no others match.
-    """
+    """The stretch of `characters` around the window of matches that is worth most: the sum of the
+    weights of its distinct stems, `n ** -0.5` for a stem with n matches in the text. Of equal
+    windows the first one counts. Stems that occur more than 64 times count only if no others
+    match."""
     codes, room = _codes(_lower(text)), min(characters, len(text))
     start, end = _best_window(codes, word_characters(), terms.stems, _WEIGHTS, room)
     if end < 0:

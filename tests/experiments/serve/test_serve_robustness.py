@@ -460,19 +460,6 @@ class Held:
             await asyncio.sleep(0.001)
 
 
-def test_work_runs_in_as_many_threads_as_there_are_and_its_result_or_error_comes_back():
-    together = threading.Barrier(3, timeout=10)
-
-    async def check(threads):
-        assert await threads.run(threading.get_ident) != threading.get_ident()
-        with pytest.raises(ZeroDivisionError):
-            await threads.run(lambda: 1 // 0)
-        ranks = await asyncio.gather(*(threads.run(together.wait) for _ in range(3)))
-        assert sorted(ranks) == [0, 1, 2]
-
-    checked(check, 3)
-
-
 def test_no_more_results_wait_for_the_event_loop_than_there_are_threads():
     done = []
 

@@ -1,8 +1,5 @@
 """Anserini itself where it is installed (`make anserini`); published figures, not ours."""
 
-from __future__ import annotations
-
-import json
 import pickle
 import socket
 import subprocess
@@ -12,11 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
-import ir_measures
 import pandas as pd
 import pytest
-from ir_measures import AP, P
 from support.engines import sharing_engine
+from support.lexical_corpora import measured, real
 from support.needs import cases
 
 from soundingline.pipelines.engines import anserini
@@ -63,78 +59,63 @@ def test_a_build_closes_its_machine_however_it_ends(engine, tmp_path):
         assert engine.processes[-1].closed
 
 
-def units(folder):
-    with (folder / "corpus.jsonl").open(encoding="utf-8") as lines:
-        for line in lines:
-            row = json.loads(line)
-            yield Unit(row["_id"], row["title"], row["text"])
-
-
-def topics(folder):
-    rows = [json.loads(line) for line in (folder / "queries.jsonl").open(encoding="utf-8")]
-    return pd.DataFrame([{"qid": row["_id"], "query": row["text"]} for row in rows])
-
-
 @pytest.fixture(scope="module")
-def cacm(engine, data_root, tmp_path_factory):
-    path = tmp_path_factory.mktemp("anserini") / "cacm"
-    engine.build(units(data_root / "cacm"), path, corpus_fingerprint="cacm")
-    return engine.open(path, corpus_fingerprint="cacm")
+def collection(engine, data_root, tmp_path_factory):
+    """One collection in Anserini and in our own index, its questions and judgements."""
+
+    @cache
+    def opened(name):
+        path = tmp_path_factory.mktemp(name)
+        units, topics, judged = real(data_root / name)
+        engine.build(units, path / "anserini", corpus_fingerprint="")
+        ours = LexicalIndex.build(units, path / "lexical")
+        return engine.open(path / "anserini"), ours, topics, judged
+
+    return opened
 
 
-@pytest.fixture(scope="module")
-def our_cacm(data_root, tmp_path_factory):
-    path = tmp_path_factory.mktemp("lexical") / "cacm"
-    return LexicalIndex.build(units(data_root / "cacm"), path)
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [("bm25", (0.3123, 0.1942)), ("rm3", (0.3648, 0.2224)), ("ql", (0.3265, 0.1942))],
+)
+def test_cacm_gives_anserinis_published_figures_to_four_decimals(name, figures, collection):
+    cacm, _, topics, judged = collection("cacm")
+    retriever = cacm.bm25().rm3() if name == "rm3" else getattr(cacm, name)()
+    values = measured(retriever.transform(topics), judged)
+    assert tuple(round(value, 4) for value in values) == figures
 
 
-@pytest.fixture(scope="module")
-def ranked(data_root):
-    """Cacm's questions, ranked once by each retriever."""
-    questions = topics(data_root / "cacm")
-    return cache(lambda retriever: retriever.transform(questions))
+@pytest.mark.parametrize("settings", [(10, 10, 0.5), (25, 5, 0.3)])
+@pytest.mark.parametrize("name", ["bm25", "ql"])
+def test_our_feedback_finds_what_anserinis_finds(name, settings, collection):
+    """Anserini shows scores to four decimals and lowers equal ones by a millionth a place."""
+    *indexes, topics, _ = collection("cacm")
+    theirs, ours = (getattr(one, name)().rm3(*settings).transform(topics) for one in indexes)
+    both = theirs.merge(ours, on=["qid", "docno"])
+    assert len(theirs) > 45_000
+    assert len(both) >= 0.999 * len(theirs)
+    assert (both["score_x"] - both["score_y"]).abs().max() < 1e-3
 
 
-@pytest.fixture(scope="module", params=["cacm", "wikimix"])
-def pair(request, engine, data_root, tmp_path_factory):
-    """One collection in Anserini and in our own index, and its questions."""
-    folder = data_root / request.param
-    questions = topics(folder).head(cases(1000, few=40))
-    if request.param == "cacm":
-        built = (request.getfixturevalue(name) for name in ("cacm", "our_cacm"))
-        return (*built, questions)
-    path = tmp_path_factory.mktemp("pair")
-    engine.build(units(folder), path / "anserini", corpus_fingerprint="")
-    ours = LexicalIndex.build(units(folder), path / "lexical")
-    return engine.open(path / "anserini"), ours, questions
+def test_the_ranker_gives_lucenes_scores_rounded(collection):
+    cacm, _, topics, _ = collection("cacm")
+    queries = topics.head(5)
+    rounded = cacm.bm25(depth=20).transform(queries).groupby("qid")
+    exact_rankings = cacm.lucene(list(queries["query"]), cacm.bm25(depth=20))
+    for qid, exact in zip(queries["qid"], exact_rankings, strict=True):
+        group = rounded.get_group(qid)
+        assert group["docno"].tolist() == exact.docnos
+        assert group["score"].to_numpy() == pytest.approx(exact.scores, abs=1e-4)
 
 
-def measured(ranking, folder):
-    qrels = pd.read_csv(
-        folder / "qrels" / "test.tsv",
-        sep="\t",
-        header=0,
-        names=["query_id", "doc_id", "relevance"],
-        dtype={"query_id": str, "doc_id": str},
-    )
-    run = ranking.rename(columns={"qid": "query_id", "docno": "doc_id"})
-    found = ir_measures.calc_aggregate([AP, P @ 30], qrels, run)
-    return round(found[AP], 4), round(found[P @ 30], 4)
-
-
-def test_cacm_gives_anserinis_published_figures_to_four_decimals(cacm, ranked, data_root):
-    folder = data_root / "cacm"
-    assert measured(ranked(cacm.bm25()), folder) == (0.3123, 0.1942)
-    assert measured(ranked(cacm.bm25().rm3()), folder) == (0.3648, 0.2224)
-    assert measured(ranked(cacm.ql()), folder) == (0.3265, 0.1942)
-
-
+@pytest.mark.parametrize("collected", ["cacm", "wikimix"])
 @pytest.mark.parametrize(
     "model",
     [*({"k1": k1, "b": b} for k1, b in [(0.9, 0.4), (25.0, 1.0), (1.2, 0.75)]), {"mu": 1000.0}],
 )
-def test_our_index_ranks_and_scores_as_lucene_does(pair, model):
-    anserini, ours, queries = pair
+def test_our_index_ranks_and_scores_as_lucene_does(collection, collected, model):
+    anserini, ours, topics, _ = collection(collected)
+    queries = topics.head(cases(1000, few=40))
     name = "ql" if "mu" in model else "bm25"
     ours_ranked = dict(list(getattr(ours, name)(**model).transform(queries).groupby("qid")))
     common = hits = 0
@@ -148,27 +129,6 @@ def test_our_index_ranks_and_scores_as_lucene_does(pair, model):
         common, hits = common + len(pairs), hits + len(mine)
     assert hits > 400 * len(queries)
     assert common >= 0.999 * hits
-
-
-@pytest.mark.parametrize("settings", [(10, 10, 0.5), (25, 5, 0.3)])
-@pytest.mark.parametrize("name", ["bm25", "ql"])
-def test_our_feedback_finds_what_anserinis_finds(name, settings, cacm, our_cacm, ranked):
-    """Anserini shows scores to four decimals and lowers equal ones by a millionth a place."""
-    theirs = ranked(getattr(cacm, name)().rm3(*settings))
-    both = theirs.merge(ranked(getattr(our_cacm, name)().rm3(*settings)), on=["qid", "docno"])
-    assert len(theirs) > 50_000
-    assert len(both) >= 0.999 * len(theirs)
-    assert (both["score_x"] - both["score_y"]).abs().max() < 1e-3
-
-
-def test_the_ranker_gives_lucenes_scores_rounded(cacm, data_root):
-    queries = topics(data_root / "cacm").head(5)
-    rounded = cacm.bm25(depth=20).transform(queries).groupby("qid")
-    exact_rankings = cacm.lucene(list(queries["query"]), cacm.bm25(depth=20))
-    for qid, exact in zip(queries["qid"], exact_rankings, strict=True):
-        group = rounded.get_group(qid)
-        assert group["docno"].tolist() == exact.docnos
-        assert group["score"].to_numpy() == pytest.approx(exact.scores, abs=1e-4)
 
 
 def test_an_index_without_document_vectors_says_what_rm3_needs(engine, tmp_path):
@@ -204,12 +164,6 @@ def no_java(monkeypatch):
     monkeypatch.setattr(anserini.shutil, "which", lambda name: None)
 
 
-def make_jar(path):
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("Main.class", b"")
-    return path
-
-
 def make_home(path, version):
     (path / "lib" / "server").mkdir(parents=True)
     (path / "lib" / "server" / "libjvm.so").touch()
@@ -218,24 +172,17 @@ def make_home(path, version):
 
 
 @pytest.mark.usefixtures("no_java")
-def test_an_engine_without_a_jar_is_one_clear_line(tmp_path):
+def test_a_jar_is_found_by_argument_then_by_environment(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"jar was not found.*make anserini"):
         AnseriniEngine().build(UNITS, tmp_path / "x", corpus_fingerprint="")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.usefixtures("no_java")
-def test_a_jar_is_found_by_argument_then_by_environment(tmp_path, monkeypatch):
-    other = make_jar(tmp_path / "other.jar")
-    named = make_jar(tmp_path / "anserini-1.7.1-fatjar.jar")
+    for name in ("other.jar", "anserini-1.7.1-fatjar.jar"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("Main.class", b"")
     monkeypatch.setenv("ANSERINI_CLASSPATH", str(tmp_path))
-    assert find_jar(other) == other
-    assert find_jar() == named
-    monkeypatch.setenv("ANSERINI_JAR", str(other))
-    assert find_jar() == other
-
-
-def test_a_jar_that_is_absent_or_no_archive_is_refused(tmp_path):
+    assert find_jar(tmp_path / "other.jar") == tmp_path / "other.jar"
+    assert find_jar() == tmp_path / "anserini-1.7.1-fatjar.jar"
+    monkeypatch.setenv("ANSERINI_JAR", str(tmp_path / "other.jar"))
+    assert find_jar() == tmp_path / "other.jar"
     (tmp_path / "text.jar").write_text("no archive")
     for name in ("absent.jar", "text.jar"):
         with pytest.raises(InputError, match="no jar file"):
@@ -243,33 +190,24 @@ def test_a_jar_that_is_absent_or_no_archive_is_refused(tmp_path):
 
 
 @pytest.mark.usefixtures("no_java")
-@pytest.mark.parametrize("version", ["21", "21.0.1", "25.0.2"])
+@pytest.mark.parametrize("version", ["21", "25.0.2", "17.0.15", "1.8.0_392"])
 def test_the_first_java_new_enough_is_taken(tmp_path, monkeypatch, version):
-    old, new = make_home(tmp_path / "old", "17.0.1"), make_home(tmp_path / "new", version)
-    (new / "bin").mkdir()
-    (new / "bin" / "java").touch()
-    monkeypatch.setenv("JAVA_HOME", str(old))
-    monkeypatch.setattr(anserini.shutil, "which", lambda name: str(new / "bin" / "java"))
-    assert find_java() == new
-
-
-@pytest.mark.usefixtures("no_java")
-@pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("1.8.0_392", 8)])
-def test_older_java_is_refused_with_its_version(tmp_path, monkeypatch, version, major):
-    old = make_home(tmp_path / "old", version)
-    refused = rf"Java {major} at .*old.*Java 21 or newer.*make anserini"
-    monkeypatch.setenv("JAVA_HOME", str(make_home(tmp_path / "new", "25.0.1")))
-    with pytest.raises(InputError, match=refused):
-        find_java(old)
-    monkeypatch.setenv("JAVA_HOME", str(old))
-    with pytest.raises(InputError, match=refused):
-        find_java()
-
-
-@pytest.mark.usefixtures("no_java")
-def test_no_java_at_all_is_one_clear_line():
     with pytest.raises(InputError, match="none was found"):
         find_java()
+    old, other = make_home(tmp_path / "old", "17.0.1"), make_home(tmp_path / "other", version)
+    (other / "bin").mkdir()
+    (other / "bin" / "java").touch()
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setattr(anserini.shutil, "which", lambda name: str(other / "bin" / "java"))
+    major = int(version.removeprefix("1.").split(".")[0])
+    if major >= 21:
+        assert find_java() == other
+        with pytest.raises(InputError, match=r"Java 17 at .*old"):
+            find_java(old)
+    else:
+        refused = rf"Java 17 at .*old.*Java {major} at .*other.*Java 21 or newer.*make anserini"
+        with pytest.raises(InputError, match=refused):
+            find_java()
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ requests. osmem-server ignores similarity settings and computes a BM25 of its ow
 compared in order and shape only; the probe, which must refuse that, is tested without a patch.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import re
@@ -568,21 +566,6 @@ def test_tls_that_fails_names_the_option(proxy, loaded):
 def test_an_address_that_is_none_is_refused(loaded, url):
     with pytest.raises(InputError, match=r"engine.url"):
         engine(url).open(loaded)
-
-
-def test_the_parity_script_tells_what_differs(proxy, capsys, monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "cluster"))
-    import opensearch_parity
-
-    monkeypatch.setattr(opensearch_parity, "SHARDS", (2,))
-    assert opensearch_parity.main([proxy.url, str(tmp_path / "none"), "--documents=30"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4 and lines[-1] == "3 comparisons differ"
-    assert all("use another server" in line for line in lines[:3])
-    ranking = SimpleNamespace(docnos=["a", "b"], scores=[2.0, 1.0])
-    assert opensearch_parity.difference(ranking, ranking) == 0
-    swapped = SimpleNamespace(docnos=["a", "c"], scores=[2.5, 1.0])
-    assert opensearch_parity.difference(ranking, swapped) == 1.0
 
 
 def test_a_command_ranks_on_the_cluster_and_tells_a_refusal_in_one_line(

@@ -1,7 +1,5 @@
 """PISA where it is installed. Its scores are compared with its published formula, in float64."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections import Counter

@@ -16,6 +16,7 @@ from support.needs import cases
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine
 from soundingline.pipelines.enrich.phrases import PhraseFile, PhraseSource
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
+from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -147,7 +148,7 @@ def test_feedback_and_texts_are_those_of_the_plain_documents(base, units):
     query = pd.DataFrame({"qid": ["q"], "query": ["quay"]})
     ranking = index.bm25().transform(query)
     assert set(ranking["docno"]) == {unit.unit_id for unit in units[::3]}
-    [weights] = (index.bm25() >> index.bm25().rm3().feedback).transform(query)["query_toks"]
+    [weights] = (index.bm25() >> Feedback(index)).transform(query)["query_toks"]
     assert "lighthous" not in weights and len(weights) > 1
     assert index.texts(["d3"]) == [units[3]] and index.texts_path == base.texts_path
     loaded = (index.bm25() >> index.text_loader()).transform(query)

@@ -1,8 +1,6 @@
 """Expected terms come from Lucene itself (tests/data, which names its version), Porter's paper,
 Snowball's page and the tests of SIRA's released code; none from this project's own output."""
 
-from __future__ import annotations
-
 import gc
 import gzip
 import json
@@ -52,12 +50,13 @@ def test_terms_are_lucenes_on_tricky_and_random_unicode(name, lucene):
     analyzer = make_analyzer(name)
     rows = [row for row in lucene if name in row]
     assert len(rows) > 100
-    wrong = [
-        (row["text"], analyzer.terms(row["text"]), row[name])
-        for row in rows
-        if analyzer.terms(row["text"]) != row[name]
-    ]
-    assert not wrong, wrong[:3]
+    again = pickle.loads(pickle.dumps(analyzer))
+    assert again.fingerprint == analyzer.fingerprint
+    for row in rows:
+        terms = again.terms(row["text"])
+        assert terms == row[name] and all(terms)
+        of_words = map(analyzer.term, analyzer.words(row["text"]))
+        assert terms == [term for term in of_words if term is not None]
 
 
 def test_the_slow_specification_finds_the_same_words_as_the_fast_patterns(lucene):
@@ -134,25 +133,6 @@ def test_stem_follows_porter(word, expected):
     assert stem(word) == expected
 
 
-def test_terms_are_the_kept_terms_of_the_words():
-    text = "The CATs' tails, and 3.14 o’clock at Ross’s — naïve."
-    for name in NAMES:
-        analyzer = make_analyzer(name)
-        kept = [term for word in analyzer.words(text) if (term := analyzer.term(word)) is not None]
-        assert analyzer.terms(text) == kept
-
-
-def test_no_term_is_empty(lucene):
-    for name in NAMES:
-        analyzer = make_analyzer(name)
-        assert all(all(analyzer.terms(row["text"])) for row in lucene)
-
-
-def test_unknown_analyzer_is_refused_with_the_valid_names():
-    with pytest.raises(InputError, match=r"'englsh'.*english_unstemmed.*whitespace"):
-        make_analyzer("englsh")
-
-
 def test_fingerprints_tell_analyzers_and_their_data_apart(monkeypatch):
     prints = {make_analyzer(name).fingerprint for name in NAMES}
     assert len(prints) == len(NAMES)
@@ -160,14 +140,6 @@ def test_fingerprints_tell_analyzers_and_their_data_apart(monkeypatch):
     before = make_analyzer().fingerprint
     monkeypatch.setattr(analyzer_module, "VERSION", "unicode-99")
     assert make_analyzer().fingerprint != before
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_analyzer_survives_pickling(name):
-    analyzer = make_analyzer(name)
-    again = pickle.loads(pickle.dumps(analyzer))
-    assert again.fingerprint == analyzer.fingerprint
-    assert again.terms("The running dogs'") == analyzer.terms("The running dogs'")
 
 
 def test_full_caches_change_no_result(monkeypatch):
@@ -270,9 +242,11 @@ def test_pairs_in_slots_are_numbers_below_the_number_of_slots():
     assert analyzer.terms("old lamps") == ["old", "lamp", f" {slot}"]
 
 
-@pytest.mark.parametrize("name", ["english:1", "english:5", "english:", "english:2:", "klingon:2"])
-def test_other_shapes_are_refused(name):
-    with pytest.raises(InputError, match="english:2"):
+@pytest.mark.parametrize(
+    "name", ["englsh", "english:1", "english:5", "english:", "english:2:", "klingon:2"]
+)
+def test_other_names_are_refused_with_the_valid_ones(name):
+    with pytest.raises(InputError, match=r"valid: .*2"):
         make_analyzer(name)
 
 
@@ -305,16 +279,11 @@ def test_stems_are_those_of_snowballs_page(word, expected):
         ("tide\u00a0table", ["tide", "tabl"]),
         ("\u041c\u043e\u0441\u043a\u0432\u0430 1147", ["1147"]),
         ("", []),
+        (" ".join(SIRA_STOP_WORDS | STOP_WORDS), []),
     ],
 )
 def test_sira_folds_text_before_it_is_cut(text, terms):
     assert make_analyzer("sira").terms(text) == terms
-
-
-@needs_snowball
-def test_sira_leaves_out_lucenes_stop_words_and_more():
-    assert STOP_WORDS < SIRA_STOP_WORDS and len(SIRA_STOP_WORDS) == 132
-    assert make_analyzer("sira").terms(" ".join(SIRA_STOP_WORDS)) == []
 
 
 ALPHABET = "aZs9_.'- \u00e9\u00a0\u2014\u00bd\u2026\u0301\ud800\u212a\u0130"

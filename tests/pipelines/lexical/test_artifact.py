@@ -1,7 +1,5 @@
 """A lexical index as an artifact of PyTerrier's: opened, packaged, downloaded, read again."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 import threading

@@ -1,9 +1,6 @@
 """The grid against single runs of the engine, which `test_bm25` holds against a
 computation of its own."""
 
-from __future__ import annotations
-
-import json
 import math
 import tempfile
 from pathlib import Path
@@ -13,6 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.lexical_corpora import real
 from support.needs import cases
 
 from soundingline.pipelines.compose import MaxP
@@ -74,36 +72,19 @@ weights = st.dictionaries(
 @pytest.mark.slow
 @settings(max_examples=cases(40), deadline=None)
 @given(
-    corpus=st.lists(texts, min_size=1, max_size=60),
+    corpus=st.lists(st.lists(texts, min_size=1, max_size=5), min_size=1, max_size=25)
+    | st.lists(texts, min_size=1, max_size=60),
     query=weights,
     depth=st.integers(1, 70),
     block=st.sampled_from([1, 7, 512]),
 )
-def test_every_cell_ranks_as_its_single_run(corpus, query, depth, block):
-    named = {f"d{number}": text for number, text in enumerate(corpus)}
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grid_module, "_BLOCK", block)
-        index = build(named, folder)
-        check_all(index, query, [*named, "absent"], depth)
-        check_scores(index, query, [*named, "absent"])
-
-
-@settings(max_examples=cases(40), deadline=None)
-@given(
-    corpus=st.lists(st.lists(texts, min_size=1, max_size=5), min_size=1, max_size=25),
-    query=weights,
-    depth=st.integers(1, 70),
-    block=st.sampled_from([1, 7, 512]),
-)
-def test_every_cell_ranks_documents_by_their_best_passage_as_max_p_does(
-    corpus, query, depth, block
-):
-    named = {
-        f"d{number}%p{place}": text
-        for number, passages in enumerate(corpus)
-        for place, text in enumerate(passages)
-    }
-    documents = [f"d{number}" for number in range(len(corpus))]
+def test_every_cell_ranks_as_its_single_run_and_passages_as_max_p_does(corpus, query, depth, block):
+    named = {}
+    for number, text in enumerate(corpus):
+        passages = [text] if isinstance(text, str) else text
+        names = [f"d{number}%p{place}" for place in range(len(passages))]
+        named |= zip([f"d{number}"] if isinstance(text, str) else names, passages, strict=True)
+    documents = [*(f"d{number}" for number in range(len(corpus))), "absent"]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid_module, "_BLOCK", block)
         index = build(named, folder)
@@ -125,21 +106,12 @@ def test_frequencies_above_255_are_added_as_in_a_single_run(tmp_path):
 
 @pytest.mark.parametrize("depth", [10, 1000])
 def test_cells_agree_with_single_runs_on_cacm(data_root, tmp_path, depth):
-    folder = data_root / "cacm"
-    corpus, queries = (
-        [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
-        for name in ("corpus.jsonl", "queries.jsonl")
-    )
-    lines = (folder / "qrels/test.tsv").read_text().splitlines()[1:]
-    judged = {}
-    for qid, docid, _ in (line.split("\t") for line in lines):
-        judged.setdefault(qid, []).append(docid)
-    units = (Unit(row["_id"], row.get("title", ""), row["text"]) for row in corpus)
+    units, topics, judged = real(data_root / "cacm")
     index = LexicalIndex.build(units, tmp_path / "index")
     questions = [
-        JudgedQuery(row["_id"], index.analyzer.terms(row["text"]), judged[row["_id"]])
-        for row in queries
-        if row["_id"] in judged
+        JudgedQuery(qid, index.analyzer.terms(text), [*judged[qid]])
+        for qid, text in topics.itertuples(index=False)
+        if qid in judged
     ]
     found = dict(GridBM25(index, CELLS, depth=depth).ranks(questions))
     assert len(found) == 52
@@ -210,28 +182,24 @@ def test_arrays_in_memory_need_no_second_compilation(index, monkeypatch):
 
 
 def test_a_question_without_known_terms_or_documents_finds_nothing(index):
-    asked = [JudgedQuery("a", ["unknown"], ["d1"]), JudgedQuery("b", ["w1"], [])]
-    found = by_qid(GridBM25(index, CELLS), asked)
-    assert found["a"].tolist() == [[0] * len(CELLS)]
-    assert found["b"].shape == (0, len(CELLS))
-
-
-def test_no_questions_give_no_ranks(index):
+    queries = [JudgedQuery("a", ["unknown"], ["d1"]), JudgedQuery("b", ["w1"], [])]
+    ranks = by_qid(GridBM25(index, CELLS), queries)
+    assert ranks["a"].tolist() == [[0] * len(CELLS)]
+    assert ranks["b"].shape == (0, len(CELLS))
     assert by_qid(GridBM25(index, CELLS), []) == {}
 
 
-def test_passages_that_do_not_stand_together_are_refused(tmp_path):
-    scattered = build({"d1%p0": "a", "d2%p0": "a", "d1%p1": "a"}, tmp_path)
-    with pytest.raises(InputError, match=r"'d1' do not follow each other"):
-        GridBM25(scattered, CELLS)
-
-
-def test_bad_settings_are_refused(index):
-    for cells, told in (([], "no cell"), ([(-1.0, 0.4)], "k1=-1"), ([(0.9, 1.5)], "b=1.5")):
-        with pytest.raises(InputError, match=told):
-            GridBM25(index, cells)
-    with pytest.raises(InputError, match="depth=0"):
-        GridBM25(index, CELLS, depth=0)
+def test_bad_settings_and_scattered_passages_are_refused(index, tmp_path):
+    scattered = build({"d1%p0": "a", "d2%p0": "a", "d1%p1": "a"}, tmp_path / "scattered")
+    for made, cells, depth, message in [
+        (scattered, CELLS, 5, "'d1' do not follow each other"),
+        (index, [], 5, "no cell"),
+        (index, [(-1.0, 0.4)], 5, "k1=-1"),
+        (index, [(0.9, 1.5)], 5, "b=1.5"),
+        (index, CELLS, 0, "depth=0"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            GridBM25(made, cells, depth=depth)
 
 
 def test_the_worked_example_of_the_kernel_comes_out_as_by_hand(tmp_path):

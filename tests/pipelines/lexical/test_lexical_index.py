@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import itertools
 import json
-import pickle
 import random
 import re
 import resource
@@ -19,6 +16,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.lexical_corpora import real
 from support.needs import cases
 
 from soundingline.pipelines.index_folder import signed
@@ -59,12 +57,6 @@ def many():
         )
         for n in range(1000)
     ]
-
-
-@pytest.fixture(scope="module")
-def plainly_built(many, tmp_path_factory):
-    path = tmp_path_factory.mktemp("plain") / "index"
-    return LexicalIndex.build(many, path, memory_mb=2048).path
 
 
 def contents(folder):
@@ -123,14 +115,11 @@ def assert_built_as(expected, index):
 @pytest.mark.slow
 @pytest.mark.parametrize("collection", ["cacm", "vaswani", "wikimix"])
 def test_a_real_collections_index_has_the_bytes_of_a_slow_build(data_root, tmp_path, collection):
-    lines = (data_root / collection / "corpus.jsonl").read_text("utf-8").splitlines()
-    rows = map(json.loads, lines)
-    units = [Unit(row["_id"], row.get("title", ""), row["text"]) for row in rows]
+    units, _, _ = real(data_root / collection)
     expected = slowly_built(units, segment)
     for memory_mb in (1024, 16):
-        index = LexicalIndex.build(
-            units, tmp_path / f"{memory_mb}", memory_mb=memory_mb, keep_texts=False
-        )
+        path = tmp_path / f"{memory_mb}"
+        index = LexicalIndex.build(units, path, memory_mb=memory_mb, keep_texts=False)
         assert_built_as(expected, index)
 
 
@@ -140,16 +129,16 @@ def shard_of(units, path, number, count, **settings):
 
 
 @pytest.mark.parametrize("shards", [1, 4, 16])
-def test_shards_have_the_bytes_of_one_build(many, tmp_path, shards):
-    # In a small memory, each shard has several vocabularies.
+def test_shards_and_small_memories_have_the_bytes_of_one_build(many, tmp_path, shards):
+    # In a small memory, each shard has several vocabularies, and the whole has passes.
     path, engine = tmp_path / "index", LexicalEngine(memory_mb=16)
     for number in reversed(range(shards)):
         if shards > 1:
             shard_of(many, path, number, shards, memory_mb=16)
     assert engine.missing_shards(path, shards, "") == ([0] if shards == 1 else [])
     engine.build(many, path, corpus_fingerprint="", shards=shards)
-    expected = contents(LexicalIndex.build(many, tmp_path / "whole", keep_texts=False).path)
-    assert contents(path) == expected
+    whole = LexicalIndex.build(many, tmp_path / "whole", memory_mb=2048, keep_texts=False)
+    assert contents(path) == contents(whole.path)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["index", "whole"]
 
 
@@ -220,6 +209,12 @@ def test_a_frequency_above_one_byte_has_the_bytes_of_a_slow_build(most, tmp_path
 
 
 def test_statistics_count_what_is_indexed(index):
+    assert LexicalIndex(str(index.path)) == index
+    assert index.document_frequency(["lead", "the", "cast"]).tolist() == [2, 0, 1]
+    assert [part.tolist() for part in index.postings("lead")] == [[1, 3], [1, 300]]
+    assert index.postings("nowhere")[0].tolist() == []
+    assert list(index.docnos.take(np.array([3, 0, 3]))) == ["größe", "d1", "größe"]
+    assert index.docnos.numbers(["größe", "none", "d1"]).tolist() == [3, -1, 0]
     # d1: sound line line cast cast again; d2: lead line; größe: 300 times lead.
     assert index.statistics._asdict() == {
         "documents": 4,
@@ -229,43 +224,7 @@ def test_statistics_count_what_is_indexed(index):
         "tokens": 308,
     }
     assert index.statistics.average_length == pytest.approx(308 / 3)
-    assert len(index) == 4
     assert index.lengths.tolist() == [6, 2, 0, 300]
-
-
-def test_document_frequencies_of_one_term_and_of_several(index):
-    assert index.document_frequency("line") == 2
-    assert index.document_frequency("nowhere") == 0
-    assert index.document_frequency(["lead", "the", "cast"]).tolist() == [2, 0, 1]
-
-
-def test_postings_hold_frequencies_above_one_byte(index):
-    documents, frequencies = index.postings("lead")
-    assert documents.tolist() == [1, 3]
-    assert frequencies.tolist() == [1, 300]
-    assert index.postings("nowhere")[0].tolist() == []
-
-
-def test_unit_ids_are_found_by_number_and_numbers_by_unit_id(index):
-    assert list(index.docnos.take(np.array([3, 0, 3]))) == ["größe", "d1", "größe"]
-    assert index.docnos[1] == "d2%p0"
-    assert index.docnos.numbers(["größe", "none", "d1"]).tolist() == [3, -1, 0]
-
-
-def test_an_index_travels_between_processes_as_its_path(index):
-    again = pickle.loads(pickle.dumps(index))
-    assert again == index
-    assert hash(again) == hash(index)
-    assert again.search(["line"])[0].tolist() == index.search(["line"])[0].tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("memory_mb", [16, 20])
-def test_same_bytes_whatever_the_memory(many, plainly_built, tmp_path, memory_mb):
-    path = tmp_path / "index"
-    LexicalIndex.build(many, path, memory_mb=memory_mb)
-    assert contents(path) == contents(plainly_built)
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_script_without_a_main_guard_builds_an_index(tmp_path):
@@ -282,67 +241,119 @@ def test_a_script_without_a_main_guard_builds_an_index(tmp_path):
     assert (done.returncode, done.stdout) == (0, "2000 2\n"), done.stderr
 
 
-def test_a_repeated_unit_id_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"units 2 and 5 .* 'd2%p0'"):
-        LexicalIndex.build([*UNITS, UNITS[1]], tmp_path / "index")
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("step", ["reading", "cutting", "analysing"])
+def test_an_error_leaves_nothing(many, tmp_path, monkeypatch, error, step):
+    place = {
+        "reading": None,
+        "cutting": (WordTable, "numbers"),
+        "analysing": (build, "terms_of_forms"),
+    }[step]
+
+    def broken(units=many):
+        yield from units[:400]
+        raise error("it failed")
+
+    if step != "reading":
+        calls, work = itertools.count(1), getattr(*place)
+
+        def fails(*arguments):
+            if next(calls) == 3:
+                raise error("it failed")
+            return work(*arguments)
+
+        monkeypatch.setattr(*place, fails)
+    threads = threading.active_count()
+    with pytest.raises(error, match="it failed") as failure:
+        units = broken() if step == "reading" else many
+        LexicalIndex.build(units, tmp_path / "index", memory_mb=16)
     assert list(tmp_path.iterdir()) == []
+    # Ended, not merely left to end when it is collected, which the traceback prevents.
+    assert threading.active_count() <= threads, failure
 
 
-def test_an_empty_corpus_is_refused(tmp_path):
-    with pytest.raises(InputError, match="corpus is empty"):
-        LexicalIndex.build([], tmp_path / "index")
-    assert list(tmp_path.iterdir()) == []
+class Counted(list):
+    """Units of another number than they say, which must not be read."""
+
+    def __iter__(self):
+        raise AssertionError("work has begun")
+        yield
+
+    def __len__(self):
+        return 2**31
+
+
+FRAME = pd.DataFrame({"docno": ["1", None], "text": ["a", "b"]})
+
+
+@pytest.mark.parametrize(
+    ("documents", "arguments", "message"),
+    [
+        (FRAME.rename(columns={"docno": "id"}), {}, "no column docno; its columns are id, text"),
+        (FRAME[[]], {}, "no column docno and no column text"),
+        (FRAME, {}, "row 1 of the frame has no docno"),
+        (FRAME[:0], {}, "the corpus is empty"),
+        ("corpus.jsonl", {}, "the documents came as 'corpus.jsonl'. valid: a frame with"),
+        ({"docno": "1", "text": "a"}, {}, "the documents came as {'docno'"),
+        (7, {}, "the documents came as 7"),
+        ([{"docno": "1"}], {}, "a document came as {'docno': '1'}. valid: a mapping with docno"),
+        (["a"], {}, "a document came as 'a'"),
+        ([*UNITS, UNITS[1]], {}, "units 2 and 5 have the same id 'd2%p0'"),
+        (UNITS, {"memory_mb": 1}, "memory_mb"),
+        (UNITS, {"analyzer": "klingon"}, "analyzer 'klingon' is unknown"),
+        (Counted(), {}, "2,147,483,648 units or more"),
+        (iter(()), {"total": 3 * 10**9}, "3,000,000,000 units or more"),
+        ((unit for unit in UNITS * 2), {}, "8 units or more to index. valid: at most 2"),
+        (UNITS[:2], {"analyzer": "whitespace"}, "more than 4 index terms. valid: at most 4"),
+    ],
+)
+def test_documents_and_arguments_that_do_not_fit_are_refused(
+    documents, arguments, message, tmp_path, monkeypatch
+):
+    if "at most 2" in message:
+        monkeypatch.setattr(build, "LARGEST_INDEX", 2)
+    if "at most 4" in message:
+        monkeypatch.setattr(invert, "LARGEST_VOCABULARY", 4)
+    with pytest.raises(InputError, match=re.escape(message)) as refused:
+        LexicalIndex.build(documents, tmp_path / "index", **arguments)
+    assert "\n" not in str(refused.value) and list(tmp_path.iterdir()) == []
+
+
+def test_what_stands_at_the_path_is_replaced_only_by_a_complete_index(index, tmp_path):
+    before = contents(index.path)
+    with pytest.raises(InputError):
+        LexicalIndex.build([UNITS[0], UNITS[0]], index.path)
+    assert contents(index.path) == before
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="not a lexical index"):
+        LexicalIndex.build(UNITS, tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_documents_come_as_a_frame_or_as_any_iterable_of_dicts(tmp_path):
+    rows = [{"docno": 7, "text": "the old mill", "title": "Mill"}, {"docno": 8, "title": None}]
+    frame = pd.DataFrame(rows).assign(url="x")
+    index = LexicalIndex.build(frame, tmp_path / "frame")
+    assert index.texts(["7", "8"]) == [Unit("7", "Mill", "the old mill"), Unit("8", "", "")]
+    rows[1]["text"] = ""
+    for number, documents in enumerate([rows, iter(rows), tuple(rows)]):
+        same = LexicalIndex.build(documents, tmp_path / str(number))
+        assert same.manifest["files"] == index.manifest["files"]
+    untitled = LexicalIndex.build(frame[["text", "docno"]], tmp_path / "untitled")
+    assert untitled.texts(["7"]) == [Unit("7", "", "the old mill")]
+
+
+def test_the_notice_says_what_very_many_units_take():
+    engine = LexicalEngine(memory_mb=64)
+    line = engine.notice(10_000_000)
+    assert engine.notice(999_999) == "" and "\n" not in line
+    assert "10,000,000 units" in line and "about 350 MB" in line and "takes 40 MB" in line
 
 
 def test_a_corpus_without_words_is_an_index_that_finds_nothing(tmp_path):
     index = LexicalIndex.build([Unit("d1", "", ""), Unit("d2", "", "the of")], tmp_path / "index")
     assert index.search(["anything"])[0].tolist() == []
     assert index.statistics.terms == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("after", [2, 400])
-def test_an_error_while_reading_leaves_nothing(many, tmp_path, error, after):
-    def broken():
-        yield from many[:after]
-        raise error("reading failed")
-
-    threads = threading.active_count()
-    with pytest.raises(error, match="reading failed") as failure:
-        LexicalIndex.build(broken(), tmp_path / "index", memory_mb=16)
-    assert list(tmp_path.iterdir()) == []
-    # Ended, not merely left to end when it is collected, which the traceback prevents.
-    assert threading.active_count() <= threads, failure
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("step", [(WordTable, "numbers"), (build, "terms_of_forms")])
-def test_an_error_while_cutting_or_analysing_leaves_nothing(
-    many, tmp_path, monkeypatch, error, step
-):
-    calls = itertools.count(1)
-    work = getattr(*step)
-
-    def broken(*arguments):
-        if next(calls) == 3:
-            raise error("the third batch failed")
-        return work(*arguments)
-
-    monkeypatch.setattr(*step, broken)
-    threads = threading.active_count()
-    with pytest.raises(error, match="the third batch failed") as failure:
-        LexicalIndex.build(many, tmp_path / "index", memory_mb=16)
-    assert list(tmp_path.iterdir()) == []
-    # Ended, not merely left to end when it is collected, which the traceback prevents.
-    assert threading.active_count() <= threads, failure
-
-
-def test_an_error_while_replacing_leaves_the_old_index(index):
-    before = contents(index.path)
-    with pytest.raises(InputError):
-        LexicalIndex.build([UNITS[0], UNITS[0]], index.path)
-    assert contents(index.path) == before
 
 
 def test_a_full_disk_is_one_clear_error_and_leaves_nothing(many, tmp_path):
@@ -355,13 +366,6 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(many, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_is_no_index_is_not_replaced(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(InputError, match="not a lexical index"):
-        LexicalIndex.build(UNITS, tmp_path)
-    assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
 def edit(**changes):
@@ -397,22 +401,6 @@ def test_an_index_that_does_not_fit_is_refused_with_how_to_rebuild(index, damage
         LexicalIndex.open(index.path, corpus_fingerprint="c1")
 
 
-@pytest.mark.parametrize("argument", [{"memory_mb": 1}, {"analyzer": "klingon"}])
-def test_bad_arguments_of_a_build_are_refused(tmp_path, argument):
-    with pytest.raises(InputError, match="valid: "):
-        LexicalIndex.build(UNITS, tmp_path / "index", **argument)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_terms_beyond_ascii_and_lone_surrogates_are_found(tmp_path):
-    texts = ["größe \ud800x 東京", "zebra", "\U0001f600", "größer"]
-    units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
-    index = LexicalIndex.build(units, tmp_path / "index", analyzer="whitespace")
-    for number, text in enumerate(texts):
-        for term in text.split():
-            assert index.search([term])[0].tolist() == [number]
-
-
 def test_compiled_code_needs_no_place_to_be_kept():
     from soundingline.toolkit.jit import compiled
 
@@ -438,99 +426,3 @@ def test_places_are_those_of_a_list_whatever_the_hashes(names, looked_for):
         else:
             assert names[doubled[0]] == names[doubled[1]]
             assert doubled[0] < doubled[1]
-
-
-class Sized:
-    """Units of a known number that must not be read."""
-
-    def __init__(self, number):
-        self._number = number
-
-    def __len__(self):
-        return self._number
-
-    def __iter__(self):
-        raise AssertionError("work has begun")
-        yield
-
-
-def test_more_units_than_an_index_numbers_are_refused_before_work_begins(tmp_path):
-    with pytest.raises(InputError, match=r"2,147,483,648 units or more.*at most 2,147,483,647"):
-        LexicalIndex.build(Sized(2**31), tmp_path / "index")
-    with pytest.raises(InputError, match=r"3,000,000,000 units or more"):
-        LexicalIndex.build(iter(()), tmp_path / "index", total=3 * 10**9)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_too_many_units_of_unknown_number_are_refused_and_leave_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "LARGEST_INDEX", 3)
-    units = (Unit(f"d{number}", "", "tide") for number in range(4))
-    with pytest.raises(InputError, match=r"4 units or more.*at most 3 in one lexical index"):
-        LexicalIndex.build(units, tmp_path / "index")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_engine_tells_in_one_line_what_very_many_units_take():
-    engine = LexicalEngine(memory_mb=64)
-    assert engine.notice(999_999) == ""
-    line = engine.notice(10_000_000)
-    assert line.startswith("10,000,000 units to index: building takes about 350 MB besides")
-    assert "each search takes 40 MB while it runs" in line
-    assert "\n" not in line
-
-
-def test_more_terms_than_can_be_numbered_are_refused_in_one_line_and_leave_nothing(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(invert, "LARGEST_VOCABULARY", 4)
-    units = [Unit("d1", "", "a b c"), Unit("d2", "", "c d e")]
-    with pytest.raises(InputError, match=r"more than 4 index terms\. valid: at most 4") as error:
-        LexicalIndex.build(units, tmp_path / "index", analyzer="whitespace")
-    assert "\n" not in str(error.value)
-    assert not list(tmp_path.iterdir())
-    LexicalIndex.build(units[:1], tmp_path / "index", analyzer="whitespace")
-
-
-def test_documents_come_as_a_frame_or_as_any_iterable_of_dicts(tmp_path):
-    rows = [
-        {"docno": 7, "text": "the old mill", "title": "Mill", "url": "x"},
-        {"docno": 8, "text": None, "title": float("nan"), "url": "y"},
-    ]
-    frame = pd.DataFrame(rows)
-    index = LexicalIndex.build(frame, tmp_path / "frame")
-    assert list(index.docnos) == ["7", "8"]
-    assert index.texts(["7", "8"]) == [Unit("7", "Mill", "the old mill"), Unit("8", "", "")]
-    dicts = [{"docno": "7", "text": "the old mill", "title": "Mill"}, {"docno": "8", "text": ""}]
-    for number, documents in enumerate([dicts, iter(dicts), tuple(dicts)]):
-        same = LexicalIndex.build(documents, tmp_path / str(number))
-        assert same.manifest["files"] == index.manifest["files"]
-    untitled = LexicalIndex.build(frame[["text", "docno"]], tmp_path / "untitled")
-    assert untitled.texts(["7"]) == [Unit("7", "", "the old mill")]
-
-
-@pytest.mark.parametrize(
-    ("documents", "told"),
-    [
-        (pd.DataFrame({"id": ["1"], "text": ["a"]}), "no column docno; its columns are id, text"),
-        (pd.DataFrame({"x": ["1"]}), "no column docno and no column text"),
-        (pd.DataFrame({"docno": ["1", None], "text": ["a", "b"]}), "row 1 of the frame has no"),
-        (pd.DataFrame({"docno": [], "text": []}), "the corpus is empty"),
-        ("corpus.jsonl", "the documents came as 'corpus.jsonl'. valid: a frame with"),
-        ({"docno": "1", "text": "a"}, "the documents came as {'docno'"),
-        (7, "the documents came as 7"),
-        ([{"docno": "1"}], "a document came as {'docno': '1'}. valid: a mapping with docno and"),
-        (["a"], "a document came as 'a'"),
-    ],
-)
-def test_documents_of_another_form_are_refused_in_one_line(documents, told, tmp_path):
-    with pytest.raises(InputError, match=re.escape(told)) as refused:
-        LexicalIndex.build(documents, tmp_path / "index")
-    assert "\n" not in str(refused.value) and not list(tmp_path.iterdir())
-
-
-def test_the_class_opens_an_index(index):
-    assert LexicalIndex(str(index.path)) == LexicalIndex.open(index.path) == index
-    with pytest.raises(InputError, match="of another corpus"):
-        LexicalIndex(index.path, corpus_fingerprint="c2")
-    with pytest.raises(InputError, match="there is no lexical index at 'missing'"):
-        LexicalIndex("missing")

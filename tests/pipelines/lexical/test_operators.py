@@ -1,7 +1,5 @@
 """Quoted phrases and exclusions against a brute-force reading of every text."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

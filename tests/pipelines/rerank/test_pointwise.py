@@ -12,7 +12,7 @@ from support.llm_server import Say, running_peer
 from soundingline.pipelines.rerank.answer_tokens import expected_digit
 from soundingline.pipelines.rerank.pointwise import Pointwise, read_score
 from soundingline.toolkit.llm.blocking import BlockingModel
-from soundingline.toolkit.llm.errors import ModelError, OutOfMoney, Refused, ServerGone, Truncated
+from soundingline.toolkit.llm.errors import OutOfMoney, Refused, ServerGone, Truncated
 from soundingline.toolkit.llm.openai_chat import OpenAIChat
 
 
@@ -63,24 +63,32 @@ def scoring(scores):
     return lambda prompt: scores[shown(prompt)]
 
 
-def test_the_head_is_ordered_by_score_and_ties_by_the_retriever():
-    model = ScriptedPrompts(
-        scoring({"a": '{"score": 10}', "b": '{"score": 90}', "c": '{"score": 90}'})
-    )
-    out = Pointwise(model, depth=3).transform(ranking("a", "b", "c", "tail"))
-    assert out.sort_values("rank")["docno"].tolist() == ["d1", "d2", "d0", "d3"]
-    assert "tide" in model.prompts[0] and len(model.prompts) == 3
+NO_MONEY = OutOfMoney("its cap", scope="question")
 
 
-def test_what_has_no_score_ends_the_head_in_the_retrievers_order():
-    answers = {**{"a": "no idea", "b": '{"score": 0}', "c": Refused("no"), "d": '{"score": 3}'}}
-    stage = Pointwise(ScriptedPrompts(scoring(answers)), depth=4)
-    out = stage.transform(ranking("a", "b", "c", "d", "tail")).sort_values("rank")
-    assert out["docno"].tolist() == ["d3", "d1", "d0", "d2", "d4"]
-    counts = stage.counts
-    assert (counts["pairs"], counts["unreadable"], counts["refused"], counts["retried"]) == (
-        *(4, 1, 1, 1),
+@pytest.mark.parametrize(
+    ("answers", "order", "counted"),
+    [
+        (['{"score": 10}', '{"score": 90}', '{"score": 90}'], "1203", {}),
+        (
+            ["no idea", '{"score": 0}', Refused("no"), '{"score": 3}'],
+            "31024",
+            {"unreadable": 1, "refused": 1, "retried": 1},
+        ),
+        # The head is ordered as far as the money of the question goes.
+        (['{"score": 10}', NO_MONEY, '{"score": 20}', NO_MONEY], "20134", {"unpaid": 2}),
+    ],
+)
+def test_the_head_is_ordered_by_score_and_what_has_none_ends_it(answers, order, counted):
+    texts = [f"text {number}" for number in range(len(answers))]
+    stage = Pointwise(
+        ScriptedPrompts(scoring(dict(zip(texts, answers, strict=True)))), depth=len(answers)
     )
+    out = stage.transform(ranking(*texts, "tail")).sort_values("rank")
+    assert "".join(out["docno"].str[1:]) == order
+    names = ("unreadable", "refused", "unpaid", "retried")
+    assert {name: stage.counts[name] for name in names if stage.counts[name]} == counted
+    assert stage.counts["pairs"] == len(answers)
 
 
 @pytest.mark.parametrize("unreadable", ["no idea", Truncated("cut off")])
@@ -120,44 +128,25 @@ def test_equal_pairs_are_asked_for_once_and_texts_are_cut():
     assert sorted(map(shown, model.prompts)) == ["othe", "same"]
 
 
-def test_an_error_that_any_pair_would_meet_is_raised():
-    with pytest.raises(ModelError):
-        Pointwise(ScriptedPrompts(lambda prompt: ServerGone("gone"))).transform(ranking("a"))
-
-
-def test_the_head_is_ordered_as_far_as_the_money_of_the_question_goes():
-    answers = {
-        "a": '{"score": 10}',
-        "b": OutOfMoney("its cap", scope="question"),
-        "c": '{"score": 20}',
-        "d": OutOfMoney("its cap", scope="question"),
-    }
-    stage = Pointwise(ScriptedPrompts(scoring(answers)), depth=4)
-    out = stage.transform(ranking("a", "b", "c", "d", "tail")).sort_values("rank")
-    assert out["docno"].tolist() == ["d2", "d0", "d1", "d3", "d4"]
-    assert (stage.counts["unpaid"], stage.counts["refused"], stage.counts["unreadable"]) == (
-        *(2, 0, 0),
-    )
-    with pytest.raises(OutOfMoney):
-        Pointwise(ScriptedPrompts(lambda prompt: OutOfMoney("the run's"))).transform(ranking("a"))
-
-
-def logs(**shares):
-    return {text.strip("_"): math.log(share) for text, share in shares.items()}
+@pytest.mark.parametrize("error", [ServerGone("gone"), OutOfMoney("the run's")])
+def test_an_error_that_any_pair_would_meet_is_raised(error):
+    with pytest.raises(type(error)):
+        Pointwise(ScriptedPrompts(lambda prompt: error)).transform(ranking("a"))
 
 
 @pytest.mark.parametrize(
-    ("top", "expected"),
+    ("shares", "expected"),
     [
-        (logs(_7=0.5, _8=0.25, _6=0.25), 7.0),
-        (logs(_7=0.3, _1=0.1), (0.3 * 7 + 0.1 * 1) / 0.4),
-        ({" 4": math.log(0.2), "4": math.log(0.2), "\u01200": math.log(0.1)}, 0.4 * 4 / 0.5),
-        ({"9": math.log(0.2), "10": math.log(0.7), "nine": math.log(0.1)}, 9.0),
-        ({"The": 0.0}, None),
+        ({"7": 0.5, "8": 0.25, "6": 0.25}, 7.0),
+        ({"7": 0.3, "1": 0.1}, (0.3 * 7 + 0.1 * 1) / 0.4),
+        ({" 4": 0.2, "4": 0.2, "\u01200": 0.1}, 0.4 * 4 / 0.5),
+        ({"9": 0.2, "10": 0.7, "nine": 0.1}, 9.0),
+        ({"The": 1.0}, None),
         ({}, None),
     ],
 )
-def test_the_expected_grade_is_that_of_the_digits_listed(top, expected):
+def test_the_expected_grade_is_that_of_the_digits_listed(shares, expected):
+    top = {token: math.log(share) for token, share in shares.items()}
     assert expected_digit(top) == (None if expected is None else pytest.approx(expected))
 
 

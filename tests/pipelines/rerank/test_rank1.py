@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pandas as pd
@@ -112,17 +110,6 @@ def running(client, arguments, models):
     model = OpenAICompletions(**{"model": "m", "kept_tokens": 16, **settings})
     blocking = BlockingModel(model.name, role="reranker", price=price)
     return models.enter_context(blocking.started(model, ledger))
-
-
-def answering(peer, choose, monkeypatch):
-    """Answer each prompt by `choose`."""
-    record = peer.enter
-
-    def enter(request):
-        record(request)
-        return choose(request.body["prompt"])
-
-    monkeypatch.setattr(peer, "enter", enter)
 
 
 PAIR = Pair("who built the mill", "The mill\nstands by the river.")
@@ -249,28 +236,6 @@ def test_without_a_verdict_the_score_is_a_half_and_counted(peer, make, answer):
     assert (it.counts["forced"], it.counts["undecided"], len(peer.requests)) == (1, 1, 2)
 
 
-def test_many_pairs_keep_their_places_and_share_the_connections(peer, make, monkeypatch):
-    peer.gathered = 8
-
-    def choose(prompt):
-        time.sleep(0.01)  # in which a ninth could come
-        number = int(prompt.partition("Passage: number ")[2].split()[0])
-        if number % 3 == 0 and not prompt.endswith("</think>"):
-            return unclosed()
-        share = probable(true=number / 200, false=1 - number / 200)
-        return said(share) if number % 3 == 0 else reasoned(share)
-
-    answering(peer, choose, monkeypatch)
-    pairs = [Pair("which", f"number {number} .") for number in range(1, 61)]
-    it = make(concurrency=8)
-    with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(it.score, [pairs[:20], pairs[20:40], pairs[40:]]))
-    scores = [score for each in found for score in each]
-    assert scores == pytest.approx([number / 200 for number in range(1, 61)])
-    assert peer.most_in_flight == 8
-    assert (it.counts["forced"], len(peer.requests)) == (20, 80)
-
-
 def test_a_server_that_is_not_there_is_told_in_a_line():
     with ExitStack() as models:
         it = Rank1(running({"base_url": "http://127.0.0.1:9/v1"}, {}, models))
@@ -348,32 +313,21 @@ def test_windows_hold_every_word_once_and_fit_whole(make):
     assert not any(Rank1Prompts(2000, 4000).prompt(window).truncated for window in windows)
 
 
-def test_requests_are_priced_and_on_the_account_of_the_question_that_searches(peer, make):
+def test_requests_are_on_the_account_of_the_question_that_searches_and_are_made_once(
+    peer, make, tmp_path
+):
     peer.default = reasoned(probable(true=0.6, false=0.2))
-    other = Ledger()
-    it = make(price=Price(input=1000.0, output=0.0), ledger=other)
-    with search_notes("q7"):
-        it.score([PAIR, PAIR])
-    it.score([PAIR])
-    assert other.by_role("q7")["reranker"].calls == 2
-    assert other.by_role("q7")["reranker"].dollars == pytest.approx(0.2)
-
-
-def test_the_factory_ranks_and_asks_once(peer, tmp_path):
+    ledger = Ledger()
+    it = make(price=Price(input=1000.0, output=0.0), ledger=ledger, cache=tmp_path)
     frame = pd.DataFrame(
-        {"qid": "1", "query": "who", "docno": ["a", "b", "c"], "text": ["x", "y", "z"]}
-    ).assign(score=[3.0, 2.0, 1.0], rank=[0, 1, 2])
-    peer.script.append(reasoned(probable(true=0.2, false=0.8), " false"))
-    peer.script.append(reasoned(probable(true=0.9, false=0.1)))
-    client = {"base_url": peer.openai_url, "concurrency": 1}
+        {"qid": "1", "query": "who", "docno": ["a", "b"], "text": ["x", "y"], "score": [3.0, 2.0]}
+    )
+    whole = it.bind(Collection("c", whole_documents=True))
     for _ in range(2):
-        with ExitStack() as models:
-            model = running(client, {}, models)
-            collection = Collection("c", whole_documents=True, caches=tmp_path, model=model)
-            stage = Rank1(depth=2).bind(collection)
-            ranked = stage(frame)
-        assert ranked["docno"].tolist() == ["b", "a", "c"]
-        assert ranked["score"].tolist()[:2] == pytest.approx([0.9, 0.2])
-    assert len(peer.requests) == 2
-    assert (stage.counts["cache_hits"], stage.counts["reply_unmetered"]) == (2, 2)
-    assert stage.long_documents == "truncate"
+        with search_notes("q7"):
+            whole(frame)
+    it.score([PAIR])
+    account = ledger.by_role("q7")["reranker"]
+    assert account.calls == 2 and account.dollars == pytest.approx(0.2)
+    assert (it.counts["cache_hits"], it.counts["reply_unmetered"]) == (2, 2)
+    assert whole.long_documents == "truncate"

@@ -699,43 +699,31 @@ def test_scores_are_the_logits_of_sentence_transformers(model, tmp_path):
             assert shown.argsort().tolist() == expected.argsort().tolist()
 
 
-def distilbert(vocabulary):
-    config = transformers.DistilBertConfig(
-        vocab_size=vocabulary,
-        dim=32,
-        hidden_dim=48,
-        n_layers=2,
-        n_heads=4,
-        initializer_range=0.3,
-        num_labels=1,
-    )
-    return transformers.DistilBertForSequenceClassification(config)
-
-
-def roberta(vocabulary):
-    config = transformers.XLMRobertaConfig(
-        vocab_size=vocabulary,
-        type_vocab_size=1,
-        max_position_embeddings=66,
-        num_labels=1,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
+NETWORKS = {
+    "DistilBert": {
+        "dim": 32,
+        "hidden_dim": 48,
+        "n_layers": 2,
+        "n_heads": 4,
+        "initializer_range": 0.3,
+    },
+    "XLMRoberta": {
+        "type_vocab_size": 1,
+        "max_position_embeddings": 66,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
         **SIZES,
-    )
-    return transformers.XLMRobertaForSequenceClassification(config)
+    },
+    "ModernBert": {"pad_token_id": 0, **SIZES},
+    "Llama": SIZES,
+}
 
 
-def modernbert(vocabulary):
-    config = transformers.ModernBertConfig(
-        vocab_size=vocabulary, num_labels=1, pad_token_id=0, **SIZES
-    )
-    return transformers.ModernBertForSequenceClassification(config)
-
-
-def llama(vocabulary):
-    config = transformers.LlamaConfig(vocab_size=vocabulary, num_labels=1, **SIZES)
-    return transformers.LlamaForSequenceClassification(config)
+def network_of(name, vocabulary):
+    sizes = {"vocab_size": vocabulary, "num_labels": 1, **NETWORKS[name]}
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    return getattr(transformers, f"{name}ForSequenceClassification")(config)
 
 
 def plain_tokenizer(*template, **named):
@@ -751,11 +739,11 @@ def plain_tokenizer(*template, **named):
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **named)
 
 
-@pytest.mark.parametrize("network", [distilbert, roberta, modernbert, llama])
-def test_other_architectures_score_as_transformers_has_them(network, tmp_path):
+@pytest.mark.parametrize("name", NETWORKS)
+def test_other_architectures_score_as_transformers_has_them(name, tmp_path):
     # The texts are of a second kind, which none of these networks has.
     tokens = plain_tokenizer("<s> $A </s> </s> $B:1 </s>:1", pad_token="<pad>")
-    folder = save(tmp_path / "model", network(len(tokens)), tokens)
+    folder = save(tmp_path / "model", network_of(name, len(tokens)), tokens)
     tokens.model_input_names = ["input_ids", "attention_mask"]
     tokens.save_pretrained(tmp_path / "reference")
     for path in folder.glob("*.*"):
@@ -765,7 +753,7 @@ def test_other_architectures_score_as_transformers_has_them(network, tmp_path):
     expected = alone(of_classifier, tmp_path / "reference", pairs)
     assert max(expected) - min(expected) > 0.1
     assert scorer(folder).score(pairs) == pytest.approx(expected, abs=1e-5)
-    if network is roberta:  # positions begin behind that of padding
+    if name == "XLMRoberta":  # positions begin behind that of padding
         with pytest.raises(InputError, match="at most 64, the positions of this model"):
             _ = scorer(folder, max_length=65).fingerprint
 
@@ -798,7 +786,7 @@ def test_what_cannot_score_pairs_is_refused_in_one_line(tmp_path):
     three.mkdir()
     transformers.BertConfig(num_labels=3, **sizes).save_pretrained(three)
     unpadded = plain_tokenizer("<s> $A </s> $B </s>", eos_token="</s>")
-    endless = save(tmp_path / "endless", llama(len(unpadded)), unpadded)
+    endless = save(tmp_path / "endless", network_of("Llama", len(unpadded)), unpadded)
     for folder, message in (
         (encoder, r"has no output that was trained to score pairs \(BertModel\)"),
         (three, "is a classifier with 3 labels"),

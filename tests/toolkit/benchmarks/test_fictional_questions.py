@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from soundingline.toolkit.benchmarks.fictional import FictionalWorld, set_questions
+from soundingline.toolkit.benchmarks.fictional import FictionalWorld, questions
 from soundingline.toolkit.benchmarks.fictional.questions import Hop
 from soundingline.toolkit.benchmarks.fictional.world import (
     LEXICONS,
@@ -280,7 +280,7 @@ def test_judgements_are_the_targets_and_there_are_no_short_answers():
 
 
 def test_a_small_world_says_how_many_questions_it_holds(monkeypatch):
-    monkeypatch.setattr(set_questions, "ATTEMPTS", 1)
+    monkeypatch.setattr(questions, "SET_ATTEMPTS", 1)
     with pytest.raises(InputError, match="hold only"):
         _ = FictionalWorld(documents=64, questions="sets:32", twins=0.0).topics
 

@@ -1,13 +1,8 @@
 """The fictional world: arguments, determinism, pinned worlds, names, twins, and pages."""
 
 import hashlib
-import os
 import re
-import subprocess
-import sys
 import tracemalloc
-from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,48 +13,19 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.benchmarks.fictional.pages import philox_bits, printed, zipf
 from soundingline.toolkit.benchmarks.fictional.world import (
-    BASE_RHYMES,
     BY_NAME,
-    CAPACITY,
     LEXICONS,
     TWIN_DIFFERENCES,
-    TWIN_RHYMES,
     TYPES,
     Choice,
-    Entity,
-    Permutation,
-    Quantity,
-    Random,
     Relation,
     World,
     Year,
     splitmix64,
-    stem,
 )
 from soundingline.toolkit.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[3]
 SMALL = {"documents": 160, "questions": 8, "median_words": 60, "p90_words": 200}
-PROGRAM = f"""
-import hashlib
-from soundingline.toolkit.benchmarks.fictional import FictionalWorld
-world = FictionalWorld(**{SMALL!r})
-whole = hashlib.sha256()
-for document in world.documents():
-    whole.update(repr(tuple(document)).encode())
-whole.update(repr([tuple(topic) for topic in world.topics]).encode())
-whole.update(repr(world.qrels).encode() + repr(world.answers).encode())
-print(whole.hexdigest())
-"""
-
-
-@pytest.mark.slow
-def test_every_process_makes_the_same_world():
-    digests = set()
-    for environment in ({"PYTHONHASHSEED": "1"}, {"PYTHONHASHSEED": "2", "TZ": "Asia/Tokyo"}):
-        command, env = [sys.executable, "-c", PROGRAM], {**os.environ, "LC_ALL": "C", **environment}
-        digests.add(subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE).stdout)
-    assert len(digests) == 1 and len(digests.pop()) == 65
 
 
 def test_the_seed_changes_everything():
@@ -135,45 +101,6 @@ def test_names_are_unique(size, twins):
     assert len({world.name(world.entity(index)) for index in range(size)}) == size
 
 
-def test_stems_are_unique_and_twins_of_stems_are_no_stems():
-    numbers = range(0, CAPACITY, 97)
-    stems = {stem(number) for number in numbers}
-    assert len(stems) == len(numbers)
-    assert not stems & {stem(number, twin=True) for number in numbers}
-    assert not set(BASE_RHYMES) & set(TWIN_RHYMES)
-
-
-@pytest.mark.parametrize("size", [1, 2, 10, 997, 4096])
-def test_permutations_hit_every_number_once(size):
-    permutation = Permutation(size, "test")
-    assert sorted(map(permutation, range(size))) == list(range(size))
-
-
-@pytest.mark.parametrize("size", [64, 77, 1000])
-def test_documents_and_entities_correspond(size):
-    world = World(size, 7, 0.2)
-    entities = [world.entity(index) for index in range(size)]
-    assert [world.index(entity) for entity in entities] == list(range(size))
-    assert Counter(entity.kind for entity in entities) == world.counts
-    assert all(0 <= entity.ordinal < world.counts[entity.kind] for entity in entities)
-    assert len(set(entities)) == size and min(world.counts.values()) >= 4
-
-
-def test_columns_agree_with_single_entities():
-    world = World(800, 7, 0.3)
-    for kind in TYPES:
-        for attribute in kind.attributes:
-            column = world.ordinals(kind.name)
-            ordinals = range(world.counts[kind.name])
-            digits = world.digits(kind.name, attribute, column)
-            assert digits.tolist() == [world.digits(kind.name, attribute, it) for it in ordinals]
-            if isinstance(attribute, Quantity):
-                numbers = world.numbers(kind.name, attribute, column)
-                assert numbers.tolist() == [
-                    world.number(Entity(kind.name, it), attribute) for it in ordinals
-                ]
-
-
 def test_twins_share_most_attributes_and_a_similar_name_and_differ_somewhere():
     world = World(4000, 7, 0.25)
     entities = [world.entity(index) for index in range(4000)]
@@ -237,14 +164,6 @@ def test_splitmix64_gives_the_published_outputs():
     assert splitmix64(np.array(values, dtype=np.uint64)).tolist() == outputs
 
 
-def test_random_choices_are_even():
-    random = Random("test")
-    counts = np.bincount([random.below(6) for _ in range(12_000)], minlength=6)
-    assert np.all(np.abs(counts - 2000) < 200)
-    assert sorted(random.shuffled(range(20))) == list(range(20))
-    assert sum(random.chance(0.3) for _ in range(10_000)) == pytest.approx(3000, abs=200)
-
-
 def test_statistics_describe_the_pages():
     world = FictionalWorld(**SMALL)
     figures = world.statistics(sample=160)
@@ -283,57 +202,33 @@ SETTINGS = {
     },
 }
 PINNED = {
-    "chained": {
-        "documents": "6afc7c37ed3965196c436c6bab8b952e2998264160e07549c35c795ee00d926d",
-        "topics": "2017c91a20b33310592e2782e67cfc1405c6d359d1432d2d2a50535834a30165",
-        "qrels": "bfc8decffb1eed077c6e879899b4e1a29004b991aa5869c8a973e49c8440f380",
-        "sets": "46e254fa25c7e746950e3762616d085b99c03c8046bab11667a5cbf76226d394",
-        "links": "79194d9a59cda8aaa6f30aebedda959ce0d09ed50078c71565a23f6a080032a7",
-        "facts": "35386d38b10bd8403077ed95e6a7e1dc7c9cf8e31a1573af305b6098efd546dd",
-        "fingerprints": "fa165efa138fd3332d3b9e837441c1befb9f1aaed23e927722f5b64e92eee975",
-    },
-    "four hops": {
-        "documents": "78d7e87bdf565e4b3ebb09004a9477cde8a0099afe08e81600e29382c127e90c",
-        "topics": "ab06a15fee0324ddfa4444987a9c4e1a25752317f72cb0b65bb4673e0af2f28d",
-        "qrels": "f881931c9bcd535b9bc64a4f70273df7abd631954c96a00dc5b905a3f3eacaa2",
-        "sets": "46e254fa25c7e746950e3762616d085b99c03c8046bab11667a5cbf76226d394",
-        "links": "6baaf70803de725cba2375f4301e0184dbde701912a9e584c4ad32631bb10cd8",
-        "facts": "7d8e0b1a42d876d3826a079e2bbe80dba216204ed5990eab11050c512387aeaa",
-        "fingerprints": "3ef42ec8579aa682502f9674420ca9975854f2b978e0982677409acf746ce1ae",
-    },
-    "sets": {
-        "documents": "532743625ac620dcaea8a03cb48ed1a25b44e3b47c4e5471e4d5a3eed394bfa8",
-        "topics": "d108e309d276d7694482116b0ac1c567ff7537e9577d384e31f25ba1e173012a",
-        "qrels": "de3e33fc34b2c5001457fb53fbfc88151d06da118b8845dac9dc9636ee74cfbf",
-        "sets": "d6e15228dac6c9b2c31588fa4ab4460790898a9718209aaaf60e79cc0dbb57bf",
-        "links": "609701d63887ae50e1a58d95bd7e4c6f32578f17a49a5b6981aa3ff57e481155",
-        "facts": "3f595122e35220f0ffcc91d31e8dc261a53f6bcdddd47acbea0a9b511f372cc8",
-        "fingerprints": "e2b12d95ad62c5a5f1b5bf8efa46801be545c6b55e0177bf02007395b799112f",
-    },
+    "chained": "6afc7c37ed 2017c91a20 bfc8decffb 46e254fa25 79194d9a59 35386d38b1 fa165efa13",
+    "four hops": "78d7e87bdf ab06a15fee f881931c9b 46e254fa25 6baaf70803 7d8e0b1a42 3ef42ec857",
+    "sets": "532743625a d108e309d2 de3e33fc34 d6e15228da 609701d638 3f595122e3 e2b12d95ad",
 }
 
 
 def digests(world):
     docids = [document.docid for document in world.documents()]
-    parts = {
-        "documents": [tuple(document) for document in world.documents()],
-        "topics": [tuple(topic) for topic in world.topics],
-        "qrels": [world.qrels, world.answers],
-        "sets": [
+    parts = [
+        [tuple(document) for document in world.documents()],
+        [tuple(topic) for topic in world.topics],
+        [world.qrels, world.answers],
+        [
             [(qid, sorted(targets)) for qid, targets in world.targets.items()],
             world.checklists,
             [[rows[docid] for docid in docids] for rows in world.satisfaction.values()],
         ],
-        "links": [tuple(link) for link in world.links()],
-        "facts": [tuple(map(tuple, world.facts(docid))) for docid in docids[::7]],
-        "fingerprints": [world.corpus_fingerprint, world.fingerprint],
-    }
-    return {name: hashlib.sha256(repr(part).encode()).hexdigest() for name, part in parts.items()}
+        [tuple(link) for link in world.links()],
+        [tuple(map(tuple, world.facts(docid))) for docid in docids[::7]],
+        [world.corpus_fingerprint, world.fingerprint],
+    ]
+    return [hashlib.sha256(repr(part).encode()).hexdigest()[:10] for part in parts]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_generator_makes_the_pinned_world(name):
-    assert digests(FictionalWorld(**SETTINGS[name])) == PINNED[name]
+    assert " ".join(digests(FictionalWorld(**SETTINGS[name]))) == PINNED[name]
 
 
 # Pages.
@@ -392,21 +287,6 @@ def test_every_fact_is_stated_once_on_its_page_and_at_any_place(world, documents
     assert kstest(found, "uniform").pvalue > 0.001
 
 
-def test_the_wording_of_a_fact_varies(world):
-    shapes = set()
-    for document in world.documents(0, 320):
-        entity = world.world.entity(int(document.docid[2:]))
-        if entity.kind == "person":
-            attribute = BY_NAME["person"].attributes[0]
-            value = world.world.value(entity, attribute)
-            shapes |= {
-                number
-                for number, tell in enumerate((*attribute.tells, attribute.line))
-                if tell.split("{s}")[-1].replace("{v}", value) in document.text
-            }
-    assert shapes == {0, 1, 2, 3, 4}
-
-
 def test_pages_have_titles_addresses_and_lines(documents):
     for document in documents:
         assert document.title in document.text
@@ -416,15 +296,6 @@ def test_pages_have_titles_addresses_and_lines(documents):
     long = [document.text for document in documents if len(document.text.split()) > 1500]
     assert all(text.count("\n\n") >= 5 for text in long)
     assert any("\n- " in text for text in long)
-
-
-def test_pages_mention_other_entities(world, documents):
-    titles = {world.world.name(world.world.entity(index)) for index in range(world.size)}
-    long = [document for document in documents if len(document.text.split()) > 2000][:8]
-    assert len(long) == 8
-    for document in long:
-        mentioned = {title for title in titles if title in document.text} - {document.title}
-        assert len(mentioned) >= 8
 
 
 def test_lengths_are_log_normal_with_the_median_and_percentile_asked_for():
@@ -467,19 +338,6 @@ def test_the_vocabulary_keeps_growing_with_the_collection():
     (words_before, distinct_before), (words_after, distinct_after) = sizes
     growth = np.log(distinct_after / distinct_before) / np.log(words_after / words_before)
     assert 0.4 < growth < 0.85
-
-
-def test_pages_of_one_type_share_words_that_others_lack(world):
-    pages = {"ship": [], "school": []}
-    for document in world.documents(0, 480):
-        kind = world.world.entity(int(document.docid[2:])).kind
-        if kind in pages:
-            pages[kind].append(Counter(set(re.findall(r"[a-z]{5,}", document.text))))
-    first, second = (sum(pages["ship"][turn::2], Counter()) for turn in (0, 1))
-    other = sum(pages["school"], Counter())
-    common = {word for word, count in first.items() if count >= 6 and other[word] <= 1}
-    assert len(common) >= 20
-    assert np.mean([second[word] > other[word] for word in common]) > 0.8
 
 
 def test_ranges_of_documents_are_the_same_as_the_whole(world):

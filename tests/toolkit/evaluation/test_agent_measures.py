@@ -1,7 +1,5 @@
 """The measures of agents' runs, by hand: quality and effort, funnel, coverage and calibration."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -12,23 +10,31 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.agent_run import evaluate_run, final_ranking
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
 from soundingline.toolkit.evaluation.branches import branch_measures
-from soundingline.toolkit.evaluation.funnel import (
-    evidence_funnel,
-    exposure_curves,
-    relevant_documents,
-)
+from soundingline.toolkit.evaluation.funnel import evidence_funnel, exposure_curves
 from soundingline.toolkit.evaluation.published import calibration_error, calibration_error_published
 from soundingline.toolkit.evaluation.retrieval import answer_coverage
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import Turn, Usage
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
-from soundingline.toolkit.trajectory import Answer, Exposure, ToolCall, Trajectory
+from soundingline.toolkit.trajectory import (
+    FORCED_STATUSES,
+    TIERS,
+    Answer,
+    Exposure,
+    ToolCall,
+    Trajectory,
+)
 
 # Four questions: right, wrong, failed and never run.
 TOPICS = [Topic(qid, f"question {qid}") for qid in ("right", "wrong", "broken", "missing")]
 EVIDENCE = {"right": {"a": 1, "b": 1}, "wrong": {"x": 1}, "broken": {"y": 1}, "missing": {"z": 1}}
 ANSWERS = {qid: ["Ada Lovelace", "Ada"] for qid in EVIDENCE}
 BENCHMARK = SmallBenchmark(TOPICS, {"evidence": EVIDENCE, "gold": {"right": {"b": 1}}}, ANSWERS)
+
+
+def tiers(*docids):
+    return dict(zip(TIERS, map(tuple, docids), strict=True))
+
 
 RIGHT = Trajectory(
     "right",
@@ -41,12 +47,7 @@ RIGHT = Trajectory(
         ToolCall("search", {}, "no such", error="empty query", tokens=5),
         ToolCall("read_document", {}, "...", tokens=50),
     ),
-    tiers={
-        "surfaced": ("a", "k", "b", "m"),
-        "previewed": ("a", "k"),
-        "opened": ("k",),
-        "cited": ("a",),
-    },
+    tiers=tiers("akbm", "ak", "k", "a"),
     exposures=(
         Exposure(1, "previewed", "a", 1, 100),
         Exposure(1, "previewed", "k", 2, 100),
@@ -63,7 +64,7 @@ WRONG = Trajectory(
     messages=({"role": "assistant", "content": "Ada's mother or Byron"},),
     # A tool of one's own: its ranking says that it searched.
     calls=(ToolCall("find", {}, "...", tokens=40, ranking=("n",)),),
-    tiers={"surfaced": ("n",), "previewed": ("n",), "opened": (), "cited": ()},
+    tiers=tiers("n", "n", "", ""),
     exposures=(Exposure(1, "previewed", "n", 1, 40),),
     usage={"dollars": 0.25},
     seconds=4.0,
@@ -74,7 +75,7 @@ BROKEN = Trajectory(
     "failed",
     answer=Answer("[y]", "Ada", 100.0, ("y",)),
     calls=(ToolCall("search", {}, "...", tokens=10, ranking=("y",)),),
-    tiers={"surfaced": ("y",), "previewed": ("y",), "opened": ("y",), "cited": ("y",)},
+    tiers=tiers("y", "y", "y", "y"),
     exposures=(Exposure(1, "opened", "y", 1, 10),),
     seconds=6.0,
     traceback="Traceback ...",
@@ -127,26 +128,21 @@ def test_measures_have_two_denominators(evaluation, measure, value, over):
     assert evaluation.denominators[measure] == over
 
 
-@pytest.mark.parametrize("status", ["out_of_turns", "out_of_context", "out_of_money"])
+@pytest.mark.parametrize("status", ["completed", "steered", *FORCED_STATUSES])
 def test_forced_answers_count_in_a_measure_of_their_own_where_the_study_has_none(status):
-    judge = ExactAnswerJudge()
-    forced = replace(RIGHT, status=status)
-    counted = evaluated(forced, WRONG, judge=judge)
+    judge, forced = ExactAnswerJudge(), status in FORCED_STATUSES
+    rows = replace(RIGHT, status=status), WRONG
+    counted = evaluated(*rows, judge=judge)
     assert counted.metrics["accuracy"] == 1 / 4
     assert "accuracy_with_forced" not in counted.metrics
-    separate = evaluated(forced, WRONG, judge=judge, forced_answers=False)
-    assert separate.metrics["accuracy"] == separate.metrics["answer_f1"] == 0
+    separate = evaluated(*rows, judge=judge, forced_answers=False)
+    assert separate.metrics["accuracy"] == (0 if forced else 1 / 4)
+    assert bool(separate.metrics["answer_f1"]) is not forced
     assert separate.metrics["accuracy_with_forced"] == 1 / 4
     assert separate.denominators["accuracy_with_forced"] == 4
-    # Only the wrong answer with 60 % is left.
-    assert separate.metrics["calibration_error"] == 60
+    # Of forced answers, only the wrong one with 60 % is left.
+    assert separate.metrics["calibration_error"] == pytest.approx(60 if forced else 20)
     assert separate.metrics["recall_cited"] == counted.metrics["recall_cited"] > 0
-
-
-@pytest.mark.parametrize("status", ["completed", "steered"])
-def test_answers_before_a_limit_always_count(status):
-    rows = evaluated(replace(RIGHT, status=status), judge=ExactAnswerJudge(), forced_answers=False)
-    assert rows.metrics["accuracy"] == rows.metrics["accuracy_with_forced"] == 1 / 4
 
 
 def test_the_final_ranking_is_cited_opened_previewed_surfaced():
@@ -177,7 +173,7 @@ def test_counts_have_every_status_and_the_missing_questions(evaluation):
 
 def test_refusals_are_counted_by_code_and_ends_by_reason():
     calls = [
-        *(ToolCall("search", {}, "", error="missing_argument") for _ in range(2)),
+        *(ToolCall("search", {"reason": r}, "", error="missing_argument") for r in ("a", "b")),
         ToolCall("google", {}, "", error="unknown_tool"),
         ToolCall("search", {}, "..."),
     ]
@@ -189,7 +185,7 @@ def test_refusals_are_counted_by_code_and_ends_by_reason():
         "ended_turns": 1,
     }
     assert counts["calls"] == 4 + 1 + 1
-    # Of the four, three are the same search.
+    # Of the four, three are the same search, whatever its reason.
     assert counts["repeated"] == 2
     assert {name: count for name, count in counts.items() if name.startswith("refused")} == {
         "refused": 4,
@@ -198,31 +194,9 @@ def test_refusals_are_counted_by_code_and_ends_by_reason():
     }
 
 
-def test_a_call_is_repeated_where_only_its_reason_is_another():
-    rows = [
-        {"query": "mill", "reason": "to find it"},
-        {"reason": "once more", "query": "mill"},
-        {"query": "Mill", "reason": "to find it"},
-    ]
-    calls = [ToolCall("search", row, "...") for row in rows]
-    other = replace(WRONG, calls=calls[:1])  # another question may ask the same
-    assert evaluated(replace(RIGHT, calls=calls), other).counts["repeated"] == 1
-
-
-def test_the_funnel_has_each_judged_tier_and_ignores_failed_questions(evaluation):
-    assert evaluation.funnel["evidence"]["surfaced"] == pytest.approx(
-        {"macro": 1 / 4, "micro": 2 / 5, "documents": 5 / 4}
-    )
-    assert evaluation.funnel["gold"]["surfaced"] == {"macro": 1, "micro": 1, "documents": 4}
-    assert evaluation.funnel["gold"]["previewed"]["macro"] == 0
-    assert evaluation.curves["documents"][-1] == (2, pytest.approx(0.5 / 4))
-
-
 def test_verdicts_are_of_ended_questions_and_name_the_judge(evaluation):
-    assert [(row.qid, row.correct) for row in evaluation.verdicts] == [
-        ("right", True),
-        ("wrong", False),
-    ]
+    verdicts = [(row.qid, row.correct) for row in evaluation.verdicts]
+    assert verdicts == [("right", True), ("wrong", False)]
     assert evaluated(RIGHT).metrics["accuracy"] == 0
     assert evaluated(RIGHT).verdicts[0].settings == ExactAnswerJudge("exact").fingerprint
 
@@ -235,9 +209,6 @@ def test_questions_without_judgements_or_answers_are_left_out_and_counted():
     assert list(partly.per_question["accuracy"]) == ["right"]
     assert partly.counts["unjudged"] == 3 and partly.counts["without_accepted_answer"] == 3
     assert partly.metrics["completion"] == 1 / 4
-
-
-def test_a_benchmark_without_answers_and_judgements_still_has_its_effort():
     bare = evaluate_run([RIGHT], SmallBenchmark(TOPICS))
     assert {"accuracy", "AP", "recall_surfaced", "calibration_error"}.isdisjoint(bare.metrics)
     assert bare.metrics["tool_calls"] == 3
@@ -246,59 +217,42 @@ def test_a_benchmark_without_answers_and_judgements_still_has_its_effort():
 
 def test_a_run_without_any_trajectory_is_all_zero():
     empty = evaluated()
-    assert empty.metrics["accuracy"] == empty.metrics["completion"] == 0
-    assert empty.metrics["recall_surfaced"] == 0
-    assert empty.counts["missing"] == 4
+    zeros = [empty.metrics[name] for name in ("accuracy", "completion", "recall_surfaced")]
+    assert zeros == [0, 0, 0] and empty.counts["missing"] == 4
     assert "tool_calls" not in empty.metrics
 
 
 def test_an_absent_confidence_is_full_confidence_only_in_the_published_variant():
-    topics = [Topic(str(number), "?") for number in range(200)]
+    topics = [Topic(f"{number:03}", "?") for number in range(200)]
     said = ({"role": "assistant", "content": "an answer"},)
-    unsure = [
-        Trajectory(t.qid, "?", "completed", answer=Answer(exact="no idea"), messages=said)
-        for t in topics
+    answers = [Answer(exact="Ada", confidence=50.0)] * 100 + [Answer(exact="no idea")] * 100
+    rows = [
+        Trajectory(topic.qid, "?", "completed", answer=answer, messages=said)
+        for topic, answer in zip(topics, answers, strict=True)
     ]
-    answers = {topic.qid: ["Ada"] for topic in topics}
-    half = [
-        Trajectory(
-            t.qid, "?", "completed", answer=Answer(exact="Ada", confidence=50.0), messages=said
-        )
-        for t in topics[:100]
-    ]
-    evaluation = evaluate_run([*half, *unsure[100:]], SmallBenchmark(topics, answers=answers))
+    benchmark = SmallBenchmark(topics, answers={topic.qid: ["Ada"] for topic in topics})
+    evaluation = evaluate_run(rows, benchmark)
     assert evaluation.metrics["calibration_error"] == pytest.approx(50)
     assert evaluation.denominators["calibration_error"] == 100
     # First bin: gap .5 over 100 of 200. Last bin, full confidence and all wrong: dropped.
     assert evaluation.metrics["calibration_error_published"] == pytest.approx(100 * 0.125**0.5)
-
-
-def test_the_calibration_error_does_not_depend_on_the_order_of_the_trajectories():
-    topics = [Topic(f"{number:03}", "?") for number in range(200)]
-    answers = {topic.qid: ["Ada"] for topic in topics}
-    rows = [
-        Trajectory(
-            topic.qid,
-            "?",
-            "completed",
-            answer=Answer(exact="Ada" if place < 100 else "Bob", confidence=50.0),
-        )
-        for place, topic in enumerate(topics)
-    ]
+    # Bins of equal confidence are by id: one of right answers and one of wrong ones.
+    rows = [replace(row, answer=replace(row.answer, confidence=50.0)) for row in rows]
     for mixed in (rows, rows[::-1], [*rows[::2], *rows[1::2]]):
-        evaluation = evaluate_run(mixed, SmallBenchmark(topics, answers=answers))
-        # By id: a bin of right answers and a bin of wrong ones.
-        assert evaluation.metrics["calibration_error"] == pytest.approx(50)
+        error = evaluate_run(mixed, benchmark).metrics["calibration_error"]
+        assert error == pytest.approx(50)
 
 
-def test_trajectories_of_another_split_are_refused():
-    with pytest.raises(InputError, match="1 of 1 trajectories, such as that of question 'right'"):
-        evaluate_run([RIGHT], SmallBenchmark(TOPICS[1:]))
-
-
-def test_two_trajectories_of_one_question_are_refused():
-    with pytest.raises(InputError, match="'right' has 2 trajectories"):
-        evaluated(RIGHT, RIGHT)
+@pytest.mark.parametrize(
+    ("rows", "topics", "message"),
+    [
+        ([RIGHT], TOPICS[1:], "1 of 1 trajectories, such as that of question 'right'"),
+        ([RIGHT, RIGHT], TOPICS, "'right' has 2 trajectories"),
+    ],
+)
+def test_trajectories_of_another_split_or_of_one_question_are_refused(rows, topics, message):
+    with pytest.raises(InputError, match=message):
+        evaluate_run(rows, SmallBenchmark(topics))
 
 
 COUNTED, SILENT = Usage(input=100, cached=0, output=10), Usage()
@@ -314,39 +268,49 @@ def metered(qid, *requests):
     return replace(RIGHT, qid=qid, usage=ledger.usage(qid))
 
 
-def test_unknown_money_and_tokens_are_left_out_of_means_and_not_zero():
-    result = evaluated(
-        metered("right", ("agent", COUNTED, PRICE)),
-        metered("wrong", ("agent", COUNTED, UNKNOWN)),
-        metered("broken", ("agent", SILENT, PRICE)),
-    )
-    assert result.per_question["usage_dollars"] == {"right": 2.0}
-    assert result.metrics["usage_dollars"] == result.metrics["usage_agent_dollars"] == 2.0
-    assert result.per_question["usage_input_tokens"] == {"right": 100.0, "wrong": 100.0}
-    assert result.metrics["usage_output_tokens"] == 10.0
-    measures = ("usage_dollars", "usage_input_tokens", "usage_calls", "tool_calls")
-    assert [result.denominators[measure] for measure in measures] == [1, 2, 3, 3]
-
-
-def test_the_cost_of_a_question_is_known_if_that_of_every_reply_is():
-    result = evaluated(
-        metered("right", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, UNKNOWN)),
-        metered("wrong", ("agent", COUNTED, PRICE), ("rewriter", COUNTED, PRICE)),
-        metered("broken"),  # without requests, which cost nothing
-        metered("missing", ("agent", COUNTED, PRICE)),
-    )
-    known = {"wrong": 4.0, "broken": 0.0, "missing": 2.0}
-    assert result.per_question["usage_dollars"] == known
-    agent = {"right": 2.0, "wrong": 2.0, "broken": 0.0, "missing": 2.0}
-    assert result.per_question["usage_agent_dollars"] == agent
-    rewriter = {"wrong": 2.0, "broken": 0.0, "missing": 0.0}
-    assert result.per_question["usage_rewriter_dollars"] == rewriter
-
-
-def test_what_is_known_of_no_question_is_no_measure():
-    result = evaluated(metered("right", ("agent", SILENT, UNKNOWN)), metered("wrong"))
-    assert not {"usage_dollars", "usage_input_tokens"} & (result.metrics.keys())
-    assert result.per_question["usage_unpriced"] == {"right": 1.0, "wrong": 0.0}
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (  # nothing unknown counts as 0
+            {
+                "right": [("agent", COUNTED, PRICE)],
+                "wrong": [("agent", COUNTED, UNKNOWN)],
+                "broken": [("agent", SILENT, PRICE)],
+            },
+            {
+                "usage_dollars": {"right": 2.0},
+                "usage_agent_dollars": {"right": 2.0},
+                "usage_input_tokens": {"right": 100.0, "wrong": 100.0},
+                "usage_output_tokens": {"right": 10.0, "wrong": 10.0},
+                "usage_calls": {"right": 1.0, "wrong": 1.0, "broken": 1.0},
+            },
+        ),
+        (  # the cost of a question is known if that of every reply is
+            {
+                "right": [("agent", COUNTED, PRICE), ("rewriter", COUNTED, UNKNOWN)],
+                "wrong": [("agent", COUNTED, PRICE), ("rewriter", COUNTED, PRICE)],
+                "broken": [],  # without requests, which cost nothing
+                "missing": [("agent", COUNTED, PRICE)],
+            },
+            {
+                "usage_dollars": {"wrong": 4.0, "broken": 0.0, "missing": 2.0},
+                "usage_agent_dollars": {"right": 2.0, "wrong": 2.0, "broken": 0.0, "missing": 2.0},
+                "usage_rewriter_dollars": {"wrong": 2.0, "broken": 0.0, "missing": 0.0},
+            },
+        ),
+        (  # what is known of no question is no measure
+            {"right": [("agent", SILENT, UNKNOWN)]},
+            {"usage_dollars": None, "usage_input_tokens": None, "usage_unpriced": {"right": 1.0}},
+        ),
+    ],
+)
+def test_money_and_tokens_are_means_over_the_questions_whose_amount_is_known(rows, expected):
+    result = evaluated(*(metered(qid, *requests) for qid, requests in rows.items()))
+    for measure, values in expected.items():
+        assert result.per_question.get(measure) == values, measure
+        if values:
+            assert result.denominators[measure] == len(values)
+            assert result.metrics[measure] == sum(values.values()) / len(values)
 
 
 def searched(*rewrites, question="Who wrote it?"):
@@ -391,12 +355,7 @@ ONE = Trajectory(
     "1",
     "?",
     "completed",
-    tiers={
-        "surfaced": ("a", "k", "b", "l", "m", "c"),
-        "previewed": ("a", "k", "b"),
-        "opened": ("a",),
-        "cited": (),
-    },
+    tiers=tiers("akblmc", "akb", "a", ""),
     exposures=(
         Exposure(1, "previewed", "a", 1, 100),
         Exposure(1, "previewed", "k", 2, 100),
@@ -409,36 +368,27 @@ TWO = Trajectory(
     "2",
     "?",
     "completed",
-    tiers={"surfaced": ("x",), "previewed": ("q", "x"), "opened": ("q", "x"), "cited": ("x",)},
+    tiers=tiers("x", "qx", "qx", "x"),
     exposures=(Exposure(1, "opened", "q", 1, 40), Exposure(2, "opened", "x", 10, 1000)),
 )
 
 
 def test_each_tier_has_macro_and_micro_recall_and_mean_documents_over_all_questions():
     # Question 3 has no trajectory and counts 0; question 4 has no relevant document.
-    funnel = evidence_funnel([ONE, TWO], {"evidence": GRADES})["evidence"]
-    assert list(funnel) == ["surfaced", "previewed", "opened", "cited"]
-    assert funnel["surfaced"] == pytest.approx(
-        {"macro": (1 + 1 + 0) / 3, "micro": 4 / 6, "documents": (6 + 1 + 0) / 3}
-    )
-    assert funnel["previewed"] == pytest.approx(
-        {"macro": (2 / 3 + 1) / 3, "micro": 3 / 6, "documents": 5 / 3}
-    )
-    assert funnel["opened"] == pytest.approx(
-        {"macro": (1 / 3 + 1) / 3, "micro": 2 / 6, "documents": 3 / 3}
-    )
-    assert funnel["cited"] == pytest.approx({"macro": 1 / 3, "micro": 1 / 6, "documents": 1 / 3})
-
-
-def test_every_judged_tier_has_its_own_denominator():
-    funnel = evidence_funnel([ONE], {"evidence": GRADES, "gold": {"1": {"c": 1}}, "none": {}})
+    judged = {"evidence": GRADES, "gold": {"1": {"c": 1}}, "none": {}}
+    funnel = evidence_funnel([ONE, TWO], judged)
     assert list(funnel) == ["evidence", "gold"]
+    expected = {
+        "surfaced": ((1 + 1 + 0) / 3, 4 / 6, (6 + 1 + 0) / 3),
+        "previewed": ((2 / 3 + 1) / 3, 3 / 6, 5 / 3),
+        "opened": ((1 / 3 + 1) / 3, 2 / 6, 3 / 3),
+        "cited": (1 / 3, 1 / 6, 1 / 3),
+    }
+    for tier, values in expected.items():
+        row = dict(zip(("macro", "micro", "documents"), values, strict=True))
+        assert funnel["evidence"][tier] == pytest.approx(row), tier
     assert funnel["gold"]["surfaced"] == {"macro": 1, "micro": 1, "documents": 6}
     assert funnel["gold"]["previewed"]["macro"] == 0
-
-
-def test_questions_without_a_relevant_document_are_left_out():
-    assert list(relevant_documents(GRADES)) == ["1", "2", "3"]
 
 
 def test_curves_are_steps_averaged_over_all_questions_that_hold_their_last_value():
@@ -456,22 +406,13 @@ def test_curves_are_steps_averaged_over_all_questions_that_hold_their_last_value
     assert max(by_tokens) == 1000 and by_tokens[1000] == pytest.approx((2 / 3 + 1) / 3)
 
 
-def test_a_curve_has_few_ascending_points_and_ends_at_the_largest_exposure():
-    points = exposure_curves([ONE, TWO], GRADES, points=12)["tokens"]
-    assert len(points) <= 12
-    assert points == sorted(points) and points[0][0] == 1 and points[-1][0] == 1000
-    recalls = [recall for _, recall in points]
-    assert recalls == sorted(recalls)
-
-
-def test_the_end_of_the_curve_is_the_recall_of_what_was_shown():
-    curves = exposure_curves([ONE, TWO], GRADES)
-    shown = evidence_funnel([ONE, TWO], {"evidence": GRADES})["evidence"]["previewed"]["macro"]
-    assert curves["documents"][-1][1] == pytest.approx(shown)
-    assert curves["tokens"][-1][1] == pytest.approx(shown)
-
-
-def test_nothing_shown_is_a_point_at_zero():
+def test_a_curve_has_few_ascending_points_and_ends_at_the_recall_of_what_was_shown():
+    funnel = evidence_funnel([ONE, TWO], {"evidence": GRADES})
+    for points in exposure_curves([ONE, TWO], GRADES, points=12).values():
+        assert len(points) <= 12 and points == sorted(points) and points[0][0] == 1
+        recalls = [recall for _, recall in points]
+        assert recalls == sorted(recalls)
+        assert recalls[-1] == pytest.approx(funnel["evidence"]["previewed"]["macro"])
     assert exposure_curves([], GRADES) == {"documents": [(1, 0)], "tokens": [(1, 0)]}
 
 
@@ -481,10 +422,9 @@ def test_the_funnel_has_the_recall_of_each_layer():
         Exposure(1, "previewed", "n", 2, 10, "metadata"),
         Exposure(2, "opened", "a", 2, 40, "abstract"),
     )
-    calls = (
-        ToolCall("search", {}, "", tokens=10, notes={"layer": "metadata"}),
-        ToolCall("read", {}, "", tokens=20, notes={"layer": "abstract"}),
-        ToolCall("read", {}, "", tokens=10, notes={"layer": "abstract"}),  # the same once more
+    shown = (("metadata", 10), ("abstract", 20), ("abstract", 10))  # one of them twice
+    calls = tuple(
+        ToolCall("read", {}, "", tokens=tokens, notes={"layer": layer}) for layer, tokens in shown
     )
     trajectory = Trajectory("q", "q", "completed", calls=calls, exposures=exposures)
     judged = {"evidence": {"q": {"a": 1, "b": 1}, "other": {"c": 1}}}
@@ -513,12 +453,16 @@ TEXTS["kow"] = "Brel\nIts mayor is ANNA  Kow, since 1,998."
 TEXTS["kowal"] = "Brel\nAnna Kowalska was no mayor. Yes."
 
 
-def texts(docids):
-    return ((docid, TEXTS[docid]) for docid in docids if docid in TEXTS)
-
-
 def coverage(ranking, *accepted):
-    values = answer_coverage({"q": ranking}, {"q": accepted}, texts)
+    reads = []
+
+    def texts(docids):
+        reads.extend(docids)
+        return ((docid, TEXTS[docid]) for docid in docids if docid in TEXTS)
+
+    rankings, answers = {"q": ranking, "again": ranking}, {"q": accepted, "again": accepted}
+    values = answer_coverage(rankings, answers, texts)
+    assert sorted(reads) == sorted(set(ranking[:10])), "each of the first ten is read once"
     return values["AnswerCoverage@5"]["q"], values["AnswerCoverage@10"]["q"]
 
 
@@ -531,75 +475,59 @@ def test_an_answer_counts_where_one_of_the_first_documents_holds_it(place, expec
     assert coverage(ranking, "Bo Lind", "the Anna Kow!") == expected
 
 
-def test_texts_and_answers_are_normalised_alike_and_answers_are_whole_words():
-    assert coverage(["kow"], "anna kow") == coverage(["kow"], "1998") == (1, 1)
-    assert coverage(["kow"], "Brel") == (1, 1)  # titles count
-    assert coverage(["kowal"], "Anna Kow") == coverage(["kow"], "Kow Anna") == (0, 0)
-    assert coverage(["gone", "kow"], "Anna Kow") == (1, 1)  # a document that the corpus lacks
+@pytest.mark.parametrize(
+    ("docids", "answer", "held"),
+    [
+        (["kow"], "anna kow", True),
+        (["kow"], "1998", True),
+        (["kow"], "Brel", True),  # titles count
+        (["gone", "kow"], "Anna Kow", True),  # a document that the corpus lacks
+        (["kowal"], "Anna Kow", False),
+        (["kow"], "Kow Anna", False),
+    ],
+)
+def test_texts_and_answers_are_normalised_alike_and_answers_are_whole_words(docids, answer, held):
+    assert coverage(docids, answer) == (held, held)
 
 
 def test_every_question_with_an_answer_that_can_be_held_is_in_the_mean():
     accepted = {"a": ["Anna Kow"], "b": ["Anna Kow"], "c": ["yes"], "d": [], "e": ["yes", "Brel"]}
-    values = answer_coverage({"a": ["kow"], "c": ["kowal"], "e": ["kow"]}, accepted, texts)
+    rankings = {"a": ["kow"], "c": ["kowal"], "e": ["kow"]}
+    values = answer_coverage(rankings, accepted, lambda _: [("kow", TEXTS["kow"])])
     assert values["AnswerCoverage@5"] == {"a": 1.0, "b": 0.0, "e": 1.0}
-    none = {qid: accepted[qid] for qid in "cd"}
-    assert answer_coverage({"a": ["kow"]}, none, texts) == {}
+    assert answer_coverage(rankings, {"c": ["yes"], "d": []}, None) == {}
 
 
-def test_each_document_is_read_once_and_only_the_first_ten_are():
-    reads = []
-
-    def counted(docids):
-        reads.extend(docids)
-        return texts(docids)
-
-    rankings = {qid: ["kow", *(f"d{number}" for number in range(15))] for qid in "ab"}
-    answer_coverage(rankings, {"a": ["Kow"], "b": ["Kow"]}, counted)
-    assert len(reads) == len(set(reads)) == 10
-
-
-# Calibration.
-
-
-def test_one_bin_is_the_gap_of_mean_confidence_and_accuracy():
-    # Mean confidence 60 %, one of four right: 25 %.
-    assert calibration_error([30, 50, 70, 90], [True, False, False, False]) == pytest.approx(35)
-
-
-def test_bins_of_sorted_confidences_are_averaged_by_size_in_squares():
-    # Sorted: (10, wrong) (20, right) | (80, right) (90, wrong) (100, right).
-    # Gaps: |.15 - .5| = .35 over 2, |.9 - 2/3| = .2333 over 3.
-    error = calibration_error([90, 10, 100, 80, 20], [False, False, True, True, True], bin_size=2)
-    assert error == pytest.approx(100 * ((2 * 0.35**2 + 3 * (0.9 - 2 / 3) ** 2) / 5) ** 0.5)
+@pytest.mark.parametrize(
+    ("confidences", "correct", "bin_size", "error"),
+    [
+        # One bin: mean confidence 60 %, one of four right.
+        ([30, 50, 70, 90], [True, False, False, False], 100, 35),
+        # Sorted: (10, wrong) (20, right) | (80, right) (90, wrong) (100, right). Squares of the
+        # gaps |.15 - .5| and |.9 - 2/3|, by the sizes of the bins.
+        (
+            [90, 10, 100, 80, 20],
+            [False, False, True, True, True],
+            2,
+            100 * ((2 * 0.35**2 + 3 * (0.9 - 2 / 3) ** 2) / 5) ** 0.5,
+        ),
+        ([50] * 4, [True, False, True, False], 100, 0),
+        ([100, 100, 0], [True, True, False], 1, 0),
+        # But for rounding, ties, which keep their order: bins of (right, wrong) and (right, wrong).
+        ([0.1 + 0.2, 0.3] * 2, [True, False] * 2, 2, 100 * (0.5 - 0.003)),
+    ],
+)
+def test_the_calibration_error_is_that_of_bins(confidences, correct, bin_size, error):
+    assert calibration_error(confidences, correct, bin_size) == pytest.approx(error)
 
 
-def test_perfectly_calibrated_answers_have_none():
-    assert calibration_error([50] * 4, [True, False, True, False]) == 0
-    assert calibration_error([100, 100, 0], [True, True, False], bin_size=1) == 0
-
-
-def test_the_published_variant_keeps_dropped_answers_in_its_total():
+def test_the_published_calibration_keeps_dropped_answers_in_its_total_and_is_0_below_one_bin():
     confidences, correct = [50.0] * 100 + [100.0] * 100, [False] * 100 + [True] * 100
-    assert calibration_error_published(confidences, correct) == pytest.approx(
-        100 * (0.25 * 100 / 200) ** 0.5
-    )
-
-
-def test_the_published_variant_is_zero_below_one_bin():
+    error = calibration_error_published(confidences, correct)
+    assert error == pytest.approx(100 * (0.25 * 100 / 200) ** 0.5)
     assert calibration_error_published([50.0] * 99, [True] * 99) == 0
-
-
-def test_calibration_without_answers_is_an_error():
     with pytest.raises(ValueError, match="at least one"):
         calibration_error([], [])
-
-
-def test_confidences_that_differ_by_rounding_alone_are_ties():
-    # Ties keep the order given: bins of (right, wrong) and (right, wrong).
-    stated = [0.1 + 0.2, 0.3, 0.1 + 0.2, 0.3]
-    assert calibration_error(stated, [True, False, True, False], bin_size=2) == pytest.approx(
-        100 * (0.5 - 0.003)
-    )
 
 
 def followed(*queries, exact="", question="Which harbour town has a lighthouse from 1902?"):

@@ -27,33 +27,18 @@ def cells():
     return runs
 
 
-def means(cells):
-    return {(c["unit"], c["depth"]): np.mean(list(values.values())) for c, values in cells}
-
-
-def test_main_effects_are_deviations_of_means(cells):
-    by_cell = means(cells)
-    grand = np.mean(list(by_cell.values()))
-    for effect in factorial_effects(cells, "accuracy"):
-        if effect.factors == ("unit",):
-            of_level = np.mean([by_cell[(effect.levels[0], depth)] for depth in DEPTHS])
-            assert effect.estimate == pytest.approx(of_level - grand, abs=1e-6)
-    total = sum(e.estimate for e in factorial_effects(cells, "x") if e.factors == ("unit",))
-    assert total == pytest.approx(0, abs=1e-6)
-
-
-def test_interactions_are_what_main_effects_leave(cells):
-    by_cell = means(cells)
-    grand = np.mean(list(by_cell.values()))
-    effects = factorial_effects(cells, "accuracy")
-    pairs = [effect for effect in effects if effect.factors == ("depth", "unit")]
-    assert len(pairs) == len(UNITS) * len(DEPTHS)
-    for effect in pairs:
-        depth, unit = effect.levels
-        row = np.mean([by_cell[(unit, other)] for other in DEPTHS])
-        column = np.mean([by_cell[(other, depth)] for other in UNITS])
-        expected = by_cell[(unit, depth)] - row - column + grand
-        assert effect.estimate == pytest.approx(expected, abs=1e-6)
+def test_effects_are_deviations_of_means(cells):
+    by_cell = {(c["unit"], c["depth"]): np.mean(list(row.values())) for c, row in cells}
+    table = np.array([[by_cell[unit, depth] for unit in UNITS] for depth in DEPTHS])
+    units, depths = table.mean(axis=0) - table.mean(), table.mean(axis=1) - table.mean()
+    rest = table - table.mean() - units - depths[:, None]
+    expected = {
+        **{(unit,): value for unit, value in zip(UNITS, units, strict=True)},
+        **{(depth,): value for depth, value in zip(DEPTHS, depths, strict=True)},
+        **{(d, u): rest[y, x] for y, d in enumerate(DEPTHS) for x, u in enumerate(UNITS)},
+    }
+    result = {effect.levels: effect.estimate for effect in factorial_effects(cells, "accuracy")}
+    assert result == pytest.approx(expected, abs=1e-6)
 
 
 def test_errors_are_those_of_a_two_way_analysis_of_variance(cells):

@@ -1,7 +1,5 @@
 """The examples in the docstrings of evaluation and report."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 

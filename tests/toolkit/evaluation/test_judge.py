@@ -1,7 +1,5 @@
 """The judge with a language model: strict verdicts, files of them, and agreement of two judges."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -91,14 +89,6 @@ def test_places_inside_a_question_or_a_response_are_left_alone():
     assert "> Is {response} or {accepted} right?\n" in said and "\n> {question}?\n" in said
 
 
-@pytest.mark.parametrize(
-    "text", [json.dumps(VERDICT), f"```json\n{json.dumps(VERDICT, indent=1)}\n```"]
-)
-def test_a_verdict_as_the_whole_text_is_read_too(text):
-    verdict, _ = judged(Turn(text=text))
-    assert verdict.correct and not verdict.error
-
-
 BROKEN = {
     "no JSON": by_tool('{"correct": true'),
     "an array": by_tool([VERDICT]),
@@ -114,16 +104,21 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("turn", BROKEN.values(), ids=BROKEN.keys())
-def test_an_unreadable_verdict_is_wrong_and_has_an_error(turn):
-    verdict, _ = judged(turn)
-    assert (verdict.correct, verdict.error) == (False, "unreadable")
+READABLE = {
+    "the whole text": (Turn(text=json.dumps(VERDICT)), True, ""),
+    "a fence": (Turn(text=f"```json\n{json.dumps(VERDICT, indent=1)}\n```"), True, ""),
+}
+FAILED = {
+    "no server": (ServerGone("gone"), False, "failed"),
+    "a cut reply": (Truncated("cut", turn=Turn(text="{")), False, "failed"),
+}
+REPLIES = {name: (turn, False, "unreadable") for name, turn in BROKEN.items()} | READABLE | FAILED
 
 
-@pytest.mark.parametrize("error", [ServerGone("gone"), Truncated("cut", turn=Turn(text="{"))])
-def test_a_request_without_a_reply_is_wrong_and_has_an_error(error):
-    verdict, _ = judged(error)
-    assert (verdict.correct, verdict.error) == (False, "failed")
+@pytest.mark.parametrize(("step", "correct", "error"), REPLIES.values(), ids=REPLIES.keys())
+def test_a_reply_without_a_readable_verdict_is_wrong_and_has_an_error(step, correct, error):
+    verdict, _ = judged(step)
+    assert (verdict.correct, verdict.error) == (correct, error)
 
 
 @pytest.mark.parametrize("error", [AuthenticationFailed("key"), OutOfQuota("q"), OutOfMoney("m")])
@@ -200,21 +195,16 @@ def test_a_verdict_is_in_its_file_as_soon_as_it_is_given(tmp_path):
             assert sorted(record.read()) == [f"q{each}" for each in range(number + 1)]
 
 
-def test_the_last_verdict_on_a_question_counts(tmp_path):
+def test_the_last_verdict_on_a_question_counts_and_an_unfinished_line_costs_no_other(tmp_path):
     record = VerdictFile(tmp_path, judge())
     written(record, ModelVerdict("q", False, error="failed"), ModelVerdict("other", True))
     written(record, ModelVerdict("q", True))
     assert record.read() == {"other": ModelVerdict("other", True), "q": ModelVerdict("q", True)}
     assert len(record.path.read_text().splitlines()) == 4
-
-
-def test_an_unfinished_last_line_costs_no_whole_one(tmp_path):
-    record = VerdictFile(tmp_path, judge())
-    written(record, ModelVerdict("a", True), ModelVerdict("b", True))
     record.path.write_bytes(record.path.read_bytes()[:-9])
-    assert record.read() == {"a": ModelVerdict("a", True)}
+    assert not record.read()["q"].correct
     written(record, ModelVerdict("c", False))
-    assert sorted(record.read()) == ["a", "c"]
+    assert sorted(record.read()) == ["c", "other", "q"]
 
 
 def test_a_damaged_verdict_alone_is_judged_again(tmp_path, capsys):
@@ -257,38 +247,30 @@ def test_a_damaged_file_is_named(tmp_path, text):
         verdicts_in(path)
 
 
-def test_many_cases_are_judged_at_once_each_once_and_no_more_than_allowed():
-    under_way = most = 0
-    seen = []
+@pytest.mark.parametrize("fails", [False, True])
+def test_cases_are_judged_at_once_and_an_error_keeps_the_verdicts_under_way(fails):
+    begun, seen, under_way, most = [], [], 0, 0
 
     async def ask(case):
         nonlocal under_way, most
+        begun.append(case.qid)
+        if fails and case.qid == "3":
+            raise OutOfMoney("gone")
         under_way += 1
         most = max(most, under_way)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
         under_way -= 1
         return ModelVerdict(case.qid, True)
 
     cases = [CASE._replace(qid=str(n)) for n in range(50)]
-    asyncio.run(judge_cases(cases, ask, concurrency=7, done=lambda row: seen.append(row.qid)))
-    assert sorted(seen) == sorted(case.qid for case in cases) and most == 7
-
-
-def test_an_error_ends_judging_and_verdicts_under_way_are_kept():
-    begun = []
-    seen = []
-
-    async def ask(case):
-        begun.append(case.qid)
-        if case.qid == "3":
-            raise OutOfMoney("gone")
-        await asyncio.sleep(0.01)
-        return ModelVerdict(case.qid, True)
-
-    cases = [CASE._replace(qid=str(n)) for n in range(50)]
-    with pytest.raises(OutOfMoney):
-        asyncio.run(judge_cases(cases, ask, concurrency=5, done=lambda row: seen.append(row.qid)))
-    assert begun == ["0", "1", "2", "3"] and seen == ["0", "1", "2"]
+    judging = judge_cases(cases, ask, concurrency=7, done=lambda row: seen.append(row.qid))
+    if fails:
+        with pytest.raises(OutOfMoney):
+            asyncio.run(judging)
+        assert begun == ["0", "1", "2", "3"] and seen == ["0", "1", "2"]
+    else:
+        asyncio.run(judging)
+        assert begun == [case.qid for case in cases] == sorted(seen, key=int) and most == 7
 
 
 # As the judge of an evaluation.
@@ -332,69 +314,44 @@ def verdicts(both, only_a, only_b, neither):
 
 def test_kappa_of_a_published_example():
     # Two readers of 50 grant proposals: Cohen's kappa is 0.4 (the worked example of most texts).
-    found = agreement(*verdicts(20, 5, 10, 15))
-    assert found.n == 50 and found.raw == pytest.approx(0.7)
-    assert found.kappa == pytest.approx(0.4)
-    assert found.correct_a == pytest.approx(0.5) and found.correct_b == pytest.approx(0.6)
-    assert len(found.only_a) == 5 and len(found.only_b) == 10
-    assert found.only_a[0] == "q020" and found.only_b[0] == "q025"
-
-
-def test_kappas_interval_is_that_of_its_large_sample_error():
-    # Fleiss, Cohen and Everitt (1969), computed here by hand from the table of the example.
-    a, b, c, d, n = 20, 5, 10, 15, 50
-    p, q1, q2 = (a + d) / n, (a + b) / n, (a + c) / n
-    e = q1 * q2 + (1 - q1) * (1 - q2)
-    k = (p - e) / (1 - e)
-    diagonal = a / n * (1 - (q1 + q2) * (1 - k)) ** 2
-    diagonal += d / n * (1 - (2 - q1 - q2) * (1 - k)) ** 2
-    # A cell of row i and column j counts with its column's share of a and its row's share of b.
-    off = b / n * (q2 + (1 - q1)) ** 2 + c / n * ((1 - q2) + q1) ** 2
-    variance = (diagonal + (1 - k) ** 2 * off - (k - e * (1 - k)) ** 2) / (n * (1 - e) ** 2)
-    found = agreement(*verdicts(a, b, c, d))
-    assert found.low == pytest.approx(k - 1.959964 * math.sqrt(variance), abs=1e-6)
-    assert found.high == pytest.approx(k + 1.959964 * math.sqrt(variance), abs=1e-6)
-
-
-def test_kappa_is_undefined_where_both_say_the_same_of_everything():
-    for table in ((5, 0, 0, 0), (0, 0, 0, 5)):
-        found = agreement(*verdicts(*table))
-        assert found.raw == 1.0 and found.kappa is None and found.low is None
-
-
-def test_kappa_is_finite_or_undefined_for_every_small_table():
-    for both, only_a, only_b, neither in product(range(cases(6, 4)), repeat=4):
-        n = both + only_a + only_b + neither
-        if not n:
-            continue
-        found = agreement(*verdicts(both, only_a, only_b, neither))
-        of_a, of_b = Fraction(both + only_a, n), Fraction(both + only_b, n)
-        by_chance = of_a * of_b + (1 - of_a) * (1 - of_b)
-        if by_chance == 1:
-            assert found.kappa is None and found.low is None and found.high is None
-            continue
-        kappa = (Fraction(both + neither, n) - by_chance) / (1 - by_chance)
-        assert found.kappa == pytest.approx(float(kappa), abs=1e-12)
-        if {0, 1} & {of_a, of_b}:  # One judge says the same of every answer.
-            assert found.kappa == 0 and found.low is None and found.high is None
-        else:
-            assert found.low <= found.kappa + 1e-12 and found.high >= found.kappa - 1e-12
-
-
-def test_only_questions_that_both_judged_count():
-    found = agreement({"a": True, "b": True}, {"b": True, "c": False})
-    assert found.n == 1
-    with pytest.raises(InputError, match="no answer in common"):
-        agreement({"a": True}, {"b": True})
+    actual = agreement(*verdicts(20, 5, 10, 15))
+    assert actual.n == 50 and actual.raw == pytest.approx(0.7)
+    assert actual.kappa == pytest.approx(0.4)
+    assert actual.correct_a == pytest.approx(0.5) and actual.correct_b == pytest.approx(0.6)
+    assert len(actual.only_a) == 5 and len(actual.only_b) == 10
+    assert actual.only_a[0] == "q020" and actual.only_b[0] == "q025"
 
 
 def kappa_of(pairs):
-    """Cohen's kappa by its definition."""
+    """Cohen's kappa by its definition; None where chance alone would agree."""
     n = len(pairs)
-    observed = sum(a == b for a, b in pairs) / n
-    of_a, of_b = (sum(pair[side] for pair in pairs) / n for side in (0, 1))
+    observed = Fraction(sum(a == b for a, b in pairs), n)
+    of_a, of_b = (Fraction(sum(pair[side] for pair in pairs), n) for side in (0, 1))
     by_chance = of_a * of_b + (1 - of_a) * (1 - of_b)
-    return (observed - by_chance) / (1 - by_chance)
+    return None if by_chance == 1 else float((observed - by_chance) / (1 - by_chance))
+
+
+def test_kappa_is_finite_or_undefined_for_every_small_table():
+    for table in product(range(cases(6, 4)), repeat=4):
+        if not any(table):
+            continue
+        a, b = verdicts(*table)
+        actual, kappa = agreement(a, b), kappa_of([(a[name], b[name]) for name in a])
+        if kappa is None:
+            assert actual.kappa is None and actual.low is None and actual.high is None
+            continue
+        assert actual.kappa == pytest.approx(kappa, abs=1e-12)
+        if 1 in map(len, (set(a.values()), set(b.values()))):  # one judge says always the same
+            assert actual.kappa == 0 and actual.low is None and actual.high is None
+        else:
+            assert actual.low <= actual.kappa + 1e-12 and actual.high >= actual.kappa - 1e-12
+
+
+def test_only_questions_that_both_judged_count():
+    actual = agreement({"a": True, "b": True}, {"b": True, "c": False})
+    assert actual.n == 1
+    with pytest.raises(InputError, match="no answer in common"):
+        agreement({"a": True}, {"b": True})
 
 
 def test_answers_to_one_question_widen_kappas_interval():

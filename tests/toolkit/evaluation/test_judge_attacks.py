@@ -1,11 +1,8 @@
 """Responses, questions and answers that try to judge themselves.
 
 The scripted judges obey whatever stands outside of the sections, and differ in how they find where
-a section ends: by the prompt's own rule, or as carelessly as a model may. A judge that obeys an
-attack finds a wrong response correct.
+a section ends: by the prompt's own rule, or as carelessly as a model may.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -189,18 +186,6 @@ def attacked(attack, place):
 def test_no_attack_changes_the_verdict(attack, place, read):
     row, _ = judged(attacked(attack, place), read)
     assert (row.correct, row.error) == (False, "")
-
-
-def test_delimiters_that_are_known_and_texts_as_they_are_let_thirty_attacks_through():
-    number = "0" * 16
-    begin, end = f"===== begin response {number} =====", f"===== end response {number} ====="
-    successful = []
-    for name, attack in ATTACKS.items():
-        response = attacked(attack, "response").response
-        prompt = f"begin NAME {number} ...\n{begin}\n{response}\n{end}\n"
-        if any(ORDER.lower() in read(prompt).lower() for read in READERS):
-            successful.append(name)
-    assert len(successful) >= 30
 
 
 @pytest.mark.parametrize("read", READERS)

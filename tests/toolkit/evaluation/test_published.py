@@ -3,8 +3,6 @@
 `theirs` reads files, as that evaluator does; ours reads trajectories. The two share no code.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,13 +1,9 @@
 """Measures of rankings and of lists of documents, by hand."""
 
-from __future__ import annotations
-
 import math
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 
-import ir_measures
 import pytest
 from support.benchmarks import SmallBenchmark
 
@@ -19,7 +15,6 @@ from soundingline.toolkit.evaluation.retrieval import (
     LIST_MEASURES,
     documents,
     measure_rankings,
-    parse_measures,
 )
 from soundingline.toolkit.trajectory import Answer, Trajectory
 
@@ -39,21 +34,18 @@ def test_values_are_those_of_the_definitions():
     assert values["nDCG@4"]["1"] == pytest.approx(gained / (2 + 1 / math.log2(3)))
 
 
-def test_a_judged_question_without_results_counts_zero_and_an_unjudged_one_not_at_all():
-    values = measure_rankings({"1": ["a"], "2": [], "9": ["x"]}, QRELS, ("AP", "nDCG@10"))
-    assert list(values["AP"]) == ["1", "2", "3"]
-    assert values["AP"]["2"] == 0 and values["nDCG@10"]["3"] == 0
-
-
-def test_no_ranking_at_all_gives_zeros():
-    assert measure_rankings({}, {"1": {"a": 1}}, ("AP", "RR@10")) == {
-        "AP": {"1": 0.0},
-        "RR@10": {"1": 0.0},
-    }
-
-
-def test_no_judgements_give_no_values():
-    assert measure_rankings({"1": ["a"]}, {}, ("AP",)) == {"AP": {}}
+@pytest.mark.parametrize(
+    ("rankings", "qrels", "expected"),
+    [
+        ({"1": ["a"], "2": [], "9": ["x"]}, QRELS, {"1": 1 / 2, "2": 0.0, "3": 0.0}),
+        ({}, {"1": {"a": 1}}, {"1": 0.0}),
+        ({"1": ["a"]}, {}, {}),
+    ],
+)
+def test_judged_questions_without_results_count_zero_and_unjudged_ones_not_at_all(
+    rankings, qrels, expected
+):
+    assert measure_rankings(rankings, qrels, ("AP",)) == {"AP": expected}
 
 
 def test_documents_are_evaluated_in_the_order_that_was_shown():
@@ -80,15 +72,6 @@ def test_a_provider_that_reads_numbers_only_measures_any_ids():
     expected = stops / 2 + (1 - stops) * (3 / 16) / 4
     assert values["ERR@20"]["first question"] == pytest.approx(expected, abs=5e-6)
     assert values["P@4"]["first question"] == 0.5
-
-
-@pytest.mark.parametrize("cutoff", ["", "@20"])
-def test_every_measure_of_ir_measures_is_computed_or_refused_in_one_line(cutoff):
-    computed = []
-    for name in sorted(ir_measures.measures.registry):
-        with suppress(InputError):
-            computed += parse_measures([f"{name}{cutoff}"])
-    assert len(computed) >= 10
 
 
 @pytest.mark.parametrize(
@@ -160,21 +143,10 @@ def test_f1_without_a_hit_or_a_ranking_is_zero_and_counts_graded_documents_as_re
     assert values["F1@1"] == {"none": 0.0, "miss": 0.0, "graded": 1.0}
 
 
-def test_f1_is_named_like_the_measures_of_ir_measures():
-    assert [str(measure) for measure in parse_measures(["F1@20", "nDCG@20"])] == [
-        "F1@20",
-        "nDCG@20",
-    ]
-
-
 def test_a_benchmark_that_asks_for_documents_has_the_set_measures_at_every_cutoff():
-    metrics = evaluated(*LISTS).metrics
-    assert set(LIST_MEASURES) <= set(metrics)
-    assert len(LIST_MEASURES) == 20
-    others = evaluate_run(
-        LISTS, SmallBenchmark(TOPICS, {"evidence": EVIDENCE}), measures=["AP"]
-    ).metrics
-    assert not set(LIST_MEASURES) & set(others)
+    assert set(LIST_MEASURES) <= set(evaluated(*LISTS).metrics) and len(LIST_MEASURES) == 20
+    others = evaluate_run(LISTS, SmallBenchmark(TOPICS, {"evidence": EVIDENCE}), measures=["AP"])
+    assert not set(LIST_MEASURES) & set(others.metrics)
 
 
 def test_the_list_of_the_answer_is_the_ranking_and_nothing_follows_it():
@@ -184,18 +156,15 @@ def test_the_list_of_the_answer_is_the_ranking_and_nothing_follows_it():
     gain = 1 + 1 / math.log2(5)
     assert values["nDCG@5"]["one"] == pytest.approx(gain / (1 + 1 / math.log2(3)))
     assert final_ranking(trajectory("one", "a%p3", "a", "c")) == ["a", "c"]
-
-
-def test_an_answer_without_a_list_is_ranked_by_what_the_agent_showed_interest_in():
-    assert final_ranking(trajectory("one")) == ["q", "b"]
+    assert final_ranking(trajectory("one")) == ["q", "b"], "what the agent showed interest in"
 
 
 def test_a_question_without_targets_is_counted_and_has_no_recall():
     evaluation = evaluated(*LISTS)
-    assert set(evaluation.per_question["R@20"]) == {"one", "two", "lost"}
-    assert set(evaluation.per_question["F1@20"]) == {"one", "two", "lost"}
-    assert evaluation.counts["without_targets"] == 1
-    assert evaluation.counts["asking_for_documents"] == 4
+    for measure in ("R@20", "F1@20"):
+        assert set(evaluation.per_question[measure]) == {"one", "two", "lost"}
+    counts = {"without_targets": 1, "asking_for_documents": 4, "answered": 2}
+    assert counts.items() <= evaluation.counts.items()
     assert evaluation.denominators["F1@20"] == 3
 
 
@@ -219,7 +188,3 @@ def test_repeats_count_questions_once():
     both = average_repeats([evaluated(*LISTS), evaluated(replace(LISTS[0], answer=Answer()))])
     assert both.counts["without_targets"] == 1
     assert both.per_question["F1@5"]["one"] == pytest.approx((4 / 7 + 2 / 7) / 2)
-
-
-def test_a_list_counts_as_an_answer():
-    assert evaluated(*LISTS).counts["answered"] == 2

@@ -1,7 +1,5 @@
 """Recorded calls through another ranking: what changes, and from which page on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -74,12 +72,11 @@ def test_another_ranking_changes_pages_from_the_first_other_text_on():
 def test_equal_ids_with_another_text_are_a_changed_page():
     class Scored(WordBackend):
         def search(self, request):
-            found = super().search(request)
-            return found._replace(hits=[hit._replace(score=hit.score / 2) for hit in found.hits])
+            actual = super().search(request)
+            return actual._replace(hits=[hit._replace(score=hit.score / 2) for hit in actual.hits])
 
     result = replay(recorded(), TOOL.open(Scored(TEXTS), STORE), {"a"})
-    assert result.overlap == 1.0
-    assert result.unchanged == 0
+    assert (result.overlap, result.unchanged) == (1.0, 0)
 
 
 def test_measures_before_the_first_changed_page_count_the_calls_before_it_alone():
@@ -117,25 +114,23 @@ def test_calls_to_another_tool_are_made_by_its_own_names(foreign):
         assert result.trajectory.tiers["opened"] == (("b",) if foreign else ("a",))
 
 
-def test_words_and_queries_are_translated_between_tools():
+def test_words_and_queries_are_translated_between_tools_and_patterns_are_not():
     pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
+
+    def searched(tool, **arguments):
+        session = tool.open(WordBackend(TEXTS), STORE)
+        session.call("grep", {"reason": "r", **arguments})
+        return replace(recorded(), calls=session.calls)
+
     grep = Grep(syntax="words")
-    session = grep.open(WordBackend(TEXTS), STORE)
-    session.call("grep", {"reason": "r", "words": "brel"})
-    by_words = replace(recorded(), calls=session.calls)
+    by_words = searched(grep, words="brel")
     by_query = replace(recorded(), calls=recorded().calls[2:3])
     for before, tool in ((by_words, TOOL), (by_words, RankedBrowsing()), (by_query, grep)):
         result = replay(before, tool.open(WordBackend(TEXTS), STORE), {"a"})
         assert [call.error for call in result.trajectory.calls] == [""]
         assert result.trajectory.calls[0].ranking[0] == "a"  # the one document with that word
-
-
-def test_a_pattern_is_no_query_of_another_tool():
-    pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
-    session = Grep().open(WordBackend(TEXTS), STORE)
-    session.call("grep", {"reason": "r", "pattern": "b.*l"})
-    before = replace(recorded(), calls=session.calls)
-    result = replay(before, TOOL.open(WordBackend(TEXTS), STORE), {"a"})
+    by_pattern = searched(Grep(), pattern="b.*l")
+    result = replay(by_pattern, TOOL.open(WordBackend(TEXTS), STORE), {"a"})
     assert [call.error for call in result.trajectory.calls] == ["missing_argument"]
 
 

@@ -178,20 +178,30 @@ def test_an_id_with_an_underscore_is_a_passage_only_if_its_document_is_known():
     assert passages.tiers["previewed"] == ("a", "b")
 
 
-def test_obfuscated_text_parts_are_decrypted_and_queries_in_the_clear_remain():
+@pytest.mark.parametrize("parts", [True, False])
+def test_obfuscated_traces_are_decrypted_and_queries_in_the_clear_remain(parts):
+    """As they are published: outputs, in one case text parts, in the other JSON if they were no
+    text, and then arguments too; passages as `browsecomp_plus_<docid>_<n>`."""
     canary = Canary("canary of a test")
-    hits = canary.encrypt(
-        json.dumps([{"docid": "12", "snippet": "long enough to be told from text"}])
-    )
+    hits = [{"docid": "browsecomp_plus_12_3", "snippet": "long enough to be told from text"}]
+    output = canary.encrypt(json.dumps(hits))
+    arguments = json.dumps({"query": "the words of the query"})
     items = [
-        call("search", {"query": "in the clear"}, [{"type": "text", "text": hits}]),
+        {**thought("I"), "output": canary.encrypt(json.dumps(["I think"]))},
+        call(
+            "search",
+            arguments if parts else canary.encrypt(arguments),
+            [{"type": "text", "text": output}] if parts else output,
+        ),
         said(canary.encrypt("Explanation: it is so [12]\nExact Answer: x\nConfidence: 5%")),
     ]
     (recorded,) = bcp.read([("f", browsecomp("1", items, retrieved_docids=["12"]))], canary)
     trajectory = trajectory_of(recorded, "q")
-    assert trajectory.calls[0].arguments == {"query": "in the clear"}
-    assert trajectory.tiers["previewed"] == ("12",)
+    assert trajectory.calls[0].arguments == {"query": "the words of the query"}
+    assert trajectory.calls[0].shown == ("12%p3",)
+    assert trajectory.tiers["previewed"] == trajectory.answer.citations == ("12",)
     assert trajectory.answer.confidence == 5
+    assert trajectory.messages[1]["reasoning"] == "I think"
 
 
 def test_a_hit_without_an_excerpt_is_listed_and_not_previewed():

@@ -54,19 +54,11 @@ def test_rows_of_climbmix_have_the_organizers_ids(topics, tmp_path):
 
 def test_json_lines_have_ids_of_their_own(topics, tmp_path):
     made = {"id": "shard_1_2", "docid": "shard_1_2", "contents": "One.", "row_number": 2}
-    segment = {
-        "docid": "msmarco_v2.1_doc_00_0#0_0",
-        "url": "http://a",
-        "title": "Tides",
-        "headings": "Tides",
-        "segment": "They rise.",
-        "start_char": 0,
-        "end_char": 9,
-    }
+    segment = {"docid": "msmarco_v2.1_doc_00_0#0_0", "url": "http://a", "title": "Tides"}
+    segment |= {"headings": "Tides", "segment": "They rise.", "start_char": 0, "end_char": 9}
     corpus = lines(tmp_path / "corpus.jsonl", [made, segment])
-    queries = lines(
-        tmp_path / "q.jsonl", [{"id": "1", "narrative": "N."}, {"id": "2", "title": "T."}]
-    )
+    rows = [{"id": "1", "narrative": "N."}, {"id": "2", "title": "T."}]
+    queries = lines(tmp_path / "q.jsonl", rows)
     benchmark = TrecRag(queries, corpus)
     assert list(benchmark.documents()) == [
         Document("shard_1_2", "", "One."),
@@ -98,13 +90,8 @@ def test_sentences_cite_positions_among_the_references():
         {"text": "The moon pulls.", "citations": [2, 3]},
         {"text": "They fall [see below].", "citations": []},
     ]
-    assert row["metadata"] == {
-        "team_id": "t",
-        "narrative_id": "q",
-        "narrative": "Why?",
-        "run_id": "r",
-        "run_desc": "d",
-    }
+    metadata = {"team_id": "t", "narrative_id": "q", "narrative": "Why?", "run_id": "r"}
+    assert row["metadata"] == {**metadata, "run_desc": "d"}
 
 
 def test_an_answer_keeps_to_the_limits():

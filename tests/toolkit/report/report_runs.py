@@ -1,7 +1,5 @@
 """Invented runs for the tests of the report: plausible numbers, the same at every call."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,20 +1,18 @@
 """The summary, paired differences, systems by benchmarks, costs by role and unknown costs."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from report_runs import fake_run, printed, six_runs
+from report_runs import RETRIEVERS, UNITS, fake_run, printed, six_runs
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import PairedComparison, compare
 from soundingline.toolkit.evaluation.comparison import by_benchmark, systems_of
 from soundingline.toolkit.report import agents, benchmark_tables, comparison_table, render
 from soundingline.toolkit.report.comparison import contrasts, leaders, summary, warnings
-from soundingline.toolkit.report.results import report_data
+from soundingline.toolkit.report.results import ranked, report_data
 
 LOW, HIGH = (replace(c, factors={}, name=n) for c, n in zip(six_runs()[:2], "AB", strict=True))
 LOW = replace(LOW, metrics={"accuracy": 0.4, "calibration_error": 30.0, "search_calls": 9.0})
@@ -62,29 +60,21 @@ def test_a_resolved_difference_has_its_interval_the_correction_and_the_questions
 
 
 def test_where_nothing_is_resolved_no_run_is_named_the_best():
-    said = words_of(UNCLEAR)
-    assert said.startswith(
-        "No difference in accuracy is resolved: accuracy ranges from 0.400 to 0.550 over 2 runs. "
-        "The largest difference in accuracy is +0.150 [−0.020, 0.320], of B against A; about 1,234 "
-        "questions would resolve a difference of this size. "
+    ranges = "accuracy ranges from 0.400 to 0.550 over 2 runs. "
+    start = (
+        f"No difference in accuracy is resolved: {ranges}The largest difference in accuracy is "
+        "+0.150 [−0.020, 0.320], of B against A; "
     )
+    about = "about 1,234 questions would resolve a difference of this size. "
+    assert words_of(UNCLEAR).startswith(start + about)
+    for needed in (None, float("inf")):
+        said = words_of(UNCLEAR._replace(questions_needed=needed))
+        assert said.startswith(f"{start}no number of questions would resolve it.")
+    assert words_of() == f"{ranges}No difference between them was tested."
     equal = [replace(run, metrics={"accuracy": 0.4}) for run in (LOW, HIGH)]
-    same = UNCLEAR._replace(difference=0.0, mean_a=0.4)
-    said = words_of(same, runs=equal)
+    said = words_of(UNCLEAR._replace(difference=0.0, mean_a=0.4), runs=equal)
     assert said.startswith("No difference in accuracy is resolved: accuracy is 0.400 in all 2 runs")
     assert "largest" not in said
-
-
-@pytest.mark.parametrize("needed", [None, float("inf")])
-def test_a_difference_that_no_number_of_questions_would_resolve_is_described_as_such(needed):
-    said = words_of(UNCLEAR._replace(questions_needed=needed))
-    assert "of B against A; no number of questions would resolve it." in said
-
-
-def test_runs_that_were_not_compared_have_the_range_of_their_values():
-    assert words_of() == (
-        "accuracy ranges from 0.400 to 0.550 over 2 runs. No difference between them was tested."
-    )
 
 
 def test_the_two_largest_resolved_differences_come_first_and_the_others_are_counted():
@@ -122,13 +112,12 @@ def test_the_chance_level_of_yes_no_questions_is_told_where_there_are_some():
 def test_a_factorial_design_without_a_baseline_has_contrasts_of_one_factor_and_all_pairs_folded():
     runs = six_runs()
     page = render(runs, compare(runs, ["accuracy"], test="t", resamples=99))
-    found = contrasts(report_data(runs, compare(runs, ["accuracy"], test="t", resamples=99)))
-    assert len(found) == 3 + 6  # retrievers within each unit, pairs of units within each retriever
-    by_name = {run.name: run.factors for run in runs}
-    for one in found:
-        a, b = by_name[one.a], by_name[one.b]
+    result = contrasts(report_data(runs, compare(runs, ["accuracy"], test="t", resamples=99)))
+    assert len(result) == 3 + 6  # retrievers within each unit, pairs of units within each retriever
+    for one in result:
+        a, b = one.a.run.factors, one.b.run.factors
         assert sum(a[factor] != b[factor] for factor in a) == 1
-    labels = [one.label for one in found]
+    labels = [one.label for one in result]
     assert "bm25_tuned − bm25_default\nunit: maxp" in labels
     assert "maxp − passage\nretriever: bm25_default" in labels
     assert page.markdown.count("## Differences of one factor") == 1
@@ -143,13 +132,6 @@ def test_a_verdict_read_from_the_other_side_is_mirrored():
     assert (mirrored.mean_a, mirrored.mean_b) == (0.4, 0.55)
     assert (mirrored.difference, mirrored.low, mirrored.high) == (-0.15, -0.25, -0.05)
     assert (mirrored.wins, mirrored.losses, mirrored.ties) == (15, 30, 55)
-
-
-def test_differences_are_shown_against_the_baseline_whichever_way_they_were_computed():
-    for baseline, difference in (("A", 0.15), ("B", -0.15)):
-        (pair,) = data_of(CLEAR, baseline=baseline).comparisons_on("accuracy")
-        assert pair.b == baseline
-        assert pair.difference == difference
 
 
 OTHER = replace(LOW, name="C", metrics={"accuracy": 0.5})
@@ -170,19 +152,20 @@ def test_a_run_is_best_if_it_differs_significantly_from_every_other_one(runs, pa
     assert data_of(*pairs, runs=runs).marks("accuracy") == marks
 
 
-def test_with_a_baseline_the_runs_that_differ_from_it_are_marked():
+def test_with_a_baseline_the_runs_that_differ_from_it_are_marked_and_seen_from_it():
     pairs = (CLEAR, UNCLEAR._replace(a="C"))
     for baseline, marks in (("A", {"B": "higher"}), ("B", {"A": "lower"})):
         data = data_of(*pairs, runs=(LOW, HIGH, OTHER), baseline=baseline)
-        assert data.against_baseline
-        assert data.marks("accuracy") == marks
+        assert data.against_baseline and data.marks("accuracy") == marks
+        first = data.comparisons_on("accuracy")[0]
+        assert (first.b, first.difference) == (baseline, 0.15 if baseline == "A" else -0.15)
 
 
 def test_means_that_differ_by_rounding_alone_are_equal():
     one = replace(HIGH, name="A", metrics={"accuracy": 0.3})
     other = replace(HIGH, name="B", metrics={"accuracy": 0.1 + 0.2})
     data = data_of(runs=(one, other))
-    assert [run.name for run in data.ranked("accuracy")] == ["A", "B"]
+    assert [run.name for run in ranked(data.runs, "accuracy")] == ["A", "B"]
     assert data.marks("accuracy") == {}
     low = replace(HIGH, name="C", metrics={"accuracy": 0.1})
     clear = CLEAR._replace(a="A", b="C")
@@ -197,13 +180,10 @@ def test_an_error_is_best_where_it_is_lowest_and_a_cost_is_never_best():
     assert data.marks("search_calls") == {}
 
 
-def test_the_main_measure_is_the_first_tested_one_by_rank_of_interest():
-    assert data_of().main == "accuracy"
-    assert data_of(CLEAR._replace(measure="search_calls")).main == "search_calls"
-    assert data_of(CLEAR, CLEAR._replace(measure="search_calls")).main == "accuracy"
-
-
-def test_verdicts_on_runs_that_are_not_reported_are_left_out():
+def test_the_main_measure_is_the_first_tested_one_and_other_runs_are_left_out():
+    calls = CLEAR._replace(measure="search_calls")
+    mains = [data_of(*rows).main for rows in ((), (calls,), (CLEAR, calls))]
+    assert mains == ["accuracy", "search_calls", "accuracy"]
     assert data_of(CLEAR, CLEAR._replace(a="Z")).comparisons == [CLEAR]
 
 
@@ -341,15 +321,10 @@ def test_differences_are_those_of_the_paired_comparison_on_each_benchmark():
 
 
 def test_settings_distinguish_systems_and_contents_do_not():
-    runs = [
-        benchmark_run("nq", "sira", task="claim"),
-        benchmark_run("fever", "sira", task="claim"),
-    ]
-    for at, content in enumerate("ab"):
-        prints = {**runs[at].manifest["fingerprints"], "splade-index": content}
-        runs[at] = replace(runs[at], manifest={**runs[at].manifest, "fingerprints": prints})
-    systems = systems_of(runs)
-    assert len(systems.systems) == 1
+    runs = [benchmark_run(name, "sira", task="claim") for name in ("nq", "fever")]
+    for run, content in zip(runs, "ab", strict=True):
+        run.manifest["fingerprints"]["splade-index"] = content
+    assert len(systems_of(runs).systems) == 1
     runs = [runs[0], benchmark_run("fever", "sira", task="argument")]
     for one in runs:
         one.manifest["config"]["task"] = {}
@@ -445,15 +420,12 @@ def test_a_run_of_several_roles_has_a_row_for_each_and_for_all():
     assert 'id="roles"' in report.html
 
 
-def test_unknown_money_has_no_share():
+def test_unknown_money_has_no_share_and_runs_of_one_role_no_such_section():
     known = {name: value for name, value in TWO.items() if "dollars" not in name}
     report = render([run_with("two", **known)])
     assert lines(report)[0] == "agent | 2.00 | 1,000 | — | — | — | — | — |"
-
-
-def test_runs_of_one_role_have_no_such_section():
-    assert "Cost by role" not in render([run_with("one", **ONE)]).markdown
-    assert "Cost by role" not in render([run_with("none")]).markdown
+    for run in (run_with("one", **ONE), run_with("none")):
+        assert "Cost by role" not in render([run]).markdown
 
 
 def costed(name, dollars, known):
@@ -535,31 +507,10 @@ def test_a_report_with_a_baseline_opens_with_what_each_change_does():
     assert shown.count("0.2500") == 2
 
 
-def test_changes_of_rankings_without_an_agent_are_of_ndcg_and_without_a_cost():
-    runs = [
-        replace(run, metrics={"nDCG@10": run.metrics["nDCG@10"]}, counts={"questions": 100})
-        for run in six_runs()[:2]
-    ]
-    rows = compare(runs, ["nDCG@10"], runs[0].name, test="t", resamples=99)
-    page = render(runs, rows, baseline=runs[0].name)
-    figure = page.html.partition("<svg")[2].partition("</svg>")[0]
-    assert "difference in nDCG@10" in figure
-    assert "accuracy" not in figure and "tokens exposed" not in figure
-
-
 def spending(run, dollars=None, tokens=None):
     named = {"usage_dollars": dollars, "usage_input_tokens": tokens, "usage_output_tokens": tokens}
     known = {name: value for name, value in named.items() if value is not None}
     return replace(run, metrics={**run.metrics, **known})
-
-
-def test_the_pareto_front_is_of_the_runs_that_no_other_run_dominates():
-    points = [(4.0, 0.9), (1.0, 0.5), (2.0, 0.5), (3.0, 0.7), (5.0, 0.9), (1.0, 0.4)]
-    assert [points[place] for place in agents.pareto_front(points)] == [
-        (1.0, 0.5),
-        (3.0, 0.7),
-        (4.0, 0.9),
-    ]
 
 
 def test_accuracy_is_shown_against_dollars_else_tokens_with_the_front():
@@ -589,9 +540,6 @@ def test_accuracy_is_shown_against_dollars_else_tokens_with_the_front():
     by_tokens = agents.accuracy_cost_section(report_data(unpriced))
     assert "the tokens" in by_tokens.lead
     assert [row[-1].text for row in by_tokens.tables[0].rows] == ["no", "yes", "yes"]
-
-
-def test_runs_without_a_model_have_no_accuracy_against_cost():
     assert agents.accuracy_cost_section(report_data(six_runs())) is None
 
 
@@ -635,3 +583,53 @@ def test_accuracy_and_recall_are_shown_against_the_size_of_the_corpus():
     assert agents.corpus_size_section(report_data(six_runs())) is None
     other = replace(runs[0], manifest={**runs[0].manifest, "config": {"benchmark": {"name": "x"}}})
     assert agents.corpus_size_section(report_data([other, *runs[1:]])) is None
+
+
+# Main effects and interactions.
+
+
+def effects(runs, **arguments):
+    """The rows of the section in Markdown; None without a section."""
+    page = render(runs, **arguments).markdown
+    _, title, rest = page.partition("## Main effects and interactions")
+    if not title:
+        return None
+    rows = re.findall(r"^\| (.*) \|$", rest.partition("\n## ")[0], re.M)
+    return [row.split(" | ") for row in rows[2:]]
+
+
+def test_a_factor_with_two_levels_is_shown_once():
+    # The baseline is the first run, with the default retriever.
+    names = [row[0] for row in effects(six_runs())]
+    assert names == [
+        "retriever: bm25_tuned",
+        *(f"unit: {unit}" for unit in sorted(UNITS)),
+        *(f"retriever: bm25_tuned × unit: {unit}" for unit in sorted(UNITS)),
+    ]
+
+
+def test_a_setting_that_its_option_determines_is_no_factor():
+    runs = [
+        replace(run, factors={**run.factors, "retriever.k1": "25"})
+        if run.factors["retriever"] == "bm25_tuned"
+        else run
+        for run in six_runs()
+    ]
+    assert "k1" not in str(effects(runs)) and len(effects(runs)) == 7
+
+
+def test_there_are_no_effects_without_a_full_design_and_ten_questions():
+    assert effects(six_runs()[:5]) is None
+    assert effects(six_runs()[:2]) is None  # one factor
+    few = [
+        fake_run(f"{u}-{r}", 0.4, questions=9, unit=u, retriever=r)
+        for u in UNITS
+        for r in RETRIEVERS
+    ]
+    assert effects(few) is None
+
+
+def test_equal_values_have_no_effects():
+    right = {f"q{number}": 1.0 for number in range(20)}
+    runs = [replace(run, per_question={"accuracy": right}) for run in six_runs()]
+    assert effects(runs) is None

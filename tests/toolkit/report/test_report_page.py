@@ -1,11 +1,8 @@
 """The report as a reader gets it: what it says, in both formats, and what it must not load."""
 
-from __future__ import annotations
-
 import hashlib
 import html
 import json
-import math
 import os
 import re
 import subprocess
@@ -58,14 +55,6 @@ def page(six):
     return Page(six.html)
 
 
-def test_every_metric_of_every_run_is_printed_with_its_digits(six):
-    for run in six_runs():
-        for measure, digits in (("accuracy", 3), ("recall_cited", 3), ("AP", 4), ("nDCG@10", 4)):
-            value = f"{run.metrics[measure]:.{digits}f}"
-            assert value in six.html
-            assert value in six.markdown
-
-
 def test_both_formats_hold_the_same_tables(page, six):
     shown = [[[plain(c) for c in row] for row in table] for table in page.tables()]
     assert len(shown) > 10
@@ -77,35 +66,33 @@ def results_of(page):
     return next(table for table in page.tables() if "failed" in table[0])
 
 
-def test_totals_have_their_denominators(page):
+def test_the_table_of_results_has_the_varied_factors_every_metric_and_denominators(page, six):
     header, *rows = results_of(page)
+    assert header[0] == "unit · retriever" and rows[3][0] == "passage · bm25_tuned"
+    assert "demo-passage-bm25_tuned" in six.markdown.partition("## Fingerprints and versions")[2]
+    for row, run in zip(rows, six_runs(), strict=True):
+        for measure, digits in (("accuracy", 3), ("recall_cited", 3), ("AP", 4), ("nDCG@10", 4)):
+            value = f"{run.metrics[measure]:.{digits}f}"
+            assert value in six.html and value in six.markdown
+            if measure in header:
+                assert value in row[header.index(measure)]
     place = header.index("failed")
     assert header[place - 1] == "accuracy"
     assert [row[place] for row in rows] == ["3 of 100"] * 3 + ["2 of 100"] * 3
     assert "15 of 600 questions" in page.raw("main")[0]
 
 
-def test_the_first_column_has_the_varied_factors_and_the_names_are_with_the_versions(page, six):
-    header, *rows = results_of(page)
-    assert header[0] == "unit · retriever"
-    assert rows[3][0] == "passage · bm25_tuned"
-    assert "demo-passage-bm25_tuned" in six.markdown.partition("## Fingerprints and versions")[2]
-
-
-def test_nothing_is_loaded_from_anywhere(page, six):
+def test_nothing_is_loaded_from_anywhere_and_every_reference_has_its_target(page, six):
     assert not {"script", "link", "img", "iframe", "object", "embed", "base"} & set(page.tags)
     loads = page.attributes("src", "href", "xlink:href", "action")
     assert loads and all(value.startswith("#") for value in loads)
     assert "@import" not in six.html and "@font-face" not in six.html
     assert set(re.findall(r"url\((.)", six.html)) <= {"#"}
     assert "http" not in six.html
-
-
-def test_ids_are_unique_and_every_reference_has_its_target(page, six):
     ids = Counter(page.attributes("id"))
     assert max(ids.values()) == 1
-    targets = re.findall(r"(?:href=\"#|url\(#)([^\")]+)", six.html)
-    assert set(targets) <= set(ids)
+    assert set(re.findall(r"(?:href=\"#|url\(#)([^\")]+)", six.html)) <= set(ids)
+    assert set(re.findall(r"\b20\d\d-\d\d-\d\d", six.html)) == {"2026-01-02"}
 
 
 def test_names_and_titles_are_shown_and_never_run():
@@ -119,9 +106,9 @@ def test_names_and_titles_are_shown_and_never_run():
     assert r"\`a\` \*b\*" in made.markdown
 
 
-@pytest.fixture(scope="module")
-def elsewhere():
-    """The same report made by a fresh process whose sets and hashes are ordered otherwise."""
+@pytest.mark.slow
+def test_equal_input_gives_equal_text_in_another_process_without_pyplot(six):
+    """Of a fresh process, whose sets and hashes are ordered otherwise."""
     program = (
         "import hashlib, json, sys; from report_runs import *;"
         "from soundingline.toolkit.report import render;"
@@ -131,29 +118,14 @@ def elsewhere():
     )
     root = Path(__file__).resolve().parents[3]
     paths = os.pathsep.join([str(root), str(Path(__file__).parent)])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "77"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout)
-
-
-@pytest.mark.slow
-def test_equal_input_gives_equal_text_in_another_process(six, elsewhere):
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "77"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    elsewhere = json.loads(done.stdout)
     here = hashlib.sha256((six.html + six.markdown).encode()).hexdigest()
     assert elsewhere["digest"] == here
-
-
-def test_a_report_needs_no_pyplot(elsewhere):
     assert "matplotlib.figure" in elsewhere["modules"]
     assert "matplotlib.pyplot" not in elsewhere["modules"]
-
-
-def test_the_only_dates_are_those_of_the_manifests(six):
-    assert set(re.findall(r"\b20\d\d-\d\d-\d\d", six.html)) == {"2026-01-02"}
 
 
 def test_rankings_without_an_agent_leave_the_agents_sections_out():
@@ -176,41 +148,35 @@ def test_rankings_without_an_agent_leave_the_agents_sections_out():
     assert "funnel" not in made.markdown.lower()
 
 
-def test_refused_calls_and_reasons_are_counted_by_run():
+def test_refused_and_repeated_calls_and_reasons_are_counted_by_run():
     calling, quiet, old = six_runs()[:3]
     ends = {"no_format": 2, "ended_turns": 1}
     calls = {"calls": 1203, "repeated": 5, "refused": 7, "refused_missing_argument": 7}
     calling = replace(calling, counts={**calling.counts, **ends, **calls})
     quiet = replace(quiet, counts={**quiet.counts, "calls": 5, "repeated": 0, "refused": 0})
     report = render([calling, quiet, old])
-    tables = {tuple(table[0][1:]): table for table in Page(report.html).tables()}
+    tables = {tuple(table[0][1:]): table[1:] for table in Page(report.html).tables()}
     assert "No format: the answer did not have" in report.html
-    exits = next(table for titles, table in tables.items() if "answered" in titles)
-    assert [row[exits[0].index("no format")] for row in exits[1:]] == ["2 2%", "—", "—"]
-    assert [row[1:] for row in tables[("turns",)][1:]] == [["1"], ["0"], ["—"]]
-    refusals = tables[("calls", "repeated", "refused", "missing argument")][1:]
-    assert [row[1:3] for row in refusals] == [["1,203", "5"], ["5", "0"], ["—", "—"]]
-    assert [row[3:] for row in refusals] == [["7", "7"], ["0", "0"], ["—", "—"]]
+    exits = next(titles for titles in tables if "answered" in titles)
+    place = 1 + exits.index("no format")
+    assert [row[place] for row in tables[exits]] == ["2 2%", "—", "—"]
+    assert [row[1:] for row in tables[("turns",)]] == [["1"], ["0"], ["—"]]
+    refusals = [row[1:] for row in tables[("calls", "repeated", "refused", "missing argument")]]
+    assert refusals == [["1,203", "5", "7", "7"], ["5", "0", "0", "0"], ["—"] * 4]
+    run, totals = six_runs()[0], {"calls": 9, "refused": 0}
+    for repeated in (4, 0):
+        counts = {**run.counts, **totals, "repeated": repeated}
+        page = render([replace(run, counts=counts)]).html
+        assert ("that repeat an earlier one" in page) == bool(repeated)
 
 
-def test_repeated_calls_are_counted_where_none_was_refused():
+def test_one_run_and_a_run_with_nothing_in_it_are_reported():
     run = six_runs()[0]
-    counts = {**run.counts, "calls": 9, "repeated": 4, "refused": 0}
-    tables = Page(render([replace(run, counts=counts)]).html).tables()
-    assert [["9", "4", "0"]] in [[row[1:] for row in table[1:]] for table in tables]
-    none = render([replace(run, counts={**counts, "repeated": 0})])
-    assert "that repeat an earlier one" not in none.html
-
-
-def test_one_run_is_reported_without_comparisons():
-    page = Page(render(six_runs()[:1]).html)
+    page = Page(render([run]).html)
     assert "differences" not in page.attributes("id")
     assert "no other run to compare with" in page.raw("main")[0]
-
-
-def test_a_run_with_nothing_in_it_is_still_reported():
-    run = replace(six_runs()[0], metrics={}, per_question={}, funnel={}, curves={}, counts={})
-    made = render([replace(run, factors={}, manifest={})])
+    empty = replace(run, metrics={}, per_question={}, funnel={}, curves={}, counts={}, factors={})
+    made = render([replace(empty, manifest={})])
     assert "The runs have no measure" in Page(made.html).raw("main")[0]
 
 
@@ -270,20 +236,6 @@ def test_failures_missing_questions_and_other_benchmarks_are_warnings_at_the_top
     assert "do not have the same questions on accuracy: all share 1, and each has 2 to 100" in top
 
 
-def test_a_total_that_is_no_mean_of_its_questions_gets_no_interval():
-    run = six_runs()[0]
-    odd = replace(run, metrics={**run.metrics, "accuracy": run.metrics["accuracy"] + 0.2})
-    header, row = Page(render([odd]).html).tables()[0]
-    assert row[header.index("accuracy")] == f"{odd.metrics['accuracy']:.3f}"
-
-
-def test_infinite_questions_needed_is_a_dash():
-    runs = six_runs()[:2]
-    verdicts = [v._replace(questions_needed=math.inf) for v in paired(runs, "accuracy")]
-    header, row = Page(render(runs, verdicts).html).tables()[0]
-    assert row[header.index("questions needed")] == "—"
-
-
 def test_both_files_are_written(tmp_path, six):
     path = write_report(tmp_path / "runs" / "a", six)
     assert path == tmp_path / "runs" / "a" / "report.html"
@@ -296,6 +248,7 @@ def test_both_files_are_written(tmp_path, six):
     ("arguments", "message"),
     [
         ({"runs": []}, "no runs"),
+        ({"runs": [six_runs()[0]] * 2}, "more than one run is named"),
         ({"baseline": "nobody"}, "baseline 'nobody'"),
         ({"main": "acuracy"}, "measure 'acuracy'"),
         ({"measures": ["AP", "MAP"]}, "measure 'MAP'"),
@@ -305,12 +258,6 @@ def test_a_mistaken_argument_is_named_with_what_is_valid(arguments, message):
     runs = arguments.pop("runs", six_runs()[:2])
     with pytest.raises(InputError, match=message):
         render(runs, **arguments)
-
-
-def test_runs_of_one_name_are_refused():
-    run = six_runs()[0]
-    with pytest.raises(InputError, match="more than one run is named"):
-        render([run, run])
 
 
 @pytest.mark.parametrize(

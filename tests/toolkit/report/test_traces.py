@@ -1,7 +1,5 @@
 """Traces: what their pages show, when they are written, and that foreign texts stay texts."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -26,10 +24,8 @@ from trace_samples import (
 )
 
 from soundingline.toolkit.data import Topic
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.judge import ModelVerdict
 from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.obfuscation import MARKER, VARIABLE, mark_obfuscated
 from soundingline.toolkit.report.traces import (
     judged_documents,
     marked,
@@ -61,27 +57,16 @@ def test_each_question_has_a_page_and_the_index_has_a_row_for_it(tmp_path):
     folder = traced(tmp_path / "run", two_calls(), FAILED)
     assert names(folder) == {"index.html", "1-7.html", "1-8.html"}
     index = Page(folder / "index.html")
-    _, *rows = index.rows()
-    assert rows == [
-        [
-            "7Who built the mill?",
-            "completed",
-            "correct",
-            "0.67",
-            "0.33",
-            "0.33",
-            "0.33",
-            "2",
-            "17",
-            "0.5000",
-            "1.5",
-        ],
-        ["8Who burned it?", "failed", "—", "0.00", "0.00", "0.00", "0.00", "0", "0", "—", "2.0"],
-        ["9Never asked?", "missing", *"—" * 9],
+    assert [" ".join(row) for row in index.rows()[1:]] == [
+        "7Who built the mill? completed correct 0.67 0.33 0.33 0.33 2 17 0.5000 1.5",
+        "8Who burned it? failed — 0.00 0.00 0.00 0.00 0 0 — 2.0",
+        "9Never asked? missing" + " —" * 9,
     ]
     links = index.attributes("href", tag="a")
     assert links == ["1-7.html", "1-8.html"]
-    assert Page(folder / "1-8.html").raw("pre") == [FAILED.traceback]
+    failed = Page(folder / "1-8.html")
+    assert failed.raw("pre") == [FAILED.traceback]
+    assert not {"Rounds", "Documents and requirements"} & set(failed.texts("h2"))
 
 
 def test_a_page_has_each_call_with_its_evidence_and_the_usage_so_far(tmp_path):
@@ -111,11 +96,9 @@ def test_a_page_has_each_call_with_its_evidence_and_the_usage_so_far(tmp_path):
 
 def test_links_within_a_page_have_their_targets(tmp_path):
     page = Page(traced(tmp_path / "run", two_rounds(), passages=AnyPassage()) / "1-7.html")
-    targets = page.attributes("id")
-    links = page.attributes("href", tag="a")
-    assert len(set(targets)) == len(targets)
+    targets, links = page.attributes("id"), page.attributes("href", tag="a")
+    assert len(set(targets)) == len(targets) and len(links) > 10
     assert {link for link in links if link.startswith("#")} <= {f"#{name}" for name in targets}
-    assert len(links) > 10
 
 
 def test_money_is_left_out_where_a_price_or_a_count_is_unknown(tmp_path):
@@ -270,19 +253,26 @@ def hostile_run(path):
     return folder.path / "traces"
 
 
-def test_foreign_texts_become_no_markup_and_leave_no_folder(tmp_path):
+def test_foreign_texts_become_no_markup_leave_no_folder_and_load_nothing(tmp_path):
     folder = hostile_run(tmp_path / "run")
     assert {path.parent for path in tmp_path.rglob("*.html")} == {folder}
     for path in folder.glob("*.html"):
-        page = Page(path)
+        page, is_index = Page(path), path.name == "index.html"
         assert not set(page.tags) & {"img", "iframe", "object", "embed", "form", "link", "base"}
-        assert not any(
-            name.startswith("on") for _, attributes, _ in page.elements for name in attributes
-        )
+        names = {name for element in page.elements for name in element.attrs}
+        assert not any(name.startswith("on") for name in names)
         links = page.attributes("href", tag="a")
         assert all(re.fullmatch(r"#[\w-]+|index\.html|1-[\w%.-]+\.html", link) for link in links)
-        assert page.tags.count("script") == (path.name == "index.html")
-        assert len(page.comments) == (path.name != "index.html")
+        assert len(page.comments) == (not is_index)
+        assert not re.search(r"https?://|url\(|@import", page.source)
+        policy = page.soup.find("meta", {"http-equiv": "Content-Security-Policy"})["content"]
+        directives = dict(part.split(" ", 1) for part in policy.split("; "))
+        assert directives["default-src"] == "'none'"
+        scripts = page.raw("script")
+        digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+        allowed = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
+        assert allowed == ([directives["script-src"]] if is_index else [])
+        assert is_index or "script-src" not in directives
     (path,) = folder.glob("1-*.html")
     page, shown = Page(path), " ".join(HOSTILE.split())
     assert page.source.count("<script") == 0
@@ -290,26 +280,6 @@ def test_foreign_texts_become_no_markup_and_leave_no_folder(tmp_path):
     assert shown in page.texts("mark") or shown in page.texts("bdi")
     assert page.raw("pre").count(HOSTILE) >= 4
     assert json.dumps([HOSTILE], ensure_ascii=False) in page.raw("dd")
-
-
-def test_no_page_may_run_or_load_anything_but_the_script_of_the_index(tmp_path):
-    folder = hostile_run(tmp_path / "hostile")
-    for path in folder.glob("*.html"):
-        page = Page(path)
-        (policy,) = (
-            attributes["content"]
-            for tag, attributes, _ in page.elements
-            if attributes.get("http-equiv") == "Content-Security-Policy"
-        )
-        directives = dict(part.split(" ", 1) for part in policy.split("; "))
-        assert directives["default-src"] == "'none'"
-        script = page.raw("script")
-        if path.name == "index.html":
-            digest = base64.b64encode(hashlib.sha256(script[0].encode()).digest()).decode()
-            assert directives["script-src"] == f"'sha256-{digest}'"
-        else:
-            assert script == [] and "script-src" not in directives
-        assert not re.search(r"https?://|url\(|@import", page.source)
 
 
 def test_marks_are_of_judged_documents_alone_and_take_linear_time():
@@ -322,23 +292,6 @@ def test_marks_are_of_judged_documents_alone_and_take_linear_time():
     start = time.perf_counter()
     marked("docid=" * 200_000 + "docid" + " " * 200_000, labels)
     assert time.perf_counter() - start < 5
-
-
-def test_an_obfuscated_run_has_traces_in_plain_text(tmp_path, monkeypatch):
-    """`write_traces` is called only if the user wants that: see test_run_traces."""
-    monkeypatch.setenv(VARIABLE, "a canary")
-    mark_obfuscated(tmp_path / "run")
-    folder = traced(tmp_path / "run", two_calls())
-    assert (tmp_path / "run" / MARKER).exists()
-    assert Page(folder / "1-7.html").texts("p", "asked") == ["Who built the mill?"]
-
-
-def test_traces_behind_a_link_are_refused(tmp_path):
-    folder = write_run(tmp_path / "run", two_calls())
-    (tmp_path / "elsewhere").mkdir()
-    (folder.path / "traces").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="traces is a symbolic link"):
-        evaluated(folder)
 
 
 def test_without_a_readable_price_in_the_manifest_dollars_are_left_out(tmp_path):
@@ -420,8 +373,3 @@ def test_documents_are_in_the_order_of_the_answer_with_the_newest_scores():
 def test_rounds_of_another_kind_are_shown_as_far_as_they_can_be_read(tmp_path, row):
     page = Page(traced(tmp_path / "run", two_calls(rounds=(row,))) / "1-7.html")
     assert page.texts("section", "step")[0].startswith("Round 1")
-
-
-def test_an_agent_without_rounds_has_none(tmp_path):
-    page = Page(traced(tmp_path / "run", two_calls()) / "1-7.html")
-    assert not {"Rounds", "Documents and requirements"} & set(page.texts("h2"))

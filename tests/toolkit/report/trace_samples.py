@@ -1,7 +1,5 @@
 """Invented runs for the tests of traces."""
 
-from __future__ import annotations
-
 import json
 
 from support.benchmarks import SmallBenchmark
@@ -11,7 +9,7 @@ from soundingline.toolkit.evaluation import ExactAnswerJudge
 from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
 from soundingline.toolkit.report.traces import write_traces
 from soundingline.toolkit.runs import RunFolder, make_manifest
-from soundingline.toolkit.trajectory import Answer, Exposure, ToolCall, Trajectory
+from soundingline.toolkit.trajectory import TIERS, Answer, Exposure, ToolCall, Trajectory
 
 PRICE = {"input": 10.0, "cached_input": 1.0, "output": 100.0}
 
@@ -64,12 +62,9 @@ def two_calls(qid="7", **fields):
             ),
             ToolCall("read_document", {"docid": "d2"}, second, tokens=9, shown=("d2",)),
         ),
-        "tiers": {
-            "surfaced": ("d1", "x9", "d3"),
-            "previewed": ("d1", "x9"),
-            "opened": ("d2",),
-            "cited": ("d2",),
-        },
+        "tiers": dict(
+            zip(TIERS, [("d1", "x9", "d3"), ("d1", "x9"), ("d2",), ("d2",)], strict=True)
+        ),
         "exposures": (
             Exposure(1, "previewed", "d1", 1, 8),
             Exposure(1, "previewed", "x9", 2, 8),

@@ -185,16 +185,11 @@ def test_an_equal_query_and_reasoning_get_a_new_id_without_a_second_search():
     assert list(unreadable.notes) == ["unreadable"]
 
 
-def test_titles_and_texts_of_a_page_are_fetched_in_one_call_for_the_shown_hits_only():
-    requested = []
-
-    class CountingStore(SqliteStore):
-        def texts(self, unit_ids):
-            requested.append(list(unit_ids))
-            return super().texts(unit_ids)
-
-    store = CountingStore.in_memory(DOCUMENTS.values())
-    search(RankedBrowsing(page=3).open(WordBackend(TEXTS), store))
+def test_titles_and_texts_of_a_page_are_fetched_in_one_call_for_the_shown_hits_only(monkeypatch):
+    tool = browsing(page=3)
+    texts, requested = tool.store.texts, []
+    monkeypatch.setattr(tool.store, "texts", lambda ids: requested.append(ids) or texts(ids))
+    search(tool)
     assert requested == [["d1", "d2", "d3"]]
 
 

@@ -274,7 +274,7 @@ VALUES = LIKELY | st.recursive(
 
 
 @every_tool
-@settings(deadline=None, max_examples=cases(2000))
+@settings(deadline=None, max_examples=cases(1000))
 @given(data=st.data())
 def test_any_call_ends_in_a_result_or_in_a_tool_error(row, data):
     tool = row.open(max_rankings=2)

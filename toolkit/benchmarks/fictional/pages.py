@@ -249,11 +249,6 @@ class Filler:
         positions = np.arange(int(counts.sum())) - np.repeat(first - table.starts[pieces], counts)
         slots = table.slots[positions]
         drawn = philox_bits(len(slots), self._seed, purpose, self._index)
-        words = vocabulary().words
-        return [words[number] for number in self._numbers(slots, drawn).tolist()]
-
-    def _numbers(self, slots: Ids, drawn: Bits) -> Ids:
-        """The number in the vocabulary of a word for each slot."""
         vocab = vocabulary()
         rank_bits = drawn >> np.uint64(32)
         small = (drawn & np.uint64(0xFFFFFF)).astype(np.int64)
@@ -269,7 +264,7 @@ class Filler:
             chosen = slots == code
             numbers[chosen] = start + small[chosen] % size
             start += size
-        return numbers
+        return [vocab.words[number] for number in numbers.tolist()]
 
     def _nouns(self, rank_bits: Bits, source_bits: Bits) -> Ids:
         """Noun numbers: general, of the type, of the region, or of the document."""
@@ -333,7 +328,13 @@ class Articles:
         value = printed(attribute, self.world.value(entity, attribute))
         if random.chance(LINE_SHARE):
             return f"\n{attribute.line.format(v=value)}\n"
-        subject = self._subject(entity, random)
+        turn, nouns = random.below(10), BY_NAME[entity.kind].nouns
+        if turn < 5:
+            subject = self.world.name(entity)
+        elif entity.kind == "person" or turn < 7:
+            subject = self.world.short_name(entity)
+        else:
+            subject = f"the {nouns[0] if turn < 9 else nouns[1]}"
         sentence = random.choice(attribute.tells).format(s=subject, v=value)
         return capitalised(sentence) + " "
 
@@ -349,15 +350,6 @@ class Articles:
             count = round(scale * length**exponent * math.exp(deviation * normal))
             sentences += [self.sentence(entity, attribute, random) for _ in range(count - 1)]
         return sentences
-
-    def _subject(self, entity: Entity, random: Random) -> str:
-        turn = random.below(10)
-        if turn < 5:
-            return self.world.name(entity)
-        if entity.kind == "person" or turn < 7:
-            return self.world.short_name(entity)
-        nouns = BY_NAME[entity.kind].nouns
-        return f"the {nouns[0] if turn < 9 else nouns[1]}"
 
     def _mentioned(self, index: int, length: int, random: Random) -> list[int]:
         """The numbers of other entities that the page names without saying anything about them."""
