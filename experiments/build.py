@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 import json
 import typing
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,7 +118,7 @@ def check_arguments(config: DictConfig) -> None:
     """Check an option's values, and those of the options among them, against the signature of its
     target. `InputError` for an argument that the target does not take, and for a value of another
     type than its annotation."""
-    values = settings(config)
+    values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     for word in ("_target_", "_partial_", "_convert_"):
         values.pop(word, None)
     group = _group(config)
@@ -190,11 +189,3 @@ def _located(option: DictConfig) -> Any:
 
 def _group(option: DictConfig) -> str:
     return str(option._get_full_key(None) or "an option")
-
-
-def settings(config: DictConfig) -> dict[str, Any]:
-    """The group's resolved plain values."""
-    values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    if not isinstance(values, Mapping):
-        raise InputError(f"a group came as {values!r}", valid="an option with a _target_")
-    return {str(key): value for key, value in values.items()}

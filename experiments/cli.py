@@ -145,13 +145,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(_overview())
         elif words[0] == COMPLETION:
             _print_completion(words[1:])
+        elif words[0] == "serve":  # its options are not part of the configuration
+            code = _task("serve")(words[1:])
         else:
             name, *words = words
             task = _task(name)
             parser = CommandParser(name, task)
-            if name == "serve":  # its options are not part of the configuration
-                code = task(words)
-            elif HELP.intersection(words):
+            if HELP.intersection(words):
                 print(parser.help_page(words))
             elif name in SWEPT:
                 code = _run_or_sweep(task, parser.read(words), parser)

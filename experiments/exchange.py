@@ -312,8 +312,8 @@ def _model(folder: RunFolder) -> str:
     configured = llm.get("model") if isinstance(llm, Mapping) else None
     # A configuration may name a model that only the stages of the pipeline use.
     counts = {f"{role}_calls" for role in AGENTS}
-    asked = configured and any(counts & set(each.usage) for each in folder.trajectories())
-    agents_model = configured if asked else None
+    used = configured and any(counts & set(each.usage) for each in folder.trajectories())
+    agents_model = configured if used else None
     return str(imported.get("model") or agents_model or factors.get("agent") or "unknown")
 
 

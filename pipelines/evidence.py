@@ -120,13 +120,11 @@ class DenseLocator(LexicalLocator):
     """Finds evidence by the dot product of the vectors of requirement and passage. Thread-safe.
 
     Every passage has a score, so that a document has evidence for each requirement. Vectors of
-    passages are computed in batches when a document is first asked for, and the newest are kept.
+    passages are computed in batches when a document is first requested.
 
-    Args:
-        index: As for `LexicalLocator`; it says which passages a document has.
-        encoder: Encodes the requirements as queries and the passages as documents.
-        texts: The texts of the units of the index.
-        kept: The number of vectors that are kept.
+    `index` is as for `LexicalLocator`, and says which passages a document has; `encoder` encodes
+    requirements as queries and passages, by their `texts`, as documents; the newest `kept` vectors
+    of passages are in memory.
     """
 
     _least = -np.inf
@@ -141,7 +139,6 @@ class DenseLocator(LexicalLocator):
     def scores(
         self, requirements: Sequence[str], ranges: Ranges
     ) -> Sequence[NDArray[np.floating[Any]]]:
-        """float32 [units]."""
         if not requirements or not ranges.total:
             return [np.zeros(ranges.total, np.float32) for _ in requirements]
         vectors = np.stack(self._vectors.get(ranges.units, self._encoded))

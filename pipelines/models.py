@@ -410,6 +410,14 @@ class Checkpoint:
                 self.whole, revision=self._whole_revision, **NO_CODE
             )
 
+    def check_fits(self, device: torch.device, dtype: torch.dtype) -> None:
+        """`InputError` if the weights do not fit into the free memory of `device`."""
+        automatic = getattr(import_optional("transformers"), self._automatic)
+        with import_optional("torch").device("meta"):
+            weights = automatic.from_config(self.config, dtype=dtype).parameters()
+        needed = sum(each.numel() * each.element_size() for each in weights)
+        check_memory(needed, device, f"the model '{self.whole}'")
+
     def load(
         self, device: torch.device, dtype: torch.dtype, absent: Sequence[str] = ()
     ) -> tuple[Any, set[str]]:
@@ -420,11 +428,9 @@ class Checkpoint:
         another base, and if the network does not fit into memory.
         """
         what = f"the model '{self.whole}'"
-        automatic = getattr(import_optional("transformers"), self._automatic)
-        with import_optional("torch").device("meta"):
-            weights = automatic.from_config(self.config, dtype=dtype).parameters()
-        check_memory(sum(each.numel() * each.element_size() for each in weights), device, what)
+        self.check_fits(device, dtype)
         with opening(self.whole), within_memory(device, what):
+            automatic = getattr(import_optional("transformers"), self._automatic)
             network, report = automatic.from_pretrained(
                 self.whole,
                 revision=self._whole_revision,
@@ -470,6 +476,18 @@ class Checkpoint:
     @property
     def _whole_revision(self) -> str | None:
         return self.revision if self._adapter is None else None
+
+
+def stored_weights(model: str, revision: str | None = None) -> set[str]:
+    """The names of the weights in the files of a checkpoint. Reads no weights into memory."""
+    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        if path := stored_file(model, index, revision):
+            return set(json.loads(path.read_text("utf-8"))["weight_map"])
+    if path := stored_file(model, "model.safetensors", revision):
+        with import_optional("safetensors").safe_open(path, "pt") as weights:
+            return set(weights.keys())
+    path = stored_file(model, "pytorch_model.bin", revision)
+    return set(import_optional("torch").load(path, weights_only=True, map_location="meta"))
 
 
 def t5_tokenizer(model: str, revision: str | None, tokenizer: str | None, vocabulary: int) -> Any:

@@ -295,10 +295,9 @@ def dump_trajectory(trajectory: Trajectory) -> str:
     that `grep`, `less` and `diff` work on it. Equal trajectories have equal texts."""
     lines = []
     for key, value in to_record(trajectory).items():
-        text = _compact(value)
-        if isinstance(value, list) and value:
-            text = "[\n " + ",\n ".join(map(_compact, value)) + "\n]"
-        lines.append(f"{_compact(key)}: {text}")
+        by_line = isinstance(value, list) and value
+        text = ",\n ".join(map(_compact, value)) if by_line else _compact(value)
+        lines.append(f"{_compact(key)}: " + (f"[\n {text}\n]" if by_line else text))
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 

@@ -60,30 +60,30 @@ class PiSeriniTools(RankedBrowsing):
         began = time.perf_counter()
         first, count = offset or 1, limit or self.read_limit
         try:
-            found = self.store.lines(parent(docid), 1, 1)
+            read = self.store.lines(parent(docid), 1, 1)
         except KeyError:
             return ToolOutput(dump_json({"found": False, "docid": docid}))
         lines: Sequence[str] = ()
-        if first <= found.total:
-            found = self.store.lines(parent(docid), first, min(count, self.max_lines))
-            lines = _fitting(found.lines, self.max_bytes)
+        if first <= read.total:
+            read = self.store.lines(parent(docid), first, min(count, self.max_lines))
+            lines = _fitting(read.lines, self.max_bytes)
         last = first + len(lines) - 1
-        truncated = bool(lines) and last < found.total
+        truncated = bool(lines) and last < read.total
         page = {
             "found": True,
-            "docid": found.docid,
-            **({"title": found.title} if found.title else {}),
+            "docid": read.docid,
+            **({"title": read.title} if read.title else {}),
             "text": "\n".join(lines),
             "offset": first,
             "limit": count,
-            "totalUnits": found.total,
+            "totalUnits": read.total,
             # The contract wants them to be at least 1, so that an empty page has none.
             **({"returnedOffsetStart": first, "returnedOffsetEnd": last} if lines else {}),
             "truncated": truncated,
             **({"nextOffset": last + 1} if truncated else {}),
             "timingMs": {"request": _milliseconds(began)},
         }
-        shown = DocumentPage(found.docid, found.title, tuple(lines), found.total, first)
+        shown = DocumentPage(read.docid, read.title, tuple(lines), read.total, first)
         return ToolOutput(dump_json(page), shown if lines else None)
 
 

@@ -254,12 +254,6 @@ class ClientSession:
         """Whether a call is served or waits."""
         return self.waiting > 0 or self.turn.locked()
 
-    @property
-    def pageable(self) -> bool:
-        """Whether search ids that carry its handle lead to one of its rankings."""
-        tool = self.episode.tool
-        return bool(tool.search_id_suffix and tool.exposures.tiers["surfaced"])
-
 
 class SessionTable:
     """The open sessions, at most `limit`. One that is unused for `idle_seconds` is closed; one that
@@ -337,11 +331,12 @@ class SessionTable:
         """Close a session whose connection has ended, unless search ids still lead to it."""
         if session is None:
             return
-        if not session.pageable:
+        tool = session.episode.tool
+        if tool.search_id_suffix and tool.exposures.tiers["surfaced"]:
+            self._connections.pop(session.connection, None)
+            session.left = True
+        else:
             self.close(session)
-            return
-        self._connections.pop(session.connection, None)
-        session.left = True
 
     def close_idle(self) -> None:
         """Close the sessions that are unused for too long."""

@@ -165,7 +165,7 @@ class AnseriniIndex(TermIndex):
         for first in range(0, len(queries), _QUERIES_AT_ONCE):
             part = list(map(_positive, queries[first : first + _QUERIES_AT_ONCE]))
             hits = self._process.request("search", queries=part, depth=depth, model=settings)
-            rankings += map(_ranked, hits)
+            rankings += [_ranked(hits.get(str(number), ())) for number in range(len(part))]
         return rankings
 
     def lucene(self, queries: list[str], model: Any) -> list[RankedList]:

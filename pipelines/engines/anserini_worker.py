@@ -37,7 +37,7 @@ class Worker:
         self.java = java
         self.term = java("org.apache.lucene.index.Term")
         values = java("com.fasterxml.jackson.annotation.JsonIgnoreProperties$Value")
-        # Java turns a ranking into text: 1,000 hits in one call, not in 2,000.
+        # Java turns a batch of rankings into text: 60,000 hits in one call, not in 120,000.
         self.mapper = java("com.fasterxml.jackson.databind.ObjectMapper")()
         for class_name, properties in _IGNORED.items():
             ignored = java("java.util.HashSet")()
@@ -66,7 +66,8 @@ class Worker:
         return int(self.reader.docFreq(self.term(FIELD, term)))
 
     def search(self, queries: list[Any], depth: int, model: dict[str, Any]) -> Json:
-        """JSON of the hits of each query, which is text or weights by index term."""
+        """JSON of a dict: a query's place in the list -> its hits. The queries are all text, or
+        all weights by index term. Places without a hit may be absent."""
         if "mu" in model:
             self.searcher.set_qld(model["mu"])
         else:
@@ -75,9 +76,17 @@ class Worker:
             self.searcher.set_rm3(*model["rm3"])
         else:
             self.searcher.unset_rm3()
-        asked = (query if isinstance(query, str) else self._weighted(query) for query in queries)
-        rankings = (self.searcher.search(query, depth) for query in asked)
-        return Json("[" + ", ".join(map(self.mapper.writeValueAsString, rankings)) + "]")
+        if isinstance(queries[0], dict):
+            rankings = [self.searcher.search(self._weighted(query), depth) for query in queries]
+            rows = [f'"{n}": {self.mapper.writeValueAsString(h)}' for n, h in enumerate(rankings)]
+            return Json("{" + ", ".join(rows) + "}")
+        # No ranking passes through Python, which would take twice the time.
+        texts, numbers = self.java("java.util.ArrayList")(), self.java("java.util.ArrayList")()
+        for number, query in enumerate(queries):
+            texts.add(query)
+            numbers.add(str(number))
+        hits = self.searcher.batch_search(texts, numbers, depth, 1)
+        return Json(self.mapper.writeValueAsString(hits))
 
     def _weighted(self, query: dict[str, float]) -> Any:
         boolean = self.java(f"{_SEARCH}BooleanQuery$Builder")()

@@ -51,8 +51,8 @@ _MB = 1 << 20
 class ImpactIndex(OpenedIndex):
     """Postings of (document, impact) by term, mapped from disk.
 
-    Make one with `ImpactIndex.build` or `ImpactIndex.open`. A document's number is its position in
-    the input. Safe for many threads and processes; pickled, it travels as its path.
+    A document's number is its position in the input. Safe for many threads and processes; pickled,
+    it travels as its path.
     """
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:

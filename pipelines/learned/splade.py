@@ -93,13 +93,8 @@ class SparseRetriever(LearnedRetriever):
         return [*tokens, *(f"#{number}" for number in range(len(tokens), count))][:count]
 
     def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
-        ImpactIndex.build(
-            blocks,
-            self.vocabulary,
-            path,
-            scale=self.scale,
-            corpus_fingerprint=corpus_fingerprint,
-        )
+        settings: dict[str, Any] = {"scale": self.scale, "corpus_fingerprint": corpus_fingerprint}
+        ImpactIndex.build(blocks, self.vocabulary, path, **settings)
 
     def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
         return ImpactIndex.open(path, corpus_fingerprint=corpus_fingerprint)

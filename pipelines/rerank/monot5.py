@@ -2,8 +2,9 @@
 Model", Findings of EMNLP 2020): T5 reads `Query: <query> Document: <document> Relevant:`, and its
 first output token is `true` or `false`.
 
-pyterrier_t5 pads shorter prompts of a batch in front of ` Relevant:`, so that a score changes with
-the batch. Here they are padded behind their end: a score is the one that it gives a pair alone."""
+`pyterrier_t5.MonoT5ReRanker` loads the model. It pads shorter prompts of a batch in front of
+` Relevant:`, so that its scores change with the batch. Here prompts are padded behind their end: a
+score is the one that pyterrier_t5 gives a pair alone."""
 
 from __future__ import annotations
 
@@ -19,9 +20,12 @@ from soundingline.pipelines.models import (
     check_kind,
     fitting,
     least_window,
+    opening,
     pack_linear_layers,
     padded,
+    stored_weights,
     t5_tokenizer,
+    within_memory,
 )
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.toolkit.errors import InputError, check_int
@@ -196,9 +200,35 @@ class MonoT5(NeuralReranker):
 
     @shared_property
     def _network(self) -> Any:  # type: ignore[override]
-        network, _ = self._checkpoint.load(self.placement.device, self.placement.dtype)
-        pack_linear_layers(network.encoder)
-        pack_linear_layers(network.decoder)
+        """The network of pyterrier_t5's re-ranker, of which nothing else is used."""
+        place, source = self.placement, self.model
+        self._checkpoint.check_fits(place.device, place.dtype)
+        with opening(self.model), within_memory(place.device, self.model):
+            if self.revision is not None:
+                hub = import_optional("huggingface_hub")
+                source = hub.snapshot_download(self.model, revision=self.revision)
+            network = (
+                import_optional("pyterrier_t5")
+                .MonoT5ReRanker(
+                    tok_model=self._tokenizer.name_or_path,
+                    model=source,
+                    device="cpu",
+                    verbose=False,
+                )
+                .model
+            )
+            # transformers makes absent weights random. The embeddings have several names.
+            needed = {name for name, _ in network.named_parameters()} - {"shared.weight"}
+            absent = sorted(needed - stored_weights(self.model, self.revision))
+        if absent:
+            raise InputError(
+                f"'{self.model}' has no weights for {', '.join(absent[:3])}",
+                valid="a T5 checkpoint of an encoder and a decoder",
+            )
+        with within_memory(place.device, self.model):
+            network.to(place.device, place.dtype)
+            pack_linear_layers(network.encoder)
+            pack_linear_layers(network.decoder)
         return network
 
     @shared_property

@@ -68,15 +68,13 @@ class Rank1(Reranker):
         long_documents: As for `Reranker`, but the default is always `truncate`, because each window
             costs a reasoning.
 
-    Columns, `InputError`s and other arguments are those of `Reranker`. The `counts` add pairs with
-    the document `truncated` or the query (`queries_truncated`), cut again for the server
-    (`shortened`), closed before a verdict (`forced`), with one word not listed (`one_sided`), and
-    without a verdict (`undecided`); the tokens of the replies (`reply_input_tokens`,
-    `reply_output_tokens`), and replies and cached scores of unknown tokens (`reply_unmetered`).
-
-    Raises:
-        InputError: If the server returns no log-probabilities, and without a model.
-        ModelError: If a request fails; the scores of its batch are lost.
+    Columns, `InputError`s and other arguments are those of `Reranker`; there must be a model, whose
+    server returns log-probabilities. If a request fails, its error is raised, and the scores of its
+    batch are lost. The `counts` add pairs with the document `truncated` or the query
+    (`queries_truncated`), cut again for the server (`shortened`), closed before a verdict
+    (`forced`), with one word not listed (`one_sided`), and without a verdict (`undecided`); the
+    tokens of the replies (`reply_input_tokens`, `reply_output_tokens`), and replies and cached
+    scores of unknown tokens (`reply_unmetered`).
 
     Example:
         >>> pipe = index.bm25() >> Rank1(depth=20, max_tokens=500) >> MaxP()

@@ -4,7 +4,6 @@ Each folder is a collection in the BEIR layout. It needs Anserini (`make anserin
 The results are in docs/lexical.md.
 """
 
-import json
 import os
 import sys
 import tempfile
@@ -15,13 +14,18 @@ import pandas as pd
 from soundingline.pipelines.engines.anserini import AnseriniEngine, find_jar, find_java
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.data import Unit
 
 BM25 = [{"k1": 0.9, "b": 0.4}, {"k1": 25.0, "b": 1.0}, {"k1": 1.2, "b": 0.75}]
 
 
-def read(path):
-    return [json.loads(line) for line in path.open(encoding="utf-8")]
+def collection(folder):
+    """The units of a collection and a frame of its questions."""
+    benchmark = BeirBenchmark(folder, split=None)
+    units = [Unit(row.docid, row.title, row.text) for row in benchmark.documents()]
+    rows = [(topic.qid, topic.text) for topic in benchmark.topics]
+    return units, pd.DataFrame(rows, columns=["qid", "query"])
 
 
 def compare_tokens(analyze, name, texts):
@@ -73,10 +77,7 @@ def compare_scores(name, theirs, ours):
 
 
 def compare_collection(folder, work):
-    units = [Unit(r["_id"], r.get("title", ""), r["text"]) for r in read(folder / "corpus.jsonl")]
-    queries = pd.DataFrame(
-        [{"qid": r["_id"], "query": r["text"]} for r in read(folder / "queries.jsonl")]
-    )
+    units, queries = collection(folder)
     AnseriniEngine().build(units, work / "theirs", corpus_fingerprint="")
     anserini = AnseriniEngine().open(work / "theirs")
     lexical = LexicalIndex.build(units, work / "ours")
@@ -95,8 +96,8 @@ def compare_collection(folder, work):
 def main(folders):
     analyze = lucene_analyze()
     for folder in folders:
-        rows = [*read(folder / "corpus.jsonl"), *read(folder / "queries.jsonl")]
-        texts = [f"{row.get('title', '')}\n{row['text']}" for row in rows]
+        units, queries = collection(folder)
+        texts = [*(unit.contents for unit in units), *queries["query"]]
         compare_tokens(analyze, folder.name, texts)
     numbers = (n for n in range(0x110000) if not 0xD800 <= n < 0xE000)
     characters = (chr(n) for n in numbers if chr(n) not in "\n\r")

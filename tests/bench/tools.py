@@ -1,6 +1,5 @@
 """The search tool, replay of recorded calls, evidence, start-up, and the fictional world."""
 
-import math
 import os
 import random
 import statistics
@@ -11,9 +10,9 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import yaml
 from data import agent_queries, collection_path, corpus_file, our_index, store_of
 from harness import ROOT, Table, benchmark, interleaved, load, median_range, milliseconds
@@ -171,88 +170,65 @@ RARE = 0.02  # a term in more of the documents is common, and occurs for other r
 MOST = 4  # terms of an answer that is a name, a number or a phrase, and no sentence
 
 
-class Terms(NamedTuple):
-    """A term of a question or of its answer, in a document that answers the question."""
-
-    asked: bool
-    words: int
-    frequency: int
-    rare: bool
-
-
 def content(text):
     return {stem(word) for word in WORD.findall(text) if is_content(word)}
 
 
-class Measured:
-    """The statistics of a collection. `sample`: of the documents without judgements, every
-    `sample`-th counts."""
-
-    def __init__(self, source, sample=1):
-        gold = source.qrels.get("gold") or source.qrels["evidence"]
-        relevant = {docid for grades in gold.values() for docid in grades}
-        frequencies, titles, words = {}, {}, {}
-        for number, document in enumerate(source.documents()):
-            if number % sample and document.docid not in relevant:
-                continue
-            frequencies[document.docid] = Counter(
-                map(stem, WORD.findall(f"{document.title} {document.text}"))
-            )
-            titles[document.docid] = content(document.title)
-            words[document.docid] = len(document.text.split())
-        df = Counter(term for counts in frequencies.values() for term in counts)
-        self.lengths = np.array([count for count in words.values() if count >= ARTICLE])
-        self.terms, self.rivals = [], []
-        articles = [docid for docid, count in words.items() if count >= ARTICLE]
-        for topic in source.topics:
-            asked = content(topic.text)
-            answer = content(source.answers[topic.qid][0]) - asked
-            for docid in gold.get(topic.qid, {}):
-                counts, title = frequencies[docid], titles[docid]
-                rows = [(True, asked - title)]
-                if len(answer) <= MOST:
-                    rows.append((False, answer - title))
-                for kind, terms in rows:
-                    for term in sorted(terms):
-                        rare = df[term] <= RARE * len(words)
-                        self.terms.append(Terms(kind, words[docid], counts[term], rare))
-                found = sum(term in counts for term in asked - title)
-                if words[docid] >= ARTICLE and len(asked - title) > 1:
-                    others = [
-                        sum(term in frequencies[other] for term in asked - title) >= found
-                        for other in articles
-                        if other != docid
-                    ]
-                    self.rivals.append(np.mean(others))
-
-    def repetition(self):
-        """Scale, exponent and deviation of the frequency of the rare terms of answers."""
-        found = [
-            (math.log(term.words), math.log(term.frequency))
-            for term in self.terms
-            if not term.asked and term.rare and term.frequency and term.words
-        ]
-        lengths, counts = np.array(found).T
-        exponent, intercept = np.polyfit(lengths, counts, 1)
-        rest = counts - intercept - exponent * lengths
-        return math.exp(intercept), exponent, float(rest.std())
-
-    def shared(self):
-        """The share of the words of a question, without those of the title, that the article that
-        answers it has."""
-        asked = [term.frequency > 0 for term in self.terms if term.asked and term.words >= ARTICLE]
-        return float(np.mean(asked))
-
-    def frequencies(self, low, high):
-        """25th, 50th and 75th percentile of the frequency of rare terms of answers in documents of
-        `low` to `high` words."""
-        counts = [
-            term.frequency
-            for term in self.terms
-            if not term.asked and term.rare and term.frequency and low <= term.words < high
-        ]
-        quartiles = np.percentile(counts, [25, 50, 75]) if len(counts) > 4 else []
-        return " / ".join(f"{value:.0f}" for value in quartiles) or "—"
+def measured(source, sample=1):
+    """The measures of a collection. Of the documents without judgements every `sample`-th counts,
+    and terms of a document's title do not."""
+    gold = source.qrels.get("gold") or source.qrels["evidence"]
+    relevant = {docid for grades in gold.values() for docid in grades}
+    counts, documents = {}, {}
+    for number, document in enumerate(source.documents()):
+        if number % sample == 0 or document.docid in relevant:
+            words = WORD.findall(f"{document.title} {document.text}")
+            counts[document.docid] = Counter(map(stem, words))
+            documents[document.docid] = len(document.text.split()), content(document.title)
+    df = Counter(term for of in counts.values() for term in of)
+    articles = [docid for docid, (words, _) in documents.items() if words >= ARTICLE]
+    rows, rivals = [], []
+    for topic in source.topics:
+        asked = content(topic.text)
+        answer = content(source.answers[topic.qid][0]) - asked
+        if len(answer) > MOST:
+            answer = set()
+        for docid in gold.get(topic.qid, {}):
+            (words, title), own = documents[docid], counts[docid]
+            for of_question, terms in (
+                (True, asked),
+                (False, answer if len(answer) <= MOST else ()),
+            ):
+                for term in {*terms} - title:
+                    rare = df[term] <= RARE * len(counts)
+                    rows.append((of_question, words, own[term], rare))
+            terms = asked - title
+            if words >= ARTICLE and len(terms) > 1:
+                held = np.array([sum(term in counts[one] for term in terms) for one in articles])
+                least = sum(term in own for term in terms)
+                rivals.append((np.sum(held >= least) - 1) / (len(articles) - 1))
+    frame = pd.DataFrame(rows, columns=["asked", "words", "frequency", "rare"])
+    rare = frame[~frame.asked & frame.rare & (frame.frequency > 0) & (frame.words > 0)]
+    lengths, logarithms = np.log(rare.words), np.log(rare.frequency)
+    exponent, intercept = np.polyfit(lengths, logarithms, 1)
+    deviation = (logarithms - intercept - exponent * lengths).std(ddof=0)
+    lengths = [documents[docid][0] for docid in articles]
+    shared = frame[frame.asked & (frame.words >= ARTICLE)].frequency > 0
+    measures = {
+        "words of an article, median": f"{np.median(lengths):,.0f}",
+        "90th percentile": f"{np.percentile(lengths, 90):,.0f}",
+        "repetition: scale, exponent, deviation": (
+            f"{np.exp(intercept):.2f}, {exponent:.2f}, {deviation:.2f}"
+        ),
+        "words of a question that its article has": f"{shared.mean():.2f}",
+        "other articles that have as many of them": f"{np.mean(rivals):.3f}",
+    }
+    for low, high in LENGTHS:
+        within = rare[(rare.words >= low) & (rare.words < high)].frequency
+        quartiles = np.percentile(within, [25, 50, 75]) if len(within) > 4 else []
+        shown = " / ".join(f"{value:.0f}" for value in quartiles) or "—"
+        measures[f"frequency in {low:,} to {high:,} words, quartiles"] = shown
+    return measures
 
 
 @benchmark("The fictional world and a real collection", sample=(10, 40))
@@ -261,28 +237,11 @@ def world(options):
     the same measures of that world."""
     settings = yaml.safe_load((ROOT / "conf/benchmark/fictional_wikimix.yaml").read_text())
     del settings["defaults"]
-    real = Measured(BeirBenchmark(collection_path("wikimix"), split=None))
-    made = Measured(FictionalWorld(**settings), max(1, options.sample))
+    real = measured(BeirBenchmark(collection_path("wikimix"), split=None))
+    made = measured(FictionalWorld(**settings), max(1, options.sample))
     yield (
         f"Articles are documents of {ARTICLE} words or more. Rare terms are in at most {RARE:.0%} "
         "of the documents. Terms of a title do not count."
     )
-    rows = [
-        ["words of an article, median", *(f"{np.median(m.lengths):,.0f}" for m in (real, made))],
-        ["90th percentile", *(f"{np.percentile(m.lengths, 90):,.0f}" for m in (real, made))],
-        [
-            "repetition: scale, exponent, deviation",
-            *(", ".join(f"{value:.2f}" for value in m.repetition()) for m in (real, made)),
-        ],
-        ["words of a question that its article has", *(f"{m.shared():.2f}" for m in (real, made))],
-        [
-            "other articles that have as many of them",
-            *(f"{np.mean(m.rivals):.3f}" for m in (real, made)),
-        ],
-    ]
-    rows += [
-        [f"frequency in {low:,} to {high:,} words, quartiles", m[0], m[1]]
-        for low, high in LENGTHS
-        for m in [(real.frequencies(low, high), made.frequencies(low, high))]
-    ]
+    rows = [[name, real[name], made[name]] for name in real]
     yield Table(["measure", "wikimix", "fictional_wikimix"], rows)

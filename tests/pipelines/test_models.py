@@ -38,7 +38,6 @@ from soundingline.pipelines.models import (
     cut,
     fitting,
     free_bytes,
-    opening,
     own_length,
     pack_linear_layers,
     taken_off,
@@ -212,17 +211,6 @@ def test_running_out_of_memory_is_told_with_what_was_computed(error):
 def test_other_faults_of_a_computation_pass_through():
     with pytest.raises(RuntimeError, match=r"mat1"), within_memory(CPU, "x"):
         torch.ones(2, 3) @ torch.ones(2, 3)
-
-
-def test_loading_shows_no_bars_where_nobody_watches(checkpoint, capsys):
-    from transformers import BertModel
-    from transformers.utils.logging import is_progress_bar_enabled
-
-    enabled = is_progress_bar_enabled()
-    with opening(str(checkpoint)):
-        BertModel.from_pretrained(checkpoint)
-    assert "Loading" not in capsys.readouterr().err
-    assert is_progress_bar_enabled() is enabled
 
 
 def test_tries_of_a_download_are_not_shown(monkeypatch, tmp_path, caplog):

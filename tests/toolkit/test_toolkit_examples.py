@@ -9,7 +9,7 @@ from support.documents import code_blocks
 from support.search import WordBackend, store_of
 
 from soundingline.toolkit.data import Document
-from soundingline.toolkit.search import RankedBrowsing, TopK
+from soundingline.toolkit.search import RankedBrowsing
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MODULES = (
@@ -43,9 +43,6 @@ def test_the_documented_pages_are_what_the_tools_show():
         ("read_search_results", {"search_id": "s9"}),
     ]
     outputs = [browsing.call(name, {"reason": "", **arguments}).text for name, arguments in calls]
-    titled = {docid: Document(docid, f"Title {docid}", text) for docid, text in texts.items()}
-    top = TopK(k=2, max_tokens=5).open(WordBackend(texts), store_of(titled))
-    outputs.append(top.call("search", {"query": "king 2"}).text)
     blocks = code_blocks((DOCS / "agents.md").read_text("utf-8"))
     shown = {block.content.rstrip("\n") for block in blocks}
     assert not [output for output in outputs if output not in shown]

@@ -134,7 +134,15 @@ def read(
         row = _parsed(location, content)
         metadata = row.get("metadata") or {}
         if RECORD_KEY in metadata:
-            yield _our_trajectory(location, content, metadata[RECORD_KEY])
+            items = content.get("result") or ()
+            outputs = [item.get("output") for item in items if item["type"] == "tool_call"]
+            if not all(isinstance(output, str) for output in outputs):
+                raise edited_file(location)
+            trajectory = extract_record(location, metadata[RECORD_KEY], list(map(str, outputs)))
+            again = write(trajectory, {})
+            if any(again[name] != content.get(name) for name in _COMPARED):
+                raise edited_file(location)
+            yield trajectory
             continue
         items = row.get("result") or []
         if any(map(_is_obfuscated, items)):
@@ -283,18 +291,6 @@ def _steps(row: _RunFile, pi_serini: bool = False) -> list[Step]:
         elif not text.startswith(_PI_ERRORS):
             steps.append(Message(text))
     return steps
-
-
-def _our_trajectory(location: str, content: Mapping[str, Any], embedded: Any) -> Trajectory:
-    items = content.get("result") or ()
-    outputs = [item.get("output") for item in items if item["type"] == "tool_call"]
-    if not all(isinstance(output, str) for output in outputs):
-        raise edited_file(location)
-    trajectory = extract_record(location, embedded, list(map(str, outputs)))
-    again = write(trajectory, {})
-    if any(again[name] != content.get(name) for name in _COMPARED):
-        raise edited_file(location)
-    return trajectory
 
 
 def _is_obfuscated(item: _Item) -> bool:

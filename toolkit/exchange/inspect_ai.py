@@ -372,10 +372,6 @@ class _Message(TypedDict, total=False):
     error: Any
 
 
-class _Limit(TypedDict, total=False):
-    type: Any
-
-
 class _Sample(TypedDict, total=False):
     id: Required[Annotated[Id, Field(pattern=r"\S")]]
     messages: list[dict[str, Any]] | None
@@ -384,7 +380,7 @@ class _Sample(TypedDict, total=False):
     model_usage: dict[str, Any] | None
     total_time: Annotated[float, Field(strict=True)] | None
     started_at: str | None
-    limit: _Limit | None
+    limit: dict[str, Any] | None
     error: Any
 
 

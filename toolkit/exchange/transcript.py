@@ -148,8 +148,8 @@ def trajectory_of(
     calls_made = [step for step in transcript.steps if isinstance(step, ForeignCall)]
     listed = {*transcript.surfaced, *transcript.previewed}
     searches = [call.output for call in calls_made if our_tool(call.tool) == "search"]
-    found = chain.from_iterable(map(docids_shown, searches))
-    passages = any(_names_passage(docid, documents, listed) for docid in found)
+    hits = chain.from_iterable(map(docids_shown, searches))
+    passages = any(_names_passage(docid, documents, listed) for docid in hits)
 
     def unit(docid: str) -> str:
         name = docid.removeprefix(_PREFIX)

@@ -83,12 +83,12 @@ def cited_sentences(trajectory: Trajectory) -> list[CitedSentence]:
 
 
 def _within_limits(sentences: Iterable[CitedSentence]) -> list[CitedSentence]:
-    left, kept = MOST_WORDS, list[CitedSentence]()
+    left, within = MOST_WORDS, list[CitedSentence]()
     for text, docids in sentences:
         words = text.split()
-        if len(words) > left and kept:
+        if len(words) > left and within:
             break
         cited = list(dict.fromkeys(map(parent, docids)))[:MOST_CITATIONS]
-        kept.append((" ".join(words[:left]), cited))
+        within.append((" ".join(words[:left]), cited))
         left -= len(words)
-    return kept
+    return within

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
 from soundingline.toolkit.errors import InputError, is_number
@@ -156,10 +156,9 @@ class Turn:
         if self.reasoning:
             message["reasoning"] = self.reasoning
         if self.tool_calls:
-            functions = ({"name": c.name, "arguments": c.arguments} for c in self.tool_calls)
             message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": function}
-                for call, function in zip(self.tool_calls, functions, strict=True)
+                {"id": id_, "type": "function", "function": {"name": name, "arguments": text}}
+                for id_, name, text in map(astuple, self.tool_calls)
             ]
         if self.provider:
             message["provider"] = dict(self.provider)

@@ -131,8 +131,8 @@ class Grep(Browsing):
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
         pattern = self.compile(query)
         shown = max(0, self.excerpt_depth - first + 1)
-        found = [hit._replace(snippet=self._lines(pattern, hit.docid)) for hit in hits[:shown]]
-        return [*found, *hits[shown:]]
+        excerpts = [hit._replace(snippet=self._lines(pattern, hit.docid)) for hit in hits[:shown]]
+        return [*excerpts, *hits[shown:]]
 
     def _lines(self, pattern: Any, docid: str) -> str:
         from soundingline.toolkit.search.snippets import cut  # it imports numba

@@ -310,7 +310,7 @@ class Literature(SearchTool):
     def _text(self, docid: str, first: int) -> ToolOutput:
         lines = self.read_lines("read", docid, first, self.max_lines, layer=TEXT)
         call = {"docid": docid, "layer": TEXT, "offset": 0}
-        text, page = document_page(lines, "read", call, max_bytes=self.max_bytes)
+        text, page = document_page(lines, "read", call, (LARGEST_OFFSET, self.max_bytes))
         more = page.continuation
         if more is not None:
             more = replace(more, arguments={**more.arguments, "layer": TEXT})

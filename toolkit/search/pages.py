@@ -9,7 +9,6 @@ from typing import Any
 
 from soundingline.toolkit.data import Lines
 from soundingline.toolkit.search.tool import (
-    LARGEST_OFFSET,
     Continuation,
     DocumentPage,
     ResultsPage,
@@ -21,15 +20,12 @@ _LONGEST_TITLE = 200
 _LONGEST_QUERY = 300
 _BROWSE = "read_search_results"
 
+# The most lines and UTF-8 bytes of one output, header and hint included.
+Limits = tuple[int, int]
+
 
 def results_page(
-    page: ResultsPage,
-    limit: int | None,
-    default: int,
-    *,
-    max_lines: int,
-    max_bytes: int,
-    remark: str = "",
+    page: ResultsPage, limit: int | None, default: int, limits: Limits, remark: str
 ) -> tuple[str, ResultsPage]:
     """The text of a page of hits, and the page with the hits that fit and its continuation. `limit`
     is the number of hits that the caller named, if any, and `remark` follows the header."""
@@ -49,7 +45,7 @@ def results_page(
         title = f" title={one_line(hit.title)}" if hit.title else ""
         snippet = f"\n   {hit.snippet}" if hit.snippet else ""
         blocks.append(f"{hit.rank}. docid={hit.unit_id} score={hit.score:.4f}{title}{snippet}")
-    text, count = _fitted(header, hint, blocks, page.first, page.total, max_lines, max_bytes)
+    text, count = _fitted(header, hint, blocks, page.first, page.total, limits)
     hits = tuple([hit._replace(title=one_line(hit.title)) for hit in page.hits[:count]])
     arguments = {"search_id": page.search_id, "offset": page.first + count}
     following = _continuation(_BROWSE, arguments, limit, page.total)
@@ -57,13 +53,7 @@ def results_page(
 
 
 def document_page(
-    lines: Lines,
-    tool: str,
-    arguments: dict[str, Any],
-    *,
-    max_lines: int = LARGEST_OFFSET,
-    max_bytes: int,
-    limit: int | None = None,
+    lines: Lines, tool: str, arguments: dict[str, Any], limits: Limits, limit: int | None = None
 ) -> tuple[str, DocumentPage]:
     """The text of a page of lines, and the page with the lines that fit and its continuation. The
     hint shows the call of `tool` for the next lines with these `arguments` and their `offset`;
@@ -79,7 +69,7 @@ def document_page(
             return "End of the document."
         return f"Next lines: {call_text(tool, **{**arguments, 'offset': last + 1})}"
 
-    text, count = _fitted(header, hint, lines.lines, lines.first, lines.total, max_lines, max_bytes)
+    text, count = _fitted(header, hint, lines.lines, lines.first, lines.total, limits)
     following = {"docid": lines.docid, "offset": lines.first + count}
     more = _continuation(tool, following, limit, lines.total)
     shown = tuple(lines.lines[:count])
@@ -123,14 +113,13 @@ def _fitted(
     blocks: Sequence[str],
     first: int,
     total: int,
-    max_lines: int,
-    max_bytes: int,
+    limits: Limits,
 ) -> tuple[str, int]:
     """Header, blocks and hint, with as many blocks as fit, and their number. `header` and `hint`
     depend on the number of the last block. There is at least one block, even if it exceeds the
     limits: an empty page would be requested again for ever, and a block that is cut loses text."""
     frame = f"{header(total)}\n{max(hint(total - 1), hint(total), key=len)}"
-    lines, room = max_lines - _lines(frame), max_bytes - _bytes(frame)
+    lines, room = limits[0] - _lines(frame), limits[1] - _bytes(frame)
     count = len(blocks)
     for index, block in enumerate(blocks):
         lines -= _lines(block)

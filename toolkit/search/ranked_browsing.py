@@ -150,15 +150,8 @@ class Browsing(SearchTool):
         query = search.request.query
         hits = self.filled(query, first, search.hits[first - 1 : first - 1 + count])
         page = ResultsPage(query, hits, len(search.hits), first, search_id, excerpts=True)
-        text, page = results_page(
-            page,
-            limit,
-            self.browse_page,
-            max_lines=self.max_lines,
-            max_bytes=self.max_bytes,
-            remark=self.remark(search),
-        )
-        return ToolOutput(text, page)
+        limits, remark = (self.max_lines, self.max_bytes), self.remark(search)
+        return ToolOutput(*results_page(page, limit, self.browse_page, limits, remark))
 
     def _read_search_results(
         self, reason: str, search_id: str, offset: int | None, limit: int | None
@@ -214,15 +207,9 @@ class Browsing(SearchTool):
                 tool=_READ,
                 field="docid",
             ) from None
-        text, page = document_page(
-            lines,
-            _READ,
-            {"reason": "...", "docid": lines.docid, "offset": 0, "limit": count},
-            max_lines=self.max_lines,
-            max_bytes=self.max_bytes,
-            limit=limit,
-        )
-        return ToolOutput(text, page)
+        following = {"reason": "...", "docid": lines.docid, "offset": 0, "limit": count}
+        limits = (self.max_lines, self.max_bytes)
+        return ToolOutput(*document_page(lines, _READ, following, limits, limit))
 
     def _first_line(self, unit_id: str) -> int:
         """The line of the document in which a passage begins; 1 for a docid."""

@@ -65,58 +65,51 @@ class Parameter:
 
     def check(self, value: Any, tool: str) -> str | int | None:
         """The value as the tool takes it; `ToolError` if it is not valid."""
+
+        def refusal(code: str, valid: str) -> ToolError:
+            received = f"{self.name} must be {valid}; got {quoted(value)}."
+            again = f"Call {tool} again with a valid {self.name}."
+            return ToolError(code, f"{received} {again}", tool=tool, field=self.name)
+
         if value is None:
-            if not self.bounds and not self.choices:
-                message = f"{tool} needs {self.name}. Call it again with {self.name}."
-                raise ToolError("missing_argument", message, tool=tool, field=self.name)
-            return self.default if self.choices else None
-        checked, code, valid = self._integer(value) if self.bounds else self._text(value)
-        if code:
-            raise ToolError(
-                code,
-                f"{self.name} must be {valid}; got {quoted(value)}. "
-                f"Call {tool} again with a valid {self.name}.",
-                tool=tool,
-                field=self.name,
-            )
-        if self.words is not None and (count := len(str(checked).split())) > self.words:
-            raise ToolError(
-                "too_long",
-                f"{self.name} must have at most {self.words} words; it has {count}. "
-                f"Call {tool} again with a shorter {self.name}.",
-                tool=tool,
-                field=self.name,
-            )
-        return checked
-
-    def _integer(self, value: Any) -> tuple[int, str, str]:
-        """The number, and the code of what is wrong with the value and what would be valid."""
-        least, most = self.bounds or (0, 0)
-        valid = f"an integer from {least} to {most}, or null"
-        text = isinstance(value, str) and _INTEGER.fullmatch(value)
-        integral = isinstance(value, float) and value.is_integer()
-        if isinstance(value, bool) or not (isinstance(value, int) or text or integral):
-            return 0, "wrong_type", valid
-        return int(value), "" if least <= int(value) <= most else "out_of_range", valid
-
-    def _text(self, value: Any) -> tuple[str, str, str]:
+            if self.bounds or self.choices:
+                return self.default if self.choices else None
+            message = f"{tool} needs {self.name}. Call it again with {self.name}."
+            raise ToolError("missing_argument", message, tool=tool, field=self.name)
+        integer = isinstance(value, int) and not isinstance(value, bool)
+        if self.bounds:
+            least, most = self.bounds
+            valid = f"an integer from {least} to {most}, or null"
+            text = isinstance(value, str) and _INTEGER.fullmatch(value)
+            if not (integer or text or (isinstance(value, float) and value.is_integer())):
+                raise refusal("wrong_type", valid)
+            if not least <= int(value) <= most:
+                raise refusal("out_of_range", valid)
+            return int(value)
         if self.choices:
             valid = f"one of {', '.join(self.choices)}, or null"
-            choice = value.strip().lower() if isinstance(value, str) else None
-            wrong = "wrong_type" if choice is None else "out_of_range"
-            return choice or "", "" if choice in self.choices else wrong, valid
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
+            if not isinstance(value, str):
+                raise refusal("wrong_type", valid)
+            if value.strip().lower() not in self.choices:
+                raise refusal("out_of_range", valid)
+            return value.strip().lower()
+        if integer and abs(value) < 10**18:
             value = str(value)
         if not isinstance(value, str):
-            return "", "wrong_type", "a string"
+            raise refusal("wrong_type", "a string")
         if len(value) > MAX_CHARACTERS:
-            return "", "too_long", f"at most {MAX_CHARACTERS} characters"
+            raise refusal("too_long", f"at most {MAX_CHARACTERS} characters")
         try:
             value.encode()
         except UnicodeEncodeError:
-            return "", "bad_unicode", "text without lone surrogates"
-        blank = not self.blank and not value.strip()
-        return value, "empty_value" if blank else "", "a string that is not blank"
+            raise refusal("bad_unicode", "text without lone surrogates") from None
+        if not self.blank and not value.strip():
+            raise refusal("empty_value", "a string that is not blank")
+        if self.words is not None and (count := len(value.split())) > self.words:
+            message = f"{self.name} must have at most {self.words} words; it has {count}."
+            message += f" Call {tool} again with a shorter {self.name}."
+            raise ToolError("too_long", message, tool=tool, field=self.name)
+        return value
 
 
 @dataclass(frozen=True)

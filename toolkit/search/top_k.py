@@ -121,4 +121,4 @@ class TopK(SearchTool):
                 field="docid",
             ) from None
         call = {"docid": lines.docid, "offset": 0}
-        return ToolOutput(*document_page(lines, _READ, call, max_bytes=self.max_bytes))
+        return ToolOutput(*document_page(lines, _READ, call, (LARGEST_OFFSET, self.max_bytes)))

@@ -56,8 +56,8 @@ def test_ctrl_c_leaves_finished_questions_and_nothing_half_written(number, tmp_p
     with running(tmp_path, "port=0", "name=x", "client=stranger") as command:
         first, second = (command.ask("/question") for _ in range(2))
         search = {"tool": "search", "arguments": {"reason": "r", "query": first["question"]}}
-        for given in (first, second):
-            assert command.ask("/call", session=given["session"], **search)["error"] == ""
+        for question in (first, second):
+            assert command.ask("/call", session=question["session"], **search)["error"] == ""
         command.ask("/submit_answer", session=first["session"], answer="somebody")
         assert command.end(number) == 0, command.errors
         assert "1 of 6 questions are answered" in command.errors
@@ -101,21 +101,21 @@ def test_a_served_run_on_a_sealed_benchmark_holds_nothing_of_its_texts(tmp_path,
     monkeypatch.setenv(VARIABLE, CANARY)
     benchmark = write_benchmark(tmp_path / "published")
     with running(tmp_path, "port=0", "name=s", benchmark=benchmark) as command:
-        given = command.ask("/question")
-        assert given["question"] == QUESTIONS[given["qid"]]
-        arguments = {"reason": "r", "query": given["question"]}
-        call = {"session": given["session"], "tool": "search", "arguments": arguments}
+        question = command.ask("/question")
+        assert question["question"] == QUESTIONS[question["qid"]]
+        arguments = {"reason": "r", "query": question["question"]}
+        call = {"session": question["session"], "tool": "search", "arguments": arguments}
         page = command.ask("/call", **call)["text"]
         assert any(sentence[:30] in page for sentence in SENTENCES)
-        command.ask("/submit_answer", session=given["session"], answer=ANSWERS[given["qid"]])
+        command.ask("/submit_answer", session=question["session"], answer=ANSWERS[question["qid"]])
         assert command.end(signal.SIGINT) == 0, command.errors
     folder = RunFolder(tmp_path / "runs" / "s")
     contents = [path.read_bytes() for path in folder.path.rglob("*") if path.is_file()]
     hidden = [*QUESTIONS.values(), *ANSWERS.values(), *SENTENCES]
     assert not [text for text in hidden for content in contents if text.encode() in content]
-    trajectory = folder.read(given["qid"])
-    assert trajectory.question == given["question"]
-    assert trajectory.answer.exact == ANSWERS[given["qid"]]
+    trajectory = folder.read(question["qid"])
+    assert trajectory.question == question["question"]
+    assert trajectory.answer.exact == ANSWERS[question["qid"]]
 
 
 def test_what_is_taken_by_another_process_or_client_is_refused(tmp_path, monkeypatch, capsys):

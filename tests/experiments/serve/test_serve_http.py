@@ -31,9 +31,9 @@ def test_a_session_over_http_is_the_session_that_an_agent_of_ours_has():
         opened = server.ask("/open")
         handle = opened["session"]
         assert opened["tools"] == direct.specs() == server.get("/tools")[1]["tools"]
-        for tool, given in (("search", arguments), ("read_search_results", page)):
-            reply = server.ask("/call", session=handle, tool=tool, arguments=given)
-            expected = direct.call(tool, given)
+        for tool, call in (("search", arguments), ("read_search_results", page)):
+            reply = server.ask("/call", session=handle, tool=tool, arguments=call)
+            expected = direct.call(tool, call)
             assert (reply["text"], reply["error"]) == (expected.text, "")
             assert reply["shown"] == list(expected.call.shown)
         wrong = server.ask("/call", session=handle, tool="search", arguments={"reason": "r"})
@@ -57,9 +57,9 @@ def test_the_documented_client_answers_every_question(tmp_path, capsys):
 def test_each_answered_question_is_a_trajectory_of_the_run(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with serving(folder=folder) as server:
-        given = server.ask("/question")
-        assert (given["qid"], given["question"]) == TOPICS[0]
-        handle = given["session"]
+        question = server.ask("/question")
+        assert (question["qid"], question["question"]) == TOPICS[0]
+        handle = question["session"]
         server.ask("/call", session=handle, **SEARCH)
         read = {"reason": "r", "docid": "mill", "offset": None, "limit": None}
         server.ask("/call", session=handle, tool="read_document", arguments=read)
@@ -80,12 +80,12 @@ def test_each_answered_question_is_a_trajectory_of_the_run(tmp_path):
 def test_two_clients_never_work_on_the_same_question(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with serving(folder=folder) as server, ThreadPoolExecutor(8) as pool:
-        given = list(pool.map(lambda _: server.ask("/question"), range(8)))
-        qids = [each["qid"] for each in given if each["qid"]]
+        questions = list(pool.map(lambda _: server.ask("/question"), range(8)))
+        qids = [each["qid"] for each in questions if each["qid"]]
         assert sorted(qids) == sorted(topic.qid for topic in TOPICS)
-        rest = [each for each in given if each["qid"] is None]
+        rest = [each for each in questions if each["qid"] is None]
         assert {each["session"] for each in rest} == {None}
-        again = server.ask("/question", session=given[0]["session"] or given[1]["session"])
+        again = server.ask("/question", session=questions[0]["session"] or questions[1]["session"])
         assert again["under_way"] == 3
 
 
@@ -302,8 +302,8 @@ def test_the_page_has_a_form_for_each_endpoint_and_needs_no_other_site(plain):
         assert bodies["/call"]["session"] == "" and bodies["/call"]["tool"] == "search"
         arguments = {"query": "mill", "reason": "r"}
         assert arguments.keys() == bodies["/call"]["arguments"].keys()
-        asked = {**bodies["/call"], "session": session, "arguments": arguments}
-        assert "Grenholm" in client.post("/call", json=asked).json()["text"]
+        call = {**bodies["/call"], "session": session, "arguments": arguments}
+        assert "Grenholm" in client.post("/call", json=call).json()["text"]
 
 
 def test_the_page_is_guarded_by_the_token_which_a_browser_asks_for():

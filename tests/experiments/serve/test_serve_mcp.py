@@ -17,19 +17,19 @@ ASK = {"reason": "r", "query": "mill"}
 PAGE = {"reason": "r", "search_id": "s1", "offset": 6}
 
 
-def connect(server, door):
-    """A client at a door: `sse`, `sse at /mcp`, `streamable` (a client of a revision with
+def connect(server, transport):
+    """A client of a transport: `sse`, `sse at /mcp`, `streamable` (a client of a revision with
     sessions), or `sessionless` (the newest revision)."""
-    if door.startswith("sse"):
-        path = "/sse" if door == "sse" else "/mcp"
+    if transport.startswith("sse"):
+        path = "/sse" if transport == "sse" else "/mcp"
         return mcp.Client(sse_client(f"{server.url}{path}"), mode="legacy")
-    mode = "legacy" if door == "streamable" else "auto"
+    mode = "legacy" if transport == "streamable" else "auto"
     return mcp.Client(f"{server.url}/mcp", mode=mode)
 
 
-def talk(server, door, conversation):
+def talk(server, transport, conversation):
     async def connected():
-        async with connect(server, door) as client:
+        async with connect(server, transport) as client:
             return await conversation(client)
 
     return asyncio.run(asyncio.wait_for(connected(), 60))
@@ -50,9 +50,9 @@ def expected_pages():
 
 
 def search_id_of(page):
-    found = re.match(r"\[search_id=(\S+) ", page)
-    assert found, page
-    return found[1]
+    match = re.match(r"\[search_id=(\S+) ", page)
+    assert match, page
+    return match[1]
 
 
 def without_handle(page):
@@ -60,39 +60,39 @@ def without_handle(page):
     return page.replace(search_id_of(page), search_id_of(page).partition("@")[0])
 
 
-@pytest.mark.parametrize("door", ["sse", "streamable", "sessionless"])
-def test_a_client_is_told_how_questions_and_answers_work(door, tmp_path):
+@pytest.mark.parametrize("transport", ["sse", "streamable", "sessionless"])
+def test_a_client_is_told_how_questions_and_answers_work(transport, tmp_path):
     async def conversation(client):
         return client.instructions, [tool.name for tool in (await client.list_tools()).tools]
 
     with serving() as server:
-        told, names = talk(server, door, conversation)
-        assert all(name in told for name in names) and "[docid]" in told
-        assert "submit_answer" not in told
+        instructions, names = talk(server, transport, conversation)
+        assert all(name in instructions for name in names) and "[docid]" in instructions
+        assert "submit_answer" not in instructions
     with serving(folder=RunFolder(tmp_path / "run"), max_calls=7) as server:
-        told, names = talk(server, door, conversation)
-        assert all(name in told for name in names) and "at most 7 calls" in told
-        order = [told.index(f"Call {name}") for name in ("question", "submit_answer")]
+        instructions, names = talk(server, transport, conversation)
+        assert all(name in instructions for name in names) and "at most 7 calls" in instructions
+        order = [instructions.index(f"Call {name}") for name in ("question", "submit_answer")]
         assert order == sorted(order)
 
 
-@pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable"])
-def test_a_connection_has_a_session_of_its_own(door):
+@pytest.mark.parametrize("transport", ["sse", "sse at /mcp", "streamable"])
+def test_a_connection_has_a_session_of_its_own(transport):
     async def conversation(client):
-        async with connect(server, door) as other:
+        async with connect(server, transport) as other:
             missing = await text(other, "read_search_results", **PAGE)
             assert missing.startswith("![error code=unknown_search_id")
             first = await text(client, "search", **ASK)
             return [first, await text(client, "read_search_results", **PAGE)]
 
     with serving() as server:
-        pages = talk(server, door, conversation)
+        pages = talk(server, transport, conversation)
         assert [without_handle(page) for page in pages] == expected_pages()
         until(lambda: len(server.service.sessions) == 1)  # the one that searched
 
 
-@pytest.mark.parametrize("door", ["sse", "streamable", "sessionless"])
-def test_a_search_id_leads_back_from_another_connection(door):
+@pytest.mark.parametrize("transport", ["sse", "streamable", "sessionless"])
+def test_a_search_id_leads_back_from_another_connection(transport):
     async def search(client):
         return await text(client, "search", **ASK)
 
@@ -100,15 +100,15 @@ def test_a_search_id_leads_back_from_another_connection(door):
         return await text(client, "read_search_results", **{**PAGE, "search_id": search_id})
 
     with serving() as server:
-        pages = [talk(server, door, search)]
+        pages = [talk(server, transport, search)]
         search_id = search_id_of(pages[0])
         assert re.fullmatch(r"s1@[0-9a-f]{16}", search_id)
-        pages.append(talk(server, door, page))
+        pages.append(talk(server, transport, page))
         assert [without_handle(each) for each in pages] == expected_pages()
         assert f'search_id="{search_id}"' in pages[0]  # the call that goes on names it as well
-        assert search_id_of(talk(server, door, search)) != search_id
+        assert search_id_of(talk(server, transport, search)) != search_id
         search_id = search_id[:-1] + ("a" if search_id[-1] != "a" else "b")
-        refusal = talk(server, door, page)
+        refusal = talk(server, transport, page)
         assert refusal.startswith("![error code=unknown_search_id") and "Call search" in refusal
 
 
@@ -141,8 +141,8 @@ def test_what_nobody_uses_or_can_page_through_leaves_nothing_behind():
         talk(server, "sessionless", search)
         until(lambda: len(server.service.sessions) == 0)
     with serving() as server:
-        for door in ("sse", "streamable", "sessionless"):
-            talk(server, door, conversation)
+        for transport in ("sse", "streamable", "sessionless"):
+            talk(server, transport, conversation)
         until(lambda: len(server.service.sessions) == 0)
 
 
@@ -160,13 +160,15 @@ def test_search_ids_of_sessions_with_a_handle_of_their_own_are_short(tmp_path):
         first = await text(client, "search", **ASK)
         return [first, await text(client, "read_search_results", **PAGE)]
 
-    for door in ("sse", "streamable"):
-        with serving(folder=RunFolder(tmp_path / door)) as server:
-            assert talk(server, door, recorded) == expected_pages()
+    for transport in ("sse", "streamable"):
+        with serving(folder=RunFolder(tmp_path / transport)) as server:
+            assert talk(server, transport, recorded) == expected_pages()
 
 
-@pytest.mark.parametrize("door", ["sse", "sse at /mcp", "streamable", "sessionless"])
-def test_the_tools_are_those_of_the_interface_and_optional_arguments_are_optional(door, tmp_path):
+@pytest.mark.parametrize("transport", ["sse", "sse at /mcp", "streamable", "sessionless"])
+def test_the_tools_are_those_of_the_interface_and_optional_arguments_are_optional(
+    transport, tmp_path
+):
     specs = {each["name"]: each for each in RankedBrowsing().open(plain_backend(), STORE).specs()}
     reads = mcp.types.ToolAnnotations(read_only_hint=True)
     writes = mcp.types.ToolAnnotations(read_only_hint=False, destructive_hint=False)
@@ -192,7 +194,7 @@ def test_the_tools_are_those_of_the_interface_and_optional_arguments_are_optiona
             await client.list_resources()
 
     with serving(folder=RunFolder(tmp_path / "run")) as server:
-        talk(server, door, conversation)
+        talk(server, transport, conversation)
 
 
 def test_a_choice_that_may_be_left_out_is_a_choice_of_texts():
@@ -208,14 +210,14 @@ def test_a_choice_that_may_be_left_out_is_a_choice_of_texts():
         talk(server, "streamable", conversation)
 
 
-@pytest.mark.parametrize("door", ["sse", "streamable", "sessionless"])
-def test_a_question_answered_over_mcp_is_a_trajectory(door, tmp_path):
+@pytest.mark.parametrize("transport", ["sse", "streamable", "sessionless"])
+def test_a_question_answered_over_mcp_is_a_trajectory(transport, tmp_path):
     folder = RunFolder(tmp_path / "run")
 
     async def conversation(client):
-        given = json.loads(await text(client, "question"))
-        assert (given["qid"], given["question"]) == TOPICS[0]
-        handle = {"session": given["session"]} if door == "sessionless" else {}
+        question = json.loads(await text(client, "question"))
+        assert (question["qid"], question["question"]) == TOPICS[0]
+        handle = {"session": question["session"]} if transport == "sessionless" else {}
         await text(client, "search", **ASK, **handle)
         wrong = await text(client, "submit_answer", answer="x", confidence=101, **handle)
         assert wrong.startswith("!confidence")
@@ -224,27 +226,27 @@ def test_a_question_answered_over_mcp_is_a_trajectory(door, tmp_path):
         assert result == {"exact": "Brekke", "confidence": 70.0, "citations": ["mill"]}
 
     with serving(folder=folder) as server:
-        talk(server, door, conversation)
+        talk(server, transport, conversation)
     trajectory = folder.read("q1")
     assert trajectory.status == "completed"
     assert [call.name for call in trajectory.calls] == ["search"]
     assert trajectory.tiers["cited"] == ("mill",)
 
 
-@pytest.mark.parametrize("door", ["sse", "streamable"])
-def test_the_question_of_a_connection_that_ends_is_handed_out_again(door, tmp_path):
+@pytest.mark.parametrize("transport", ["sse", "streamable"])
+def test_the_question_of_a_connection_that_ends_is_handed_out_again(transport, tmp_path):
     async def conversation(client):
         return json.loads(await text(client, "question"))["qid"]
 
     with serving(folder=RunFolder(tmp_path / "run"), topics=TOPICS[:1]) as server:
         for _ in range(3):
-            assert talk(server, door, conversation) == TOPICS[0].qid
+            assert talk(server, transport, conversation) == TOPICS[0].qid
             until(lambda: len(server.service.sessions) == 0)
 
 
-@pytest.mark.parametrize("door", ["sse at /mcp", "streamable", "sessionless"])
+@pytest.mark.parametrize("transport", ["sse at /mcp", "streamable", "sessionless"])
 @pytest.mark.parametrize(("query", "count"), [("xyz", 0), ("Torvald", 1), ("mill", 3)])
-def test_top_k_at_mcp_is_one_json_array_whatever_it_holds(door, query, count):
+def test_top_k_at_mcp_is_one_json_array_whatever_it_holds(transport, query, count):
     interface = TopK(k=3, max_tokens=4, get_document=True)
 
     async def conversation(client):
@@ -271,7 +273,7 @@ def test_top_k_at_mcp_is_one_json_array_whatever_it_holds(door, query, count):
         return await text(client, "search", query=query)
 
     with serving(interface) as server:
-        talk(server, door, conversation)
+        talk(server, transport, conversation)
         page = interface.open(plain_backend(), STORE).call("search", {"query": query}).text
         assert talk(server, "sse", configured) == page
 

@@ -393,20 +393,6 @@ def test_rankings_are_those_of_sentence_transformers_and_brute_force(
         assert len(set(rows)) == 40
 
 
-def test_texts_are_read_as_far_as_the_model_was_made_for_unless_a_length_is_given(
-    minilm, published
-):
-    text = "word " * 600
-    made_for = Dense(minilm, dtype="float32", device="cpu")
-    assert made_for.read([text])[1] == [256]
-    expected = published.encode([text], normalize_embeddings=True)
-    np.testing.assert_allclose(made_for.encode([text]), expected, atol=1e-5)
-    np.testing.assert_allclose(made_for.encode_queries([text]), expected, atol=1e-5)
-    longer = Dense(minilm, dtype="float32", device="cpu", max_length=400)
-    assert longer.read([text])[1] == [400]
-    assert longer.fingerprint != made_for.fingerprint
-
-
 def test_bfloat16_keeps_the_vectors_but_for_a_ten_thousandth(minilm, published):
     texts = ["The tide at Brel rises nine metres.", "an old mill", "information retrieval " * 20]
     exact = published.encode(texts, normalize_embeddings=True)

@@ -68,6 +68,7 @@ def test_a_turn_becomes_the_message_that_trajectories_record():
         {"temperature": 3.0},
         {"temperature": "hot"},
         {"top_p": -0.1},
+        {"top_p": 1.1},
         {"max_output_tokens": 0},
         {"timeout": 0},
         {"tool_choice": ""},

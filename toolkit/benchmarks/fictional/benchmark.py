@@ -273,29 +273,22 @@ class FictionalWorld(Benchmark):
         if name not in Benchmark.__annotations__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         worded = self.worded_questions
+        sets, chained = (worded, []) if self.asks_sets else ([], worded)
         documents = {each.qid: self._evidence(each) for each in worded}
-        topics = [Topic(each.qid, each.text) for each in worded]
-        evidence = {qid: dict.fromkeys(docids, 1) for qid, docids in documents.items()}
-        settings: Any = {"qids": self.qids, "corpus_share": self.corpus_share}
-        if self.asks_sets:
-            maker = self._set_maker
-            super().__init__(
-                self.name,
-                topics,
-                {"evidence": evidence},
-                checklists={each.qid: each.checklist for each in worded},
-                satisfaction={each.qid: Satisfaction(maker, each.question) for each in worded},
-                **settings,
-            )
-        else:
-            super().__init__(
-                self.name,
-                topics,
-                {"evidence": evidence, "gold": {qid: {d[-1]: 1} for qid, d in documents.items()}},
-                {each.qid: each.answers for each in worded},
-                needed_facts={each.qid: needed_facts(self.world, each.question) for each in worded},
-                **settings,
-            )
+        qrels = {"evidence": {qid: dict.fromkeys(docids, 1) for qid, docids in documents.items()}}
+        if not self.asks_sets:
+            qrels["gold"] = {qid: {docids[-1]: 1} for qid, docids in documents.items()}
+        super().__init__(
+            self.name,
+            [Topic(each.qid, each.text) for each in worded],
+            qrels,
+            {each.qid: each.answers for each in chained},
+            qids=self.qids,
+            checklists={each.qid: each.checklist for each in sets},
+            satisfaction={each.qid: Satisfaction(self._set_maker, each.question) for each in sets},
+            needed_facts={each.qid: needed_facts(self.world, each.question) for each in chained},
+            corpus_share=self.corpus_share,
+        )
         return getattr(self, name)
 
 
