@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from soundingline.pipelines.counts import MadeOnce
 from soundingline.pipelines.engines.engine import Engine
-from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.benchmarks.links import FORMAT as LINKS_FORMAT
-from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.benchmarks.benchmark import FORMAT as LINKS_FORMAT
+from soundingline.toolkit.benchmarks.benchmark import Benchmark, LinkGraph
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.corpus import SqliteStore
 from soundingline.toolkit.corpus.resolve import FORMAT as HEADINGS_FORMAT

@@ -17,7 +17,7 @@ from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.fusion import best_first
 from soundingline.pipelines.rerank.reranker import merge_head_and_tail
 from soundingline.pipelines.stage import Bound, Collection, Stage, not_bound
-from soundingline.toolkit.benchmarks.links import LinkGraph, check_direction
+from soundingline.toolkit.benchmarks.benchmark import LinkGraph, check_direction
 from soundingline.toolkit.data import PASSAGE_MARK, parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
 
@@ -54,7 +54,7 @@ class LinkExpansion(Stage):
     `InputError` for arguments out of range, and for a collection without links.
 
     Example:
-        >>> from soundingline.toolkit.benchmarks.links import LinkGraph
+        >>> from soundingline.toolkit.benchmarks.benchmark import LinkGraph
         >>> from soundingline.toolkit.data import Link
         >>> links = LinkGraph.build([Link("d1", "d2")])
         >>> expanded = index.bm25() >> MaxP() >> LinkExpansion(links, head=1)

@@ -24,7 +24,7 @@ from soundingline.toolkit.errors import InputError, check_arguments
 
 if TYPE_CHECKING:
     from soundingline.pipelines.engines.engine import Engine
-    from soundingline.toolkit.benchmarks.links import LinkGraph
+    from soundingline.toolkit.benchmarks.benchmark import LinkGraph
 
 Texts = Callable[[Sequence[str]], list[Unit]]
 Bound = TypeVar("Bound", bound="Stage")

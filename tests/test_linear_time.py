@@ -25,7 +25,7 @@ from soundingline.pipelines.q2q import read_question
 from soundingline.pipelines.rerank.listwise import read_permutation, without_identifiers
 from soundingline.pipelines.rerank.rank1 import closing_token, forced, shortened
 from soundingline.toolkit.corpus.resolve import Resolver
-from soundingline.toolkit.corpus.sentences import line_spans, rule_spans
+from soundingline.toolkit.corpus.segmentation import line_spans, rule_spans
 from soundingline.toolkit.data import Document
 from soundingline.toolkit.evaluation.answers import answer_tokens
 from soundingline.toolkit.evaluation.judge import JudgeCase, read_verdict
@@ -40,9 +40,8 @@ from soundingline.toolkit.search import (
     parse_answer,
 )
 from soundingline.toolkit.search.answers import find_citations
-from soundingline.toolkit.search.pages import line_of
 from soundingline.toolkit.search.snippets import METHODS, QueryTerms
-from soundingline.toolkit.search.tool import Parameter, ToolError
+from soundingline.toolkit.search.tool import Parameter, ToolError, line_of
 from soundingline.toolkit.tokens import count_tokens, truncate
 
 KNOWN = dict.fromkeys(("d1", "12", "Foo [band]", "Rome, Italy", "1,2,3"))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from soundingline.agents.keyword.clues import WORD, stem
-from soundingline.toolkit.corpus.sentences import rule_spans
+from soundingline.toolkit.corpus.segmentation import rule_spans
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.search.tool import Continuation
 

@@ -11,14 +11,14 @@ from typing import Any
 from soundingline.agents.base import Budget, Episode, within
 from soundingline.agents.literature.scores import CandidateScores
 from soundingline.agents.prompt import read_prompt
-from soundingline.toolkit.benchmarks.links import DIRECTIONS
+from soundingline.toolkit.benchmarks.benchmark import DIRECTIONS
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.errors import ContextOverflow, Refused, Truncated
 from soundingline.toolkit.llm.messages import ChatModel, SamplingParams, Turn, system, user
 from soundingline.toolkit.llm.prompts import json_values, spotlight
-from soundingline.toolkit.search.pages import one_line
 from soundingline.toolkit.search.scoring import NOT, SATISFIED
+from soundingline.toolkit.search.tool import one_line
 
 SEARCH, EXPAND, RESOLVE = "search", "expand", "resolve"
 MOST_REQUIREMENTS = 30  # that a call of `score` takes

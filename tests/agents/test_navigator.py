@@ -18,7 +18,7 @@ from soundingline.agents.literature import Navigator, OverlapScorer
 from soundingline.agents.literature.planner import normalize_checklist, read_plan
 from soundingline.agents.literature.rules import find_clauses
 from soundingline.agents.literature.scores import CandidateScores
-from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.benchmarks.benchmark import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link, Topic
 from soundingline.toolkit.errors import InputError

@@ -15,7 +15,7 @@ from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.literature import Navigator, OverlapScorer
-from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.benchmarks.benchmark import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link, SearchResult, Topic
 from soundingline.toolkit.llm.errors import ServerTimeout

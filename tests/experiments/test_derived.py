@@ -7,8 +7,7 @@ from experiment_samples import CORPUS, QRELS, QUERIES, folder
 
 from soundingline.experiments.collection import link_graph, title_resolver
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
-from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.benchmarks.benchmark import Benchmark, LinkGraph
 from soundingline.toolkit.corpus import SqliteStore
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link

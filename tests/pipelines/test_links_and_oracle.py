@@ -13,7 +13,7 @@ from soundingline.pipelines import LinkExpansion, OracleRetriever
 from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.pipelines.retrieve import RM3
 from soundingline.pipelines.stage import Collection
-from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.benchmarks.benchmark import LinkGraph
 from soundingline.toolkit.data import Link, Unit
 from soundingline.toolkit.errors import InputError
 

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from soundingline.toolkit.console import track
-from soundingline.toolkit.corpus.segmentation import Segmenter
-from soundingline.toolkit.corpus.sentences import line_spans, without_break
+from soundingline.toolkit.corpus.segmentation import Segmenter, line_spans, without_break
 from soundingline.toolkit.data import PASSAGE_MARK, Document, Lines, Unit, parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import (

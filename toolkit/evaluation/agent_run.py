@@ -8,6 +8,7 @@ included, and of these over those whose amount is known: nothing unknown counts 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,6 @@ from soundingline.toolkit.evaluation.answers import (
     holds_answer,
     polar_answer,
 )
-from soundingline.toolkit.evaluation.branches import branch_measures
 from soundingline.toolkit.evaluation.evaluation import (
     RANKINGS,
     VERDICTS,
@@ -65,6 +65,7 @@ from soundingline.toolkit.search.answers import invented_citations
 from soundingline.toolkit.trajectory import (
     FORCED_STATUSES,
     NO_FORMAT,
+    SEARCHES,
     STATUSES,
     TIERS,
     ToolCall,
@@ -72,6 +73,89 @@ from soundingline.toolkit.trajectory import (
     final_message,
     known_usage,
 )
+
+_WORD = re.compile(r"[^\W_]+")
+_FUNCTION_WORDS = frozenset(
+    _WORD.findall(
+        "a an and are as at be been but by did do does for from had has have he her his how if in "
+        "into is it its no not of on or she so than that the their them then there these they this "
+        "to was were what when where which who whom whose why will with"
+    )
+)
+
+
+def terms(text: str) -> frozenset[str]:
+    """The terms of a text.
+
+    >>> sorted(terms("The tower of Brel, 1902"))
+    ['1902', 'brel', 'tower']
+    """
+    return frozenset(_WORD.findall(text.casefold())) - _FUNCTION_WORDS
+
+
+def branch_measures(trajectory: Trajectory) -> Mapping[str, float]:
+    """The branches of a question; empty without a search that ran.
+
+    Returns:
+        - `candidate_searches`: searches that are specific to a candidate.
+        - `branches_abandoned`: branches that another search follows, and none of whose candidate
+          terms is in a later query or in the exact answer.
+        - `returns_to_question`: searches with terms of the question only, directly after a search
+          that is specific to a candidate.
+    """
+    question, answer = terms(trajectory.question), terms(trajectory.answer.exact)
+    sent: list[str] = []
+    queries: list[frozenset[str]] = []
+    candidates: list[frozenset[str]] = []  # the candidate terms of each query
+    capital: set[str] = set()
+    small: set[str] = set()
+    calls = [(call, _query(call)) for call in trajectory.calls if not call.error]
+    last = max((at for at, (_, query) in enumerate(calls) if query is not None), default=-1)
+    for call, query in calls[: last + 1]:  # no search follows later outputs
+        if query is not None:
+            sent.append(query)
+            queries.append(terms(query))
+            candidates.append((queries[-1] & (capital - small)) - question)
+        output = call.output
+        for text in filter(None, sent):
+            output = output.replace(text, " ")
+        for word in set(_WORD.findall(output)):
+            (small if word[0].islower() else capital).add(word.casefold())
+    if not queries:
+        return {}
+    branches = _branches(candidates)
+    abandoned = 0
+    for last, named in branches:
+        later = frozenset[str]().union(answer, *queries[last + 1 :])
+        abandoned += last + 1 < len(queries) and not named & later
+    returns = sum(
+        bool(before) and bool(query) and query <= question
+        for before, query in zip(candidates, queries[1:], strict=False)
+    )
+    return {
+        "candidate_searches": float(sum(map(bool, candidates))),
+        "branches_abandoned": float(abandoned),
+        "returns_to_question": float(returns),
+    }
+
+
+def _query(call: ToolCall) -> str | None:
+    """What a call searched for; None if it is no search."""
+    query = call.arguments.get("query", call.arguments.get("pattern"))
+    return query if call.name in SEARCHES and isinstance(query, str) else None
+
+
+def _branches(candidates: Sequence[frozenset[str]]) -> list[tuple[int, frozenset[str]]]:
+    """The last search of each branch, from 0, and the candidate terms of all its searches."""
+    branches: list[tuple[int, frozenset[str]]] = []
+    for number, named in enumerate(candidates):
+        if number and named & candidates[number - 1]:
+            _, before = branches.pop()
+            branches.append((number, before | named))
+        elif named:
+            branches.append((number, named))
+    return branches
+
 
 PHRASES_WITH_ANSWER = "phrases_with_answer"
 REWRITES_WITH_ANSWER = "rewrites_with_answer"

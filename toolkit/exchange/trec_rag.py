@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from soundingline.toolkit.corpus.sentences import rule_spans
+from soundingline.toolkit.corpus.segmentation import rule_spans
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.search.answers import find_citations
 from soundingline.toolkit.trajectory import Trajectory

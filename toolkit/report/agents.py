@@ -183,7 +183,7 @@ def _branch_table(styles: Sequence[RunStyle]) -> Table:
         note="How agents follow candidates. A candidate search has a name that the tools showed "
         "and the question lacks; a branch is a series of such searches for one name, abandoned "
         "if no later query and not the answer has one of its names. The names are found by rules "
-        "(soundingline.toolkit.evaluation.branches), so the counts are approximate.",
+        "(soundingline.toolkit.evaluation.agent_run), so the counts are approximate.",
     )
 
 

@@ -32,7 +32,7 @@ def effects_section(data: ReportData) -> Section | None:
         return None
     from numpy.linalg import LinAlgError
 
-    from soundingline.toolkit.evaluation.effects import factorial_effects
+    from soundingline.toolkit.evaluation.statistics import factorial_effects
 
     cells = [
         ({name: factor_value(run, name) for name in factors}, run.per_question[measure])

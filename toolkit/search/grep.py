@@ -13,7 +13,7 @@ from heapq import nlargest
 from itertools import islice
 from typing import Any, ClassVar
 
-from soundingline.toolkit.corpus.sentences import line_spans
+from soundingline.toolkit.corpus.segmentation import line_spans
 from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.optional import check_optional, import_optional

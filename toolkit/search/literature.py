@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from soundingline.toolkit.benchmarks.links import DIRECTIONS, LinkGraph
+from soundingline.toolkit.benchmarks.benchmark import DIRECTIONS, LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
-from soundingline.toolkit.corpus.sentences import rule_spans
+from soundingline.toolkit.corpus.segmentation import rule_spans
 from soundingline.toolkit.data import DocumentStore, Hit, Ranking, SearchRequest, Unit, parent
 from soundingline.toolkit.errors import check_int
-from soundingline.toolkit.search.pages import document_page, one_line, short
 from soundingline.toolkit.search.scoring import (
     CandidateDocument,
     Evidence,
@@ -37,7 +36,10 @@ from soundingline.toolkit.search.tool import (
     ResultsPage,
     ToolError,
     ToolSpec,
+    document_page,
+    one_line,
     quoted,
+    short,
 )
 from soundingline.toolkit.tokens import WORDS, Tokenizer
 from soundingline.toolkit.trajectory import Exposure, ToolCall

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from soundingline.toolkit.data import PASSAGE_MARK, Hit, Unit, parent
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.search.pages import document_page, line_of, results_page, short
 from soundingline.toolkit.search.session import CachedSearch, SearchTool, Tool, ToolOutput
 from soundingline.toolkit.search.tool import (
     LARGEST_OFFSET,
@@ -17,7 +16,11 @@ from soundingline.toolkit.search.tool import (
     ToolError,
     ToolSpec,
     call_text,
+    document_page,
+    line_of,
     quoted,
+    results_page,
+    short,
 )
 
 SNIPPETS = ("window", "first_match", "none")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from soundingline.toolkit.data import Hit, parent
 from soundingline.toolkit.errors import check_int
-from soundingline.toolkit.search.pages import document_page, short
 from soundingline.toolkit.search.session import SearchTool, Tool, ToolOutput
 from soundingline.toolkit.search.tool import (
     LARGEST_OFFSET,
@@ -16,7 +15,9 @@ from soundingline.toolkit.search.tool import (
     ResultsPage,
     ToolError,
     ToolSpec,
+    document_page,
     quoted,
+    short,
 )
 
 _READ = "get_document"

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from soundingline.toolkit.benchmarks.benchmark import LinkGraph
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld, questions
 from soundingline.toolkit.benchmarks.fictional.questions import Hop
 from soundingline.toolkit.benchmarks.fictional.world import (
@@ -17,7 +18,6 @@ from soundingline.toolkit.benchmarks.fictional.world import (
     Year,
     attribute_of,
 )
-from soundingline.toolkit.benchmarks.links import LinkGraph
 from soundingline.toolkit.errors import InputError
 
 SETTINGS = [(1, 7), (2, 7), (3, 8), (4, 7)]

@@ -1,7 +1,7 @@
 """The link graph: counts, neighbours, and what is left out."""
 
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
-from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.benchmarks.benchmark import LinkGraph
 from soundingline.toolkit.data import Link
 
 CORPUS = {"a", "b", "c", "d"}

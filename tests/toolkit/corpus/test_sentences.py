@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
-from soundingline.toolkit.corpus import sentences
-from soundingline.toolkit.corpus.segmentation import DocumentHead, Passages, WholeDocument, pack
-from soundingline.toolkit.corpus.sentences import (
+from soundingline.toolkit.corpus import segmentation
+from soundingline.toolkit.corpus.segmentation import (
     LINE_WIDTH,
+    DocumentHead,
+    Passages,
+    WholeDocument,
     last_sentence_start,
     line_spans,
+    pack,
     rule_spans,
     without_break,
 )
@@ -137,7 +140,7 @@ def test_a_long_line_is_wrapped_after_a_sentence_or_a_word(text, width, expected
     assert lines(text, width) == expected
 
 
-INSTALLED = find_spec(sentences.MODEL) is not None
+INSTALLED = find_spec(segmentation.MODEL) is not None
 
 
 class Halves(SimpleNamespace):
@@ -158,9 +161,9 @@ class HalvingModel:
 
 @pytest.mark.parametrize("longest", [100, 28])
 def test_passages_by_spacy_are_packed_by_its_tokens_and_trimmed(monkeypatch, longest):
-    monkeypatch.setattr(sentences, "_spacy_model", HalvingModel)
-    monkeypatch.setattr(sentences, "spacy_version", lambda: "1")
-    monkeypatch.setattr(sentences, "_LONGEST_PARSED", longest)
+    monkeypatch.setattr(segmentation, "_spacy_model", HalvingModel)
+    monkeypatch.setattr(segmentation, "spacy_version", lambda: "1")
+    monkeypatch.setattr(segmentation, "_LONGEST_PARSED", longest)
     text = " a b;\n\nc d; e e e e e; f;  g\n\nh "
     expected = ["a b;\n\nc d;", "e e e e e;", "f;  g\n\nh"]
     units = Passages(4, splitter="spacy").units(Document("d", "T", text))
@@ -170,9 +173,9 @@ def test_passages_by_spacy_are_packed_by_its_tokens_and_trimmed(monkeypatch, lon
 
 @pytest.mark.skipif(INSTALLED, reason="the model is installed here")
 def test_an_absent_model_is_reported_with_the_command_that_installs_it():
-    sentences._spacy_model.cache_clear()
+    segmentation._spacy_model.cache_clear()
     with pytest.raises(InputError, match=r"pip install -e '\.\[spacy\]'"):
-        sentences.spacy_sentences("One. Two.")
+        segmentation.spacy_sentences("One. Two.")
     with pytest.raises(InputError, match=r"spacy download en_core_web_sm"):
         _ = Passages(splitter="spacy").fingerprint
 
@@ -183,7 +186,7 @@ def published_passages(text, size=250):
     `size`. White space is left out, because the published code joins sentences by spaces."""
     import spacy
 
-    model = spacy.load(sentences.MODEL, disable=["parser"])
+    model = spacy.load(segmentation.MODEL, disable=["parser"])
     for name in ("tagger", "ner", "attribute_ruler", "lemmatizer", "tok2vec"):
         model.disable_pipe(name)
     model.enable_pipe("senter")

@@ -7,9 +7,8 @@ from support.benchmarks import SmallBenchmark
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.evaluation.agent_run import evaluate_run, final_ranking
+from soundingline.toolkit.evaluation.agent_run import branch_measures, evaluate_run, final_ranking
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
-from soundingline.toolkit.evaluation.branches import branch_measures
 from soundingline.toolkit.evaluation.funnel import evidence_funnel, exposure_curves
 from soundingline.toolkit.evaluation.published import calibration_error, calibration_error_published
 from soundingline.toolkit.evaluation.retrieval import answer_coverage

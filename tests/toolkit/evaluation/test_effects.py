@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.evaluation.effects import factorial_effects
+from soundingline.toolkit.evaluation.statistics import factorial_effects
 
 UNITS, DEPTHS = ("document", "passage", "maxp"), ("5", "50")
 QUESTIONS = 40

@@ -7,7 +7,7 @@ import pytest
 from support.search import WordBackend, store_of
 
 from soundingline.agents.literature import OverlapScorer
-from soundingline.toolkit.benchmarks.links import LinkGraph
+from soundingline.toolkit.benchmarks.benchmark import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link
 from soundingline.toolkit.search import Literature, Located, Operators
