@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from soundingline.toolkit.optional import lazy_names
 
 if TYPE_CHECKING:
-    from soundingline.agents.base import Agent, Budget, Episode, run_episode
+    from soundingline.agents.base import Agent, Budget, Episode, SimulatedReader, run_episode
     from soundingline.agents.baselines import ClosedBookAgent, OneShotAgent
     from soundingline.agents.chat import ChatAgent
     from soundingline.agents.keyword import KeywordAgent
     from soundingline.agents.literature import Navigator
     from soundingline.agents.search_r1 import SearchR1Agent
-    from soundingline.agents.simulated_reader import SimulatedReader
 
 _HOMES = {
     **dict.fromkeys(("Agent", "Budget", "Episode", "run_episode"), "base"),

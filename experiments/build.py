@@ -26,7 +26,7 @@ from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.search.session import SearchTool
 
 if TYPE_CHECKING:
-    from soundingline.pipelines.shards import Shard
+    from soundingline.pipelines.index_folder import Shard
 
 _WEIGHTS = "weights.json"
 
@@ -93,7 +93,7 @@ def check_price(config: DictConfig, role: str, price: Price, group: str) -> None
 def shard_of(config: DictConfig) -> Shard | None:
     """The shard of this process, of `shards`; None: it has none. `InputError` for numbers that are
     out of range."""
-    from soundingline.pipelines.shards import Shard
+    from soundingline.pipelines.index_folder import Shard
 
     check_int("shards", config.shards)
     if config.shard is None:

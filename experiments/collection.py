@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from soundingline.pipelines.counts import MadeOnce
 from soundingline.pipelines.engines.engine import Engine
+from soundingline.pipelines.stage import MadeOnce
 from soundingline.toolkit.benchmarks.benchmark import FORMAT as LINKS_FORMAT
 from soundingline.toolkit.benchmarks.benchmark import Benchmark, LinkGraph
 from soundingline.toolkit.console import notify, track
@@ -40,7 +40,7 @@ from soundingline.toolkit.files import (
 )
 
 if TYPE_CHECKING:
-    from soundingline.pipelines.shards import Shard
+    from soundingline.pipelines.index_folder import Shard
 
 CLEAR = "NOT-SEALED.txt"
 _CLEAR_NOTE = """\

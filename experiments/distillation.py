@@ -43,10 +43,10 @@ from soundingline.experiments.training import (
     save_checkpoint,
 )
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.models import checkpoint_config
 from soundingline.pipelines.prompting import CachedLLM, PromptTemplate
 from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import notify, print_next
 from soundingline.toolkit.data import Document, Topic, Unit

@@ -92,7 +92,7 @@ def _built_shards(
 ) -> bool:
     """Make the shard of this process, if it has one, for each index that can be divided. Whether
     all shards are there then; `InputError` if this process has no shard, and one is missing."""
-    from soundingline.pipelines.shards import shards_missing
+    from soundingline.pipelines.index_folder import shards_missing
 
     count, shard = settings.config.shards, shard_of(settings.config)
     engines: list[Any] = [prepared.engine] if divisible(prepared.engine) else []

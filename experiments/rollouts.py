@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
-from soundingline.agents.base import Agent, Budget, Episode, RunResources
-from soundingline.agents.simulated_reader import SimulatedReader
+from soundingline.agents.base import Agent, Budget, Episode, RunResources, SimulatedReader
 from soundingline.experiments.build import make
 from soundingline.experiments.pipeline import asking_groups
 from soundingline.toolkit.benchmarks.benchmark import Benchmark

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from soundingline.agents.base import Agent, Budget
-from soundingline.agents.simulated_reader import SimulatedReader
+from soundingline.agents.base import Agent, Budget, SimulatedReader
 from soundingline.experiments.build import language_model, make, make_interface
 from soundingline.experiments.config import Settings
 from soundingline.experiments.evaluate import evaluated

@@ -11,14 +11,12 @@ from soundingline.toolkit.optional import lazy_names
 if TYPE_CHECKING:
     from soundingline.pipelines.backend import PipelineBackend
     from soundingline.pipelines.compose import MaxP
-    from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
+    from soundingline.pipelines.fusion import Interpolation, OracleRetriever, ReciprocalRankFusion
     from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
     from soundingline.pipelines.learned.dense import Dense
-    from soundingline.pipelines.learned.sparta import Sparta
-    from soundingline.pipelines.learned.splade import Splade
+    from soundingline.pipelines.learned.splade import Sparta, Splade
     from soundingline.pipelines.lexical.index import LexicalIndex, LexicalIndexer
     from soundingline.pipelines.links import LinkExpansion
-    from soundingline.pipelines.oracle import OracleRetriever
     from soundingline.pipelines.q2q import Q2Q
     from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
     from soundingline.pipelines.rerank.listwise import Listwise

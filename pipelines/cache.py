@@ -32,7 +32,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from soundingline.pipelines.counts import Counts
+from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import file_lock, file_system, open_own, set_aside

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.prompting import (
     CachedLLM,
     PromptTemplate,
@@ -17,6 +16,7 @@ from soundingline.pipelines.prompting import (
 )
 from soundingline.pipelines.requirement_scorers import CachedRequirementScorer, without_scored
 from soundingline.pipelines.rerank.rank1 import closing_token, verdict
+from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError, is_number
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.errors import BadRequest, LedgerFailed, ModelError, OutOfMoney

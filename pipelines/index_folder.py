@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_call
+from soundingline.toolkit.errors import InputError, check_call, check_int
 from soundingline.toolkit.files import (
     checksums,
     dump_json,
@@ -30,6 +31,7 @@ from soundingline.toolkit.files import (
 if TYPE_CHECKING:
     from soundingline.pipelines.lexical.analyzers import Analyzer
     from soundingline.pipelines.retrieve import BM25
+
 
 Terms = TypeVar("Terms", bound="TermIndex")
 MANIFEST = "manifest.json"
@@ -255,3 +257,73 @@ class UniqueUnits:
 
 def _repeated(unit_id: str) -> InputError:
     return InputError(f"unit id '{unit_id}' comes twice", do="give every unit its own id")
+
+
+# Shards of a corpus
+
+
+_MOST = 1 << 16  # numbers of 16 bits
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The units of a corpus whose ids have the hash `number`, of `count` hashes from 0.
+
+    Raises:
+        InputError: for numbers out of range.
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        check_int("shards", self.count, le=_MOST)
+        check_int("shard", self.number, ge=0, le=self.count - 1)
+
+    def __str__(self) -> str:
+        return f"shard {self.number} of {self.count}"
+
+    def of(self, units: Iterable[Unit]) -> ShardUnits:
+        """Those of the units that belong to the shard, in their order."""
+        return ShardUnits(units, self)
+
+    def folder(self, path: Path) -> Path:
+        """Where the shard of an index at `path` is made."""
+        return path.with_name(f"{path.name}.encoding-{self.number}-of-{self.count}")
+
+
+class ShardUnits:
+    """Iterates over the units of a shard. Its length reads all units once."""
+
+    def __init__(self, units: Iterable[Unit], shard: Shard) -> None:
+        self._units, self._shard = units, shard
+
+    def __iter__(self) -> Iterator[Unit]:
+        number, count = self._shard.number, self._shard.count
+        return (unit for unit in self._units if shard_number(unit.unit_id, count) == number)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def shards_missing(path: Path, numbers: Sequence[int], count: int, do: str = "") -> InputError:
+    """The error of an index that cannot be merged before the shards `numbers` are made."""
+    shown = ", ".join(map(str, numbers))
+    return InputError(
+        f"{len(numbers)} of {count} shards of the index '{path}' are missing: {shown}",
+        do=do or f"make them: soundingline index -m with shards={count} shard=... (build_shard)",
+    )
+
+
+def of_other_units(folder: Path) -> InputError:
+    """The error of a shard whose units are not those of the corpus."""
+    return InputError(
+        f"the shard at '{folder}' is of other units than the corpus has",
+        do="remove that folder and give the same command again",
+    )
+
+
+def shard_number(unit_id: str, count: int) -> int:
+    """The shard of a unit: a hash of its id modulo the number of shards."""
+    digest = hashlib.blake2b(unit_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % count

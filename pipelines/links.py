@@ -13,10 +13,9 @@ from typing import Any
 import pandas as pd
 import pyterrier as pt
 
-from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.fusion import best_first
 from soundingline.pipelines.rerank.reranker import merge_head_and_tail
-from soundingline.pipelines.stage import Bound, Collection, Stage, not_bound
+from soundingline.pipelines.stage import Bound, Collection, Counts, Stage, not_bound
 from soundingline.toolkit.benchmarks.benchmark import LinkGraph, check_direction
 from soundingline.toolkit.data import PASSAGE_MARK, parent
 from soundingline.toolkit.errors import InputError, check_int, check_number

@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.enrich.phrases import QueryContext
 from soundingline.pipelines.prompting import (
     CachedLLM,
@@ -19,6 +18,7 @@ from soundingline.pipelines.prompting import (
     model_of,
 )
 from soundingline.pipelines.rewrite import Rewriter, RewrittenQuery
+from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel

@@ -12,13 +12,14 @@ from soundingline.agents.base import (
     Clock,
     Episode,
     RunResources,
+    ShownText,
+    SimulatedReader,
     run_episode,
     search_tool_of,
 )
 from soundingline.agents.keyword.answers import AnswerType, answer_type, count_votes
 from soundingline.agents.keyword.clues import Rarity, find_clues, make_queries
 from soundingline.agents.keyword.evidence import SeenEvidence
-from soundingline.agents.simulated_reader import ShownText, SimulatedReader
 from soundingline.toolkit.data import Topic, parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.search.answers import format_answer

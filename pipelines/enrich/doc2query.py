@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from soundingline.pipelines.cache import ResultCache
-from soundingline.pipelines.counts import Counts, MadeOnce
 from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, batches, clean_text
 from soundingline.pipelines.models import (
     Checkpoint,
@@ -20,7 +19,7 @@ from soundingline.pipelines.models import (
     t5_tokenizer,
     within_memory,
 )
-from soundingline.pipelines.stage import Collection
+from soundingline.pipelines.stage import Collection, Counts, MadeOnce
 from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int

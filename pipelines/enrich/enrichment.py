@@ -20,7 +20,6 @@ import pandas as pd
 import pyterrier as pt
 from typing_extensions import Self
 
-from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.engines.engine import Engine
 from soundingline.pipelines.enrich.df_filter import NO_FILTER, REASONS, DfFilter, FilterDecision
 from soundingline.pipelines.enrich.phrases import (
@@ -35,7 +34,7 @@ from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.operators import Filter, ParsedQuery
 from soundingline.pipelines.prompting import last_words
 from soundingline.pipelines.retrieve import BM25
-from soundingline.pipelines.stage import Collection, Stage, add_note, not_bound
+from soundingline.pipelines.stage import Collection, Counts, Stage, add_note, not_bound
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError

@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.enrich.phrases import (
     KEY,
     LEFT_OUT,
@@ -39,7 +38,7 @@ from soundingline.pipelines.prompting import (
     json_object,
     read_prompt,
 )
-from soundingline.pipelines.stage import Collection
+from soundingline.pipelines.stage import Collection, Counts
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int, is_number
 from soundingline.toolkit.files import fingerprint

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import pandas as pd
 from pydantic import BaseModel
 
-from soundingline.pipelines.counts import Counts, MadeOnce, shared_property
-from soundingline.pipelines.stage import ByArguments, Collection
+from soundingline.pipelines.stage import ByArguments, Collection, Counts, MadeOnce, shared_property
 from soundingline.toolkit.benchmarks.formats import rows
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit

@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.counts import shared_property
 from soundingline.pipelines.learned.compressed import (
     CompressedSearch,
     check_compressed,
@@ -44,6 +43,7 @@ from soundingline.pipelines.models import (
     within_memory,
 )
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
+from soundingline.pipelines.stage import shared_property
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint

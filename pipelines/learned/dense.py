@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.counts import shared_property
 from soundingline.pipelines.learned.retriever import continue_in_float32
 from soundingline.pipelines.learned.vectors import VectorRetriever
 from soundingline.pipelines.models import (
@@ -26,7 +25,7 @@ from soundingline.pipelines.models import (
     stored_file,
     within_memory,
 )
-from soundingline.pipelines.stage import Collection
+from soundingline.pipelines.stage import Collection, shared_property
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional

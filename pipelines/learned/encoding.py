@@ -29,9 +29,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.index_folder import MANIFEST, UniqueUnits
+from soundingline.pipelines.index_folder import (
+    MANIFEST,
+    Shard,
+    UniqueUnits,
+    of_other_units,
+    shard_number,
+    shards_missing,
+)
 from soundingline.pipelines.models import readable
-from soundingline.pipelines.shards import Shard, of_other_units, shard_number, shards_missing
 from soundingline.toolkit.console import notify, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from soundingline.pipelines.counts import MadeOnce, shared_property
 from soundingline.pipelines.engines.engine import Engine
+from soundingline.pipelines.index_folder import Shard
 from soundingline.pipelines.learned.encoding import (
     BLOCK_CHARACTERS,
     Blocks,
@@ -33,8 +33,7 @@ from soundingline.pipelines.models import (
     within_memory,
 )
 from soundingline.pipelines.retrieve import Retriever
-from soundingline.pipelines.shards import Shard
-from soundingline.pipelines.stage import Collection
+from soundingline.pipelines.stage import Collection, MadeOnce, shared_property
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.optional import import_optional

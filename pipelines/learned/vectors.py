@@ -27,7 +27,6 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from soundingline.pipelines.counts import MadeOnce, shared_property
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import REBUILD, OpenedIndex, read_manifest, write_manifest
 from soundingline.pipelines.learned.encoding import Blocks, load_array
@@ -42,6 +41,7 @@ from soundingline.pipelines.lexical.storage import (
 )
 from soundingline.pipelines.models import check_memory
 from soundingline.pipelines.retrieve import Retriever
+from soundingline.pipelines.stage import MadeOnce, shared_property
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import atomic_folder
 from soundingline.toolkit.jit import compiled_for_sums, cores

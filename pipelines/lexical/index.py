@@ -28,7 +28,14 @@ from soundingline.pipelines.lexical.bm25 import (
     idf,
     searches_at_once,
 )
-from soundingline.pipelines.lexical.build import BYTES_A_UNIT, LEAST_MEMORY_MB, build_index
+from soundingline.pipelines.lexical.build import (
+    BYTES_A_UNIT,
+    LEAST_MEMORY_MB,
+    MergedShards,
+    analyse_shard,
+    build_index,
+    read_shards,
+)
 from soundingline.pipelines.lexical.forward import DocumentTerms, every_vector
 from soundingline.pipelines.lexical.likelihood import (
     Dirichlet,
@@ -36,7 +43,6 @@ from soundingline.pipelines.lexical.likelihood import (
     collection_frequency,
 )
 from soundingline.pipelines.lexical.operators import Filter, parse
-from soundingline.pipelines.lexical.shards import MergedShards, analyse_shard, read_shards
 from soundingline.pipelines.lexical.storage import (
     ARTIFACT_METADATA,
     KIND,
@@ -56,8 +62,8 @@ from soundingline.toolkit.errors import InputError, check_call, check_int, check
 from soundingline.toolkit.files import fingerprint
 
 if TYPE_CHECKING:
+    from soundingline.pipelines.index_folder import Shard
     from soundingline.pipelines.retrieve import QueryLikelihood
-    from soundingline.pipelines.shards import Shard
 
 
 _FIELDS = ("text", "title")

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from soundingline.pipelines.counts import shared_property
 from soundingline.pipelines.models import (
     Checkpoint,
     check_length,
@@ -23,6 +22,7 @@ from soundingline.pipelines.models import (
     readable,
 )
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
+from soundingline.pipelines.stage import shared_property
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, Reply, model_of
 from soundingline.pipelines.rerank.reranker import HeadReranker
+from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel

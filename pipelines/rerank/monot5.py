@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from soundingline.pipelines.counts import shared_property
 from soundingline.pipelines.models import (
     T5_TOKENIZER,
     Checkpoint,
@@ -28,6 +27,7 @@ from soundingline.pipelines.models import (
     within_memory,
 )
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
+from soundingline.pipelines.stage import shared_property
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional

@@ -14,21 +14,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.prompting import (
+    LIKELIEST,
     CachedLLM,
     PromptTemplate,
     Reply,
-    json_answer,
-    model_of,
-)
-from soundingline.pipelines.rerank.answer_tokens import (
-    LIKELIEST,
     expected_digit,
     first_place,
+    json_answer,
+    model_of,
     share,
 )
 from soundingline.pipelines.rerank.reranker import HeadReranker
+from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError, check_int, is_number
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel

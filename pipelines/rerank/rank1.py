@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from soundingline.pipelines.models import taken_off
-from soundingline.pipelines.prompting import model_of
-from soundingline.pipelines.rerank.answer_tokens import LIKELIEST, SPACES, Relevance, share, word
+from soundingline.pipelines.prompting import LIKELIEST, SPACES, Relevance, model_of, share, word
 from soundingline.pipelines.rerank.reranker import Pair, Reranker
 from soundingline.pipelines.stage import not_bound, searched_question
 from soundingline.toolkit.errors import InputError, check_int

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from soundingline.pipelines.counts import shared_property
 from soundingline.pipelines.models import (
     Checkpoint,
     check_kind,
@@ -21,6 +20,7 @@ from soundingline.pipelines.models import (
     padded,
 )
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
+from soundingline.pipelines.stage import shared_property
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional

@@ -22,10 +22,9 @@ import pandas as pd
 import pyterrier as pt
 
 from soundingline.pipelines.cache import ResultCache, text_hash
-from soundingline.pipelines.counts import Counts, MadeOnce, shared_property
 from soundingline.pipelines.lexical.storage import ATTRIBUTE
 from soundingline.pipelines.models import Placement, in_batches, own_length, within_memory
-from soundingline.pipelines.stage import Stage, Texts
+from soundingline.pipelines.stage import Counts, MadeOnce, Stage, Texts, shared_property
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional

@@ -6,9 +6,8 @@ from functools import cache
 import pytest
 from support.search import WordBackend, store_of
 
-from soundingline.agents.base import Budget, RunResources
+from soundingline.agents.base import Budget, RunResources, ShownText, SimulatedReader
 from soundingline.agents.keyword import KeywordAgent
-from soundingline.agents.simulated_reader import ShownText, SimulatedReader
 from soundingline.experiments.rollouts import simulated_reader
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.data import Document, StatedFact, Topic

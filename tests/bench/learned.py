@@ -25,6 +25,7 @@ from harness import (
 from scipy.sparse import csc_matrix
 from scipy.stats import kendalltau
 
+from soundingline.pipelines.index_folder import Shard
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.learned.encoding import SPARSE, Blocks, encode_corpus
 from soundingline.pipelines.learned.impacts import ImpactIndex, scaled
@@ -33,7 +34,6 @@ from soundingline.pipelines.learned.vectors import DocumentVectors, NumpySearch,
 from soundingline.pipelines.models import choose_device
 from soundingline.pipelines.rerank.monot5 import MonoT5
 from soundingline.pipelines.rerank.reranker import Pair
-from soundingline.pipelines.shards import Shard
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.optional import import_optional

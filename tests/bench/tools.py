@@ -22,7 +22,7 @@ from soundingline.agents.keyword.clues import WORD, is_content, stem
 from soundingline.experiments.replay import Replaying
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.evidence import LexicalLocator
+from soundingline.pipelines.requirement_scorers import LexicalLocator
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.corpus import Passages

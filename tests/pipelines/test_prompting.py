@@ -19,8 +19,8 @@ from support.needs import cases
 
 from soundingline.pipelines import cache as caches
 from soundingline.pipelines.cache import Claims, ResultCache
-from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.prompting import CachedLLM
+from soundingline.pipelines.stage import Counts
 from soundingline.toolkit import files
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import Refused, Truncated

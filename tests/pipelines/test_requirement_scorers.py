@@ -15,11 +15,12 @@ from soundingline.experiments.training import fit, load
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.cache import ResultCache
 from soundingline.pipelines.chat_scorer import ChatScorer, read_answer
-from soundingline.pipelines.evidence import DenseLocator, LexicalLocator
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.requirement_scorers import (
     CachedRequirementScorer,
+    DenseLocator,
     FileScorer,
+    LexicalLocator,
     RerankerScorer,
 )
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder

@@ -2,8 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from soundingline.pipelines.counts import Counts
-from soundingline.pipelines.stage import add_note, search_notes
+from soundingline.pipelines.stage import Counts, add_note, search_notes
 
 
 def test_no_addition_of_any_thread_is_lost():

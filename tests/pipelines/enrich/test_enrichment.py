@@ -20,10 +20,9 @@ from soundingline.pipelines.enrich.enrichment import (
 from soundingline.pipelines.enrich.feedback import FeedbackPhrases
 from soundingline.pipelines.enrich.llm_phrases import TASKS, ModelPhrases, WeightedPhrases
 from soundingline.pipelines.enrich.phrases import PhraseFile, QueryContext
-from soundingline.pipelines.fusion import ReciprocalRankFusion
+from soundingline.pipelines.fusion import OracleRetriever, ReciprocalRankFusion
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.links import LinkExpansion
-from soundingline.pipelines.oracle import OracleRetriever
 from soundingline.pipelines.retrieve import BM25, QueryLikelihood, Retriever
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from soundingline.pipelines.index_folder import Shard
 from soundingline.pipelines.learned.encoding import (
     SPARSE,
     Blocks,
@@ -21,7 +22,6 @@ from soundingline.pipelines.learned.encoding import (
     encode_shard,
     merged,
 )
-from soundingline.pipelines.shards import Shard
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 

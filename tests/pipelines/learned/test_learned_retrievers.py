@@ -14,12 +14,11 @@ import pytest
 from support import checkpoints
 
 from soundingline.pipelines import models
+from soundingline.pipelines.index_folder import Shard
 from soundingline.pipelines.learned.colbert import ColBERT
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.learned.retriever import LearnedRetriever
-from soundingline.pipelines.learned.sparta import Sparta
-from soundingline.pipelines.learned.splade import Splade
-from soundingline.pipelines.shards import Shard
+from soundingline.pipelines.learned.splade import Sparta, Splade
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError

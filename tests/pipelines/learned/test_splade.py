@@ -13,8 +13,7 @@ from support.checkpoints import write_splade
 
 from soundingline.pipelines.learned.encoding import SPARSE, Block
 from soundingline.pipelines.learned.impacts import ImpactIndex
-from soundingline.pipelines.learned.sparta import Sparta
-from soundingline.pipelines.learned.splade import Splade
+from soundingline.pipelines.learned.splade import Sparta, Splade
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError

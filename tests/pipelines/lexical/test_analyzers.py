@@ -25,9 +25,9 @@ from soundingline.pipelines.lexical.analyzers import (
     SIRA_STOP_WORDS,
     STOP_WORDS,
     make_analyzer,
+    stem,
 )
 from soundingline.pipelines.lexical.index import LexicalIndex
-from soundingline.pipelines.lexical.porter import stem
 from soundingline.pipelines.lexical.storage import to_bytes
 from soundingline.pipelines.lexical.word_table import WordTable
 from soundingline.toolkit.errors import InputError

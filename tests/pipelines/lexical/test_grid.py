@@ -15,8 +15,7 @@ from support.needs import cases
 
 from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.lexical import grid as grid_module
-from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
-from soundingline.pipelines.lexical.grid_kernel import judged_scores, rank_judged
+from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery, judged_scores, rank_judged
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.storage import Arrays
 from soundingline.toolkit.data import Unit, parent

@@ -19,14 +19,13 @@ from hypothesis import strategies as st
 from support.lexical_corpora import real
 from support.needs import cases
 
-from soundingline.pipelines.index_folder import signed
+from soundingline.pipelines.index_folder import Shard, signed
 from soundingline.pipelines.lexical import build, invert, storage
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.storage import StringLookup, encode_lengths
 from soundingline.pipelines.lexical.word_break import scan, segment
 from soundingline.pipelines.lexical.word_table import WordTable
-from soundingline.pipelines.shards import Shard
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import VERIFIED

@@ -9,7 +9,7 @@ import pytest
 from support.llm_model import ScriptedPrompts
 from support.llm_server import Say, running_peer
 
-from soundingline.pipelines.rerank.answer_tokens import expected_digit
+from soundingline.pipelines.prompting import expected_digit
 from soundingline.pipelines.rerank.pointwise import Pointwise, read_score
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import OutOfMoney, Refused, ServerGone, Truncated

@@ -18,8 +18,8 @@ from support.benchmarks import (
 
 from soundingline.experiments.collection import prepare
 from soundingline.pipelines import LexicalIndex
-from soundingline.pipelines.evidence import LexicalLocator
 from soundingline.pipelines.lexical.index import LexicalEngine
+from soundingline.pipelines.requirement_scorers import LexicalLocator
 from soundingline.toolkit import optional
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.browsecomp_plus import BrowseCompPlus

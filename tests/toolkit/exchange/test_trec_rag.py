@@ -5,7 +5,7 @@ import json
 import pytest
 from support.benchmarks import write_parquet
 
-from soundingline.toolkit.benchmarks.trec_rag import TrecRag
+from soundingline.toolkit.benchmarks.browsecomp_plus import TrecRag
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.exchange.trec_rag import rag_row, useful_documents

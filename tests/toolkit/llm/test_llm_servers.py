@@ -19,9 +19,9 @@ from support.benchmarks import CANARY, VARIABLE
 from support.commands import CommandProcess
 from support.needs import needs
 
-from soundingline.pipelines.counts import Counts
 from soundingline.pipelines.prompting import CachedLLM
 from soundingline.pipelines.q2q import is_empty
+from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.judge import LlmJudge
 from soundingline.toolkit.files import process_alive

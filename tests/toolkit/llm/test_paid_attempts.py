@@ -445,7 +445,7 @@ CLIENT = """
 import sys
 from pathlib import Path
 from soundingline.pipelines.prompting import CachedLLM
-from soundingline.pipelines.counts import Counts
+from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.ledger import open_ledger
 from soundingline.toolkit.llm.openai_chat import OpenAIChat
