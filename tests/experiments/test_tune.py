@@ -150,6 +150,7 @@ def test_an_interrupted_tuning_keeps_the_ranks_that_it_has(entry, monkeypatch):
             yield row
 
     monkeypatch.setattr(tune_module.GridBM25, "ranks", counted)
+    monkeypatch.setattr(tune_module, "_SECONDS", 0.0)
     assert [entry("tune", *WORLD) for _ in range(3)] == [130, 130, 0]
     assert asked == [12, 7, 2]
 
@@ -166,7 +167,7 @@ def test_a_sweep_of_tunings_ends_in_a_comparison_and_is_one_only_where_it_says_s
 
 REFUSED = {
     "grid.k1=[]": "k1 is empty",
-    "grid.k1=0:4:0": "step 0",
+    "grid.k1=0:4:0": "k1 is '0:4:0'",
     "tuning.objective=nDGC@10": "'nDGC@10' is no measure",
     "tuning.objective=SetP": "depends on how many",
     "tuning.select=test": "both test",
