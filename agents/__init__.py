@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from soundingline.agents.search_r1 import SearchR1Agent
 
 _HOMES = {
-    **dict.fromkeys(("Agent", "Budget", "Episode", "run_episode"), "base"),
+    **dict.fromkeys(("Agent", "Budget", "Episode", "SimulatedReader", "run_episode"), "base"),
     "ChatAgent": "chat",
     "ClosedBookAgent": "baselines",
     "KeywordAgent": "keyword",
     "Navigator": "literature",
     "OneShotAgent": "baselines",
     "SearchR1Agent": "search_r1",
-    "SimulatedReader": "simulated_reader",
 }
 
 __all__ = [

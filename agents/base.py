@@ -31,6 +31,8 @@ from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import Continuation, ToolResult
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Answer, Trajectory
 
+# A simulation that reads in place of a language model, for collections whose facts are known.
+
 
 class ShownText(NamedTuple):
     """A text that an agent was shown, under the title with which it was shown."""

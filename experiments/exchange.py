@@ -16,8 +16,7 @@ from typing import Annotated, Any, Literal
 from soundingline.experiments.build import make
 from soundingline.experiments.collection import texts_under
 from soundingline.experiments.config import Settings, plain_values
-from soundingline.experiments.evaluate import evaluate_recorded
-from soundingline.experiments.judging import check_judge
+from soundingline.experiments.evaluate import check_judge, evaluate_recorded
 from soundingline.experiments.naming import factors, form_of
 from soundingline.experiments.pipeline import evidence_passages
 from soundingline.experiments.recorded import names_benchmark, recorded_benchmark, recorded_option

@@ -11,8 +11,7 @@ from typing import Any
 from soundingline.agents.base import Agent, Budget, SimulatedReader
 from soundingline.experiments.build import language_model, make, make_interface
 from soundingline.experiments.config import Settings
-from soundingline.experiments.evaluate import evaluated
-from soundingline.experiments.judging import check_judge, judges_by_model
+from soundingline.experiments.evaluate import check_judge, evaluated, judges_by_model
 from soundingline.experiments.naming import cell_name, factors, fingerprints, run_folder
 from soundingline.experiments.pipeline import (
     BoundPipeline,

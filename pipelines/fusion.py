@@ -1,4 +1,4 @@
-"""Two retrievers as one: reciprocal rank fusion and interpolation of scores."""
+"""Two retrievers as one: reciprocal rank fusion, interpolation of scores, and the oracle."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def best_first(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_values(by, ascending=by == "rank", kind="stable")
 
 
-# The upper bound of every table
+# The upper bound of every table: the judged evidence first, then any other ranking.
 
 
 @dataclass(eq=False, repr=False)

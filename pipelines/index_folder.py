@@ -259,7 +259,10 @@ def _repeated(unit_id: str) -> InputError:
     return InputError(f"unit id '{unit_id}' comes twice", do="give every unit its own id")
 
 
-# Shards of a corpus
+# Shards of a corpus: parts that processes encode, enrich or index, each by itself.
+#
+# A unit belongs to a shard by a hash of its id, so that a shard can be computed alone, on any
+# machine that sees the folder, and again.
 
 
 _MOST = 1 << 16  # numbers of 16 bits

@@ -378,7 +378,7 @@ def _read_reply(value: Mapping[str, Any]) -> Reply:
     )
 
 
-# Answers that are read from the probabilities of a token
+# Answers that are read from the probabilities of a token.
 
 
 # Some servers write a token's space as its vocabulary does.

@@ -347,7 +347,9 @@ def _normalised(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-# The passages in which a document meets a requirement, best first
+# The passages in which a document meets a requirement, best first: by BM25 over the postings of a
+# passage index, restricted to the document, or by the vectors of a text encoder (the Evidence Chunk
+# Locator of Du et al., 2026, section 2.2).
 
 
 Passages = list[list[list[Located]]]

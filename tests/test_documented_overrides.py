@@ -29,7 +29,7 @@ from support.documents import (
 )
 
 from soundingline.experiments.cli import COMMANDS
-from soundingline.experiments.serve.options import ServerOptions
+from soundingline.experiments.serve.sessions import ServerOptions
 
 MENTIONS = [mention for path in documents() for mention in mentions(path)]
 # What documents name in the form of overrides and is none: arguments of Python functions, and an

@@ -32,15 +32,17 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from soundingline.experiments.serve import pi_serini
 from soundingline.experiments.serve.browsecomp_plus import MOST_HITS, whole_document, whole_hits
 from soundingline.experiments.serve.mcp import mcp_routes
-from soundingline.experiments.serve.options import BACKLOG, ServerOptions, is_loopback
 from soundingline.experiments.serve.sessions import (
     ANSWER,
+    BACKLOG,
     CHUNK,
     ApiError,
     BytesInFlight,
+    ServerOptions,
     Service,
     answer_text,
     dump_json,
+    is_loopback,
 )
 from soundingline.toolkit.search import TopK
 from soundingline.toolkit.search.tool import LARGEST_OFFSET, MAX_CHARACTERS

@@ -38,7 +38,7 @@ from soundingline.experiments.pipeline import (
 )
 from soundingline.experiments.recorded import recorded_option
 from soundingline.experiments.refusals import one_line, refuse_secrets
-from soundingline.experiments.serve.options import BACKLOG, TOKEN, ServerOptions
+from soundingline.experiments.serve.sessions import BACKLOG, TOKEN, ServerOptions
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.toolkit.console import EscapingFormatter, notify, print_traceback
 from soundingline.toolkit.data import DocumentStore, SearchBackend

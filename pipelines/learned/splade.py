@@ -252,7 +252,12 @@ def _largest_logits(network: Any, inputs: Any, features: Mapping[str, Any]) -> M
     return {**features, "token_embeddings": largest, "attention_mask": mask.new_ones(len(mask), 1)}
 
 
-# SPARTA (Zhao, Lu and Lee, NAACL 2021, arXiv 2009.13013)
+# SPARTA (Zhao, Lu and Lee, NAACL 2021, arXiv 2009.13013): the static embeddings of the vocabulary
+# are matched with the contextual states of a document's tokens.
+#
+#     weight of term v = ln(1 + relu(max over tokens i of  embedding of v . state of token i))
+#
+# The score of a document is the sum of the weights of the query's tokens.
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

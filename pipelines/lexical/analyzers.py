@@ -29,6 +29,13 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
+# Porter's stemmer as in his own Java version, which Lucene's `PorterStemFilter` carries.
+#
+# M. F. Porter, "An algorithm for suffix stripping", Program 14(3), 1980, with the departures that
+# the author published later: `bli` for `abli`, and the ending `logi`. Words of one or two letters
+# stay. Anything but a, e, i, o, u and some y is a consonant, digits and other scripts included.
+
+
 _STEP2 = {
     "a": (("ational", "ate"), ("tional", "tion")),
     "c": (("enci", "ence"), ("anci", "ance")),

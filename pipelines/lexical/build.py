@@ -466,7 +466,13 @@ def count_terms(
     return terms[:size], frequencies[:size], distinct
 
 
-# A lexical index of shards, each of which a process has analysed
+# A lexical index of shards, each of which a process has analysed.
+#
+#     <index>.encoding-2-of-4/    the segments of shard 2, the ids of its units, and for each unit
+#                                 its number of terms and its length
+#
+# Merging reads the postings in the order of the corpus, so that the index has the bytes that a
+# single process writes.
 
 
 _KIND = "lexical-shard"

@@ -33,6 +33,25 @@ from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.jit import compiled
 
+# Ranks of judged documents in all cells of a grid, for one question, in one walk of its postings.
+#
+# Documents are taken in blocks. Values at the knots bound a document's scores in all cells; its
+# score, to the last bit that of a single run, is computed only in cells where it may rank above a
+# judged document. A judged document is settled in a cell when `depth` units rank above it, which
+# raises the score that others must reach: so few are scored.
+#
+# An example: d1 is `mill`, d2 `mill mill by the river`, d3 three other words, the query `mill`, and
+# only d1 is judged. With norm = k1 (1 - b + b length / 3), its share of a score is
+# tf / (tf + norm):
+#
+#     cell (k1, b)   share d1   share d2   bound of d2 by knots at 0 and 2
+#     (1, 0)         1/2        2/3        3/4 reaches 1/2: d2 is scored, and d1 has rank 2
+#     (1, 1)         3/4        6/11       7/12 does not reach 3/4: d1 has rank 1
+#
+# All compiled functions are in this one file, with their constants: numba caches machine code until
+# the file of the function changes, and does not check the functions that it calls.
+
+
 LANES = 16  # cells are padded to whole vectors of float32
 KNOTS = 64
 LARGE = np.uint32(256)  # frequencies from here on are in no table

@@ -38,8 +38,8 @@ from soundingline.experiments.pipeline import statistics as corpus_statistics
 from soundingline.experiments.pipeline import with_literature_tools
 from soundingline.experiments.rollouts import Progress, Rollout, RolloutRunner
 from soundingline.experiments.serve.http import http_server
-from soundingline.experiments.serve.options import ServerOptions
 from soundingline.experiments.serve.server import make_service, prepared_process
+from soundingline.experiments.serve.sessions import ServerOptions
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.chat_scorer import ChatScorer

@@ -14,9 +14,8 @@ import uvicorn
 from support.search import WordBackend, store_of
 
 from soundingline.experiments.serve.http import http_server
-from soundingline.experiments.serve.options import ServerOptions
 from soundingline.experiments.serve.server import make_service
-from soundingline.experiments.serve.sessions import QuestionQueue, Service
+from soundingline.experiments.serve.sessions import QuestionQueue, ServerOptions, Service
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.search import RankedBrowsing
 

@@ -316,7 +316,7 @@ def _check_count(name: str, value: int | None) -> None:
         check_int(name, value, do="set it to null for all questions")
 
 
-# The links between the documents of a corpus as a graph, in both directions
+# The links between the documents of a corpus as a graph, in both directions.
 
 
 DIRECTIONS = ("out", "in", "both")

@@ -1,4 +1,5 @@
-"""BrowseComp-Plus (Chen et al., 2025) from its published files. See docs/data.md."""
+"""BrowseComp-Plus (Chen et al., 2025) and the TREC RAG track from their published files. See
+docs/data.md."""
 
 from __future__ import annotations
 
@@ -272,7 +273,7 @@ def _existing(name: str, path: str) -> Path:
     return Path(path)
 
 
-# The TREC RAG track
+# The TREC RAG track: its questions, and its corpora of documents or segments. See docs/data.md.
 
 
 _TEXTS = ("contents", "segment", "text")

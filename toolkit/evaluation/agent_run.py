@@ -74,6 +74,21 @@ from soundingline.toolkit.trajectory import (
     known_usage,
 )
 
+# How an agent follows candidates: the branches of its searches, as Pi-Serini's authors describe
+# them (Hsu, Yang and Lin, 2026; arXiv 2605.10848). The paper counts them by reading; these are
+# rules.
+#
+# - The terms of a text are its distinct words without case (letters and digits), but for function
+#   words.
+# - A name is a term that some earlier output of a tool of the question has with an initial capital
+#   or a digit, and that no earlier output has with a small initial. Queries that an output repeats
+#   are no part of it.
+# - A search is specific to a candidate if a term of its query is a name and is not a term of the
+#   question. These terms are its candidate terms.
+# - A branch is a longest series of such searches, in the order of all searches of the question, in
+#   which each shares a candidate term with the one before. Any other search ends it.
+
+
 _WORD = re.compile(r"[^\W_]+")
 _FUNCTION_WORDS = frozenset(
     _WORD.findall(

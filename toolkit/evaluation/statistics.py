@@ -412,7 +412,7 @@ def _verdict_counts(names: Sequence[str], a: Mapping[str, bool], b: Mapping[str,
     return np.bincount([2 * a[name] + b[name] for name in names], minlength=4).reshape(2, 2)
 
 
-# Effects of the factors of a factorial sweep, estimated over questions
+# Effects of the factors of a factorial sweep, estimated over questions.
 
 
 @dataclass(frozen=True)

@@ -358,7 +358,7 @@ def _shallow(value: Any, levels: int) -> bool:
     return levels > 0 and all(_shallow(item, levels - 1) for item in inner)
 
 
-# The text of result pages and document pages, cut between hits or lines to a limited size
+# The text of result pages and document pages, cut between hits or lines to a limited size.
 
 
 _LONGEST_TITLE = 200
