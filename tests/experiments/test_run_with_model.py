@@ -2,12 +2,14 @@
 
 import json
 import re
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
-from support.commands import run_command
+from support.commands import CommandProcess, run_command
 from support.llm_model import wavers
 from support.llm_server import Say, running_peer
 from support.runs import starts
@@ -308,6 +310,7 @@ def test_whatever_asks_a_model_anew_can_be_repeated(entry, given):
 
 # 100 tokens of input at 1,000 dollars a million.
 DOLLARS = 0.1
+FLIGHT = 6
 
 
 @pytest.fixture
@@ -325,8 +328,49 @@ def command(peer, *arguments):
         *("llm=openai_compatible", "llm.model=m", f"llm.base_url={peer.openai_url}"),
         *("llm.price.input=1000", "llm.price.output=0"),
     )
-    run = ("agent=pi_serini", "budget=none", "name=r", "preflight=0", "concurrency=6")
+    run = ("agent=pi_serini", "budget=none", "name=r", "preflight=0", f"concurrency={FLIGHT}")
     return ("run", *TINY, *run, *llm, *arguments)
+
+
+def test_the_cap_of_a_run_holds_over_a_start_that_was_killed(tmp_path, peer):
+    cap = ("budget.run_dollars=8",)
+    # The start cannot reach its cap: of 80 requests that the money allows, 60 are answered.
+    killed, reply = threading.Event(), peer.default
+    peer.script.extend([reply] * 60)
+
+    def held(request):
+        killed.wait(120)
+        return reply
+
+    peer.default = held
+    process = CommandProcess(*command(peer, *cap), folder=tmp_path)
+    until = time.monotonic() + 90
+    while len(peer.requests) < 40 and time.monotonic() < until:
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    served = len(peer.requests)
+    assert 40 <= served <= 60 + FLIGHT
+    peer.script.clear()
+    peer.default = reply
+    killed.set()
+    assert not list(RunFolder(tmp_path / "runs" / "r").trajectories())
+
+    resumed = run_command(*command(peer, *cap), folder=tmp_path)
+    assert resumed.returncode == 2 and "budget.run_dollars" in resumed.stderr
+    first, second = starts(tmp_path / "runs/r")
+    # What had a reply when the kill came is on the ledger, all of it.
+    assert DOLLARS * (served - FLIGHT) <= first["dollars"] + 1e-9
+    assert first["dollars"] <= DOLLARS * served + 1e-9
+    # The second start spends what the first has left, and no more.
+    assert first["dollars"] + second["dollars"] == pytest.approx(8.0, abs=DOLLARS)
+    assert len(peer.requests) * DOLLARS <= 8.0 + FLIGHT * DOLLARS + 1e-9
+
+    again = run_command(*command(peer, *cap), folder=tmp_path)
+    before = len(peer.requests)
+    assert again.returncode == 2 and len(peer.requests) == before
+    assert len(starts(tmp_path / "runs/r")) == 2
 
 
 def test_a_reply_without_usage_stops_a_capped_run_and_its_known_money_still_counts(tmp_path, peer):
