@@ -37,6 +37,9 @@ EXPERIMENTS = sorted(
 GIVEN = {"documents", "name", "unit"}
 # Arguments that one option of the class has alone, or that are for Python.
 ALONE = {("BM25", "source"), ("BM25", "operators"), ("RM3", "mu")}
+# These agents make no tool calls of which a reminder or a demand could speak.
+ALONE |= {("ClosedBookAgent", each) for each in ("remind", "first_call")}
+ALONE |= {("SearchR1Agent", each) for each in ("remind", "first_call")}
 # What a plan does not read.
 NOT_READ = {"hydra", "experiment", "scale", "placement", "laptop"}
 # Values that an option leaves to its user.

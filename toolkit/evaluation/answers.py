@@ -37,7 +37,13 @@ _NUMBER = re.compile(
 
 
 class Verdict(NamedTuple):
-    """A judge's verdict on an answer, to compare with verdicts of the same judge and `settings`."""
+    """A judge's verdict on an answer, to compare with verdicts of the same judge and `settings`.
+
+    Example:
+        >>> verdict = ExactAnswerJudge().verdict("q1", Answer(exact="In 1820."), ["1820"])
+        >>> (verdict.correct, verdict.exact, verdict.contained)
+        (True, False, True)
+    """
 
     qid: str
     correct: bool

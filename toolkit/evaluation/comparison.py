@@ -24,7 +24,15 @@ _BENCHMARK = "benchmark"
 class PairedComparison(NamedTuple):
     """A paired comparison of the runs `a` and `b` on one measure. `p_holm` is the p value after
     Holm's correction over the comparison's family; the other fields are those of
-    `statistics.Paired`."""
+    `statistics.Paired`.
+
+    Example:
+        >>> values = {"a": {"q1": 1.0, "q2": 1.0}, "b": {"q1": 0.0, "q2": 0.5}}
+        >>> runs = [EvaluatedRun(name=n, per_question={"AP": row}) for n, row in values.items()]
+        >>> (row,) = compare(runs, ["AP"])
+        >>> (row.a, row.b, row.difference, row.seen_from("a").difference)
+        ('b', 'a', -0.75, 0.75)
+    """
 
     measure: str
     a: str

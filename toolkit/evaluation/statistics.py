@@ -45,6 +45,12 @@ class Paired:
     `low` and `high` are the bootstrap interval of the difference, and `p` is that of the two-sided
     test of no difference. `wins`, `losses` and `ties` count the questions on which `a` is higher,
     lower and equal.
+
+    Example:
+        >>> a, b = {"q1": 0.5, "q2": 0.9, "q3": 0.4}, {"q1": 0.3, "q2": 0.9, "q3": 0.1}
+        >>> paired = paired_test(a, b)
+        >>> (paired.n, paired.wins, paired.ties, round(paired.difference, 3))
+        (3, 2, 1, 0.167)
     """
 
     mean_a: float

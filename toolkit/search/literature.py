@@ -56,7 +56,12 @@ ListReranker = Callable[[str, str, Sequence[tuple[str, str]]], list[str]]
 
 
 class Located(NamedTuple):
-    """A passage that concerns a requirement, and how much of the requirement it matches."""
+    """A passage that concerns a requirement, and how much of the requirement it matches.
+
+    Example:
+        >>> Located("d1%p0", 0.5).unit_id
+        'd1%p0'
+    """
 
     unit_id: str
     score: float
