@@ -7,6 +7,7 @@ callbacks; so the report is written by the entry point, from what the cells have
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -31,7 +32,7 @@ from soundingline.experiments.naming import CELLS, SWEEP_CELLS, check_kind
 from soundingline.experiments.sweeper import NAME, Cells
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import fingerprint, read_json, write_json
+from soundingline.toolkit.files import fingerprint, open_own, read_json, write_json
 from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
@@ -80,6 +81,8 @@ class SweepStart(Callback):
     options."""
 
     folder: Path | None = None
+    start: ClassVar[str] = ""  # names this start, and the folder of its statuses
+    lock: ClassVar[int | None] = None  # held while this process lives
     cells: ClassVar[int] = 0  # different ones; 0 where the sweeper decides as it goes
     submits_jobs: ClassVar[bool] = False  # which go on without this process
     slurm: ClassVar[bool] = False  # which runs those jobs
@@ -109,9 +112,40 @@ class SweepStart(Callback):
         for path in (SweepStart.folder / RECORD, SweepStart.folder / CELLS):
             if path.is_symlink():  # What is written there would land elsewhere.
                 path.unlink()
-        shutil.rmtree(SweepStart.folder / CELLS, ignore_errors=True)
+        SweepStart.start = fingerprint(os.getpid(), os.urandom(8).hex())
+        SweepStart.lock = _claim_statuses(SweepStart.folder / CELLS)
         # Launchers hand the environment on to the processes and jobs that they start.
-        os.environ[SWEEP] = fingerprint(os.getpid(), os.urandom(8).hex())
+        os.environ[SWEEP] = SweepStart.start
+
+
+def _claim_statuses(cells: Path) -> int:
+    """Remove the statuses of earlier starts of a sweep, but for those that still run: two starts of
+    one sweep may overlap. Returns the handle of a lock that marks those of this start."""
+    if SweepStart.lock is not None:
+        os.close(SweepStart.lock)
+    cells.mkdir(parents=True, exist_ok=True)
+    handle = open_own(cells / f"{SweepStart.start}.lock")
+    with suppress(OSError):  # a file system without locks, on which each start keeps its statuses
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    running = {SweepStart.start}
+    for path in cells.glob("*.lock"):
+        if path.is_symlink():
+            path.unlink()
+            continue
+        if path.stem in running:
+            continue
+        other = open_own(path)
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+        except OSError:
+            running.add(path.stem)
+        finally:
+            os.close(other)
+    for folder in cells.iterdir():
+        if folder.is_dir() and folder.name not in running:
+            shutil.rmtree(folder, ignore_errors=True)
+    return handle
 
 
 def _count_cells(config: DictConfig) -> int:
@@ -206,12 +240,14 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
 
 
 def _cells_folder(settings: Settings) -> Path:
-    return Path(settings.config.paths.runs) / str(settings.config.name) / CELLS
+    cells = Path(settings.config.paths.runs) / str(settings.config.name) / CELLS
+    return cells / os.environ.get(SWEEP, "")
 
 
 def cell_statuses(sweep: Path) -> list[CellStatus]:
-    """What the cells of a sweep have left; an unreadable status is that of a killed cell."""
-    return [_status(path) for path in sorted((sweep / CELLS).glob("*.json"))]
+    """What the cells of this start of a sweep have left; an unreadable status is that of a killed
+    cell."""
+    return [_status(path) for path in sorted((sweep / CELLS / SweepStart.start).glob("*.json"))]
 
 
 def _status(path: Path) -> CellStatus:
@@ -316,7 +352,7 @@ def _cells(number: int) -> str:
 
 def _published(sweep: Path, unfinished: Sequence[CellStatus]) -> list[str]:
     """The lines for a report, which quotes nothing of an obfuscated benchmark."""
-    if is_obfuscated(sweep / CELLS / "any"):
+    if is_obfuscated(sweep / CELLS / SweepStart.start / "any"):
         reason = f"its reason is sealed, in {CELLS}"
         unfinished = [
             status._replace(reason=reason) if status.reason not in _OPEN else status

@@ -398,7 +398,7 @@ SIZES = {
     "toolkit": (86, 24_120),
     "pipelines": (60, 17_070),
     "agents": (18, 4_080),
-    "experiments": (36, 10_820),
+    "experiments": (36, 10_860),
 }
 
 

@@ -178,7 +178,7 @@ def test_models_that_nobody_asks_make_one_cell_also_at_once(folder):
 
 
 def statuses(folder):
-    return sorted((folder / "runs" / "s" / ".cells").glob("*.json"))
+    return sorted((folder / "runs" / "s" / ".cells").glob("*/*.json"))
 
 
 def test_a_sweep_may_be_widened_and_touches_no_old_cell(folder):
@@ -375,10 +375,11 @@ def test_jobs_that_are_processes_of_ours_are_waited_for_and_no_others(tmp_path):
     job.returncode = 0  # it has been waited for
 
 
-def test_a_status_that_cannot_be_read_is_that_of_a_killed_cell(tmp_path):
-    (tmp_path / CELLS).mkdir()
-    (tmp_path / CELLS / "a.json").write_text(json.dumps({"state": "done"}))
-    (tmp_path / CELLS / "b.json").write_text("{")
+def test_a_status_that_cannot_be_read_is_that_of_a_killed_cell(tmp_path, monkeypatch):
+    monkeypatch.setattr(SweepStart, "start", "s")
+    (tmp_path / CELLS / "s").mkdir(parents=True)
+    (tmp_path / CELLS / "s" / "a.json").write_text(json.dumps({"state": "done"}))
+    (tmp_path / CELLS / "s" / "b.json").write_text("{")
     assert [status.state for status in cell_statuses(tmp_path)] == [RUNNING, RUNNING]
 
 
