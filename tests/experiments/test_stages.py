@@ -262,7 +262,7 @@ def test_an_index_of_shards_is_that_of_one_process(entry, tmp_path, capsys, kind
     launcher = ("hydra/launcher=processes",) if SOAK else ()
     assert entry("index", "-m", *options, f"shards={shards}", "name=s", *launcher) == 0
     capsys.readouterr()
-    assert len(list(Path("runs/s/.cells").glob("*.json"))) == shards
+    assert len(list(Path("runs/s/.cells").glob("*/*.json"))) == shards
     assert not list(Path("indexes/fictional").glob("passage-*.encoding*"))
     (names, ranking), (whole_names, whole) = (
         ranked_in(indexes, options) for indexes in ("indexes", "whole")

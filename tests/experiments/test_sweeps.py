@@ -221,11 +221,12 @@ def test_an_interrupted_sweep_says_so_and_goes_on(folder, launcher):
 def test_cells_that_had_not_begun_are_counted_with_those_that_had_not_ended(
     tmp_path, monkeypatch, capsys
 ):
-    (tmp_path / CELLS).mkdir()
+    monkeypatch.setattr(SweepStart, "start", "s")
+    (tmp_path / CELLS / "s").mkdir(parents=True)
     rows = [CellStatus(["k=1"], DONE), CellStatus(["k=2"], RUNNING)]
     rows.append(CellStatus(["k=3"], FAILED, "it broke"))
     for number, row in enumerate(rows):
-        (tmp_path / CELLS / f"{number}.json").write_text(json.dumps(row._asdict()))
+        (tmp_path / CELLS / "s" / f"{number}.json").write_text(json.dumps(row._asdict()))
     monkeypatch.setattr(SweepStart, "cells", 7)
     for jobs, second in ((False, "interrupted"), (True, "submitted and may still run")):
         monkeypatch.setattr(SweepStart, "submits_jobs", jobs)
