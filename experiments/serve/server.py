@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import dataclasses
 import gc
+import inspect
 import logging
 import os
 import re
@@ -28,7 +29,7 @@ from omegaconf import OmegaConf
 from soundingline.experiments.build import make, make_interface
 from soundingline.experiments.cli import BAD_INPUT, BAD_INPUTS, INTERRUPTED, is_bad_input, usage
 from soundingline.experiments.config import Root, Settings, key_of, override_parser, plain_values
-from soundingline.experiments.naming import RANKING, SINGLE_RUN, check_kind, factors, fingerprints
+from soundingline.experiments.naming import RANKING, factors, fingerprints
 from soundingline.experiments.pipeline import (
     BoundPipeline,
     build_pipeline,
@@ -49,6 +50,7 @@ from soundingline.toolkit.llm.ledger import Ledger, open_ledger
 from soundingline.toolkit.obfuscation import mark_obfuscated
 from soundingline.toolkit.optional import check_optional
 from soundingline.toolkit.runs import RunFolder, make_manifest
+from soundingline.toolkit.runs.run_folder import SINGLE_RUN, check_kind
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.snippets import prepare as prepare_snippets
 
@@ -71,7 +73,7 @@ def start(arguments: Sequence[str] | None = None) -> int:
     sys.excepthook = print_traceback
     flags = _parser().parse_args(words)
     if flags.help:
-        print(usage(serve, words))
+        print(usage(inspect.getdoc(serve) or "", words))
         print(f"The server's own settings:\n\n{ServerOptions.__doc__}")
         return 0
     try:
