@@ -375,7 +375,10 @@ def _calibrate(
         notify(f"complete: '{folder}'")
         return
     chosen = Settings.compose(
-        ["scorer=cross_encoder", f"scorer.scorer.model={dump_json(str(folder / 'student')).strip()}"]
+        [
+            "scorer=cross_encoder",
+            f"scorer.scorer.model={dump_json(str(folder / 'student')).strip()}",
+        ]
     )
     student: RequirementScorer = make(librarian_option(chosen.config, "scorer"))
     held = [row for row in rows if row["query"] in calibrating | checking]

@@ -249,7 +249,8 @@ def test_a_placement_gives_servers_their_gpus_memory_and_parallelism(monkeypatch
     two = placed("placement=two_gpus")
     assert (two["llm"], two["reranker_llm"]) == (("0", None, "1"), ("1", None, "1"))
     assert placed("placement=two_gpus", roles=torch)["reranker"] == "cuda:1"
-    assert placed("placement=two_gpus", "placement.llm.gpus=[0,1]")["llm"] == ("0,1", None, "2")
+    both = ("placement=two_gpus", "placement.llm.gpus=[0,1]")
+    assert placed(*both)["llm"] == ("0,1", None, "2")
     four = placed("placement=two_gpus", "placement.llm.gpus=[0,1,2,3]")
     assert four["llm"] == ("0,1,2,3", None, "4")
     # What the command line sets stays.
@@ -257,7 +258,7 @@ def test_a_placement_gives_servers_their_gpus_memory_and_parallelism(monkeypatch
     kept = placed("placement=one_gpu", *given, roles=torch)
     assert kept == {"llm": ("0", "0.7", "1"), "reranker": "cpu"}
     data = "llm.server.options.data_parallel_size=2"
-    assert placed("placement=two_gpus", "placement.llm.gpus=[0,1]", data)["llm"] == ("0,1", None, "1")
+    assert placed(*both, data)["llm"] == ("0,1", None, "1")
 
 
 def test_a_placement_counts_the_gpus_that_a_job_was_given(monkeypatch):

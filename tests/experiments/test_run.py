@@ -152,7 +152,10 @@ def test_an_experiment_that_is_a_sweep_needs_no_name_and_no_flag(entry, tmp_path
 
 
 def test_a_sweep_over_benchmarks_keeps_them_apart(entry, data_root):
-    given = ("benchmark=cacm,wikimix", f"paths.data={data_root}", "name=both")
+    Path("data").mkdir()
+    Path("data/cacm").symlink_to(data_root / "cacm")
+    Path("data/wikimix").symlink_to(data_root / "musique100")  # which is smaller
+    given = ("benchmark=cacm,wikimix", "paths.data=data", "name=both")
     assert entry("rank", "-m", *given) == 0
     cacm, wikimix = sorted(path.parent.name for path in Path("runs/both").glob("*/metrics.json"))
     assert re.fullmatch(r"cacm-document-bm25_default-[0-9a-f]{8}", cacm)
