@@ -398,7 +398,7 @@ SIZES = {
     "toolkit": (86, 24_140),
     "pipelines": (60, 17_070),
     "agents": (18, 4_070),
-    "experiments": (36, 10_860),
+    "experiments": (36, 10_810),
 }
 
 

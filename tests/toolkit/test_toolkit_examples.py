@@ -15,6 +15,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 MODULES = (
     *("errors", "obfuscation", "redaction", "tokens", "corpus.store", "corpus.resolve"),
     *("runs.run_folder", "search.answers"),
+    *("evaluation.answers", "evaluation.evaluation", "evaluation.grid", "evaluation.statistics"),
+    *("report.measures", "report.page", "report.results", "report.traces"),
 )
 
 
