@@ -123,8 +123,6 @@ REFUSED = {
         ("benchmark=beir benchmark.path=/no/such/folder", "/no/such/folder"),
         ("benchmark=beir", "benchmark.path=VALUE"),
         ("benchmark=cacm paths.data=/none", "castorini/anserini"),
-        ("benchmark=cmuqa paths.data=/none", "www.cs.cmu.edu/~ark/QA-data"),
-        ("benchmark=musique100 paths.data=/none", "OpenSPG/KAG"),
         ("benchmark=wikimix paths.data=/none", "docs/data.md"),
         ("benchmark=ir_datasets", "benchmark.dataset=VALUE"),
         (
