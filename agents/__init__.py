@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from soundingline.toolkit.optional import lazy_names
 
 if TYPE_CHECKING:
-    from soundingline.agents.base import Agent, Budget, Episode, SimulatedReader, run_episode
+    from soundingline.agents.base import Agent, Budget, Episode, SimulatedReader
     from soundingline.agents.baselines import ClosedBookAgent, OneShotAgent
     from soundingline.agents.chat import ChatAgent
     from soundingline.agents.keyword import KeywordAgent
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from soundingline.agents.search_r1 import SearchR1Agent
 
 _HOMES = {
-    **dict.fromkeys(("Agent", "Budget", "Episode", "SimulatedReader", "run_episode"), "base"),
+    **dict.fromkeys(("Agent", "Budget", "Episode", "SimulatedReader"), "base"),
     "ChatAgent": "chat",
     "ClosedBookAgent": "baselines",
     "KeywordAgent": "keyword",
@@ -35,7 +35,6 @@ __all__ = [
     "OneShotAgent",
     "SearchR1Agent",
     "SimulatedReader",
-    "run_episode",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -1,8 +1,8 @@
 """What all agents share: the base class, the budget of a question, and the question at work.
 
-An agent's `run` is `return await run_episode(topic, tool, self.work)`. Whatever its work raises
-ends this question alone, and the trajectory records all that happened before: a tool's refusal is
-a result and no exception, so an exception means a defect or a broken backend.
+An agent defines `work`, which answers the question of an `Episode`. An exception in it ends this
+question alone, and the trajectory records all that happened before: a tool's refusal is a result
+and no exception, so an exception means a defect or a broken backend.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import re
 import time
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -192,17 +191,15 @@ class RunResources:
     rounds: Callable[[str], RoundsFile] | None = None
 
 
-class Agent(ABC):
+class Agent:
     """Base class of agents. An agent turns one question into one trajectory.
 
-    The constructor takes plain values, is cheap, and is what a configuration names.
+    A subclass defines `name` and `work`. The constructor takes plain values, is cheap, and is what
+    a configuration names. An agent that makes its own `Trajectory` overrides `run` instead.
 
     Example:
         >>> class FirstHit(Agent):
         ...     name = "first_hit"
-        ...
-        ...     async def run(self, topic, tool):
-        ...         return await run_episode(topic, tool, self.work)
         ...
         ...     async def work(self, episode):
         ...         page = episode.search(episode.topic.text, "The question as it is.").page
@@ -212,6 +209,7 @@ class Agent(ABC):
     """
 
     name: str
+    clock: Clock = time.monotonic
     requires_llm: ClassVar[bool] = False
     """Whether the agent cannot work without a language model."""
     accepts_llm: ClassVar[bool] = False
@@ -237,9 +235,25 @@ class Agent(ABC):
         recorded in the manifest."""
         return {}
 
-    @abstractmethod
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question with the tools of a session that belongs to it."""
+        episode = self.open(topic, tool)
+        try:
+            await self.work(episode)
+            await episode.read_answer()
+        except Exception as error:
+            return episode.ended_by(error)
+        return episode.trajectory()
+
+    def open(self, topic: Topic, tool: SearchTool) -> Episode:
+        """The question before its first message. Override it to open with other messages than the
+        question itself, or to show another session."""
+        return Episode(topic, tool, clock=self.clock)
+
+    async def work(self, episode: Episode) -> None:
+        """Answer the question: call the tools of `episode`, and end with `episode.finish`. What is
+        raised fails the question (`Episode.ended_by`)."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither `work` nor `run`")
 
 
 class Episode:
@@ -344,7 +358,7 @@ class Episode:
         self.conclude(text, status=status, reason=reason)
 
     def conclude(self, text: str, *, status: str, reason: str = "") -> None:
-        """End the question. `run_episode` reads the answer in `text`, if it contains one."""
+        """End the question. `read_answer` reads the answer in `text`, if it contains one."""
         self._final = text
         self.status, self.reason = status, reason
 
@@ -386,24 +400,6 @@ class Episode:
 
 def _unless_failed(result: ToolResult) -> ToolResult | None:
     return None if result.failed else result
-
-
-async def run_episode(
-    topic: Topic,
-    tool: SearchTool,
-    work: Callable[[Episode], Awaitable[None]],
-    *,
-    opening: Sequence[Mapping[str, Any]] | None = None,
-    clock: Clock = time.monotonic,
-) -> Trajectory:
-    """Let `work` answer the question. What it raises ends the question: see `Episode.ended_by`."""
-    episode = Episode(topic, tool, opening=opening, clock=clock)
-    try:
-        await work(episode)
-        await episode.read_answer()
-    except Exception as error:
-        return episode.ended_by(error)
-    return episode.trajectory()
 
 
 def search_tool_of(tool: SearchTool) -> tuple[str, str]:

@@ -12,7 +12,6 @@ from soundingline.agents.base import (
     Agent,
     Clock,
     Episode,
-    run_episode,
     search_tool_of,
 )
 from soundingline.agents.chat import ChatAgent
@@ -21,7 +20,7 @@ from soundingline.toolkit.data import Topic, parent
 from soundingline.toolkit.errors import check_int
 from soundingline.toolkit.search.answers import format_answer, list_part
 from soundingline.toolkit.search.session import SearchTool
-from soundingline.toolkit.trajectory import Answer, Trajectory
+from soundingline.toolkit.trajectory import Answer
 
 MOST_MATCHES = 3  # documents that one line can stand for
 
@@ -56,11 +55,8 @@ class OneShotAgent(Agent):
         """See `Agent`: one of the tools must take a query."""
         search_tool_of(tool)
 
-    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
+    async def work(self, episode: Episode) -> None:
         """Answer one question with a list of documents."""
-        return await run_episode(topic, tool, self._work, clock=self.clock)
-
-    async def _work(self, episode: Episode) -> None:
         # In a thread, because a stage of the pipeline may wait for a language model.
         question = episode.topic.text
         result = await asyncio.to_thread(episode.search, question, "The question as it stands.")
@@ -93,12 +89,13 @@ class ClosedBookAgent(ChatAgent):
 
     prompt: str = "closed_book"
 
-    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
+    def open(self, topic: Topic, tool: SearchTool) -> Episode:
+        """See `Agent`: opens a session without tools."""
         tool.block(self.texts.sections["blocked"])
         resolver = self.resources.resolver if self.texts.asks_for_list else None
         session = cast(SearchTool, WithoutTools(tool, resolver))
         opening = self.texts.opening(topic.text)
-        return await run_episode(topic, session, self._work, opening=opening, clock=self.clock)
+        return Episode(topic, session, opening=opening, clock=self.clock)
 
 
 class WithoutTools:

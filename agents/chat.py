@@ -19,7 +19,6 @@ from soundingline.agents.base import (
     OutOfTime,
     RunResources,
     needed_arguments,
-    run_episode,
     within,
 )
 from soundingline.agents.context_window import ContextWindow, message_bytes
@@ -34,7 +33,7 @@ from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.search.answers import follows_format
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import call_text
-from soundingline.toolkit.trajectory import NO_FORMAT, Trajectory
+from soundingline.toolkit.trajectory import NO_FORMAT
 
 T = TypeVar("T")
 # A model that calls closed tools in so many turns will not answer.
@@ -157,13 +156,14 @@ class ChatAgent(Agent):
             hashes["prompt.first_call"] = fingerprint(words("first_call"))
         return hashes
 
-    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
-        """Answer one question. Any number of questions may run at once; tools run in threads."""
+    def open(self, topic: Topic, tool: SearchTool) -> Episode:
+        """See `Agent`: opens with the prompt."""
         reader = any(spec["name"] == "get_document" for spec in tool.specs())
         opening = self.texts.opening(topic.text, reader=reader)
-        return await run_episode(topic, tool, self._work, opening=opening, clock=self.clock)
+        return Episode(topic, tool, opening=opening, clock=self.clock)
 
-    async def _work(self, episode: Episode) -> None:
+    async def work(self, episode: Episode) -> None:
+        """Answer one question. Any number of questions may run at once; tools run in threads."""
         qid, model, price = episode.topic.qid, self.resources.model, self.resources.price
         if model is None:
             raise RuntimeError("the agent has no model: bind it to one")

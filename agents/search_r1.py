@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from soundingline.agents.base import needed_arguments, run_episode, search_tool_of
+from soundingline.agents.base import Episode, needed_arguments, search_tool_of
 from soundingline.agents.baselines import WithoutTools
 from soundingline.agents.chat import ChatAgent, Conversation
 from soundingline.toolkit.data import Topic
@@ -18,7 +18,6 @@ from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams
 from soundingline.toolkit.search.answers import format_answer
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import ResultsPage, ToolResult
-from soundingline.toolkit.trajectory import Trajectory
 
 _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 _CONTINUE = {"add_generation_prompt": False, "continue_final_message": True}
@@ -68,12 +67,13 @@ class SearchR1Agent(ChatAgent):
                 do="set tool=search_r1 or tool=top_k",
             )
 
-    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
+    def open(self, topic: Topic, tool: SearchTool) -> Episode:
+        """See `Agent`: opens with the authors' prompt, in a session without tools."""
         question = topic.text.strip()
         question += "" if question.endswith("?") else "?"
         opening = self.texts.opening(question)
         session = cast(SearchTool, WithoutTools(tool))
-        return await run_episode(topic, session, self._work, opening=opening, clock=self.clock)
+        return Episode(topic, session, opening=opening, clock=self.clock)
 
     def _wrap(self, model: ChatModel) -> ChatModel:
         return _OneReply(model) if self.continue_reply else model

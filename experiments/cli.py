@@ -8,6 +8,7 @@ keyword-only arguments are flags, which may be written as `--flag VALUE` or `fla
 from __future__ import annotations
 
 import argparse
+import ast
 import errno
 import inspect
 import os
@@ -17,6 +18,7 @@ import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -36,7 +38,15 @@ from hydra.version import setbase
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from soundingline.experiments.config import CONF, ROOT_CONFIG, Settings, check_choices, register
+from soundingline.experiments.config import (
+    CONF,
+    ROOT_CONFIG,
+    Root,
+    Settings,
+    check_choices,
+    key_of,
+    register,
+)
 from soundingline.experiments.launchers import check_submission
 from soundingline.experiments.refusals import fault_of, one_line, refuse_secrets
 from soundingline.experiments.sweep import (
@@ -87,7 +97,7 @@ COMMANDS = {
     "export": ("exchange:export", "Write a run in the format of another project."),
     "import": ("exchange:import_run", "Read a run of another project."),
     "lint": ("exchange:lint", "List the faults of published run files."),
-    "serve": ("serve:start", "Serve a pipeline to agents over MCP and HTTP."),
+    "serve": ("serve.server:serve", "Serve a pipeline to agents over MCP and HTTP."),
     "model": (
         "maintenance:serve_model",
         "Run the server of a local language model for the runs of other machines.",
@@ -145,18 +155,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(_overview())
         elif words[0] == COMPLETION:
             _print_completion(words[1:])
-        elif words[0] == "serve":  # its options are not part of the configuration
-            code = _task("serve")(words[1:])
         else:
             name, *words = words
-            task = _task(name)
-            parser = CommandParser(name, task)
+            parser = CommandParser(name)
             if HELP.intersection(words):
                 print(parser.help_page(words))
             elif name in SWEPT:
-                code = _run_or_sweep(task, parser.read(words), parser)
+                code = _run_or_sweep(name, parser.read(words), parser)
             else:
-                code = _run_over_paths(task, parser.read(words), parser)
+                code = _run_over_paths(name, parser.read(words), parser)
         sys.stdout.flush()
     except BrokenPipeError:
         # What is left cannot be flushed at the end of the process.
@@ -184,8 +191,7 @@ def _print_completion(arguments: Sequence[str]) -> None:
             valid="bash",
             do='add to ~/.bashrc: eval "$(soundingline completion bash)"',
         )
-    # The parser of serve is its own.
-    parsers = {name: CommandParser(name, _task(name)) for name in COMMANDS if name != "serve"}
+    parsers = {name: CommandParser(name) for name in COMMANDS}
     groups = _by_group(options_of(()))
     parts = {
         "COMMANDS": " ".join((*COMMANDS, COMPLETION)),
@@ -234,12 +240,6 @@ complete -o default -F _soundingline soundingline
 
 
 def _task(name: str) -> Callable[..., Any]:
-    if name not in COMMANDS:
-        raise InputError(
-            f"there is no command {name!r}",
-            valid=", ".join(COMMANDS),
-            do=did_you_mean(name, COMMANDS),
-        )
     module, _, function = COMMANDS[name][0].partition(":")
     task: Callable[..., Any] = getattr(
         import_module(f"soundingline.experiments.{module}"), function
@@ -250,45 +250,70 @@ def _task(name: str) -> Callable[..., Any]:
 class CommandParser(argparse.ArgumentParser):
     """The arguments of a command: overrides, paths and flags, in any order.
 
-    The flags of a command that may be swept include Hydra's own.
+    A command that may be swept has the flags of Hydra and no others.
+
+    Raises:
+        InputError: If there is no command of this name.
     """
 
-    def __init__(self, name: str, task: Callable[..., Any]) -> None:
-        swept = name in SWEPT
-        parents = [get_args_parser()] if swept else []
+    def __init__(self, name: str) -> None:
+        if name not in COMMANDS:
+            raise InputError(
+                f"there is no command {name!r}",
+                valid=", ".join(COMMANDS),
+                do=did_you_mean(name, COMMANDS),
+            )
+        self._name, self._swept = name, name in SWEPT
+        parents = [get_args_parser()] if self._swept else []
         super().__init__(
             f"soundingline {name}", add_help=False, allow_abbrev=False, parents=parents
         )
-        self._task, self._swept = task, swept
+        self._path: inspect.Parameter | None = None
+        self._switches: set[str] = set()
+        self._records: dict[str, Any] = {}  # arguments whose fields are flags
+        self.own_flags: list[str] = []
+        # Help and a wrong flag of a swept command need not wait until its module is imported.
+        if not self._swept:
+            self._add_arguments(_task(name))
+
+    def _add_arguments(self, task: Callable[..., Any]) -> None:
+        """Add the path and the flags that the function of a command takes."""
         self._hints = typing.get_type_hints(task, include_extras=True)
         parameters = list(inspect.signature(task).parameters.values())
         flags = [each for each in parameters if each.kind is each.KEYWORD_ONLY]
         positional = [each for each in parameters if each not in flags]
-        self._path = None if swept or len(positional) < 2 else positional[1]
-        if not swept:
-            metavar = f"{self._path.name.upper()} | KEY=VALUE" if self._path else "KEY=VALUE"
-            self.add_argument("overrides", nargs="*", metavar=metavar)
-            self.add_argument(*_CONFIG_DIR, metavar="FOLDER", help="options of your own")
-            self.add_argument(
-                "--cfg", "-c", choices=["job"], help="print the configuration; do nothing"
-            )
-        self._switches: set[str] = set()
-        self.own_flags = [each.name for each in flags]
+        self._path = positional[1] if len(positional) > 1 else None
+        metavar = f"{self._path.name.upper()} | KEY=VALUE" if self._path else "KEY=VALUE"
+        self.add_argument("overrides", nargs="*", metavar=metavar)
+        self.add_argument(*_CONFIG_DIR, metavar="FOLDER", help="options of your own")
+        self.add_argument(
+            "--cfg", "-c", choices=["job"], help="print the configuration; do nothing"
+        )
         for parameter in flags:
-            self._add_flag(parameter)
+            hint = self._hints[parameter.name]
+            if not is_dataclass(hint):
+                self._add_flag(parameter.name, hint, parameter.default)
+                continue
+            self._records[parameter.name] = hint
+            hints = typing.get_type_hints(hint, include_extras=True)
+            for each in fields(hint):
+                if typing.get_origin(hints[each.name]) is typing.Annotated:
+                    self._add_flag(each.name, hints[each.name], each.default)
 
-    def _add_flag(self, parameter: inspect.Parameter) -> None:
-        """Add the flag that a keyword-only argument is. Its annotation is `Annotated[type, help]`;
-        a `Literal` states the choices, and a `Sequence` may be given several times."""
-        kind, about = typing.get_args(self._hints[parameter.name])
-        required = parameter.default is parameter.empty
-        options: dict[str, Any] = {"help": about, "required": required, "dest": parameter.name}
+    def _add_flag(self, name: str, annotation: Any, default: Any) -> None:
+        """Add the flag that a keyword-only argument is, or a field of one that is a dataclass. Its
+        annotation is `Annotated[type, help]`; a `Literal` states the choices, and a `Sequence` may
+        be given several times."""
+        kind, about = typing.get_args(annotation)
+        required = default is inspect.Parameter.empty
+        options: dict[str, Any] = {"help": about, "required": required, "dest": name}
         if not required:
-            options["default"] = parameter.default
+            options["default"] = default
         inner = typing.get_args(kind)
+        flag = f"--{name.replace('_', '-')}"
         if kind is bool:
             options["action"] = "store_true"
-            self._switches.add(f"--{parameter.name.replace('_', '-')}")
+            self._switches.add(flag)
             del options["required"]
         elif typing.get_origin(kind) is typing.Literal:
             options["choices"] = inner
@@ -296,14 +321,33 @@ class CommandParser(argparse.ArgumentParser):
             options |= {"action": "append", "default": [], "metavar": "NAME"}
         else:
             options["type"] = next((each for each in inner if each is not type(None)), kind)
-            options["metavar"] = parameter.name.rpartition("_")[2].upper()
-        self.add_argument(f"--{parameter.name.replace('_', '-')}", **options)
+            options["metavar"] = name.rpartition("_")[2].upper()
+            if not required and default is not None:
+                options["help"] += " (default: %(default)s)"
+        self.own_flags.append(name)
+        self.add_argument(flag, **options)
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The flags; `InputError` for wrong ones, and for a secret among the overrides."""
         flags = self.parse_intermixed_args([self._spelled(item) for item in arguments])
-        refuse_secrets([item for item in flags.overrides if not self._is_path(item)])
+        overrides = self.overrides(flags.overrides)
+        refuse_secrets(overrides)
+        known = {*(each.name for each in fields(Root)), "experiment", "hydra", *self.own_flags}
+        for item in overrides:
+            root = re.split("[./@]", key_of(item))[0]
+            if meant := root not in known and did_you_mean(root, self.own_flags):
+                raise InputError(
+                    f"there is no group or key {root!r}", valid=", ".join(sorted(known)), do=meant
+                )
         return flags
+
+    def arguments(self, flags: argparse.Namespace) -> dict[str, Any]:
+        """The keyword-only arguments of the command's function."""
+        values = {name: getattr(flags, name) for name in self.own_flags}
+        for name, record in self._records.items():
+            names = [each.name for each in fields(record) if each.name in values]
+            values[name] = record(**{each: values.pop(each) for each in names})
+        return values
 
     def flags(self) -> list[str]:
         """Every flag, in its long form."""
@@ -361,20 +405,28 @@ class CommandParser(argparse.ArgumentParser):
     def help_page(self, arguments: Sequence[str]) -> str:
         """What the command does, its flags, and for a command that may be swept the options of
         `conf/` and of the folders that `arguments` add."""
-        about = inspect.getdoc(self._task) or ""
         if self._swept:
-            return usage(self._task, arguments)
+            return usage(_docstring(self._name), arguments)
+        about = inspect.getdoc(_task(self._name)) or ""
         more = "KEY=VALUE changes the configuration; soundingline list lists its groups."
         return f"{about}\n\n{self.format_help()}\n{more}"
+
+
+def _docstring(name: str) -> str:
+    """What a command does, by its source: to import it takes three times as long as the help."""
+    module, _, function = COMMANDS[name][0].partition(":")
+    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
+    nodes = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+    return next(ast.get_docstring(node) or "" for node in nodes if node.name == function)
 
 
 def _is_sequence(kind: Any) -> bool:
     return typing.get_origin(kind) not in (None, typing.Union, type(int | None))
 
 
-def usage(task: Callable[..., Any], arguments: Sequence[str]) -> str:
-    """What a command does, the settings of the root, and the options of each group of `conf/` and
-    of the folders that `arguments` add; if these name a group, what its options are.
+def usage(about: str, arguments: Sequence[str]) -> str:
+    """`about` a command, the settings of the root, and the options of each group of `conf/` and of
+    the folders that `arguments` add; if these name a group, what its options are.
 
     Raises:
         InputError: If a word of the arguments names no group.
@@ -404,7 +456,7 @@ def usage(task: Callable[..., Any], arguments: Sequence[str]) -> str:
     ]
     return "\n".join(
         [
-            inspect.getdoc(task) or "",
+            about,
             "\nSettings, KEY=VALUE, with their defaults:",
             *settings,
             "\nGroups, GROUP=OPTION; an asterisk marks the default:",
@@ -500,24 +552,22 @@ def _comment(path: Path) -> str:
     return escape_control(_SENTENCE_END.split(text, maxsplit=1)[0].replace("\n", " "))
 
 
-def _run_over_paths(
-    task: Callable[..., Any], flags: argparse.Namespace, parser: CommandParser
-) -> int:
+def _run_over_paths(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:
     folder = flags.config_dir
     search = [f"file://{Path(folder).resolve()}"] if folder else []
     settings = Settings.compose(parser.overrides(flags.overrides), search)
     if flags.cfg:
         print(OmegaConf.to_yaml(settings.config), end="")
         return 0
-    own = {name: getattr(flags, name) for name in parser.own_flags}
-    code = task(settings, *parser.paths(flags.overrides), **own)
+    code = _task(name)(settings, *parser.paths(flags.overrides), **parser.arguments(flags))
     return code if isinstance(code, int) else 0
 
 
-def _run_or_sweep(
-    task: Callable[[Settings], Any], flags: argparse.Namespace, parser: CommandParser
-) -> int:
-    """Run `task` with the configuration that Hydra composes, or sweep over cells. The exit code."""
+def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:
+    """Run a command with the configuration that Hydra composes, or sweep over cells.
+
+    Returns the exit code.
+    """
     refused: list[str] = []
 
     def one_job(config: DictConfig) -> None:
@@ -527,13 +577,13 @@ def _run_or_sweep(
             try:
                 # Those of a sweep may come from a file of options.
                 refuse_secrets(settings.overrides)
-                if task.__name__ not in SHARDED and settings.config.shards != 1:
+                if name not in SHARDED and settings.config.shards != 1:
                     raise InputError(
                         f"shards={settings.config.shards} for {parser.prog}",
                         valid="soundingline index and soundingline enrich",
                         do="leave it out: this command reads what those have made of all shards",
                     )
-                task(settings)
+                _task(name)(settings)
             except BAD_INPUTS as error:
                 if not is_bad_input(error):
                     raise
@@ -661,4 +711,6 @@ def exit_code(unfinished: Sequence[CellStatus]) -> int:
 def is_bad_input(error: BaseException) -> bool:
     """Whether the user can correct an error. Of the operating system's errors, that is one of a
     disk or a right; a file that is missing because of a defect keeps its traceback."""
+    if isinstance(error, HydraException):  # An option that is missing is an OSError too.
+        return True
     return not isinstance(error, OSError) or error.errno in _DISK_ERRORS

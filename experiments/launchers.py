@@ -23,8 +23,6 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.optional import import_optional
 from soundingline.toolkit.runs.run_folder import SWEEP
 
-# Hydra's search for plugins executes the module of a launcher once more, so that it comes first.
-Plugins.instance()
 NAME = f"{basic_launcher.__name__}.RayLauncher"
 # States of a Slurm job that has ended and is not queued again (man squeue, JOB STATE CODES).
 ENDED = frozenset(
@@ -163,5 +161,7 @@ def _run_cell(number: int, overrides: list[str], shared: Any) -> Any:
 
 def register_launcher() -> None:
     """Make the launcher known to Hydra, as `register_sweeper` does with our sweeper."""
+    # The search for plugins comes first, because it executes the module of a launcher once more.
+    plugins = Plugins.instance()
     basic_launcher.RayLauncher = RayLauncher  # type: ignore[attr-defined]
-    Plugins.instance().class_name_to_class[NAME] = RayLauncher
+    plugins.class_name_to_class[NAME] = RayLauncher

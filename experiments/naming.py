@@ -33,18 +33,11 @@ from soundingline.experiments.pipeline import (
 )
 from soundingline.pipelines.stage import Stage
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import file_lock, fingerprint
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.manifest import SEALED
-
-# The kinds of results that a folder may hold.
-SINGLE_RUN = "a single run"
-SWEEP_CELLS = "the cells of a sweep (-m)"
-REPLAYS = "replays of a run"
-CELLS = ".cells"  # in a sweep's folder: what became of each cell
-RECORDED = "recorded"  # in a folder of replays: the cell of the run itself
+from soundingline.toolkit.runs.run_folder import SINGLE_RUN, SWEEP_CELLS, check_kind
 
 # Groups whose settings decide what a ranking is, and what a trajectory is. The model counts in a
 # ranking if a stage asks it.
@@ -170,19 +163,6 @@ def claim_cell(settings: Settings, folder: RunFolder) -> RunFolder:
         folder = cell_folder(root, folder.path.name)
         folder.path.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def check_kind(folder: Path, kind: str) -> None:
-    """`InputError` if `folder` holds results of another kind than `kind`."""
-    present = ""
-    if (folder / "manifest.json").exists():
-        present = SINGLE_RUN
-    elif (folder / RECORDED).exists():
-        present = REPLAYS
-    elif (folder / CELLS).exists() or any(folder.glob("*/manifest.json")):
-        present = SWEEP_CELLS
-    if present not in ("", kind):
-        raise InputError(f"{folder} holds {present}, not {kind}", do="choose another name=")
 
 
 def changed(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]:

@@ -17,11 +17,8 @@ from soundingline.experiments.config import Settings, key_of
 from soundingline.experiments.evaluate import compare_folders
 from soundingline.experiments.naming import (
     RANKING,
-    RECORDED,
-    REPLAYS,
     cell_folder,
     cell_name,
-    check_kind,
     factors,
     fingerprints,
 )
@@ -55,6 +52,7 @@ from soundingline.toolkit.evaluation.replay import (
 from soundingline.toolkit.files import write_json
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.manifest import SEALED
+from soundingline.toolkit.runs.run_folder import RECORDED, REPLAYS, check_kind
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.trajectory import Trajectory
 

@@ -27,8 +27,6 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from soundingline.experiments.config import Settings, key_of, value_of
 from soundingline.experiments.launchers import slurm_watcher, wait_for_slurm
-from soundingline.experiments.loggers import log_folder
-from soundingline.experiments.naming import CELLS, SWEEP_CELLS, check_kind
 from soundingline.experiments.sweeper import NAME, Cells
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
 from soundingline.toolkit.errors import InputError
@@ -36,7 +34,7 @@ from soundingline.toolkit.files import fingerprint, open_own, read_json, write_j
 from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.runs.run_folder import SWEEP
+from soundingline.toolkit.runs.run_folder import CELLS, SWEEP, SWEEP_CELLS, check_kind
 
 RECORD = "multirun.yaml"
 JOBS = ".submitit"  # as our presets of launchers name it; a folder a job
@@ -293,6 +291,7 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
     if cells:
         # Imported here: evaluating opens models, which a command that sweeps nothing need not.
         from soundingline.experiments.evaluate import compare_folders
+        from soundingline.experiments.loggers import log_folder
 
         compare_folders(
             cells,

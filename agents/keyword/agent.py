@@ -14,18 +14,17 @@ from soundingline.agents.base import (
     RunResources,
     ShownText,
     SimulatedReader,
-    run_episode,
     search_tool_of,
 )
 from soundingline.agents.keyword.answers import AnswerType, answer_type, count_votes
 from soundingline.agents.keyword.clues import Rarity, find_clues, make_queries
 from soundingline.agents.keyword.evidence import SeenEvidence
-from soundingline.toolkit.data import Topic, parent
+from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.search.answers import format_answer
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
-from soundingline.toolkit.trajectory import Answer, Trajectory
+from soundingline.toolkit.trajectory import Answer
 
 _CITED = 3
 READERS = ("own", "simulated")
@@ -94,12 +93,9 @@ class KeywordAgent(Agent):
         """See `Agent`: one of the tools must take a query."""
         search_tool_of(tool)
 
-    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
-        """Answer one question. It awaits nothing until its answer is read: all work is computation,
-        which threads would not speed up. Run questions in parallel by processes."""
-        return await run_episode(topic, tool, self._work, clock=self.clock)
-
-    async def _work(self, episode: Episode) -> None:
+    async def work(self, episode: Episode) -> None:
+        """Answer one question. Nothing is awaited: all work is computation, which threads would not
+        speed up. Run questions in parallel by processes."""
         search = KeywordSearch(self, episode)
         search.search()
         search.read()

@@ -19,7 +19,6 @@ from soundingline.agents.base import (
     OutOfTime,
     RunResources,
     out_of_money,
-    run_episode,
 )
 from soundingline.agents.keyword.clues import Rarity
 from soundingline.agents.literature.planner import (
@@ -38,7 +37,6 @@ from soundingline.agents.literature.rounds import (
 )
 from soundingline.agents.literature.rules import RulePlanner
 from soundingline.agents.literature.scores import Calibration, CandidateScores
-from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.errors import OutOfMoney
@@ -47,7 +45,6 @@ from soundingline.toolkit.llm.messages import SamplingParams
 from soundingline.toolkit.search.answers import format_answer
 from soundingline.toolkit.search.literature import Literature
 from soundingline.toolkit.search.session import SearchTool
-from soundingline.toolkit.trajectory import Trajectory
 
 ROLE = "navigator"
 _NEEDED = {"search", "locate", "score"}
@@ -158,11 +155,8 @@ class Navigator(Agent):
         calibration = self.calibrated.fingerprint if self.calibrated else "none"
         return {"prompt": fingerprint(self.texts), "calibration": calibration}
 
-    async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
+    async def work(self, episode: Episode) -> None:
         """Answer one question with a list of documents. Any number of questions may run at once."""
-        return await run_episode(topic, tool, self._work, clock=self.clock)
-
-    async def _work(self, episode: Episode) -> None:
         ledger = self.resources.ledger or Ledger()
         try:
             await QuestionSearch(self, episode, ledger).run()

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # An agent of one's own
-# An agent is a class with a method `run`. `run_episode` records what it searches and reads, and
-# turns an exception into a failed trajectory. Its results return None if the tool refuses a call.
+# An agent is a class with a method `work`. The episode records what it searches and reads, and an
+# exception makes a failed trajectory. A call returns None if the tool refuses it.
 
 # %%
 from pathlib import Path
 
-from soundingline.agents import Agent, run_episode
+from soundingline.agents import Agent
 from soundingline.experiments import Experiment, compare
 
 
@@ -17,9 +17,6 @@ class FirstWords(Agent):
 
     def __init__(self, words: int = 8, opened: int = 2):
         self.words, self.opened = words, opened
-
-    async def run(self, topic, tool):
-        return await run_episode(topic, tool, self.work)
 
     async def work(self, episode):
         query = " ".join(episode.topic.text.split()[: self.words])

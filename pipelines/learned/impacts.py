@@ -141,8 +141,6 @@ class ImpactIndex(OpenedIndex):
         """
         check_int("depth", depth)
         terms, weights = self._weighted(query)
-        if not len(terms):
-            return np.empty(0, np.int32), np.empty(0, np.float32)
         return self._sums.best(terms, partial(_add_impacts, *self._arrays, terms, weights), depth)
 
     def retriever(self, encoder: Any = None, depth: int = 1000) -> ImpactRetriever:
@@ -163,8 +161,7 @@ class ImpactIndex(OpenedIndex):
         for query, of_query in zip(self._encoded(queries, model.encoder), numbers, strict=True):
             terms, weights = self._weighted(query)
             add = partial(_add_impacts, *self._arrays, terms, weights)
-            none = np.zeros(len(of_query), np.float32)
-            scores.append(self._sums.of(of_query, terms, add) if len(terms) else none)
+            scores.append(self._sums.of(of_query, terms, add))
         return scores
 
     def _encoded(self, queries: Sequence[Any], encoder: Any) -> Sequence[Mapping[str, float]]:

@@ -341,14 +341,6 @@ class LexicalIndex(TermIndex, pt.Artifact):
         check_settings(k1, b, depth)
         return self._buffers.best(*self._bm25(query, k1, b), depth)
 
-    def scores(
-        self, query: TermQuery, numbers: NDArray[Any], k1: float = 0.9, b: float = 0.4
-    ) -> NDArray[np.float32]:
-        """The scores that `search` finds for the documents of these numbers, at whatever depth; 0
-        for one without a term of the query. Reads the whole postings of the terms."""
-        check_settings(k1, b, 1)
-        return self._buffers.of(numbers, *self._bm25(query, k1, b))
-
     def search_likelihood(self, query: TermQuery, mu: float = 1000.0, depth: int = 1000) -> TopK:
         """As `search`, by query likelihood with Dirichlet smoothing (see `Dirichlet`), in which a
         document with a query term may score 0."""
@@ -372,44 +364,39 @@ class LexicalIndex(TermIndex, pt.Artifact):
     ) -> Sequence[RankedList]:
         """See `soundingline.pipelines.engines.engine.Index`; `model` is a `BM25` or a
         `QueryLikelihood`."""
-        ranked = partial(self._ranked, model=model, depth=depth)
-        return ranked_lists(self.docnos, list(map(ranked, queries)))
-
-    def _ranked(self, query: str | TermQuery, model: Any, depth: int) -> TopK:
-        if hasattr(model, "mu"):
-            return self.search_likelihood(self._terms_of(query), model.mu, depth)
-        query, passing = self._without_operators(query, model)
-        if passing is None:
-            return self.search(query, model.k1, model.b, depth)
-        documents, scores = self.search(query, model.k1, model.b, max(1, len(self)))
-        passed = passing.first(documents, depth)
-        return documents[passed], scores[passed]
+        rankings = []
+        for query in queries:
+            terms, passing = self._without_operators(query, model)
+            most = depth if passing is None else max(1, len(self))
+            documents, scores = self._buffers.best(*self._sums(terms, model), most)
+            if passing is not None:
+                passed = passing.first(documents, depth)
+                documents, scores = documents[passed], scores[passed]
+            rankings.append((documents, _of_sums(scores, model)))
+        return ranked_lists(self.docnos, rankings)
 
     def score(
         self, queries: Sequence[str | TermQuery], numbers: Sequence[NDArray[Any]], model: Any
     ) -> Sequence[NDArray[np.float32]]:
-        """For each query, the scores of the documents of these numbers by `model`."""
-        pairs = zip(queries, numbers, strict=True)
-        return [self._scored(query, own, model) for query, own in pairs]
-
-    def _scored(
-        self, query: str | TermQuery, numbers: NDArray[Any], model: Any
-    ) -> NDArray[np.float32]:
-        if hasattr(model, "mu"):
-            sums = self._buffers.of(numbers, *self._likelihood(self._terms_of(query), model.mu))
-            return Dirichlet.scores(sums)
-        query, passing = self._without_operators(query, model)
-        scores = self.scores(query, numbers, model.k1, model.b)
-        if passing is not None:
-            scores[np.delete(np.arange(len(scores)), passing.first(numbers))] = 0
-        return scores
+        """For each query, the scores by `model` of the documents of these numbers, as in a ranking
+        of any depth; 0 for one that would not be in it. Reads the whole postings of the terms."""
+        results = []
+        for query, of_query in zip(queries, numbers, strict=True):
+            terms, passing = self._without_operators(query, model)
+            scores = self._buffers.of(of_query, *self._sums(terms, model))
+            if passing is not None:
+                scores[np.delete(np.arange(len(scores)), passing.first(of_query))] = 0
+            results.append(_of_sums(scores, model))
+        return results
 
     def _without_operators(
         self, query: str | TermQuery, model: Any
     ) -> tuple[TermQuery, Filter | None]:
         """The terms of a query, and what filters its documents if it has operators."""
-        if not isinstance(query, str) or model.operators is None:
-            return self._terms_of(query), None
+        if not isinstance(query, str):
+            return query, None
+        if getattr(model, "operators", None) is None:
+            return self.analyzer.terms(query), None
         parsed = parse(query)
         filters = bool(parsed.phrases or parsed.excluded)
         terms = self.analyzer.terms(parsed.text)
@@ -437,9 +424,6 @@ class LexicalIndex(TermIndex, pt.Artifact):
         collection = getattr(model, "collection", None)
         return getattr(collection, "texts", None) or self.texts
 
-    def _terms_of(self, query: str | TermQuery) -> TermQuery:
-        return self.analyzer.terms(query) if isinstance(query, str) else query
-
     def _term(self, term: str) -> _Term:
         if term not in self._terms:
             entry = _Term(0, 0, 0.0, 0)
@@ -449,6 +433,11 @@ class LexicalIndex(TermIndex, pt.Artifact):
                 entry = _Term(number, last - first, weight, first)
             self._terms[term] = entry
         return self._terms[term]
+
+    def _sums(self, query: TermQuery, model: Any) -> _Sums:
+        if hasattr(model, "mu"):
+            return self._likelihood(query, model.mu)
+        return self._bm25(query, model.k1, model.b)
 
     def _bm25(self, query: TermQuery, k1: float, b: float) -> _Sums:
         terms, weights = self._weighted(query)
@@ -473,6 +462,11 @@ class LexicalIndex(TermIndex, pt.Artifact):
         score does not depend on the order of the words."""
         weighted = ((self._term(name), weight) for name, weight in weights_of(query).items())
         return sorted((term, weight) for term, weight in weighted if term.document_frequency)
+
+
+def _of_sums(sums: NDArray[np.float32], model: Any) -> NDArray[np.float32]:
+    """The scores of documents by their sums."""
+    return Dirichlet.scores(sums) if hasattr(model, "mu") else sums
 
 
 def weights_of(query: TermQuery) -> dict[str, float]:

@@ -27,7 +27,7 @@ PACKAGE = '''
 import pyterrier as pt
 from dataclasses import dataclass
 
-from soundingline.agents.base import Agent, run_episode
+from soundingline.agents.base import Agent
 from soundingline.toolkit.search.tool import ResultsPage
 from soundingline.toolkit.search import (ToolOutput, SearchTool, Parameter, Tool, ToolSpec)
 
@@ -47,9 +47,6 @@ class OneSearch(Agent):
 
     def __init__(self, words: int = 8):
         self.words = words
-
-    async def run(self, topic, tool):
-        return await run_episode(topic, tool, self.work)
 
     async def work(self, episode):
         query = " ".join(episode.topic.text.split()[: self.words])

@@ -12,7 +12,7 @@ from soundingline.toolkit.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 STRANGER = """\
-from soundingline.agents.base import Agent, run_episode
+from soundingline.agents.base import Agent
 from soundingline.agents.keyword import KeywordAgent
 from soundingline.pipelines.retrieve import BM25
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
@@ -32,8 +32,6 @@ class Forgetful(Agent):
 
 class Based(Agent):
     name = "based"
-    async def run(self, topic, tool):
-        return await run_episode(topic, tool, self.work)
     async def work(self, episode):
         raise ValueError("in an agent")
 

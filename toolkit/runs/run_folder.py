@@ -50,6 +50,12 @@ from soundingline.toolkit.trajectory import (
 
 # The environment variable with an id of the sweep that this process belongs to.
 SWEEP = "SOUNDINGLINE_SWEEP"
+# The kinds of results that a folder may hold.
+SINGLE_RUN = "a single run"
+SWEEP_CELLS = "the cells of a sweep (-m)"
+REPLAYS = "replays of a run"
+CELLS = ".cells"  # in a sweep's folder: what became of each cell
+RECORDED = "recorded"  # in a folder of replays: the cell of the run itself
 
 _NAME = re.compile(r"[\w=,+-][\w=,.+-]*", re.ASCII)
 _REPEATS = "repeats"
@@ -561,3 +567,16 @@ def _held(path: Path, holder: _Holder) -> InputError:
     return InputError(
         f"the run {path.parent} is being written by process {pid} on host {host}", do=do
     )
+
+
+def check_kind(folder: Path, kind: str) -> None:
+    """`InputError` if `folder` holds results of another kind than `kind`."""
+    present = ""
+    if (folder / "manifest.json").exists():
+        present = SINGLE_RUN
+    elif (folder / RECORDED).exists():
+        present = REPLAYS
+    elif (folder / CELLS).exists() or any(folder.glob("*/manifest.json")):
+        present = SWEEP_CELLS
+    if present not in ("", kind):
+        raise InputError(f"{folder} holds {present}, not {kind}", do="choose another name=")
