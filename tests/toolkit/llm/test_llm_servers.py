@@ -692,20 +692,34 @@ INHERITING = [
 ]
 
 
-@pytest.mark.parametrize("path", INHERITING, ids=lambda path: path.stem)
-def test_an_option_says_only_what_is_different_from_what_it_inherits(path, tmp_path):
-    group = path.relative_to(CONF.parent).parts[0]
+def loaded(path):
+    """What an option says itself, and the path of the option that it inherits."""
     own = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    assert isinstance(own, dict)
     first = own.pop("defaults")[0].partition("@")[0]
-    base = first if first.startswith("/") else f"/{path.parent.relative_to(CONF.parent)}/{first}"
-    option = tmp_path / group / "inherited.yaml"
-    option.parent.mkdir()
-    option.write_text(f"defaults: ['{base}@_here_']\n", encoding="utf-8")
-    composed = Settings.compose([f"{group}=inherited"], [f"file://{tmp_path}"]).config[group]
-    inherited = dict(leaves(OmegaConf.to_container(composed, resolve=False)))
-    repeated = [key for key, value in leaves(own) if inherited.get(key, "absent") == value]
-    assert repeated == []
+    above = first if first.startswith("/") else f"/{path.parent.relative_to(CONF.parent)}/{first}"
+    return own, above
+
+
+@pytest.fixture(scope="module")
+def inherited(tmp_path_factory):
+    """What each option inherits, by its path; each group is composed once."""
+    folder, values = tmp_path_factory.mktemp("conf"), {}
+    for group in ("llm", "budget"):
+        paths = [path for path in INHERITING if path.is_relative_to(CONF.parent / group)]
+        lines = [f"- {loaded(path)[1]}@of_{n}\n" for n, path in enumerate(paths)]
+        (folder / group).mkdir()
+        (folder / group / "inherited.yaml").write_text(f"defaults:\n{''.join(lines)}")
+        config = Settings.compose([f"{group}=inherited"], [f"file://{folder}"]).config[group]
+        composed = OmegaConf.to_container(config, resolve=False)
+        values |= {path: composed[f"of_{n}"] for n, path in enumerate(paths)}
+    return values
+
+
+@pytest.mark.parametrize("path", INHERITING, ids=lambda path: path.stem)
+def test_an_option_says_only_what_is_different_from_what_it_inherits(path, inherited):
+    before = dict(leaves(inherited[path]))
+    own, _ = loaded(path)
+    assert [key for key, value in leaves(own) if before.get(key, "absent") == value] == []
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
