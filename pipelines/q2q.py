@@ -25,8 +25,13 @@ from soundingline.toolkit.llm.blocking import BlockingModel
 
 EMPTY, PROSE, COPIED = "empty", "prose", "copied"
 _COUNTED = (
-    *("fell_back", "cleaned", "without_reasoning", "lost_numbers"),
-    *(PROSE, COPIED, "errors"),
+    "fell_back",
+    "cleaned",
+    "without_reasoning",
+    "lost_numbers",
+    PROSE,
+    COPIED,
+    "errors",
 )
 _QUOTED = 500  # characters of a reply in the record of a search
 
@@ -192,8 +197,15 @@ _PREFIXES = (
     ),
 )
 _QUOTES = (
-    *(("**", "**"), ("__", "__"), ('"', '"'), ("'", "'"), ("`", "`")),
-    *(("“", "”"), ("‘", "’"), ("«", "»"), ("„", "“")),
+    ("**", "**"),
+    ("__", "__"),
+    ('"', '"'),
+    ("'", "'"),
+    ("`", "`"),
+    ("“", "”"),
+    ("‘", "’"),
+    ("«", "»"),
+    ("„", "“"),
 )
 _OPENING = re.compile(
     r"(?:who|whose|whom|what|when|where|which|why|how|is|are|was|were|do|does|did|has|have|had|can"

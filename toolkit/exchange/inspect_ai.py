@@ -67,8 +67,17 @@ _USAGE = {  # our name of a number, and theirs
     "dollars": "total_cost",
 }
 _SUMMARY = (
-    *("id", "epoch", "input", "target", "metadata", "scores", "model_usage", "role_usage"),
-    *("started_at", "completed_at", "total_time"),
+    "id",
+    "epoch",
+    "input",
+    "target",
+    "metadata",
+    "scores",
+    "model_usage",
+    "role_usage",
+    "started_at",
+    "completed_at",
+    "total_time",
 )
 
 
