@@ -44,7 +44,7 @@ TOLERANCE = 1e-5
 SHOWN = 8  # differences of each comparison
 _TIMED = re.compile(r"seconds|created|started|_ms$")
 # Of 363 settings, those that both trees need no long time for.
-GRID = "grid=range grid.k1=0:8:1 grid.b=0:1:0.25"
+GRID = "grid.k1=0:8:1 grid.b=0:1:0.25"
 COLLECTIONS = {
     "cacm": "benchmark=cacm benchmark.split=test",
     "wikimix": "benchmark=wikimix benchmark.split=test benchmark.limit=100",

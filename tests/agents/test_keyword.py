@@ -507,8 +507,9 @@ def test_on_long_articles_it_finds_evidence_mostly_and_answers_sometimes(data_ro
     qids = list(dict.fromkeys(row.split("\t")[0] for row in rows[1:]))[::10]
     (tmp_path / "qids.txt").write_text("\n".join(qids), encoding="utf-8")
     folders = [f"paths.{name}={tmp_path / name}" for name in ("runs", "indexes", "caches")]
-    benchmark = ["benchmark=cmuqa", "benchmark.split=dev", f"benchmark.qids={tmp_path}/qids.txt"]
-    run = Experiment.compose(*benchmark, *folders, f"paths.data={data_root}").run()
+    benchmark = ["benchmark=beir", f"benchmark.path={data_root}/cmuqa", "benchmark.split=dev"]
+    benchmark.append(f"benchmark.qids={tmp_path}/qids.txt")
+    run = Experiment.compose(*benchmark, *folders).run()
     assert run.counts["failed"] == 0
     assert run.metrics["recall_opened"] >= 0.7
     assert run.metrics["accuracy"] >= 0.1

@@ -10,7 +10,6 @@ from traceback import format_exception
 import pytest
 from experiment_samples import CORPUS, QRELS, QUERIES, TINY, folder
 
-from soundingline.experiments import serve
 from soundingline.experiments.config import Settings
 from soundingline.experiments.experiment import Experiment
 from soundingline.experiments.refusals import one_line
@@ -124,8 +123,6 @@ REFUSED = {
         ("benchmark=beir benchmark.path=/no/such/folder", "/no/such/folder"),
         ("benchmark=beir", "benchmark.path=VALUE"),
         ("benchmark=cacm paths.data=/none", "castorini/anserini"),
-        ("benchmark=cmuqa paths.data=/none", "www.cs.cmu.edu/~ark/QA-data"),
-        ("benchmark=musique100 paths.data=/none", "OpenSPG/KAG"),
         ("benchmark=wikimix paths.data=/none", "docs/data.md"),
         ("benchmark=ir_datasets", "benchmark.dataset=VALUE"),
         (
@@ -184,7 +181,10 @@ def test_a_wrong_setting_is_told_and_nothing_is_made(
 def test_it_is_told_by_every_command_and_in_python(entry, capsys):
     assert entry("evaluate", "runs/x", "llm@judge_llm=null") == 2
     assert "llm@judge_llm=null names no option" in told(capsys)
-    assert serve.start(["llm=null"]) == 2
+    for command in (["evaluate", "runs/x"], ["describe"], ["serve"], ["run"]):
+        assert entry(*command, "retriever=none_such") == 2
+        assert "retriever=none_such names no option" in told(capsys)
+    assert entry("serve", "llm=null") == 2
     assert "llm=null names no option" in told(capsys)
     with pytest.raises(InputError, match="llm=null names no option"):
         Experiment.compose("llm=null")

@@ -65,7 +65,7 @@ def test_a_student_is_distilled_in_steps_that_are_not_repeated(entry, start, mon
     assert (folder / "reliability.png").read_bytes().startswith(b"\x89PNG")
 
     # The system with the student in the place of the teacher.
-    student = ("scorer=student", "scorer.scorer.model=student/student", "name=after")
+    student = ("scorer=cross_encoder", "scorer.scorer.model=student/student", "name=after")
     assert entry("run", *SYSTEM, *student, "agent.calibration=student/calibration.json") == 0
     (first, *_) = RunFolder("runs/after").trajectories()
     assert not any("calibra" in line for line in first.warnings), "fitted for this scorer"

@@ -102,7 +102,8 @@ def without_trajectories(working):
     before its first answer."""
     assert run_entry("rank", "name=ranked", *BENCHMARK) == 0
     assert run_entry("rank", "-m", "name=swept", "unit=document,maxp", *BENCHMARK) == 0
-    assert run_entry("tune", "name=tuned", "grid=range", *BENCHMARK[:-1]) == 0
+    grid = ("grid.k1=0:4:0.5", "grid.b=0:1:0.25")
+    assert run_entry("tune", "name=tuned", *grid, *BENCHMARK[:-1]) == 0
     shutil.copytree("runs/demo", "runs/empty")
     shutil.rmtree("runs/empty/queries")
     for name in ("run.trec", "metrics.json"):

@@ -3,19 +3,16 @@
 import html
 import re
 import shutil
-import sys
 from pathlib import Path
 from urllib.parse import unquote
 
 from experiment_samples import TINY
 from support.benchmarks import ANSWERS, CANARY, QUESTIONS, VARIABLE, leaks, write_benchmark
+from support.html_page import Page
 from test_run_with_model import MODEL
 
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import escape_qid
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
-from html_page import Page
 
 
 def links(report):

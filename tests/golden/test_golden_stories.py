@@ -152,7 +152,7 @@ def _without_settings(lines):
 
 def test_a_tuning_by_cross_validation_and_what_it_chose(workplace):
     tuning = (
-        f"{CHAINS} {PASSAGES} grid=range grid.k1=0.5:3:0.5 grid.b=0:1:0.25 tuning.select=null"
+        f"{CHAINS} {PASSAGES} grid.name=range grid.k1=0.5:3:0.5 grid.b=0:1:0.25 tuning.select=null"
         " tuning.folds=3 tuning.objective=AP"
     )
     workplace.run("tune", "folds", tuning)

@@ -1,7 +1,5 @@
 """Retrievers score the documents that they are given, as they score them in a whole ranking."""
 
-from __future__ import annotations
-
 import json
 import random
 from importlib.util import find_spec

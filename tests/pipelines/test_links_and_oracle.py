@@ -1,8 +1,6 @@
 """Link expansion against values computed by hand; the oracle: judged evidence first, in the units
 that are indexed, and its base behind it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

@@ -1,8 +1,6 @@
 """Checkpoints, adapters and fingerprints; device, dtype and memory; defaults of all models; packed
 linear layers; batches and text windows."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """What `soundingline.pipelines` exports: names, docstrings, imports, short pipelines."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import socket

@@ -1,15 +1,22 @@
-"""The stage: ten documents whose scores are worked out from the formulas, and every source."""
+"""Phrases that enrich a query or documents: the stage, whose scores are worked out from formulas on
+ten documents, indexes of enriched documents by brute force, the filter, and every source."""
 
 import json
 import math
+import pickle
+from collections import Counter
 
+import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.llm_model import ScriptedPrompts
+from support.needs import cases
 
 from soundingline.pipelines.compose import compose
 from soundingline.pipelines.enrich import enrichment as enrichment_module
-from soundingline.pipelines.enrich.df_filter import DfFilter
+from soundingline.pipelines.enrich.df_filter import KEPT, NO_TERMS, TOO_FREQUENT, UNKNOWN, DfFilter
 from soundingline.pipelines.enrich.enrichment import (
     DECISIONS,
     EnrichedEngine,
@@ -19,9 +26,17 @@ from soundingline.pipelines.enrich.enrichment import (
 )
 from soundingline.pipelines.enrich.feedback import FeedbackPhrases
 from soundingline.pipelines.enrich.llm_phrases import TASKS, ModelPhrases, WeightedPhrases
-from soundingline.pipelines.enrich.phrases import PhraseFile, QueryContext
+from soundingline.pipelines.enrich.phrases import (
+    PhraseFile,
+    PhraseSource,
+    QueryContext,
+    clean,
+    read_phrases,
+)
 from soundingline.pipelines.fusion import OracleRetriever, ReciprocalRankFusion
+from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
+from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.pipelines.links import LinkExpansion
 from soundingline.pipelines.retrieve import BM25, QueryLikelihood, Retriever
 from soundingline.pipelines.stage import Collection
@@ -322,8 +337,8 @@ def test_a_changed_text_asks_for_that_text_alone(collection):
 def test_another_model_or_way_of_sampling_has_an_index_of_its_own(collection):
     source = ModelPhrases()
     paths = []
-    for phrase, settings in (("quay", {}), ("mole", {}), ("mole", {"temperature": 0.4})):
-        model = ScriptedPrompts(lambda prompt, phrase=phrase: keywords(phrase), **settings)
+    for phrase, sampling in (("quay", {}), ("mole", {}), ("mole", {"temperature": 0.4})):
+        model = ScriptedPrompts(lambda prompt, phrase=phrase: keywords(phrase), **sampling)
         model.name = f"model of {phrase}"
         with_model = collection.with_model(model)
         list(source.ask_documents(UNITS, with_model))
@@ -333,7 +348,7 @@ def test_another_model_or_way_of_sampling_has_an_index_of_its_own(collection):
         assert index.document_frequency(phrase) == len(UNITS)
         source_of = phrases_manifest(folder)["source"]
         assert source_of["model"] == model.name
-        assert source_of["settings"].get("temperature") == settings.get("temperature")
+        assert source_of["settings"].get("temperature") == sampling.get("temperature")
     assert len(set(paths)) == 3
 
 
@@ -565,3 +580,297 @@ def test_the_fingerprint_changes_with_phrases_and_filter(collection, file):
     pairs += [(first, DfFilter(0.1)), (first, DfFilter(0.2))]
     engines = [EnrichedEngine(LexicalEngine(), *pair, collection) for pair in pairs]
     assert len({engine.fingerprint for engine in engines}) == len(pairs)
+
+
+try:
+    from sklearn.utils import murmurhash3_32 as murmur
+except ImportError:  # extra `enrich`
+    murmur = None
+
+WORDS = ["brel", "harbour", "tide", "the", "lamp", "stone", "keeper"]
+NGRAMS = ["brel tide", "lamp lamp", "tide lamp stone", "brel brel brel brel"]
+texts = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
+phrases = st.lists(
+    st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join), max_size=4
+)
+
+
+class GivenPhrases(PhraseSource):
+    """The phrases of a dictionary, as they are."""
+
+    def __init__(self, phrases):
+        self.phrases = phrases
+
+    @property
+    def fingerprint(self):
+        return str(self.phrases)
+
+    def for_documents(self, units, collection):
+        return ((unit.unit_id, self.phrases.get(unit.unit_id, ())) for unit in units)
+
+    def for_queries(self, queries, collection):
+        raise AssertionError
+
+
+def enriched(base, units, source):
+    engine = EnrichedEngine(
+        LexicalEngine(base.analyzer.name), source, None, Collection("c", index=base)
+    )
+    path = base.path.with_name("enriched")
+    engine.build(units, path, corpus_fingerprint="c")
+    return engine.open(path, corpus_fingerprint="c")
+
+
+def terms_of(text, longest):
+    """Terms of a text of WORDS, n-grams joined by a space, written down apart from the analyzer."""
+    single = [word for word in text.split() if word != "the"]
+    grams = [
+        " ".join(single[start : start + size])
+        for size in range(2, longest + 1)
+        for start in range(len(single) - size + 1)
+    ]
+    return single + grams
+
+
+def slot(term):
+    """An n-gram as the number of its slot, as SIRA's released code has it; a word as it is."""
+    return f" {murmur(term.encode(), positive=True) % 2**23}" if " " in term else term
+
+
+def brute_force(documents, query, k1, b):
+    lengths = [
+        sum(count for term, count in counts.items() if " " not in term) for counts in documents
+    ]
+    total = sum(length > 0 for length in lengths)
+    average = sum(lengths) / max(1, total)
+    scores = []
+    for counts, length in zip(documents, lengths, strict=True):
+        score = 0.0
+        for term, weight in query.items():
+            df = sum(others[term] > 0 for others in documents)
+            idf = math.log(1 + (total - df + 0.5) / (df + 0.5))
+            if counts[term]:
+                norm = k1 * (1 - b + b * length / average)
+                score += weight * idf * counts[term] / (counts[term] + norm)
+        scores.append(score)
+    return scores
+
+
+@settings(max_examples=cases(60), deadline=None)
+@given(
+    documents=st.lists(texts, min_size=1, max_size=6),
+    added=st.dictionaries(st.integers(0, 5), phrases, max_size=6),
+    query=st.dictionaries(
+        st.sampled_from([*(w for w in WORDS if w != "the"), *NGRAMS]), st.floats(0.1, 3), min_size=1
+    ),
+    k1=st.sampled_from([0.0, 0.9, 1.5, 25.0]),
+    b=st.sampled_from([0.0, 0.4, 1.0]),
+    shape=st.sampled_from(["", ":2", ":4", ":3:hashed"] if murmur else ["", ":2", ":4"]),
+)
+def test_scores_of_enriched_documents_equal_brute_force(
+    tmp_path_factory, documents, added, query, k1, b, shape
+):
+    """A document has the terms of its text and of each phrase; no n-gram spans two of them."""
+    longest = int(shape[1]) if shape else 1
+    units = [Unit(f"d{number}", "", text) for number, text in enumerate(documents)]
+    path = tmp_path_factory.mktemp("enriched") / "base"
+    base = LexicalIndex.build(units, path, analyzer=f"english_unstemmed{shape}")
+    source = GivenPhrases({f"d{number}": of for number, of in added.items()})
+    index = enriched(base, units, source)
+    assert index.base is base
+    terms = [
+        Counter(term for part in [text, *added.get(number, [])] for term in terms_of(part, longest))
+        for number, text in enumerate(documents)
+    ]
+    weights = {slot(term) if "hashed" in shape else term: weight for term, weight in query.items()}
+    numbers, scores = index.search(weights, k1=k1, b=b, depth=10)
+    found = dict(zip(numbers.tolist(), scores.tolist(), strict=True))
+    for number, score in enumerate(brute_force(terms, query, k1, b)):
+        assert found.get(number, 0.0) == pytest.approx(score, rel=1e-5, abs=1e-6)
+
+
+@pytest.fixture
+def units():
+    chance = np.random.default_rng(3)
+    return [
+        Unit(f"d{number}", "Tides", " ".join([*chance.choice(WORDS, 20), f"berth{number}"]))
+        for number in range(40)
+    ]
+
+
+@pytest.fixture
+def base(tmp_path, units):
+    return LexicalIndex.build(units, tmp_path / "base", corpus_fingerprint="c")
+
+
+def test_feedback_and_texts_are_those_of_the_plain_documents(base, units):
+    source = GivenPhrases({unit.unit_id: ["quay lighthouse"] for unit in units[::3]})
+    index = enriched(base, units, source)
+    query = pd.DataFrame({"qid": ["q"], "query": ["quay"]})
+    ranking = index.bm25().transform(query)
+    assert set(ranking["docno"]) == {unit.unit_id for unit in units[::3]}
+    [weights] = (index.bm25() >> Feedback(index)).transform(query)["query_toks"]
+    assert "lighthous" not in weights and len(weights) > 1
+    assert index.texts(["d3"]) == [units[3]] and index.texts_path == base.texts_path
+    loaded = (index.bm25() >> index.text_loader()).transform(query)
+    assert loaded["text"].tolist() == [units[int(docno[1:])].text for docno in loaded["docno"]]
+    copied = pickle.loads(pickle.dumps(index))
+    assert copied == index != base and copied.base == base
+    with pytest.raises(InputError, match="an index with phrases offers no query likelihood"):
+        index.ql()
+
+
+class OutOfOrder(GivenPhrases):
+    def for_documents(self, units, collection):
+        return iter(reversed(list(super().for_documents(units, collection))))
+
+
+def test_phrases_in_another_order_are_refused_and_leave_nothing(base, units):
+    source = OutOfOrder({"d1": ["quay"], "d2": ["quay"]})
+    with pytest.raises(InputError, match=r"phrases for the unit 'd1'.*in their order"):
+        enriched(base, units, source)
+    assert [path.name for path in base.path.parent.iterdir()] == ["base"]
+    with pytest.raises(InputError, match="is no index of enriched documents"):
+        EnrichedEngine(LexicalEngine(), source, None, Collection("c", index=base)).build(
+            units, base.path, corpus_fingerprint="c"
+        )
+
+
+def test_kept_phrases_are_part_of_the_indexed_text_alone(base, units, tmp_path):
+    row = {"id": "d5", "phrases": ["quay", "QUAY", "mole wall"]}
+    (tmp_path / "phrases.jsonl").write_text(json.dumps(row) + "\n")
+    index = enriched(base, units, PhraseFile(path=str(tmp_path / "phrases.jsonl")))
+    more = index.lengths - base.lengths
+    assert (int(more[5]), int(more.sum())) == (3, 3)
+    assert index.postings("quai")[0].tolist() == [5]
+
+
+# Of 100 documents: `common` is in 40, `rare` in 3, `common rare` in 2; the rest are in none.
+FREQUENCIES = {"common": 40, "rare": 3, "common rare": 2, "both": 40, "common both": 30}
+
+
+class Frequencies:
+    def __init__(self, analyzer="english_unstemmed:2"):
+        self.analyzer = make_analyzer(analyzer)
+
+    def document_frequency(self, term):
+        return FREQUENCIES.get(term, 0)
+
+    def __len__(self):
+        return 100
+
+
+PHRASES = ("common", "rare", "common rare", "common both", "common new", "new", "the of")
+CORPUS, QUERY = True, False
+# Of "common new" the released code sees the part that is in 40 documents, and the paper the phrase,
+# which is in none.
+OFTEN, NEW = TOO_FREQUENT, UNKNOWN
+RULES = {
+    ("paper", CORPUS, None): (OFTEN, KEPT, KEPT, OFTEN, KEPT, KEPT, NO_TERMS),
+    ("paper", CORPUS, "drop"): (OFTEN, KEPT, KEPT, OFTEN, KEPT, NEW, NO_TERMS),
+    ("paper", QUERY, None): (OFTEN, KEPT, KEPT, OFTEN, NEW, NEW, NO_TERMS),
+    ("released", CORPUS, None): (OFTEN, KEPT, KEPT, OFTEN, OFTEN, KEPT, NO_TERMS),
+    ("released", QUERY, None): (OFTEN, KEPT, KEPT, OFTEN, OFTEN, NEW, NO_TERMS),
+    ("released", QUERY, "keep"): (OFTEN, KEPT, KEPT, OFTEN, OFTEN, KEPT, NO_TERMS),
+    ("none", CORPUS, None): (*[KEPT] * 6, NO_TERMS),
+    ("none", QUERY, "drop"): (*[KEPT] * 6, NO_TERMS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "side", "unseen"), RULES)
+def test_each_rule_decides_as_the_paper_or_the_released_code(rule, side, unseen):
+    decided = DfFilter(0.05, rule, unseen).decide(PHRASES, Frequencies(), corpus_side=side)
+    assert tuple(decision.reason for decision in decided) == RULES[rule, side, unseen]
+    assert all(decision.kept == (decision.reason == KEPT) for decision in decided)
+
+
+def test_with_n_grams_a_phrase_of_a_query_passes_only_if_it_occurs_itself():
+    # "rare" (3 documents) and "both" (40) are in the index, and their pair is not.
+    pairs, words = Frequencies(), Frequencies("english_unstemmed")
+    (decision,) = DfFilter(0.05).decide(["rare both"], pairs, corpus_side=False)
+    assert (decision.kept, decision.reason) == (False, UNKNOWN)
+    assert decision.frequencies == (3, 40, 0)
+    # Words alone cannot show that, and the released code's rule accepts any part.
+    (of_words,) = DfFilter(0.05).decide(["rare both"], words, corpus_side=False)
+    (released,) = DfFilter(0.05, "released").decide(["rare both"], pairs, corpus_side=False)
+    assert of_words.kept and released.kept
+
+
+def test_the_limit_is_tau_times_the_documents_rounded_down_and_may_be_below_one():
+    for tau, documents, limit in (
+        *((0.05, 100, 5), (0.05, 119, 5), (0.05, 19, 0), (0.29, 100, 29), (1.0, 7, 7)),
+    ):
+        assert DfFilter(tau).limit(documents) == limit
+    strict = DfFilter(0.005)
+    assert "below one document" in strict.note(100) and strict.note(200) == ""
+    assert DfFilter(0.001, "none").note(100) == ""
+    for side, kept in ((CORPUS, ["new"]), (QUERY, [])):
+        decided = strict.decide(["rare", "new"], Frequencies(), corpus_side=side)
+        assert [decision.phrase for decision in decided if decision.kept] == kept
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tau": 0.0}, "tau is 0.0"),
+        ({"tau": 1.5}, "tau is 1.5"),
+        ({"tau": float("nan")}, "tau is nan"),
+        ({"rule": "mine"}, "rule is 'mine'"),
+        ({"unseen": "ask"}, "unseen is 'ask'"),
+    ],
+)
+def test_other_settings_are_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        DfFilter(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("answer", "phrases"),
+    [
+        ('{"keywords": ["tidal range", "quay"]}', ["tidal range", "quay"]),
+        ('Sure! {"keywords": ["quay"]} Hope this helps {smile}.', ["quay"]),
+        ('{"keywords": ["draft"]} then better: {"keywords": ["final"]}', ["final"]),
+        ('```json\n{"keywords": []}\n```', []),
+        ('["quay", "pier"]', ["quay", "pier"]),
+        ('{"keywords": ["quay"]} and [1]', ["quay"]),
+        ('{"words": ["quay"]}', None),
+        ("quay, pier and jetty", None),
+        ("", None),
+        ('{"keywords": ["cut', None),
+        ("{" * 100_000, None),
+        ("[" * 100_000, None),
+    ],
+)
+def test_the_last_list_of_keywords_is_read(answer, phrases):
+    assert read_phrases(answer) == phrases
+
+
+@given(st.text())
+def test_any_answer_is_read_or_is_none(answer):
+    assert read_phrases(answer) is None or isinstance(read_phrases(answer), list)
+
+
+def test_phrases_are_cleaned_and_what_is_left_out_is_counted():
+    proposed = [
+        *("  tidal\u00a0 range ", "Tidal Range", "qu\u200bay\x00", "one two three four five"),
+        *("", "\x1b", None, 7, ["quay"], "x" * 10_000, "pier", "jetty"),
+    ]
+    phrases, left_out = clean(proposed, 3, 4)
+    assert phrases == ("tidal range", "quay", "pier")
+    assert left_out == {"repeated": 1, "too_long": 2, "beyond": 1, "empty": 5}
+    phrases, left_out = clean([f"phrase {number}" for number in range(500)], 10, 4)
+    assert len(phrases) == 10 and left_out["beyond"] == 490
+
+
+@given(st.lists(st.text()))
+def test_cleaned_phrases_are_usable_whatever_came(proposed):
+    phrases, _ = clean(proposed, 10, 4)
+    assert clean(phrases, 10, 4)[0] == phrases
+    assert all(phrase.isprintable() and phrase == " ".join(phrase.split()) for phrase in phrases)
+    assert json.loads(json.dumps(phrases)) == list(phrases)
+
+
+@pytest.mark.parametrize("limits", [{"phrases": 0}, {"words": -1}, {"phrases": True}])
+def test_limits_without_meaning_are_refused(limits):
+    with pytest.raises(InputError, match="valid: a whole number, 1 or more"):
+        PhraseFile(path="phrases.jsonl", **limits)

@@ -1,17 +1,19 @@
 """ColBERT against BERT run directly: markers, masks, what is left out, projection; MaxSim against
 loops over every pair of tokens."""
 
-import os
+import json
+from collections import namedtuple
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from support import checkpoints
 from support.needs import cases
 
+from soundingline.pipelines.learned import compressed as stages
 from soundingline.pipelines.learned import vectors as module
 from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
 from soundingline.pipelines.learned.vectors import (
@@ -23,6 +25,10 @@ from soundingline.pipelines.learned.vectors import (
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+sentence_transformers = pytest.importorskip("sentence_transformers")
 
 EXACT = {"dtype": "float32", "device": "cpu", "storage": "float32"}
 SEARCHES = ("numpy", "torch")
@@ -39,10 +45,7 @@ UNITS = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    import torch
-
     torch.set_num_threads(1)
-    os.environ["HF_HUB_OFFLINE"] = "1"
     return checkpoints.save_multi_vector(tmp_path_factory.mktemp("models"))
 
 
@@ -65,29 +68,26 @@ def frame(*texts):
     return pd.DataFrame({"qid": [f"q{n}" for n in range(len(texts))], "query": list(texts)})
 
 
-def directly(model, ids, seen, kept):
-    """BERT's last layer, projected and normalised, of one text; `seen` is what attention sees."""
-    import torch
-    from transformers import AutoModel
+def projection(model):
+    return load_file(model / "1_Dense" / "model.safetensors")["linear.weight"]
 
-    bert = AutoModel.from_pretrained(model, dtype="float32").eval()
+
+def directly(bert, linear, ids, seen, kept):
+    """BERT's last layer, projected and normalised, of one text; `seen` is what attention sees."""
+    bert = transformers.AutoModel.from_pretrained(bert, dtype="float32").eval()
     with torch.no_grad():
         hidden = bert(
             input_ids=torch.tensor([ids]), attention_mask=torch.tensor([seen]).long()
         ).last_hidden_state[0]
-    weight = load_file(model / "1_Dense" / "model.safetensors")["linear.weight"]
-    rows = hidden.numpy()[kept] @ weight.T
+    rows = hidden.numpy()[kept] @ linear.T
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def test_documents_have_their_marker_and_no_punctuation(model):
     words = ["[CLS]", "[D]", "the", "old", ",", "mill", ".", "[SEP]"]
-    expected = directly(
-        model,
-        [IDS[word] for word in words],
-        [True] * len(words),
-        [word not in (",", ".") for word in words],
-    )
+    kept = [word not in (",", ".") for word in words]
+    ids = [IDS[word] for word in words]
+    expected = directly(model, projection(model), ids, [True] * len(words), kept)
     # Beside a longer one, so that padding has to be left out.
     found = encoder(model).encode(["the old, mill.", "the old mill stands by the river"])[0]
     assert found.shape == (6, 16)
@@ -97,7 +97,8 @@ def test_documents_have_their_marker_and_no_punctuation(model):
 def test_queries_are_filled_with_masks_that_attention_does_not_see(model):
     words = ["[CLS]", "[Q]", "who", "built", "the", "mill", "[SEP]"]
     ids = [IDS[word] for word in words] + [IDS["[MASK]"]] * 5
-    expected = directly(model, ids, [n < len(words) for n in range(12)], [True] * 12)
+    seen = [n < len(words) for n in range(12)]
+    expected = directly(model, projection(model), ids, seen, [True] * 12)
     found = encoder(model).encode_queries(["who built the mill"])[0]
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -129,25 +130,21 @@ def test_the_ranking_is_that_of_loops_over_all_tokens(model, built, search):
     made = encoder(model)
     documents = made.encode([unit.contents for unit in UNITS])
     found = opened(model, built, search).retriever(depth=len(UNITS))(frame(*asked))
-    for query, (_, hits) in zip(
-        made.encode_queries(asked), found.groupby("qid", sort=False), strict=True
-    ):
+    rankings = [hits for _, hits in found.groupby("qid", sort=False)]
+    for query, hits in zip(made.encode_queries(asked), rankings, strict=True):
         exact = {
             unit.unit_id: sum(max(float(token @ row) for row in rows) for token in query)
             for unit, rows in zip(UNITS, documents, strict=True)
         }
         assert sorted(hits["docno"]) == sorted(exact)
-        np.testing.assert_allclose(
-            hits["score"], [exact[docno] for docno in hits["docno"]], atol=1e-4
-        )
+        scores = [exact[docno] for docno in hits["docno"]]
+        np.testing.assert_allclose(hits["score"], scores, atol=1e-4)
         assert (np.diff(hits["score"]) <= 0).all()
         assert hits["rank"].tolist() == list(range(len(UNITS)))
 
 
 def test_scores_are_those_of_the_library(model, built):
-    from sentence_transformers import MultiVectorEncoder
-
-    library = MultiVectorEncoder(str(model), device="cpu")
+    library = sentence_transformers.MultiVectorEncoder(str(model), device="cpu")
     texts = [unit.contents for unit in UNITS]
     theirs = library.similarity(
         library.encode_query(["who built the mill"]), library.encode_document(texts)
@@ -185,8 +182,6 @@ def test_a_query_may_come_as_vectors_and_no_model_is_loaded(model, built, monkey
 def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
     model, tmp_path, monkeypatch
 ):
-    from collections import namedtuple
-
     usage = namedtuple("usage", "total used free")
     tokens = sum(encoder(model).read([unit.contents for unit in UNITS])[1])
     retriever = "soundingline.pipelines.learned.retriever.encoded"
@@ -224,10 +219,6 @@ def test_a_model_of_another_kind_or_none_is_refused_in_one_line(tmp_path, model,
 def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_path, model):
     """Stanford's format, which colbert-ir/colbertv2.0 has: BERT and `linear.weight` in one file,
     `[unused0]` and `[unused1]` as markers, settings in artifact.metadata."""
-    import json
-
-    from safetensors.numpy import save_file
-
     bert = checkpoints.save_bert(tmp_path / "stanford", markers=("[unused0]", "[unused1]"))
     weights = {f"bert.{key}": value for key, value in load_file(bert / "model.safetensors").items()}
     linear = np.random.default_rng(0).standard_normal((16, 32)).astype(np.float32)
@@ -239,16 +230,10 @@ def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_
     made = encoder(bert)
     assert made.read(["the mill " * 30])[1] == [24]
     assert len(made.encode_queries(["the mill"])[0]) == 32
-    import torch
-    from transformers import AutoModel
-
-    body = AutoModel.from_pretrained(checkpoints.save_bert(tmp_path / "same"), dtype="float32")
-    words = ["[CLS]", "[D]", "the", "mill", ".", "[SEP]"]
-    with torch.no_grad():
-        hidden = body.eval()(torch.tensor([[IDS[word] for word in words]])).last_hidden_state[0]
-    rows = np.delete(hidden.numpy(), 4, axis=0) @ linear.T
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    np.testing.assert_allclose(made.encode(["the mill."])[0], rows, atol=1e-5)
+    ids = [IDS[word] for word in ("[CLS]", "[D]", "the", "mill", ".", "[SEP]")]
+    same = checkpoints.save_bert(tmp_path / "same")
+    expected = directly(same, linear, ids, [True] * 6, [0, 1, 2, 3, 5])
+    np.testing.assert_allclose(made.encode(["the mill."])[0], expected, atol=1e-5)
 
 
 def collection(rng, lengths, kind="float32"):
@@ -285,8 +270,6 @@ def test_scores_are_those_of_loops_whatever_the_blocks(lengths, queries, product
 @pytest.mark.parametrize("kind", ["float32", "float16"])
 @pytest.mark.parametrize("products", [100, 1 << 24])
 def test_both_searches_give_the_top_100_of_loops(kind, products, monkeypatch):
-    import torch
-
     monkeypatch.setattr(module, "_PRODUCTS", products)
     rng = np.random.default_rng(1)
     documents = collection(rng, rng.integers(1, 20, 400).tolist(), kind)
@@ -301,8 +284,6 @@ def test_both_searches_give_the_top_100_of_loops(kind, products, monkeypatch):
 
 
 def test_equal_scores_stand_in_the_order_of_the_documents():
-    import torch
-
     documents = DocumentVectors(np.ones((60, 4), np.float32), np.arange(0, 61, 2))
     for search in (NumpySearch(documents), TorchSearch(documents, torch.device("cpu"))):
         found = search([np.ones((3, 4), np.float32)], 5)[0]
@@ -312,8 +293,6 @@ def test_equal_scores_stand_in_the_order_of_the_documents():
 
 @pytest.mark.parametrize("scores", [1, 1 << 26])
 def test_a_vector_is_a_text_of_one_token(scores, monkeypatch):
-    import torch
-
     monkeypatch.setattr(module, "_SCORES", scores)
     rng = np.random.default_rng(3)
     vectors = rng.standard_normal((50, 8)).astype(np.float32)
@@ -414,11 +393,8 @@ def compressed(model, tmp_path_factory):
 
 
 def test_a_compressed_index_finds_what_exact_search_finds(model, compressed):
-    exact = NumpySearch(
-        DocumentVectors(
-            np.concatenate(Drawn.arrays), np.cumsum([0, *map(len, Drawn.arrays)], dtype=np.int64)
-        )
-    )
+    ends = np.cumsum([0, *map(len, Drawn.arrays)], dtype=np.int64)
+    exact = NumpySearch(DocumentVectors(np.concatenate(Drawn.arrays), ends))
     queries, shared, scored = drawn(600)[1], [], []
     retriever = Drawn(str(model), **EXACT, compression="ivf_pq")
     index = retriever.open(compressed, corpus_fingerprint="corpus")
@@ -428,9 +404,8 @@ def test_a_compressed_index_finds_what_exact_search_finds(model, compressed):
         assert names[0] == f"d{number}" and len(names) == 100
         assert (np.diff(scores) <= 0).all()
         shared.append(len({*names} & {f"d{n}" for n in best.numbers}) / 100)
-        (given,) = index.score(
-            [query], [np.array([int(name[1:]) for name in names], np.int32)], None
-        )
+        numbers = np.array([int(name[1:]) for name in names], np.int32)
+        (given,) = index.score([query], [numbers], None)
         scored.append(np.abs(given - scores).max())
     assert np.mean(shared) >= 0.8
     assert max(scored) < 1e-4
@@ -442,8 +417,6 @@ def test_a_compressed_index_finds_what_exact_search_finds(model, compressed):
 def test_more_documents_than_are_rescored_are_first_ordered_by_their_centroids(
     model, compressed, monkeypatch
 ):
-    from soundingline.pipelines.learned import compressed as stages
-
     retriever = Drawn(str(model), **EXACT, compression="ivf_pq", probes=1000)
     index = retriever.open(compressed)
     queries = drawn(600)[1]
@@ -468,8 +441,6 @@ def test_a_build_killed_while_it_compresses_keeps_the_encoding_and_leaves_no_ind
     model, tmp_path, monkeypatch
 ):
     pytest.importorskip("faiss", reason="the extra faiss is not installed").omp_set_num_threads(1)
-    from soundingline.pipelines.learned import compressed as stages
-
     retriever, path = Drawn(str(model), **EXACT, compression="ivf_pq"), tmp_path / "index"
     with monkeypatch.context() as patch:
         patch.setattr(

@@ -1,8 +1,6 @@
 """SPLADE with a tiny random checkpoint, against transformers in float32; impacts against sums over
 a dense matrix."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pyterrier as pt

@@ -1,14 +1,17 @@
 """BM25 and what all retrievers of the index share: scores against a float64 computation that has
-no code in common with the engine, the interface of a transformer, and published figures."""
+no code in common with the engine, the interface of a transformer, published figures, the grid
+against single runs, and quoted phrases and exclusions against a reading of every text."""
 
 import math
 import multiprocessing
+import re
 import tempfile
 import threading
 import time
 import tracemalloc
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,11 +23,20 @@ from ir_measures import AP, P
 from support.lexical_corpora import build, corpora, cut_length, measured, queries, real
 from support.needs import cases
 
-from soundingline.pipelines import LexicalIndex
+from soundingline.pipelines import BM25
+from soundingline.pipelines.compose import MaxP, compose
+from soundingline.pipelines.engines.pisa import PisaEngine
+from soundingline.pipelines.enrich.enrichment import Enrichment
+from soundingline.pipelines.enrich.feedback import FeedbackPhrases
 from soundingline.pipelines.lexical import bm25
+from soundingline.pipelines.lexical import grid as grid_module
 from soundingline.pipelines.lexical.bm25 import ScoreBuffers, best, searches_at_once
-from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
-from soundingline.pipelines.lexical.storage import DECODED_LENGTHS, Postings, encode_lengths
+from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery, judged_scores, rank_judged
+from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.pipelines.lexical.operators import parse
+from soundingline.pipelines.lexical.storage import DECODED_LENGTHS, Arrays, Postings, encode_lengths
+from soundingline.pipelines.stage import Collection
+from soundingline.toolkit.data import Unit, parent
 from soundingline.toolkit.errors import InputError
 
 
@@ -45,7 +57,7 @@ def brute_force(corpus, query, k1, b):
     return scores
 
 
-def check(index, corpus, query, k1, b, depth):
+def check_search(index, corpus, query, k1, b, depth):
     expected = brute_force(corpus, query, k1, b)
     documents, scores = index.search(query, k1=k1, b=b, depth=depth)
     assert documents.dtype == np.int32
@@ -70,11 +82,11 @@ def test_scores_equal_brute_force(corpus, searches):
     with tempfile.TemporaryDirectory() as folder:
         index = build(corpus, folder)
         for query, k1, b, depth in searches:
-            check(index, corpus, query, k1, b, depth)
+            check_search(index, corpus, query, k1, b, depth)
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory):
+def many_documents(tmp_path_factory):
     """3000 documents: common terms (every selection path of a dense query), rare ones, doubles."""
     chance = np.random.default_rng(7)
     shares = 1 / np.arange(1, 401) ** 1.1
@@ -89,10 +101,10 @@ def large(tmp_path_factory):
 
 
 @pytest.mark.parametrize("depth", [1, 7, 100, 1000, 3000, 10**7])
-def test_any_depth_gives_the_best_documents(large, depth):
-    index, corpus = large
+def test_any_depth_gives_the_best_documents(many_documents, depth):
+    index, corpus = many_documents
     for query in ({"t0": 1.0, "t1": 2.0, "t40": 1.0}, {"t399": 1.0}, {"t390": 1.0, "t398": 0.5}):
-        check(index, corpus, query, 0.9, 0.4, depth)
+        check_search(index, corpus, query, 0.9, 0.4, depth)
 
 
 @pytest.mark.slow
@@ -102,12 +114,12 @@ def test_collections_beyond_one_block_of_documents_are_scored_whole(tmp_path):
     corpus = [dict(Counter(f"t{word}" for word in row)) for row in words]
     index = build(corpus, tmp_path)
     for query in ({"t1": 1.0, "t5": 1.0, "t30": 1.0}, {"t40": 1.0}, {"t1": 0.5, "t2": 3.0}):
-        check(index, corpus, query, 1.2, 0.75, 500)
-        check(index, corpus, query, 1.2, 0.75, 34_000)
+        check_search(index, corpus, query, 1.2, 0.75, 500)
+        check_search(index, corpus, query, 1.2, 0.75, 34_000)
 
 
-def test_the_order_of_the_words_does_not_change_a_score(large):
-    index, _ = large
+def test_the_order_of_the_words_does_not_change_a_score(many_documents):
+    index, _ = many_documents
     words = [f"t{n}" for n in range(0, 60, 2)]
     for one, other in zip(index.search(words), index.search(words[::-1]), strict=True):
         assert np.array_equal(one, other)
@@ -131,6 +143,8 @@ def test_frequencies_of_any_width_score_as_in_brute_force_and_in_the_grid(tmp_pa
             found = dict(zip(*map(np.ndarray.tolist, index.search(weights, k1, b)), strict=True))
             assert found == pytest.approx(expected, rel=1e-5)
             assert scores[:, place].tolist() == [found[number] for number in range(most)]
+        check_all(index, weights, names, 5)
+        check_scores(index, weights, names)
         vectors = index.vectors(np.arange(most))
         lead = index.vocabulary.find("lead")
         of_lead = [int(values[terms == lead][0]) for terms, values in vectors]
@@ -138,9 +152,9 @@ def test_frequencies_of_any_width_score_as_in_brute_force_and_in_the_grid(tmp_pa
 
 
 @pytest.mark.parametrize("query", ["text", {"t1": -1.0}, {"t1": math.nan}])
-def test_a_query_that_was_not_analysed_and_bad_weights_are_refused(large, query):
+def test_a_query_that_was_not_analysed_and_bad_weights_are_refused(many_documents, query):
     with pytest.raises(InputError, match="valid: "):
-        large[0].search(query)
+        many_documents[0].search(query)
 
 
 def test_retrievers_work_with_pyterrier_and_without_java(tmp_path):
@@ -334,3 +348,303 @@ def test_sums_of_searches_at_once_stay_within_two_gibibytes():
     for documents in (10**6, 10**7, 10**8):
         assert searches_at_once(documents) * 4 * documents <= 2 << 30
     assert searches_at_once(2**31 - 1) == 1
+
+
+CELLS = [(k1, b) for k1 in (0.0, 0.3, 0.9, 2.0, 25.0) for b in (0.0, 0.4, 1.0)]
+LETTERS = [f"w{number}" for number in range(6)]
+
+
+def build_texts(texts, folder):
+    units = [Unit(unit_id, "", text) for unit_id, text in texts.items()]
+    return LexicalIndex.build(units, Path(folder) / "index", analyzer="whitespace")
+
+
+def single_run(index, query, cell, depth):
+    """Ranks of documents by one search and, for passages, Max-P's own transformer."""
+    numbers, scores = index.search(query, *cell, depth)
+    names = index.docnos.take(numbers)
+    frame = pd.DataFrame({"qid": "q", "query": "", "docno": names, "score": scores})
+    frame["rank"] = range(len(frame))
+    ranked = MaxP().transform(frame) if len(frame) else frame
+    return {docno: rank + 1 for docno, rank in zip(ranked["docno"], ranked["rank"], strict=True)}
+
+
+def check_all(index, query, docids, depth):
+    made = GridBM25(index, CELLS, depth=depth)
+    (qid, ranks), *rest = made.ranks([JudgedQuery("q", query, docids)])
+    assert (qid, rest) == ("q", [])
+    assert ranks.shape == (len(docids), len(CELLS))
+    for place, cell in enumerate(CELLS):
+        expected = single_run(index, query, cell, depth)
+        assert ranks[:, place].tolist() == [expected.get(docid, 0) for docid in docids], cell
+
+
+def check_scores(index, query, docids):
+    scores = GridBM25(index, CELLS).scores(JudgedQuery("q", query, docids))
+    for place, cell in enumerate(CELLS):
+        numbers, found = index.search(query, *cell, len(index))
+        best = {}
+        for name, score in zip(index.docnos.take(numbers), found.tolist(), strict=True):
+            best[parent(name)] = max(best.get(parent(name), 0.0), score)
+        # Bit by bit; the issue with ties is that nothing less keeps their order.
+        assert scores[:, place].tolist() == [best.get(docid, 0.0) for docid in docids], cell
+
+
+# Few words and short documents, so that equal scores abound.
+short_texts = st.lists(st.sampled_from(LETTERS), max_size=12).map(" ".join)
+few_weights = st.dictionaries(
+    st.sampled_from([*LETTERS, "unknown"]), st.sampled_from([0.0, 0.5, 1.0, 2.0]), max_size=5
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=cases(40), deadline=None)
+@given(
+    corpus=st.lists(st.lists(short_texts, min_size=1, max_size=5), min_size=1, max_size=25)
+    | st.lists(short_texts, min_size=1, max_size=60),
+    query=few_weights,
+    depth=st.integers(1, 70),
+    block=st.sampled_from([1, 7, 512]),
+)
+def test_every_cell_ranks_as_its_single_run_and_passages_as_max_p_does(corpus, query, depth, block):
+    named = {}
+    for number, text in enumerate(corpus):
+        passages = [text] if isinstance(text, str) else text
+        names = [f"d{number}%p{place}" for place in range(len(passages))]
+        named |= zip([f"d{number}"] if isinstance(text, str) else names, passages, strict=True)
+    documents = [*(f"d{number}" for number in range(len(corpus))), "absent"]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grid_module, "_BLOCK", block)
+        index = build_texts(named, folder)
+        check_all(index, query, documents, depth)
+        check_scores(index, query, documents)
+
+
+@pytest.mark.parametrize("depth", [10, 1000])
+def test_cells_agree_with_single_runs_on_cacm(cacm, depth):
+    index, topics, judged = cacm
+    questions = [
+        JudgedQuery(qid, index.analyzer.terms(text), [*judged[qid]])
+        for qid, text in topics.itertuples(index=False)
+        if qid in judged
+    ]
+    found = dict(GridBM25(index, CELLS, depth=depth).ranks(questions))
+    assert len(found) == 52
+    for qid, query, docids in questions:
+        for place in (0, 5, 7, 14):
+            expected = single_run(index, query, CELLS[place], depth)
+            ranks = found[qid][:, place].tolist()
+            assert ranks == [expected.get(docid, 0) for docid in docids], (qid, CELLS[place])
+
+
+@pytest.fixture(scope="module")
+def lettered(tmp_path_factory):
+    chance = np.random.default_rng(3)
+    texts = {
+        f"d{number}": " ".join(chance.choice(LETTERS, chance.integers(1, 60)).tolist())
+        for number in range(3000)
+    }
+    return build_texts(texts, tmp_path_factory.mktemp("lettered"))
+
+
+@pytest.mark.parametrize("depth", [1, 20, 5000])
+def test_documents_that_are_settled_early_or_never_have_their_single_runs_ranks(lettered, depth):
+    docids = [f"d{number}" for number in range(0, 3000, 40)]
+    check_all(lettered, {"w1": 1.0, "w4": 3.0, "w5": 0.1}, docids, depth)
+
+
+def questions_of(index):
+    docids = [f"d{number}" for number in range(0, 3000, 300)]
+    return [JudgedQuery(f"q{n}", [LETTERS[n], LETTERS[-1], LETTERS[n]], docids) for n in range(5)]
+
+
+def test_threads_and_company_change_no_rank(lettered):
+    questions = questions_of(lettered)
+    made = GridBM25(lettered, CELLS, depth=100)
+    together = dict(made.ranks(questions, threads=4))
+    for question in questions:
+        alone = dict(made.ranks([question], threads=1))
+        assert (alone[question.qid] == together[question.qid]).all()
+    assert any((ranks > 0).any() for ranks in together.values())
+
+
+def test_a_grid_of_many_cells_is_the_same_in_portions(lettered, monkeypatch):
+    questions = questions_of(lettered)
+    whole = dict(GridBM25(lettered, CELLS).ranks(questions))
+    scores = GridBM25(lettered, CELLS).scores(questions[0])
+    monkeypatch.setattr(grid_module, "_CELLS_AT_ONCE", 4)
+    portions = dict(GridBM25(lettered, CELLS).ranks(questions))
+    assert all((whole[qid] == portions[qid]).all() for qid in whole)
+    assert (GridBM25(lettered, CELLS).scores(questions[0]) == scores).all()
+
+
+def test_arrays_in_memory_need_no_second_compilation(lettered, monkeypatch):
+    def signatures():
+        grid = GridBM25(lettered, CELLS)
+        assert len(list(grid.ranks([JudgedQuery("q", ["w1"], ["d1"])]))) == 1
+        return [*judged_scores.signatures, *rank_judged.signatures]  # type: ignore[attr-defined]
+
+    before = signatures()
+    monkeypatch.setattr(lettered, "_arrays", Arrays(*map(np.copy, lettered._arrays)))
+    assert lettered._arrays.documents.flags.writeable
+    assert signatures() == before
+
+
+def test_a_question_without_known_terms_or_documents_finds_nothing(lettered):
+    queries = [JudgedQuery("a", ["unknown"], ["d1"]), JudgedQuery("b", ["w1"], [])]
+    ranks = dict(GridBM25(lettered, CELLS).ranks(queries))
+    assert ranks["a"].tolist() == [[0] * len(CELLS)]
+    assert ranks["b"].shape == (0, len(CELLS))
+    assert dict(GridBM25(lettered, CELLS).ranks([])) == {}
+
+
+def test_bad_settings_and_scattered_passages_are_refused(lettered, tmp_path):
+    scattered = build_texts({"d1%p0": "a", "d2%p0": "a", "d1%p1": "a"}, tmp_path / "scattered")
+    for made, cells, depth, message in [
+        (scattered, CELLS, 5, "'d1' do not follow each other"),
+        (lettered, [], 5, "no cell"),
+        (lettered, [(-1.0, 0.4)], 5, "k1=-1"),
+        (lettered, [(0.9, 1.5)], 5, "b=1.5"),
+        (lettered, CELLS, 0, "depth=0"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            GridBM25(made, cells, depth=depth)
+
+
+def test_the_worked_example_of_the_kernel_comes_out_as_by_hand(tmp_path):
+    texts = {"d1": "mill", "d2": "mill mill by the river", "d3": "river river river"}
+    index = build_texts(texts, tmp_path)
+    assert index.statistics.average_length == 3
+    grid = GridBM25(index, [(1, 0), (1, 1)], depth=10)
+    question = JudgedQuery("q", ["mill"], ["d1", "d2", "d3"])
+    idf = math.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
+    by_hand = [[1 / 2, 3 / 4], [2 / 3, 6 / 11], [0, 0]]
+    np.testing.assert_allclose(grid.scores(question) / idf, by_hand, rtol=1e-6)
+    judged = question._replace(docids=["d1", "d3"])
+    assert dict(grid.ranks([judged], threads=1))["q"].tolist() == [[2, 1], [0, 0]]
+
+
+STOP = {"of", "the"}
+WORDS = ["tide", "mill", "harbour", "pier", *STOP]
+
+
+def drawn_units():
+    random = np.random.default_rng(5)
+    texts = [" ".join(random.choice(WORDS, random.integers(1, 9))) for _ in range(150)]
+    return [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
+
+
+UNITS = drawn_units()
+
+
+@pytest.fixture(scope="module", params=["english", "english:2"])
+def phrase_index(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("index") / "index"
+    return LexicalIndex.build(UNITS, path, analyzer=request.param, keep_texts=True)
+
+
+def words_of(text):
+    return [word for word in re.findall("[a-z]+", text.lower()) if word not in STOP]
+
+
+def occurs(phrase, text):
+    """Whether the words of a phrase are adjacent, by strings instead of lists of terms."""
+    return f" {' '.join(words_of(phrase))} " in f" {' '.join(words_of(text))} "
+
+
+def ranked(retriever, query):
+    found = retriever(pd.DataFrame({"qid": ["q"], "query": [query]}))
+    return dict(zip(found["docno"], found["score"], strict=True))
+
+
+# query, its words without operators, required and excluded phrases
+QUERIES = [
+    ('"tide mill" pier', "tide mill pier", ["tide mill"], []),
+    ('"tide of the mill"', "tide mill", ["tide mill"], []),
+    ('"of the" pier', "pier", [], []),
+    ('"tide mill" "harbour pier"', "tide mill harbour pier", ["tide mill", "harbour pier"], []),
+    ("“tide mill” pier", "tide mill pier", ["tide mill"], []),
+    ("pier -mill", "pier", [], ["mill"]),
+    ("pier -mill -harbour", "pier", [], ["mill", "harbour"]),
+    ('pier -"tide mill"', "pier", [], ["tide mill"]),
+    ('"pier tide" -"tide mill" -harbour', "pier tide", ["pier tide"], ["tide mill", "harbour"]),
+    ('pier -"tide', "pier tide", [], []),
+    ('pier "tide mill', "pier tide mill", [], []),
+    ('"tide mill" pier "harbour', "tide mill pier harbour", ["tide mill"], []),
+    ("tide-mill - pier", "tide mill pier", [], []),
+    ("pier -tide-mill", "pier", [], ["tide mill"]),
+    ('"" pier', "pier", [], []),
+    ('"pier"', "pier", ["pier"], []),
+    ('"unknown pier"', "pier", ["unknown pier"], []),
+    ("pier -unknown -the", "pier", [], ["unknown"]),
+    ("-mill", "", [], []),
+    ('-"tide mill" -pier', "", [], []),
+]
+
+
+@pytest.mark.parametrize(("query", "plain", "required", "excluded"), QUERIES)
+def test_phrases_and_exclusions_are_those_of_brute_force(
+    query, plain, required, excluded, phrase_index
+):
+    whole = ranked(phrase_index.bm25(depth=1000), plain)
+    expected = {
+        unit.unit_id: whole[unit.unit_id]
+        for unit in UNITS
+        if unit.unit_id in whole
+        and all(occurs(phrase, unit.text) for phrase in required)
+        and not any(occurs(phrase, unit.text) for phrase in excluded)
+    }
+    if phrase_index.analyzer.longest == 2:  # pairs of words count in scores, and not in filters
+        expected = dict.fromkeys(expected)
+    found = ranked(BM25(operators="phrases", index=phrase_index), query)
+    if phrase_index.analyzer.longest == 1:
+        assert found == expected
+    else:
+        assert found.keys() == expected.keys()
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    # A shallower ranking is the beginning of the whole one, and candidates get the same scores.
+    shallow = ranked(BM25(operators="phrases", depth=3, index=phrase_index), query)
+    assert list(shallow.items()) == list(found.items())[:3]
+    frame = pd.DataFrame({"qid": "q", "query": query, "docno": [unit.unit_id for unit in UNITS]})
+    scored = BM25(operators="phrases", index=phrase_index)(frame)
+    positive = scored[scored["score"] > 0]
+    assert dict(zip(positive["docno"], positive["score"], strict=True)) == found
+
+
+def test_the_queries_of_these_tests_let_some_pass_and_stop_some(phrase_index):
+    counts = [
+        len(ranked(BM25(operators="phrases", index=phrase_index), query)) for query, *_ in QUERIES
+    ]
+    plain = [len(ranked(phrase_index.bm25(), query)) for query, *_ in QUERIES]
+    assert sum(0 < left < whole for left, whole in zip(counts, plain, strict=True)) >= 8
+
+
+def test_operators_are_ignored_unless_they_are_chosen(phrase_index):
+    default = ranked(phrase_index.bm25(), '"tide mill" -pier')
+    assert default == ranked(phrase_index.bm25(), "tide mill pier")
+
+
+def test_the_text_without_operators_keeps_its_other_words():
+    parsed = parse('who built the "tide mill" -pier in 1900')
+    assert parsed.text.split() == ["who", "built", "the", "tide", "mill", "in", "1900"]
+    assert (parsed.phrases, parsed.excluded) == (("tide mill",), ("pier",))
+
+
+def test_texts_come_from_the_collection_if_the_index_has_none(tmp_path):
+    made = LexicalIndex.build(UNITS, tmp_path / "index", keep_texts=False)
+    by_id = {unit.unit_id: unit for unit in UNITS}
+    collection = Collection("c", made, texts=lambda ids: [by_id[name] for name in ids])
+    found = ranked(BM25(operators="phrases").bind(collection), '"tide mill"')
+    assert found.keys() == {name for name, u in by_id.items() if occurs("tide mill", u.text)}
+    with pytest.raises(InputError, match="stores no texts"):
+        ranked(BM25(operators="phrases", index=made), '"tide mill"')
+
+
+def test_operators_without_meaning_are_refused():
+    with pytest.raises(InputError, match="operators is 'quotes'"):
+        BM25(operators="quotes")
+    with pytest.raises(InputError, match="knows no retriever"):
+        BM25(operators="phrases").validate(PisaEngine())
+    enrichment = Enrichment(query=FeedbackPhrases())
+    with pytest.raises(InputError, match="enriched query"):
+        compose(BM25(operators="phrases"), enrichment=enrichment)

@@ -1,34 +1,47 @@
+"""The lexical index: its bytes are those of a slow build of the same texts, and PyTerrier opens,
+packages and downloads it."""
+
 import itertools
 import json
+import multiprocessing
+import os
 import random
 import re
 import resource
 import subprocess
-import sys
+import tarfile
 import threading
+import tracemalloc
 from collections import Counter
-from itertools import accumulate
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import accumulate, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
+import pyterrier as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lz4.frame import LZ4FrameFile
 from support.lexical_corpora import real
 from support.needs import cases
 
 from soundingline.pipelines.index_folder import Shard, signed
-from soundingline.pipelines.lexical import build, invert, storage
+from soundingline.pipelines.lexical import build, forward, invert, storage, word_table
 from soundingline.pipelines.lexical.analyzers import make_analyzer
+from soundingline.pipelines.lexical.build import write_segments
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
-from soundingline.pipelines.lexical.storage import StringLookup, encode_lengths
+from soundingline.pipelines.lexical.invert import postings_path, terms_path
+from soundingline.pipelines.lexical.storage import StringLookup, encode_lengths, to_bytes
 from soundingline.pipelines.lexical.word_break import scan, segment
 from soundingline.pipelines.lexical.word_table import WordTable
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import VERIFIED
+from soundingline.toolkit.jit import compiled
 
 UNITS = [
     Unit("d1", "Sounding lines", "The line is cast, and cast again."),
@@ -127,8 +140,14 @@ def shard_of(units, path, number, count, **settings):
     engine.build_shard(units, path, Shard(number, count), corpus_fingerprint="")
 
 
+@pytest.fixture(scope="module")
+def one_build(many, tmp_path_factory):
+    path = tmp_path_factory.mktemp("one") / "index"
+    return contents(LexicalIndex.build(many, path, memory_mb=2048, keep_texts=False).path)
+
+
 @pytest.mark.parametrize("shards", [1, 4, 16])
-def test_shards_and_small_memories_have_the_bytes_of_one_build(many, tmp_path, shards):
+def test_shards_and_small_memories_have_the_bytes_of_one_build(many, one_build, tmp_path, shards):
     # In a small memory, each shard has several vocabularies, and the whole has passes.
     path, engine = tmp_path / "index", LexicalEngine(memory_mb=16)
     for number in reversed(range(shards)):
@@ -136,9 +155,8 @@ def test_shards_and_small_memories_have_the_bytes_of_one_build(many, tmp_path, s
             shard_of(many, path, number, shards, memory_mb=16)
     assert engine.missing_shards(path, shards, "") == ([0] if shards == 1 else [])
     engine.build(many, path, corpus_fingerprint="", shards=shards)
-    whole = LexicalIndex.build(many, tmp_path / "whole", memory_mb=2048, keep_texts=False)
-    assert contents(path) == contents(whole.path)
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["index", "whole"]
+    assert contents(path) == one_build
+    assert [each.name for each in tmp_path.iterdir()] == ["index"]
 
 
 def test_shards_may_be_empty_and_units_may_have_no_terms(tmp_path):
@@ -226,18 +244,18 @@ def test_statistics_count_what_is_indexed(index):
     assert index.lengths.tolist() == [6, 2, 0, 300]
 
 
-def test_a_script_without_a_main_guard_builds_an_index(tmp_path):
-    """A build starts no process, which would run such a script again."""
-    (tmp_path / "script.py").write_text(
-        "from soundingline.pipelines.lexical.index import LexicalIndex\n"
-        "units = ({'docno': str(n), 'text': f'w{n % 999} ' * 400} for n in range(2000))\n"
-        "index = LexicalIndex.build(units, 'index')\n"
-        "print(len(index), index.document_frequency('w7'))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "2000 2\n"), done.stderr
+def test_a_build_starts_no_process(tmp_path, monkeypatch):
+    """A new process would run a user's script without a main guard again."""
+
+    def refused(*_):
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", refused)
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    monkeypatch.setattr(os, "fork", refused)
+    units = [Unit(str(n), "", f"w{n % 999} " * 400) for n in range(2000)]
+    index = LexicalIndex.build(units, tmp_path / "index")
+    assert (len(index), index.document_frequency("w7")) == (2000, 2)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -401,8 +419,6 @@ def test_an_index_that_does_not_fit_is_refused_with_how_to_rebuild(index, damage
 
 
 def test_compiled_code_needs_no_place_to_be_kept():
-    from soundingline.toolkit.jit import compiled
-
     # A function without a file is one whose machine code numba has nowhere to keep.
     space = {}
     exec("def twice(x): return 2 * x", space)
@@ -425,3 +441,270 @@ def test_places_are_those_of_a_list_whatever_the_hashes(names, looked_for):
         else:
             assert names[doubled[0]] == names[doubled[1]]
             assert doubled[0] < doubled[1]
+
+
+NAMES = ["english", "english_unstemmed", "standard", "whitespace"]
+# Joining and parting marks, blanks of Java and of Python, scripts and pictures of several kinds.
+CUT_ALPHABET = (
+    "aZs09_.':,;-\"#* \t\n\x00\x1c\x85\xa0\u200d\u202f\u3000éאבกข漢カ\u0301’“\ud800"
+    "\U0001f600\U0001f1e9\u20e3"
+)
+LONG = ["a" * 600 + " b", "ab." * 200 + "c d", "x" * 254 + "\U0001f600y " + "1,2" * 99]
+texts = st.one_of(
+    st.sampled_from(LONG),
+    st.text(alphabet=CUT_ALPHABET, max_size=60),
+    st.text(alphabet="ab1_.':,; -\"#", max_size=60),
+    st.text(alphabet="a1.'\"#*א\u20e3\u0301 ", max_size=12),
+    st.text(alphabet=st.characters(), max_size=60),
+)
+
+
+def forms_of(table, lines):
+    """The forms of each line, by way of their numbers."""
+    numbers, ends = table.numbers(list(map(to_bytes, lines)))
+    forms = table.forms(0)
+    assert len(forms) == len(set(forms)) == len(table)
+    parts = np.split(numbers, ends[:-1])
+    return [[forms[number] for number in part.tolist()] for part in parts]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=cases(300), deadline=None)
+@given(lines=st.lists(texts, min_size=1, max_size=4))
+def test_terms_of_the_forms_are_the_terms_of_the_text(name, lines):
+    analyzer = make_analyzer(name)
+    for line, forms in zip(lines, forms_of(table_of(name), lines), strict=True):
+        terms = [term for form in forms for term in analyzer.terms(form)]
+        assert terms == analyzer.terms(line)
+
+
+@settings(max_examples=cases(300), deadline=None)
+@given(text=texts)
+def test_words_of_the_forms_are_those_of_the_specification(text):
+    [forms] = forms_of(table_of("standard"), [text])
+    assert [word for form in forms for word in scan(form)] == scan(text)
+
+
+@settings(max_examples=cases(300), deadline=None)
+@given(text=st.text(alphabet="ab1_.':,; -\"#", max_size=60))
+def test_a_form_of_ascii_text_is_one_word_and_no_more(text):
+    [forms] = forms_of(table_of("standard"), [text])
+    assert [form for form in forms if form.strip("_")] == scan(text)
+
+
+def test_forms_keep_their_numbers_while_the_table_grows(monkeypatch):
+    monkeypatch.setattr(word_table, "_SLOTS", 4)
+    monkeypatch.setattr(word_table, "_BYTES", 4)
+    lines = [f"w{number} again w{number % 7} {'long' * number}" for number in range(300)]
+    table = table_of("standard")
+    numbered = numbers_by_dictionary(lines)
+    for size in (0, 1, 2, 40, 300):
+        numbers, ends = table.numbers(list(map(to_bytes, lines[:size])))
+        expected = [numbered[word] for line in lines[:size] for word in line.split()]
+        assert numbers.tolist() == expected
+        assert ends.tolist() == np.cumsum([len(line.split()) for line in lines[:size]]).tolist()
+    assert table.forms(0) == list(numbered)
+    assert table.length == sum(map(len, numbered))
+    table.clear()
+    assert (len(table), table.length) == (0, 0)
+    assert table.numbers([b"w9 w9"])[0].tolist() == [0, 0]
+
+
+def test_forms_of_equal_hashes_are_told_apart(monkeypatch):
+    # What is compiled holds the factors that it was compiled with, so it runs as Python here.
+    monkeypatch.setattr(word_table, "_FACTOR", np.uint64(0))
+    monkeypatch.setattr(word_table, "_LAST_FACTOR", np.uint64(0))
+    for name in ("number_forms", "is_at", "move", "first_slot"):
+        monkeypatch.setattr(word_table, name, getattr(word_table, name).py_func)
+    monkeypatch.setattr(word_table, "_SLOTS", 4)
+    lines = ["ab ba abc ab", "b a ab ba ca", "abc a b onelongword twolongword onelongword"]
+    numbers, _ = table_of("standard").numbers(list(map(to_bytes, lines)))
+    numbered = numbers_by_dictionary(lines)
+    assert numbers.tolist() == [numbered[word] for line in lines for word in line.split()]
+
+
+def test_bytes_of_zero_in_front_tell_forms_apart():
+    # White space alone parts these; a slot holds their bytes as a number.
+    forms = ["a", "\x00a", "\x00\x00a", "\x00" * 8, "\x00" * 9, "\x00" * 9 + "a", "\x00"]
+    numbers, _ = table_of("whitespace").numbers([to_bytes(" ".join([*forms, *forms]))])
+    assert numbers.tolist() == [*range(7), *range(7)]
+
+
+def test_long_forms_without_terms_are_not_kept_beyond_the_memory_allowed(tmp_path):
+    # Forms of underscores have no term, so that the number of terms bounds nothing.
+    rows = [["_" * (5_000 + number) + " line"] for number in range(500)]
+    list(write_segments([["__ line"]], tmp_path, "english", 500))  # compiled before the count
+    tracemalloc.start()
+    try:
+        batches = list(write_segments(rows, tmp_path, "english", 500))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert all(batch.lengths.tolist() == [1] for batch in batches)
+    assert peak < sum(len(text) for [text] in rows) / 4
+
+
+@pytest.mark.parametrize("name", ["english", "english:2"])
+@settings(max_examples=cases(100), deadline=None)
+@given(
+    rows=st.lists(st.lists(texts, min_size=1, max_size=3), max_size=12), limit=st.integers(0, 30)
+)
+def test_postings_are_those_of_each_text_however_often_forms_and_terms_are_forgotten(
+    name, rows, limit
+):
+    terms = make_analyzer(name).terms
+    with TemporaryDirectory() as folder:
+        batches = list(write_segments(rows, Path(folder), name, limit))
+        written = [postings for batch in batches for postings in postings_of(batch, Path(folder))]
+    assert written == [Counter(map(to_bytes, terms(text))) for row in rows for text in row]
+
+
+def test_the_next_texts_are_cut_while_the_first_are_analysed(tmp_path, monkeypatch):
+    rows = [[f"line {number}"] for number in range(8)]
+    cut, analyse = WordTable.numbers, build.terms_of_forms
+    cuts = threading.Semaphore(0)
+    cutters = set()
+
+    def cut_and_tell(table, lines):
+        cutters.add(threading.get_ident())
+        numbers = cut(table, lines)
+        cuts.release()
+        return numbers
+
+    def analyse_after_three_cuts(*arguments):
+        if not begun:
+            begun.append([cuts.acquire(timeout=60) for _ in range(3)])
+        return analyse(*arguments)
+
+    begun = []
+    monkeypatch.setattr(WordTable, "numbers", cut_and_tell)
+    monkeypatch.setattr(build, "terms_of_forms", analyse_after_three_cuts)
+    batches = list(write_segments(rows, tmp_path, "standard", 1000))
+    assert begun == [[True, True, True]]
+    assert len(cutters) == 1
+    assert threading.get_ident() not in cutters
+    assert [batch.lengths.tolist() for batch in batches] == [[2]] * 8
+
+
+def test_no_more_texts_are_read_than_are_cut_ahead(tmp_path):
+    rows_read = []
+
+    def rows():
+        for number in range(20):
+            rows_read.append(number)
+            yield ["line"]
+
+    for number, _ in enumerate(write_segments(rows(), tmp_path, "standard", 1000)):
+        assert len(rows_read) <= number + 1 + build.AHEAD
+
+
+def postings_of(batch, folder):
+    """The frequency of each term, for each text of a batch, as they stand in its segment."""
+    terms = terms_path(folder, batch.segment).read_bytes().split(b"\n")
+    data = postings_path(folder, batch.segment).read_bytes()
+    size = int(batch.distinct.sum())
+    numbers, frequencies = np.frombuffer(data, np.int32, 2 * size, batch.start).reshape(2, size)
+    pairs = iter(zip([terms[number] for number in numbers], frequencies.tolist(), strict=True))
+    return [dict(islice(pairs, count)) for count in batch.distinct.tolist()]
+
+
+def table_of(name):
+    classes = make_analyzer(name).byte_classes
+    assert classes is not None
+    return WordTable(classes)
+
+
+def numbers_by_dictionary(lines):
+    numbered = {}
+    for word in " ".join(lines).split():
+        numbered.setdefault(word, len(numbered))
+    return numbered
+
+
+LINES = [
+    Unit("d1%p0", "Tides", "The tide rises nine metres, and falls again."),
+    Unit("empty", "", ""),
+    Unit("größe", "", "lead " * 300 + "line"),
+    *(Unit(f"d{n}", "", f"line {n} and tide {n % 7}") for n in range(2, 60)),
+]
+QUERIES = pd.DataFrame({"qid": ["1", "2"], "query": ["tide lead", "line 7"]})
+
+
+@pytest.fixture
+def packaged(tmp_path):
+    return LexicalIndex.build(LINES, tmp_path / "index", corpus_fingerprint="c")
+
+
+@pytest.fixture
+def address(tmp_path):
+    """Of a server that gives the files in `tmp_path`."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_): ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_pyterrier_opens_it_by_its_path(packaged):
+    opened = pt.Artifact.load(str(packaged.path))
+    assert isinstance(opened, LexicalIndex) and opened == packaged
+    assert LexicalIndex.load(packaged.path) == packaged
+    assert pt.Artifact.load(str(packaged.path), corpus_fingerprint="c") == packaged
+    with pytest.raises(InputError, match="another corpus"):
+        pt.Artifact.load(str(packaged.path), corpus_fingerprint="other")
+    assert pt.inspect.artifact_type_format(packaged) == ("sparse_index", "soundingline")
+    (packaged.path / "documents.bin").write_bytes(b"")
+    with pytest.raises(InputError, match=r"is damaged: documents\.bin"):
+        pt.Artifact.load(str(packaged.path))
+
+
+def test_a_package_is_what_was_built_and_is_the_same_index_elsewhere(
+    packaged, tmp_path, address, monkeypatch
+):
+    monkeypatch.setenv("PYTERRIER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(forward, "_FILES_PAY", 0)
+    built = {path.name for path in packaged.path.iterdir() if path.name != VERIFIED}
+    expected = LexicalIndex.open(packaged.path).bm25().rm3()(QUERIES)
+    assert (packaged.path / "forward").is_dir()  # noted since, and no part of the index
+    metadata = {}
+    package = packaged.build_package(verbose=False, metadata_out=metadata)
+    assert (metadata["type"], metadata["format"]) == ("sparse_index", "soundingline")
+    with LZ4FrameFile(package) as stream, tarfile.open(fileobj=stream) as files:
+        assert set(files.getnames()) == built
+    downloaded = pt.Artifact.from_url(f"{address}/{Path(package).name}")
+    assert isinstance(downloaded, LexicalIndex)
+    assert downloaded.path.is_relative_to(tmp_path / "home")
+    pd.testing.assert_frame_equal(downloaded.bm25().rm3()(QUERIES), expected, check_flags=False)
+    assert [downloaded.texts([unit.unit_id])[0] for unit in LINES] == LINES
+
+
+@pytest.mark.parametrize("piece", [50, 1 << 25])
+@pytest.mark.parametrize("analyzer", ["english", "english:2"])
+def test_the_corpus_comes_as_its_terms_or_as_its_texts(tmp_path, analyzer, piece, monkeypatch):
+    monkeypatch.setattr(forward, "_PIECE", piece)
+    index = LexicalIndex.build(LINES, tmp_path / "index", analyzer=analyzer)
+    rows = list(index.get_corpus_iter())
+    assert [row["docno"] for row in rows] == [unit.unit_id for unit in LINES]
+    expected = [dict(Counter(index.analyzer.terms(unit.contents))) for unit in LINES]
+    assert [row["toks"] for row in rows] == expected
+    assert max(rows[2]["toks"].values()) == 300
+    texts = list(index.get_corpus_iter(return_toks=False))
+    assert texts == [{"docno": u.unit_id, "title": u.title, "text": u.text} for u in LINES]
+
+
+def test_without_texts_the_corpus_comes_as_terms_alone(tmp_path):
+    index = LexicalIndex.build(LINES, tmp_path / "index", keep_texts=False)
+    assert len(list(index.get_corpus_iter())) == len(LINES)
+    with pytest.raises(InputError, match="stores no texts"):
+        next(iter(index.get_corpus_iter(return_toks=False)))
+
+
+def test_another_engine_indexes_the_corpus(packaged, tmp_path):
+    pisa = pytest.importorskip("pyterrier_pisa")
+    other = pisa.PisaIndex(str(tmp_path / "pisa"), stemmer="none")
+    other.toks_indexer("toks", scale=1).index(packaged.get_corpus_iter())
+    assert len(other) == len(LINES)
+    assert json.loads((packaged.path / "pt_meta.json").read_text())["type"] == "sparse_index"

@@ -1,8 +1,6 @@
 """What every re-ranker must do, one row a class; those by a checkpoint against their libraries; and
 cross-encoders of other architectures."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle
@@ -40,11 +38,8 @@ pytest.importorskip("sentence_transformers")
 WORDS = ("the", "old", "mill", "stands", "by", "river", "who", "built")
 LENGTH = 96
 SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "initializer_range": 0.3,
+    **{"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
+    **{"num_attention_heads": 4, "initializer_range": 0.3},
 }
 CPU = {"device": "cpu", "dtype": "float32"}
 
@@ -317,6 +312,19 @@ def make(maker, name):
     return maker(name)
 
 
+@pytest.fixture(scope="module")
+def plain_stages():
+    return {}
+
+
+@pytest.fixture
+def plain(name, make, plain_stages):
+    """One of default arguments, which the tests of its row share."""
+    if name not in plain_stages:
+        plain_stages[name] = make()
+    return plain_stages[name]
+
+
 # Of different lengths, which some rows score by.
 TEXTS = {
     "d0": "the old mill",
@@ -338,12 +346,11 @@ def scores(ranked):
     return dict(zip(ranked["docno"], ranked["score"], strict=True))
 
 
-def one_by_one(make, texts=TEXTS, query="who built the mill"):
+def one_by_one(stage):
     """The score of each text by itself; of a listwise re-ranker its length."""
-    stage = make()
     if isinstance(stage, Listwise):
-        return {docno: len(text) for docno, text in texts.items()}
-    frames = (ranking(query=query, texts={docno: text}) for docno, text in texts.items())
+        return {docno: len(text) for docno, text in TEXTS.items()}
+    frames = (ranking(texts={docno: text}) for docno, text in TEXTS.items())
     return {docno: score for frame in frames for docno, score in scores(stage(frame)).items()}
 
 
@@ -351,11 +358,11 @@ def units(texts):
     return lambda docnos: [Unit(docno, "", texts[docno]) for docno in docnos]
 
 
-def test_the_head_comes_in_the_order_of_the_model_and_the_tail_below_it(make):
+def test_the_head_comes_in_the_order_of_the_model_and_the_tail_below_it(make, plain):
     frame = ranking(url=[f"u{n}" for n in range(5)], reasoning="why")
     before = frame.copy()
     ranked = make(depth=3)(frame)
-    expected = one_by_one(make)
+    expected = one_by_one(plain)
     head = sorted(["d0", "d1", "d2"], key=lambda docno: -expected[docno])
     assert ranked["docno"].tolist() == [*head, "d3", "d4"]
     assert ranked["url"].tolist() == [f"u{docno[1:]}" for docno in ranked["docno"]]
@@ -369,30 +376,30 @@ def test_the_head_comes_in_the_order_of_the_model_and_the_tail_below_it(make):
     assert cut["docno"].tolist() == head[:1]
 
 
-def test_neither_other_queries_nor_their_number_change_a_score(make):
+def test_neither_other_queries_nor_their_number_change_a_score(make, plain):
     frames = [ranking("q"), ranking("r", "the river"), ranking("s", "mill", {"d9": "the old"})]
     together = make()(pd.concat(frames, ignore_index=True))
     assert together["qid"].drop_duplicates().tolist() == ["q", "r", "s"]
     for frame in frames:
         own = together[together["qid"] == frame["qid"].iloc[0]]
-        assert scores(own) == pytest.approx(scores(make()(frame)), abs=5e-5)
+        assert scores(own) == pytest.approx(scores(plain(frame)), abs=5e-5)
 
 
-def test_many_threads_get_the_scores_that_each_gets_alone(make):
+def test_many_threads_get_the_scores_that_each_gets_alone(make, plain):
     stage = make()
     frames = [ranking(f"q{n}", text_of(1 + n % 4, n)) for n in range(16)]
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(stage, frames))
     for ranked, frame in zip(together, frames, strict=True):
-        assert scores(ranked) == pytest.approx(scores(make()(frame)), abs=5e-5)
+        assert scores(ranked) == pytest.approx(scores(plain(frame)), abs=5e-5)
     if isinstance(stage, Reranker):
         counts = stage.counts
         assert counts.get("gathered_requests", 16) == 16 and counts["pairs_scored"] == 80
         assert ("gathered_requests" in counts) == stage.shares_batches
 
 
-def test_texts_are_those_of_the_column_or_of_the_store(make):
-    expected = make()(ranking()).drop(columns="text")
+def test_texts_are_those_of_the_column_or_of_the_store(make, plain):
+    expected = plain(ranking()).drop(columns="text")
     frame = ranking().drop(columns="text")
     for stage in (make(texts=units(TEXTS)), make().bind(Collection("c", texts=units(TEXTS)))):
         pd.testing.assert_frame_equal(stage(frame), expected)
@@ -401,11 +408,11 @@ def test_texts_are_those_of_the_column_or_of_the_store(make):
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
-def test_a_missing_text_scores_as_an_empty_one_and_is_counted(make, missing):
+def test_a_missing_text_scores_as_an_empty_one_and_is_counted(make, plain, missing):
     frame = ranking()
     frame["text"] = pd.Series([missing if text == "" else text for text in TEXTS.values()])
     stage = make()
-    assert scores(stage(frame)) == pytest.approx(scores(make()(ranking())), abs=1e-6)
+    assert scores(stage(frame)) == pytest.approx(scores(plain(ranking())), abs=1e-6)
     assert stage.counts.get("missing_text", 1) == 1
 
 
@@ -415,13 +422,11 @@ def test_a_row_without_a_score_ends_the_head(make, monkeypatch):
     stage = make(depth=4)
     if isinstance(stage, Reranker):
         score = stage.score
-        monkeypatch.setattr(
-            stage,
-            "score",
-            lambda pairs: [
-                float("nan") if pair.text == "nothing" else score([pair])[0] for pair in pairs
-            ],
-        )
+
+        def unsure(pairs):
+            return [math.nan if pair.text == "nothing" else score([pair])[0] for pair in pairs]
+
+        monkeypatch.setattr(stage, "score", unsure)
     ranked = stage(ranking(texts=texts))
     assert ranked["docno"].tolist()[3:] == ["d2", "d4"]
     assert ranked["score"].notna().all() and ranked["score"].is_monotonic_decreasing
@@ -442,7 +447,7 @@ def test_a_docno_that_comes_twice_keeps_both_of_its_rows(make):
 
 
 @pytest.mark.parametrize("name", CACHED, indirect=True)
-def test_scores_are_kept_on_disk_and_only_what_changed_is_scored(make, tmp_path):
+def test_scores_are_kept_on_disk_and_only_what_changed_is_scored(make, plain, tmp_path):
     first, again, changed = (make(cache=tmp_path) for _ in range(3))
     expected = first(ranking())
     pd.testing.assert_frame_equal(again(ranking()), expected, check_exact=True)
@@ -453,7 +458,7 @@ def test_scores_are_kept_on_disk_and_only_what_changed_is_scored(make, tmp_path)
     assert lookups == [(0, asked), (asked, 0)] and asked in (1, 5)
     assert again.counts.get("asked", again.counts.get("pairs_scored")) == 0
     frame = ranking(texts={**TEXTS, "d0": "by the mill stands who"})
-    assert scores(changed(frame)) == pytest.approx(scores(make()(frame)), abs=5e-5)
+    assert scores(changed(frame)) == pytest.approx(scores(plain(frame)), abs=5e-5)
     assert changed.counts["cache_misses"] == 1
     other = make(cache=tmp_path)
     other(ranking(query="another"))
@@ -536,9 +541,7 @@ def test_a_gpu_gives_the_scores_of_the_cpu(make):
 
 
 LAYOUTS = [(name, {}) for name in CHECKPOINTS]
-LAYOUTS += [
-    ("rankllama", {"layout": layout, "end_of_sequence": True}) for layout in ("pair", "joined")
-]
+LAYOUTS += [("rankllama", {"layout": each, "end_of_sequence": True}) for each in ("pair", "joined")]
 
 
 @pytest.mark.parametrize(("name", "arguments"), LAYOUTS, indirect=["name"])
@@ -649,16 +652,16 @@ def test_a_long_document_scores_as_its_best_window_where_units_are_documents(
         whole_documents=whole,
         caches=tmp_path,
     )
-    plain = make(depth=2, max_length=64, long_documents=argument)
-    stage = plain.bind(collection)
-    assert plain.collection is None and plain.long_documents == argument
+    unbound = make(depth=2, max_length=64, long_documents=argument)
+    stage = unbound.bind(collection)
+    assert unbound.collection is None and unbound.long_documents == argument
     assert ("windows" in stage.counts) == by_windows
     ranked = scores(stage(ranking(query="who", texts=texts).drop(columns="text")))
     for docno in ("bridge", "river"):
         pair = Pair("who", f"the mill\n{texts[docno]}")
-        parts = [Pair("who", text) for text in plain.windows(pair)] if by_windows else [pair]
+        parts = [Pair("who", text) for text in unbound.windows(pair)] if by_windows else [pair]
         assert (len(parts) > 3) == (by_windows and docno == "bridge")
-        best = max(make(max_length=64).score(parts))
+        best = max(unbound.score(parts))
         assert ranked[docno] == pytest.approx(best, abs=1e-4)
     assert list(ranked)[2] == "zebra"
 
@@ -701,19 +704,11 @@ def test_scores_are_the_logits_of_sentence_transformers(model, tmp_path):
 
 NETWORKS = {
     "DistilBert": {
-        "dim": 32,
-        "hidden_dim": 48,
-        "n_layers": 2,
-        "n_heads": 4,
-        "initializer_range": 0.3,
+        **{"dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4, "initializer_range": 0.3},
     },
     "XLMRoberta": {
-        "type_vocab_size": 1,
-        "max_position_embeddings": 66,
-        "pad_token_id": 1,
-        "bos_token_id": 0,
-        "eos_token_id": 2,
-        **SIZES,
+        **{"type_vocab_size": 1, "max_position_embeddings": 66},
+        **{"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, **SIZES},
     },
     "ModernBert": {"pad_token_id": 0, **SIZES},
     "Llama": SIZES,

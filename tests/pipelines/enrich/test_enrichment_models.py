@@ -1,26 +1,37 @@
 """Texts that models write: HyDE and chains of thought by a scripted language model, and Doc2Query
-by a tiny random T5, against transformers run directly."""
+by a tiny random T5, against transformers run directly; and kills between the two writes of a reply,
+the cache's and the ledger's."""
 
+import json
 import os
 import shutil
+from collections import Counter
 
 import pandas as pd
 import pytest
 from support import checkpoints
-from support.llm_model import ScriptedPrompts
+from support.llm_model import ScriptedModel, ScriptedPrompts
+from support.runs import starts
 
+from soundingline.pipelines.cache import ResultCache
 from soundingline.pipelines.enrich.df_filter import DfFilter
 from soundingline.pipelines.enrich.doc2query import Doc2Query
 from soundingline.pipelines.enrich.enrichment import Enrichment
-from soundingline.pipelines.enrich.llm_phrases import METHODS, ModelText
+from soundingline.pipelines.enrich.llm_phrases import METHODS, ModelPhrases, ModelText
 from soundingline.pipelines.enrich.phrases import QueryContext
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.retrieve import BM25
 from soundingline.pipelines.stage import Collection, search_notes
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.files import JsonLinesLog, fingerprint
+from soundingline.toolkit.llm import Turn
+from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import Refused, ServerGone
+from soundingline.toolkit.llm.ledger import open_ledger
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 
 TEXTS = {
     "d0": "harbour tide tide quay rope",
@@ -150,10 +161,7 @@ SMALL = {"phrases": 4, "question_length": 8, "device": "cpu", "dtype": "float32"
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    import torch
-
     torch.set_num_threads(1)
-    os.environ["HF_HUB_OFFLINE"] = "1"
     # As many layers on both sides: transformers counts the encoder's where it caches the decoder's.
     return checkpoints.save_t5(tmp_path_factory.mktemp("models") / "t5", num_decoder_layers=2)
 
@@ -177,17 +185,13 @@ def written(source, collection, units=UNITS):
 
 def test_questions_are_sampled_as_published(checkpoint, collection):
     """Top-k sampling by transformers itself, from the text alone."""
-    import torch
-    from transformers import AutoTokenizer, T5ForConditionalGeneration
-
     questions = written(Doc2Query(model=str(checkpoint), **SMALL), collection)
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    network = T5ForConditionalGeneration.from_pretrained(checkpoint).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    network = transformers.T5ForConditionalGeneration.from_pretrained(checkpoint).eval()
     torch.manual_seed(int(fingerprint(42, UNITS[0].contents), 16))
     ids = tokenizer(UNITS[0].contents, return_tensors="pt").input_ids
-    sampled = network.generate(
-        ids, do_sample=True, top_k=10, num_return_sequences=4, max_new_tokens=8
-    )
+    settings = {"top_k": 10, "num_return_sequences": 4, "max_new_tokens": 8}
+    sampled = network.generate(ids, do_sample=True, **settings)
     decoded = tokenizer.batch_decode(sampled, skip_special_tokens=True)
     expected = [" ".join(text.split()) for text in decoded]
     assert list(questions["d0"]) == [text for text in expected if text] != []
@@ -195,8 +199,6 @@ def test_questions_are_sampled_as_published(checkpoint, collection):
 
 
 def test_a_documents_questions_depend_on_its_text_and_the_seed_alone(checkpoint, collection):
-    import torch
-
     nowhere = Collection("c", index=collection.index)
     first = written(Doc2Query(model=str(checkpoint), **SMALL), nowhere)
     torch.manual_seed(0)
@@ -246,3 +248,85 @@ def test_a_checkpoint_without_a_tokenizer_is_refused(checkpoint, tmp_path):
     (tmp_path / "bare" / "tokenizer.json").unlink()
     with pytest.raises(InputError, match=r"brings no tokenizer.json"):
         _ = Doc2Query(model=str(tmp_path / "bare")).fingerprint
+
+
+NUMBERED = [Unit(f"d{number}", "", f"Text number {number}.") for number in range(12)]
+ANSWER = json.dumps({"keywords": ["seamark"]})
+
+
+def ask(folder):
+    """Ask for all phrases that are missing; each reply that is paid for leaves a line."""
+    paid = (folder / "paid").open("a")
+
+    def reply(messages, settings):
+        print(messages[0]["content"].split("number ")[1].split(".")[0], file=paid, flush=True)
+        return Turn(text=ANSWER)
+
+    source, blocking = ModelPhrases(), BlockingModel("m", role="enrichment")
+    collection = Collection("c", caches=folder / "caches", model=blocking)
+    with (
+        open_ledger(folder / "ledger.jsonl") as ledger,
+        blocking.started(ScriptedModel(choose=reply), ledger),
+    ):
+        missing = list(source.missing(NUMBERED, collection))
+        for _, phrases, error in source.ask_documents(missing, collection):
+            assert list(phrases) == ["seamark"] and not error
+
+
+def killed(folder, owner, method, call):
+    """Ask in a process that dies without a word before it makes this call, counted from 1."""
+    process = os.fork()
+    if process:
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 9
+        return
+    try:
+        original = getattr(owner, method)
+        calls = iter(range(1, 1000))
+
+        def dying(*arguments, **options):
+            if next(calls) == call:
+                os._exit(9)
+            return original(*arguments, **options)
+
+        setattr(owner, method, dying)
+        ask(folder)
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.parametrize("kills", [1, 3])
+def test_a_reply_that_is_kept_and_not_yet_on_the_ledger_is_paid_for_once(tmp_path, kills):
+    for _ in range(kills):
+        killed(tmp_path, JsonLinesLog, "append", 3)
+    ask(tmp_path)
+    paid = Counter((tmp_path / "paid").read_text().split())
+    assert len(paid) == len(NUMBERED) and set(paid.values()) == {1}
+    # Each kill leaves off the ledger the one reply that it fell on.
+    assert sum(start["calls"] for start in starts(tmp_path)) == len(NUMBERED) - kills
+
+
+def test_a_reply_that_is_neither_kept_nor_entered_is_asked_for_again(tmp_path):
+    killed(tmp_path, ResultCache, "put", 5)
+    ask(tmp_path)
+    paid = Counter((tmp_path / "paid").read_text().split())
+    assert len(paid) == len(NUMBERED) and sorted(paid.values())[-2:] == [1, 2]
+    assert sum(start["calls"] for start in starts(tmp_path)) == len(NUMBERED)
+
+
+def test_an_empty_cache_is_known_to_lack_everything_without_a_look_at_the_units(tmp_path):
+    class Units:
+        reads = 0
+
+        def __iter__(self):
+            Units.reads += 1
+            return iter(NUMBERED)
+
+    source, blocking = ModelPhrases(), BlockingModel("m", role="enrichment")
+    collection = Collection("c", caches=tmp_path / "caches", model=blocking)
+    assert source.missing_flags(Units(), 12, collection) == bytes([1] * 12)
+    assert Units.reads == 0
+    killed(tmp_path, ResultCache, "put", 5)
+    flags = source.missing_flags(Units(), 12, collection)
+    assert sum(flags) == 8 and Units.reads == 1
+    lacking = [unit for unit, lacks in zip(NUMBERED, flags, strict=True) if lacks]
+    assert lacking == list(source.missing(NUMBERED, collection))
