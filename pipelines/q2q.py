@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from soundingline.pipelines.enrich.phrases import QueryContext
-from soundingline.pipelines.prompting import (
-    CachedLLM,
-    PromptTemplate,
-    Reply,
-    last_words,
-    model_of,
-)
+from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, Reply, last_words, model_of
 from soundingline.pipelines.rewrite import Rewriter, RewrittenQuery
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError, check_int
