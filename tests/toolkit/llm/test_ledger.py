@@ -82,6 +82,7 @@ def test_a_request_costs_what_the_table_says(usage, dollars):
             100 * 5 + 600 * 0.5 + 300 * 6.25,
         ),
         ({}, {"cached": 900}, 1_000 * 5),
+        ({}, {"cache_write": 300}, 700 * 5 + 300 * 2 * 5),  # the highest price that is published
         (
             {"cache_write": 6.25, "cache_write_long": 10.0},
             {"cache_write": 700, "cache_write_long": 200},

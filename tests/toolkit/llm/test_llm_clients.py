@@ -28,6 +28,7 @@ from soundingline.toolkit.llm.messages import (
     user,
 )
 from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
+from soundingline.toolkit.llm.prompts import spotlight
 
 pytestmark = pytest.mark.slow
 
@@ -547,3 +548,11 @@ def test_a_missing_sdk_is_named_with_the_way_to_install_it(make, monkeypatch):
     monkeypatch.setitem(sys.modules, model.sdk, None)
     with pytest.raises(InputError, match=r"\.\[llm\]"):
         model.ready()
+
+
+def test_a_section_of_a_prompt_is_on_lines_of_its_own():
+    prompt = spotlight("Q: {question} .\n{response}", {"question": "a\nb", "response": "c"}, "17")
+    assert prompt.partition("Q: ")[2] == (
+        "\n===== begin question 17 =====\n> a\n> b\n===== end question 17 =====\n .\n"
+        "===== begin response 17 =====\n> c\n===== end response 17 ====="
+    )
