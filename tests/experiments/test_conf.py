@@ -68,7 +68,12 @@ def values_of(config):
 
 
 def read_without_hydra(*composed):
-    return compared(OptionFiles().compose(*composed))
+    return compared(option_files().compose(*composed))
+
+
+@cache
+def option_files():
+    return OptionFiles()
 
 
 def compared(values):
@@ -122,7 +127,7 @@ def test_experiment_composes_and_tells_folders_without_a_name_apart(experiment):
     for key, values in (config.hydra.sweeper.params or {}).items():
         for value in str(values).split(",") if key in GROUPS else ():
             assert compose("config", overrides=[*named, f"{key}={value}"])[key]
-    read = OptionFiles().option(f"experiment/{experiment}")
+    read = option_files().option(f"experiment/{experiment}")
     assert read_without_hydra(*read[::-1]) == values_of(config)
     if "/" in experiment and "benchmarks" not in (config.hydra.sweeper.axes or {}):
         # Else the cells of two collections would be in one folder, except if they are meant to.

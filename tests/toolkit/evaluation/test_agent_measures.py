@@ -119,6 +119,7 @@ def evaluation():
         ("calibration_error", 20, 2),
         ("accuracy_published", 1 / 3, 3),
         ("search_calls", 3 / 3, 3),
+        ("read_calls", 1 / 3, 3),
         ("tool_calls", 5 / 3, 3),
         ("tool_errors", 1 / 3, 3),
         ("documents_exposed", (2 + 1 + 1) / 3, 3),

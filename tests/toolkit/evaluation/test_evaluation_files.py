@@ -21,6 +21,7 @@ from soundingline.toolkit.evaluation.evaluation import (
     evaluate_ranking,
     load_run,
     load_runs,
+    read_rankings,
     write_evaluation,
 )
 from soundingline.toolkit.evaluation.replay import (
@@ -222,6 +223,15 @@ def test_an_interrupted_evaluation_counts_as_none(tmp_path, monkeypatch):
         load_run(folder.path)
 
 
+def test_rankings_that_were_changed_after_the_evaluation_are_refused(tmp_path):
+    folder = evaluated(tmp_path / "a", trajectory("1", "a"))
+    assert read_rankings(folder) == (folder.path / "run.trec").read_text()
+    path = folder.path / "run.trec"
+    path.write_text(path.read_text().replace(" a ", " b ", 1))
+    with pytest.raises(InputError, match=r"run\.trec"):
+        read_rankings(folder)
+
+
 def test_a_damaged_evaluation_is_named(tmp_path):
     folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     (folder.path / "evaluation" / "funnel.json").write_text('{"evidence":')
@@ -279,12 +289,14 @@ def test_another_ranking_changes_pages_from_the_first_other_text_on():
     result = replay(recorded(), TOOL.open(WordBackend(OTHER), STORE), {"a"})
     assert result.unchanged < result.calls
     rankings = [call.ranking for call in result.trajectory.calls if call.name == "search"]
-    expected = []
+    expected, moves = [], []
     for call, ranking in zip(recorded().calls[:3], rankings, strict=False):
         head = set(call.ranking)
         expected.append(len(head & set(ranking[: len(head)])) / len(head))
+        if "a" in head:  # It is found no more, which counts as the rank behind the longer ranking.
+            moves.append(call.ranking.index("a") - max(len(head), len(ranking)))
     assert result.overlap == pytest.approx(sum(expected) / 3)
-    assert result.moved < 0  # `a` is found no more
+    assert moves and result.moved == pytest.approx(sum(moves) / len(moves))
 
 
 def test_equal_ids_with_another_text_are_a_changed_page():

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.benchmarks import write_parquet
+from support.needs import cases
 from support.runs import answer, browsecomp, call, pi_serini, said, search, thought, trajectory
 
 from soundingline.toolkit.benchmarks.browsecomp_plus import TrecRag
@@ -71,7 +72,7 @@ def test_impossible_counts_of_a_foreign_run_are_unknown():
 
 
 @pytest.mark.parametrize("form", READERS)
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(300), suppress_health_check=[HealthCheck.too_slow])
 @given(
     field=st.sampled_from(FIELDS),
     place=st.integers(-3, 2),
@@ -87,7 +88,7 @@ def test_a_field_or_item_of_any_content_is_read_or_refused(form, field, place, i
     readable(READERS[form], {**whole, **change})
 
 
-@settings(max_examples=150)
+@settings(max_examples=cases(150))
 @given(content=st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_random_bytes_are_refused_in_one_line(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("bytes")
@@ -220,16 +221,14 @@ def test_obfuscated_traces_are_decrypted_and_queries_in_the_clear_remain(parts):
 
 
 def test_a_hit_without_an_excerpt_is_listed_and_not_previewed():
-    first = (
-        "1. docid=a score=9.0 title=A\n   of a\n2. docid=b score=8.0\n3. docid=c score=7.0\n   of c"
-    )
+    first = ["1. docid=a score=9.0 title=A", "   of a", "2. docid=b score=8.0"]
+    first += ["3. docid=c score=7.0", "   of c"]
     # The rank alone says that there is no excerpt where the line below belongs to the page.
-    second = (
-        "50. docid=d score=3.0\n   of d\n51. docid=e score=2.0\n52. docid=f score=1.0\nNext: 53"
-    )
+    second = ["50. docid=d score=3.0", "   of d", "51. docid=e score=2.0", "52. docid=f score=1.0"]
+    page = {"search_id": "s1", "offset": 50}
     items = [
-        call("search", {"query": "q"}, [{"type": "text", "text": first}]),
-        call("read_search_results", {"search_id": "s1", "offset": 50}, second),
+        call("search", {"query": "q"}, [{"type": "text", "text": "\n".join(first)}]),
+        call("read_search_results", page, "\n".join([*second, "Next: 53"])),
         answer("x"),
     ]
     (transcript,) = bcp.read_pi_serini([("f", pi_serini("1", items))])
@@ -305,9 +304,8 @@ def test_a_log_without_our_key_gives_calls_answer_and_usage():
     row = json.loads(json.dumps(samples(trajectories())[0] | {"store": {}}))
     again = trajectory_of(inspect_ai.transcript("log, sample 1", row), "question?")
     first = trajectories()[0]
-    assert [(c.name, c.output, c.shown) for c in again.calls] == [
-        (c.name, c.output, c.shown) for c in first.calls
-    ]
+    parts = [[(c.name, c.output, c.shown) for c in each.calls] for each in (again, first)]
+    assert parts[0] == parts[1]
     assert again.calls[1].error == "tool_error"
     assert (again.answer, again.tiers) == (first.answer, first.tiers)
     assert (again.usage["input_tokens"], again.usage["cached_tokens"]) == (100, 40)
@@ -404,14 +402,17 @@ def test_a_log_as_inspect_compresses_it_is_read(tmp_path):
         list(inspect_ai.read(path))
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    cut=st.integers(0, 20_000), form=st.sampled_from(["eval", "json"]), noise=st.binary(max_size=4)
-)
-def test_a_truncated_or_damaged_log_ends_in_one_line(tmp_path, cut, form, noise):
-    path = tmp_path / f"log.{form}"
-    inspect_ai.write(path, HEAD, samples(trajectories()))
-    whole = path.read_bytes()
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    paths = [tmp_path_factory.mktemp("logs") / f"log.{form}" for form in ("eval", "json")]
+    for path in paths:
+        inspect_ai.write(path, HEAD, samples(trajectories()))
+    return {path: path.read_bytes() for path in paths}
+
+
+@given(cut=st.integers(0, 20_000), form=st.integers(0, 1), noise=st.binary(max_size=4))
+def test_a_truncated_or_damaged_log_ends_in_one_line(logs, cut, form, noise):
+    path, whole = list(logs.items())[form]
     path.write_bytes(whole[: cut % len(whole)] + noise)
     try:
         for recorded in inspect_ai.read(path):
@@ -420,7 +421,7 @@ def test_a_truncated_or_damaged_log_ends_in_one_line(tmp_path, cut, form, noise)
         assert "\n" not in str(error)
 
 
-@settings(max_examples=200)
+@settings(max_examples=cases(200))
 @given(
     place=st.integers(2, 4),
     field=st.sampled_from(["role", "content", "tool_calls", "tool_call_id"]),
@@ -472,10 +473,8 @@ def test_rows_of_climbmix_have_the_organizers_ids(topics, tmp_path):
     qrels = tmp_path / "dev.qrels"
     qrels.write_text("rag2026-1 0 shard_00007_129 4\n")
     benchmark = TrecRag(topics, str(tmp_path / "shards"), str(qrels))
-    assert benchmark.topics == [
-        Topic("rag2026-0", NARRATIVE),
-        Topic("rag2026-1", "Why do tides rise?"),
-    ]
+    other = Topic("rag2026-1", "Why do tides rise?")
+    assert benchmark.topics == [Topic("rag2026-0", NARRATIVE), other]
     documents = list(benchmark.documents())
     assert documents[0] == Document("shard_00007_0", "", "Text 0 of 7.")
     assert documents[-1] == Document("shard_00008_129", "", "Text 129 of 8.")

@@ -11,6 +11,8 @@ from soundingline.toolkit.data import Topic, Unit, parent
 from soundingline.toolkit.evaluation import ExactAnswerJudge, compare
 from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
+from soundingline.toolkit.report import comparison
+from soundingline.toolkit.report.page import page
 from soundingline.toolkit.report.traces import write_traces
 from soundingline.toolkit.runs import RunFolder, make_manifest
 from soundingline.toolkit.trajectory import TIERS, Answer, Exposure, ToolCall, Trajectory
@@ -99,6 +101,16 @@ def six_runs():
 def paired(runs, *measures):
     """Every pair, by evaluation's own comparison, with few resamples."""
     return compare(runs, measures, test="t", resamples=199)
+
+
+def written(data, *sections):
+    """A report of these sections, with the summary and the warnings of its runs."""
+    return page("runs", "", comparison.summary(data), comparison.warnings(data), sections)
+
+
+def texts(table):
+    """The rows of a table of a report."""
+    return [[entry.text for entry in row] for row in table.rows]
 
 
 def printed(*tables, width=80):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_runs import fake_run, paired, printed, six_runs
+from report_runs import fake_run, paired, printed, six_runs, written
 from rich.text import Text
 from support.html_page import Page
 
@@ -21,6 +21,7 @@ from soundingline.toolkit.console import escape_control
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import compare
 from soundingline.toolkit.report import comparison_table, render, write_report
+from soundingline.toolkit.report.agents import curves_section
 from soundingline.toolkit.report.measures import (
     HIGHER,
     LOWER,
@@ -32,6 +33,7 @@ from soundingline.toolkit.report.measures import (
 )
 from soundingline.toolkit.report.page import plain_markdown
 from soundingline.toolkit.report.results import (
+    exits_section,
     mean_interval,
     report_data,
     results_section,
@@ -77,6 +79,10 @@ def test_both_formats_hold_the_same_tables(page, six):
     shown = [[[plain(c) for c in row] for row in table] for table in page.tables()]
     assert len(shown) > 10
     assert shown == markdown_tables(six.markdown)
+    assert page.attributes("id", tag="section") == [
+        *("differences", "results", "effects", "funnel", "curves", "calls", "exits", "setup"),
+        *("provenance", "glossary"),
+    ]
 
 
 def results_of(page):
@@ -172,14 +178,14 @@ def test_rankings_without_an_agent_leave_the_agents_sections_out():
     assert "funnel" not in made.markdown.lower()
 
 
-@pytest.mark.slow
 def test_refused_and_repeated_calls_and_reasons_are_counted_by_run():
     calling, quiet, old = six_runs()[:3]
     ends = {"no_format": 2, "ended_turns": 1}
     calls = {"calls": 1203, "repeated": 5, "refused": 7, "refused_missing_argument": 7}
     calling = replace(calling, counts={**calling.counts, **ends, **calls})
     quiet = replace(quiet, counts={**quiet.counts, "calls": 5, "repeated": 0, "refused": 0})
-    report = render([calling, quiet, old])
+    data = report_data([calling, quiet, old])
+    report = written(data, exits_section(data))
     tables = {tuple(table[0][1:]): table[1:] for table in Page(report.html).tables()}
     assert "No format: the answer did not have" in report.html
     exits = next(titles for titles in tables if "answered" in titles)
@@ -188,11 +194,12 @@ def test_refused_and_repeated_calls_and_reasons_are_counted_by_run():
     assert [row[1:] for row in tables[("turns",)]] == [["1"], ["0"], ["—"]]
     refusals = [row[1:] for row in tables[("calls", "repeated", "refused", "missing argument")]]
     assert refusals == [["1,203", "5", "7", "7"], ["5", "0", "0", "0"], ["—"] * 4]
-    run, totals = six_runs()[0], {"calls": 9, "refused": 0}
     for repeated in (4, 0):
-        counts = {**run.counts, **totals, "repeated": repeated}
-        page = render([replace(run, counts=counts)]).html
-        assert ("that repeat an earlier one" in page) == bool(repeated)
+        counts = {**old.counts, "calls": 9, "refused": 0, "repeated": repeated}
+        notes = [
+            each.note for each in exits_section(report_data([replace(old, counts=counts)])).tables
+        ]
+        assert ("that repeat an earlier one" in " ".join(notes)) == bool(repeated)
 
 
 @pytest.mark.slow
@@ -208,20 +215,18 @@ def test_one_run_and_a_run_with_nothing_in_it_are_reported():
 
 @pytest.mark.slow
 def test_many_runs_are_compared_with_the_baseline_only():
+    factors = [{"unit": f"u{n // 5}", "retriever": f"r{n % 5}"} for n in range(15)]
     runs = [
-        fake_run(
-            f"run{i}", 0.25 + 0.015 * i, questions=40, unit=f"u{i // 5}", retriever=f"r{i % 5}"
-        )
-        for i in range(30)
+        fake_run(f"run{n}", 0.25 + 0.03 * n, questions=40, **row) for n, row in enumerate(factors)
     ]
     against = compare(runs, ["accuracy"], "run7", test="t", resamples=99)
     others = paired(runs[:3], "accuracy")
     made = render(runs, [*others, *against], baseline="run7")
     page = Page(made.html)
     tables = [t for t in page.tables() if t[0][1:2] == ["difference 95% interval"]]
-    assert [len(rows) for rows in tables] == [1 + 29]
+    assert [len(rows) for rows in tables] == [1 + 14]
     assert "u1 · r2" in page.raw("main")[0]
-    assert len(page.tables()[1]) == 1 + 30
+    assert len(page.tables()[1]) == 1 + 15
     coloured = {value for value in page.attributes("class") if "swatch" in value}
     assert len(coloured - {"swatch other"}) == 8
 
@@ -242,12 +247,17 @@ def test_missing_tiers_curves_and_calls_of_one_run_are_dashes():
 def test_curves_in_numbers_are_the_last_recall_within_the_budget():
     curve = [(1.0, 0.0), (9.0, 0.125), (11.0, 0.5), (90.0, 0.75), (101.0, 0.875)]
     runs = [replace(c, curves={"documents": curve}) for c in six_runs()[:2]]
-    text = render(runs).markdown
+    data = report_data(runs)
+    text = written(data, curves_section(data)).markdown
     assert "at 1 (documents) | at 10 (documents) | at 100 (documents) | at 1,000" in text
     assert "| 0.000 | 0.125 | 0.750 | 0.875 |" in text
 
 
-@pytest.mark.slow
+def before_results(*runs):
+    data = report_data(runs)
+    return Page(written(data, results_section(data)).html).raw("main")[0].split("Results")[0]
+
+
 def test_failures_missing_questions_and_other_benchmarks_are_warnings_at_the_top():
     first, second = six_runs()[:2]
     second = replace(
@@ -256,12 +266,12 @@ def test_failures_missing_questions_and_other_benchmarks_are_warnings_at_the_top
         manifest={**second.manifest, "fingerprints": {"benchmark": "other"}},
         per_question={**second.per_question, "accuracy": {"q1": 1.0, "q500": 0.0}},
     )
-    top = Page(render([first, second]).html).raw("main")[0].split("Results")[0]
+    top = before_results(first, second)
     assert "6 of 200 questions" in top
     assert "12 of 200 questions" in top
     assert "2 different benchmark contents" in top and "the same questions" not in top
     again = replace(second, manifest=first.manifest)
-    top = Page(render([first, again]).html).raw("main")[0].split("Results")[0]
+    top = before_results(first, again)
     assert "do not have the same questions on accuracy: all share 1, and each has 2 to 100" in top
 
 

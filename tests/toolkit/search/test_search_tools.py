@@ -24,7 +24,15 @@ from soundingline.toolkit.trajectory import Exposure
 
 TEXTS = {f"d{n}": f"king number {n}\nsecond line\nthird line" for n in range(1, 13)}
 DOCUMENTS = {docid: Document(docid, f"Title of {docid}", text) for docid, text in TEXTS.items()}
+BACKEND, STORE = WordBackend(TEXTS), store_of(DOCUMENTS)
 REASON = {"reason": "because"}
+
+
+def searched(documents):
+    if documents is DOCUMENTS:
+        return BACKEND, STORE
+    texts = {docid: document.text for docid, document in documents.items()}
+    return WordBackend(texts), store_of(documents)
 
 
 @dataclasses.dataclass
@@ -41,36 +49,18 @@ class Row:
         return list(self.search[1])[-1]
 
     def open(self, documents=DOCUMENTS, **settings):
-        texts = {docid: document.text for docid, document in documents.items()}
+        backend, store = searched(documents)
         tool = self.tool(**{**self.settings, **settings})
-        return tool.open(WordBackend(texts), store_of(documents), clock=itertools.count().__next__)
+        return tool.open(backend, store, clock=itertools.count().__next__)
 
 
+SEARCH = ("search", {"query": "king"})
+READ = ("read_document", {**REASON, "docid": "d3"})
 ROWS = {
-    "ranked_browsing": Row(
-        RankedBrowsing,
-        {},
-        ("search", {**REASON, "query": "king"}),
-        ("read_document", {**REASON, "docid": "d3"}),
-    ),
-    "top_k": Row(
-        TopK,
-        {"get_document": True},
-        ("search", {"query": "king"}),
-        ("get_document", {"docid": "d3"}),
-    ),
-    "grep": Row(
-        Grep,
-        {"page": 4},
-        ("grep", {**REASON, "pattern": "king"}),
-        ("read_document", {**REASON, "docid": "d3"}),
-    ),
-    "literature": Row(
-        Literature,
-        {"hits": 6},
-        ("search", {"query": "king"}),
-        ("read", {"docid": "d3", "layer": "text"}),
-    ),
+    "ranked_browsing": Row(RankedBrowsing, {}, ("search", {**REASON, "query": "king"}), READ),
+    "top_k": Row(TopK, {"get_document": True}, SEARCH, ("get_document", {"docid": "d3"})),
+    "grep": Row(Grep, {"page": 4}, ("grep", {**REASON, "pattern": "king"}), READ),
+    "literature": Row(Literature, {"hits": 6}, SEARCH, ("read", {"docid": "d3", "layer": "text"})),
 }
 NEEDS = {"grep": needs(["re2"], "grep")}
 every_tool = pytest.mark.parametrize(
@@ -157,9 +147,8 @@ def test_a_blocked_session_refuses_every_call_with_the_reason(row):
 
 @every_tool
 def test_sessions_share_no_state(row):
-    texts = {docid: document.text for docid, document in DOCUMENTS.items()}
     configured = row.tool(**row.settings)
-    one, other = (configured.open(WordBackend(texts), store_of(DOCUMENTS)) for _ in range(2))
+    one, other = (configured.open(BACKEND, STORE) for _ in range(2))
     one.reasoning = "a king"
     one.call(*row.search)
     one.block("Time is over.")
@@ -299,17 +288,11 @@ def test_any_call_ends_in_a_result_or_in_a_tool_error(row, data):
 @pytest.mark.parametrize(
     ("tool", "setting"),
     [
-        (RankedBrowsing, "max_rankings=True"),
-        (RankedBrowsing, "depth=0"),
-        (RankedBrowsing, "depth='many'"),
         (RankedBrowsing, "depth=3"),  # fewer than a page shows
-        (RankedBrowsing, "page=0"),
-        (RankedBrowsing, "page=51"),
-        (RankedBrowsing, "excerpt='best'"),
+        *[(RankedBrowsing, each) for each in ("max_rankings=True", "depth=0", "depth='many'")],
+        *[(RankedBrowsing, each) for each in ("page=0", "page=51", "excerpt='best'")],
+        *[(RankedBrowsing, each) for each in ("max_lines=0", "read_limit=3000", "reason_words=0")],
         (RankedBrowsing, "excerpt_characters=5"),
-        (RankedBrowsing, "max_lines=0"),
-        (RankedBrowsing, "read_limit=3000"),
-        (RankedBrowsing, "reason_words=0"),
         *[(TopK, each) for each in ("k=0", "max_tokens=-1", "max_tokens=0", "max_bytes=0")],
         *[(Grep, each) for each in ("syntax='glob'", "order='score'", "seconds=0", "lines=-1")],
         *[(Literature, each) for each in ("hits=0", "depth=0", "passages=0", "largest_hub=0")],
@@ -374,7 +357,7 @@ def test_top_k_cuts_texts_to_the_token_budget_and_shows_no_more_of_a_title():
 
 
 def test_get_document_is_an_option_and_gives_the_document_of_a_passage():
-    tool = TopK().open(WordBackend(TEXTS), store_of(DOCUMENTS))
+    tool = TopK().open(BACKEND, STORE)
     assert [spec["name"] for spec in tool.specs()] == ["search"] and tool.read_tool is None
     assert tool.call("get_document", {"docid": "d1"}).call.error == "unknown_tool"
     top = ROWS["top_k"]
@@ -403,7 +386,7 @@ class RecordingBackend(WordBackend):
 
 
 def browsing(backend=None, **settings):
-    return RankedBrowsing(**settings).open(backend or WordBackend(TEXTS), store_of(DOCUMENTS))
+    return RankedBrowsing(**settings).open(backend or BACKEND, STORE)
 
 
 def search(tool, query="king"):
@@ -506,12 +489,10 @@ def test_a_reason_of_more_words_than_the_limit_is_refused(name, arguments):
     free = browsing(reason_words=None)
     search(free)
     assert not free.call(name, {"reason": "why " * 900, **arguments}).failed
-    for each, description in (
-        (tool, "Why you make this call, in at most 100 words."),
-        (free, "Why you make this call."),
-    ):
+    for each, limit in ((tool, ", in at most 100 words."), (free, ".")):
         (spec,) = (spec for spec in each.specs() if spec["name"] == name)
         reason, *_ = spec["parameters"]["properties"].items()
+        description = f"Why you make this call{limit}"
         assert reason == ("reason", {"type": "string", "description": description})
 
 
@@ -567,11 +548,8 @@ def test_hits_without_an_excerpt_are_listed_and_not_previewed():
     page = browse(tool, search_id="s1")
     assert page.call.shown == ("d3", "d4", "d5", "d6")
     assert page.text.count("\n   ") == 1 and "title=Title of d6" in page.text
-    assert [(row.call, row.docid, row.documents) for row in tool.exposures.rows] == [
-        (1, "d1", 1),
-        (1, "d2", 2),
-        (2, "d3", 3),
-    ]
+    rows = [(row.call, row.docid, row.documents) for row in tool.exposures.rows]
+    assert rows == [(1, "d1", 1), (1, "d2", 2), (2, "d3", 3)]
     later = browse(tool, search_id="s1", offset=8)
     assert later.call.shown and not later.failed
     read(tool, "d8")
@@ -709,8 +687,9 @@ def test_a_search_of_a_thousand_hits_costs_little_over_the_backend():
             return SearchResult(hits)
 
     seconds = []
+    store = store_of(documents)
     for number in range(20):
-        tool = RankedBrowsing().open(Ready(), store_of(documents))
+        tool = RankedBrowsing().open(Ready(), store)
         started = time.process_time()
         search(tool, f"which king wrote to the minister of a far country in 18{number}")
         seconds.append(time.process_time() - started)
