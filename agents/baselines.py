@@ -8,12 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from soundingline.agents.base import (
-    Agent,
-    Clock,
-    Episode,
-    search_tool_of,
-)
+from soundingline.agents.base import Agent, Clock, Episode, search_tool_of
 from soundingline.agents.chat import ChatAgent
 from soundingline.toolkit.corpus.resolve import AMBIGUOUS, UNRESOLVED, Resolver
 from soundingline.toolkit.data import Topic, parent

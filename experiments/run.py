@@ -73,7 +73,7 @@ class AgentRun:
 
     def session(self, qid: str) -> SearchTool:
         """The search tool for one question."""
-        return self.interface.open(self.backend.asked_by(qid), self.built.prepared.store)
+        return self.interface.open(self.backend.for_question(qid), self.built.prepared.store)
 
 
 def run(settings: Settings, prepared: PipelineOpener | None = None) -> EvaluatedRun:

@@ -95,7 +95,7 @@ def serve(settings: Settings, *, options: ServerOptions) -> None:
         with prepared_process(), suppress(KeyboardInterrupt):
             service = make_service(
                 interface,
-                backend.asked_by,
+                backend.for_question,
                 built.prepared.store,
                 options,
                 questions=questions,

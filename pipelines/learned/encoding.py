@@ -41,13 +41,7 @@ from soundingline.pipelines.models import readable
 from soundingline.toolkit.console import notify, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.files import (
-    atomic_folder,
-    file_hash,
-    fingerprint,
-    free_aside,
-    write_json,
-)
+from soundingline.toolkit.files import atomic_folder, file_hash, fingerprint, free_aside, write_json
 
 SPARSE = np.dtype([("term", "<i4"), ("weight", "<f4")])
 """A term's number in the model's vocabulary, and its weight."""

@@ -7,11 +7,14 @@ composing was a third of the suite. These are kept for all workers and their com
   it. Only options of `conf` are kept: a test may change those of its own folders;
 - what a file of options holds, until the file is written again;
 - what the first files of a list of defaults merge to, where lists go on differently, and
-  how an override reads, both in this process.
+  how an override reads, both in this process;
+- what Hydra composes of each cell of a sweep to see whether it can be, for the composition of the
+  same overrides that follows.
 
 Hydra also copies every registered schema for each composition, and makes a map of the options in a
 list of defaults for each file, which only references (`${...}`) in that list read. These are made
-where something reads them.
+where something reads them. Copies of a configuration, of which a job makes several, take a fifth
+of the time.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ from hydra._internal.defaults_list import DefaultsList
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
-from omegaconf import DictConfig, OmegaConf, flag_override
+from hydra.plugins.sweeper import Sweeper
+from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override
+from omegaconf.base import Node, UnionNode
 from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
@@ -43,6 +48,7 @@ _KEPT = {}  # pickled, because that copies eight times as fast as `deepcopy`
 _LISTS = {}
 _KEYS = {}  # of the lists' defaults, by their identity
 _OVERRIDES = {}
+_CELLS = {}
 _SEEN = set()
 _BEGINNINGS = {}
 _MARK = "HYDRA_REMOVE_TOP_LEVEL_DEFAULTS"
@@ -51,6 +57,7 @@ _config = ConfigLoaderImpl._compose_config_from_defaults_list
 _file = ConfigRepository.load_config
 _map = defaults_list._create_interpolation_map
 _parse = OverridesParser.parse_rule
+_cell = ConfigLoaderImpl.load_sweep_config
 
 
 def share(folder):
@@ -69,6 +76,10 @@ def install():
     CachingConfigRepository.__init__ = _sharing_sources
     defaults_list._create_interpolation_map = _map_for_references
     OverridesParser.parse_rule = _keeping_override
+    Sweeper.validate_batch_is_legal = _keeping_cells
+    ConfigLoaderImpl.load_sweep_config = _keeping_cell
+    DictConfig.__deepcopy__ = _copied
+    ListConfig.__deepcopy__ = _copied
 
 
 def _kept(key, kind, make):
@@ -198,3 +209,42 @@ def _keeping_override(parser, text, rule):
     if text not in _OVERRIDES:
         _OVERRIDES[text] = _parse(parser, text, rule)
     return copy.deepcopy(_OVERRIDES[text])  # which sweepers may change
+
+
+def _keeping_cells(sweeper, batch):
+    loader, master = sweeper.hydra_context.config_loader, sweeper.config
+    _CELLS.clear()
+    for overrides in batch:
+        _CELLS[tuple(overrides)] = loader, master, _cell(loader, master, list(overrides))
+
+
+def _keeping_cell(loader, master_config, sweep_overrides):
+    *made_by, config = _CELLS.pop(tuple(sweep_overrides), (None, None, None))
+    if made_by[0] is loader and made_by[1] is master_config:
+        return config
+    return _cell(loader, master_config, sweep_overrides)
+
+
+def _copied(node, memo):
+    """As in OmegaConf's own copy, values and the parent are those of the original."""
+    return _copy_of(node, node.__dict__["_parent"])
+
+
+def _copy_of(node, parent):
+    copied = object.__new__(type(node))
+    attributes = copied.__dict__
+    attributes.update(node.__dict__, _parent=parent, _flags_cache=None)
+    metadata = object.__new__(type(node._metadata))
+    metadata.__dict__.update(node._metadata.__dict__)
+    for key in ("flags", "resolver_cache"):  # which are mostly empty
+        value = metadata.__dict__[key]
+        metadata.__dict__[key] = copy.deepcopy(value) if value else copy.copy(value)
+    attributes["_metadata"] = metadata
+    content = attributes.get("_content")
+    if isinstance(content, dict):
+        attributes["_content"] = {key: _copy_of(item, copied) for key, item in content.items()}
+    elif isinstance(content, list):
+        attributes["_content"] = [_copy_of(item, copied) for item in content]
+    elif isinstance(node, UnionNode) and isinstance(content, Node):
+        attributes["_content"] = _copy_of(content, copied)
+    return copied

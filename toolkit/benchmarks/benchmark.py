@@ -318,7 +318,6 @@ def _check_count(name: str, value: int | None) -> None:
 
 # The links between the documents of a corpus as a graph, in both directions.
 
-
 DIRECTIONS = ("out", "in", "both")
 FORMAT = 2  # of a graph's folder
 _RECORD, _MATRIX = "links.json", "links.npz"

@@ -273,8 +273,7 @@ def _existing(name: str, path: str) -> Path:
     return Path(path)
 
 
-# The TREC RAG track: its questions, and its corpora of documents or segments. See docs/data.md.
-
+# The TREC RAG track.
 
 _TEXTS = ("contents", "segment", "text")
 

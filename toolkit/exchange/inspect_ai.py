@@ -67,8 +67,17 @@ _USAGE = {  # our name of a number, and theirs
     "dollars": "total_cost",
 }
 _SUMMARY = (
-    *("id", "epoch", "input", "target", "metadata", "scores", "model_usage", "role_usage"),
-    *("started_at", "completed_at", "total_time"),
+    "id",
+    "epoch",
+    "input",
+    "target",
+    "metadata",
+    "scores",
+    "model_usage",
+    "role_usage",
+    "started_at",
+    "completed_at",
+    "total_time",
 )
 
 
@@ -253,12 +262,12 @@ def sample_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
                 function, arguments = call["function"], None
                 with suppress(ValueError, RecursionError):
                     arguments = json.loads(function["arguments"] or "{}")
-                made = {"id": call["id"], "function": function["name"], "type": "function"}
+                shared = {"id": call["id"], "function": function["name"], "type": "function"}
                 if isinstance(arguments, dict):
-                    calls.append({**made, "arguments": arguments})
+                    calls.append({**shared, "arguments": arguments})
                 else:
                     error = str(function["arguments"])
-                    calls.append({**made, "arguments": {}, "parse_error": error})
+                    calls.append({**shared, "arguments": {}, "parse_error": error})
             functions |= {call["id"]: call["function"] for call in calls}
             row |= {"tool_calls": calls} if calls else {}
         elif role == "tool":

@@ -127,9 +127,8 @@ def test_format_characters_anywhere_change_no_verdict(answer, inserted):
     for place, character in inserted:
         marked = marked[:place] + character + marked[place:]
     assert answer_tokens(marked) == answer_tokens(answer)
-    assert token_f1(answer_tokens(marked), answer_tokens("ada")) == token_f1(
-        answer_tokens(answer), answer_tokens("ada")
-    )
+    scores = [token_f1(answer_tokens(text), answer_tokens("ada")) for text in (marked, answer)]
+    assert scores[0] == scores[1]
 
 
 @given(st.text("eao\u0301\u0323\u0308\u00e9\u1ec7 ", max_size=25))
@@ -765,12 +764,12 @@ def test_what_is_judged_can_be_read_as_it_was_written():
     "piece", ["[A", "[A]", "<", "</s>", "\u200b", "\u2028", "é", "[/A_", "===== "]
 )
 def test_a_long_response_takes_time_in_proportion(piece):
-    case = attacked("x", "response")._replace(response=piece * (600_000 // len(piece)))
+    case = attacked("x", "response")._replace(response=piece * (200_000 // len(piece)))
     judge, began = LlmJudge(model=ScriptedModel()), time.process_time()
     judge._request(case)
-    judge._request(case._replace(response=f"[{piece[-1:] * 600_000}"))
-    # Under a second; time that grows with the square would take minutes.
-    assert time.process_time() - began < 10
+    judge._request(case._replace(response=f"[{piece[-1:] * 200_000}"))
+    # Under half a second; time that grows with the square would take a minute.
+    assert time.process_time() - began < 5
 
 
 def test_random_numbers_are_in_no_key(tmp_path):

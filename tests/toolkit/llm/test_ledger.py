@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import signal
-import subprocess
-import sys
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.forked import forked
 from support.llm_model import ScriptedModel
 from support.llm_server import Fail, Say
 from support.runs import starts
@@ -52,9 +51,9 @@ def spent(tokens, **more):
 
 
 def spend(ledger, turn, role="agent", qid="q", price=DOLLAR):
-    """A reply, or the number of dollars that it costs, on the ledger."""
+    """A reply, or the number of dollars that it costs, on the ledger; None: one without usage."""
     with ledger.request(role, qid, price) as entry:
-        entry.reply(spent(turn) if isinstance(turn, int) else turn)
+        entry.reply(spent(turn) if isinstance(turn, int) else turn or Turn(text="x"))
 
 
 @pytest.mark.parametrize(
@@ -518,12 +517,6 @@ def path(tmp_path):
     return tmp_path / "ledger.jsonl"
 
 
-def spend_dollars(ledger, dollars, role="agent", qid="q"):
-    """A reply that costs so much; None: one without usage."""
-    with ledger.request(role, qid, DOLLAR) as entry:
-        entry.reply(Turn(usage=Usage() if dollars is None else Usage(input=0, output=dollars)))
-
-
 def rows(path):
     return starts(path.parent)
 
@@ -540,7 +533,7 @@ def test_a_run_without_requests_leaves_no_file(path):
 
 def test_a_request_is_on_disk_as_soon_as_it_has_ended(path):
     with open_ledger(path, cap=9.0) as ledger:
-        spend_dollars(ledger, 3, qid="q1")
+        spend(ledger, 3, qid="q1")
         assert lines(path)[0]["cap"] == 9.0
         assert lines(path)[1]["dollars"] == 3.0 and lines(path)[1]["qid"] == "q1"
         with pytest.raises(ServerGone), ledger.request("agent", "q2", DOLLAR):
@@ -557,19 +550,19 @@ def test_a_request_is_on_disk_as_soon_as_it_has_ended(path):
 def test_what_earlier_starts_have_spent_counts_towards_the_cap(path):
     for dollars in (1, 3):
         with open_ledger(path) as ledger:
-            spend_dollars(ledger, dollars)
+            spend(ledger, dollars)
     with open_ledger(path, cap=7.0) as ledger:
         assert ledger.spent_before == 4.0
-        spend_dollars(ledger, 3)
+        spend(ledger, 3)
         with pytest.raises(OutOfMoney):
-            spend_dollars(ledger, 1)
+            spend(ledger, 1)
     assert [row["dollars"] for row in rows(path)] == [1.0, 3.0, 3.0]
 
 
 def test_one_reply_without_usage_does_not_make_the_known_money_forgotten(path):
     with open_ledger(path) as ledger:
-        spend_dollars(ledger, 4)
-        spend_dollars(ledger, None)
+        spend(ledger, 4)
+        spend(ledger, None)
     (row,) = rows(path)
     # All of it is not known, and what is known is told apart.
     assert "dollars" not in row and row["unpriced"] == 1
@@ -577,16 +570,16 @@ def test_one_reply_without_usage_does_not_make_the_known_money_forgotten(path):
     with open_ledger(path, cap=5.0) as ledger:
         assert (ledger.spent_before, ledger.unpriced_before) == (4.0, 1)
         with pytest.raises(OutOfMoney):
-            spend_dollars(ledger, 1)
+            spend(ledger, 1)
 
 
 def test_the_dearest_request_of_an_earlier_start_is_expected_again(path):
     with open_ledger(path) as ledger:
-        spend_dollars(ledger, 1)
-        spend_dollars(ledger, 4)
-        spend_dollars(ledger, 2, role="judge")
+        spend(ledger, 1)
+        spend(ledger, 4)
+        spend(ledger, 2, role="judge")
     with open_ledger(path) as ledger:
-        spend_dollars(ledger, 1)
+        spend(ledger, 1)
         assert ledger.highest_cost == {"agent": 4.0, "judge": 2.0}
 
 
@@ -594,41 +587,36 @@ def test_the_newest_starts_cap_is_told(path):
     assert last_cap(path) is None
     for cap in (9.0, None, 7.0):
         with open_ledger(path, cap=cap) as ledger:
-            spend_dollars(ledger, 1)
+            spend(ledger, 1)
         assert last_cap(path) == cap
 
 
 # Killed processes.
 
-SPENDER = """
-import sys
-from pathlib import Path
-from soundingline.toolkit.llm.ledger import open_ledger
-from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.llm.messages import Turn, Usage
 
-with open_ledger(Path(sys.argv[1]), cap=100_000.0) as ledger:
-    while True:
-        with ledger.request("agent", "q", Price(input=0.0, output=1_000_000.0)) as entry:
-            entry.reply(Turn(usage=Usage(input=0, output=2)))
-        print("spent", flush=True)
-"""
+def spend_until_killed(ready, path, told):
+    with open_ledger(path, cap=100_000.0) as ledger:
+        while True:
+            spend(ledger, 2)
+            os.write(told, b".")
+            ready()
 
 
 def test_kill_9_loses_no_request_that_had_ended(path):
-    with subprocess.Popen(
-        [sys.executable, "-c", SPENDER, str(path)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        for _ in range(50):
-            process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        told = 50 + len(process.stdout.readlines())
+    told, telling = os.pipe()
+    process = forked(spend_until_killed, path, telling)
+    os.close(telling)
+    while path.read_bytes().count(b"\n") < 50:
+        time.sleep(0.001)
+    process.kill()
+    process.join(30)
+    with os.fdopen(told, "rb") as stream:
+        count = len(stream.read())
     with open_ledger(path, cap=100_000.0) as ledger:
         # One more may have ended that the process could not tell of any more.
-        assert 2 * told <= ledger.spent_before <= 2 * (told + 1)
+        assert count >= 48 and 2 * count <= ledger.spent_before <= 2 * (count + 1)
         assert ledger.highest_cost == {"agent": 2.0}
-        spend_dollars(ledger, 1)
+        spend(ledger, 1)
     assert [row["calls"] for row in rows(path)] == [ledger.spent_before / 2, 1]
 
 
@@ -636,7 +624,7 @@ def killed(path, *amounts):
     """The lines of a start that has spent the amounts and was killed."""
     with open_ledger(path) as ledger:
         for amount in amounts:
-            spend_dollars(ledger, amount)
+            spend(ledger, amount)
         content = path.read_bytes()
     path.write_bytes(content)
     return content

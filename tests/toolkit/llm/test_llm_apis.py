@@ -93,26 +93,19 @@ def free_while_thinking(request):
     return Say(calls=[CALL])
 
 
+ONE_CALL = {"disable_parallel_tool_use": True}
 ADAPTIVE = {"type": "adaptive", "display": "summarized"}
 
 
 @pytest.mark.parametrize(
     ("choice", "thinking", "sent"),
     [
-        ("required", ADAPTIVE, {"type": "auto", "disable_parallel_tool_use": True}),
-        ("search", ADAPTIVE, {"type": "auto", "disable_parallel_tool_use": True}),
-        (
-            "search",
-            {"type": "enabled", "budget": 2000},
-            {"type": "auto", "disable_parallel_tool_use": True},
-        ),
+        ("required", ADAPTIVE, {"type": "auto", **ONE_CALL}),
+        ("search", ADAPTIVE, {"type": "auto", **ONE_CALL}),
+        ("search", {"type": "enabled", "budget": 2000}, {"type": "auto", **ONE_CALL}),
         ("none", ADAPTIVE, {"type": "none"}),
-        ("search", None, {"type": "tool", "name": "search", "disable_parallel_tool_use": True}),
-        (
-            "search",
-            {"type": "disabled"},
-            {"type": "tool", "name": "search", "disable_parallel_tool_use": True},
-        ),
+        ("search", None, {"type": "tool", "name": "search", **ONE_CALL}),
+        ("search", {"type": "disabled"}, {"type": "tool", "name": "search", **ONE_CALL}),
     ],
 )
 @pytest.mark.parametrize("place", ["client", "extra"])
@@ -285,11 +278,8 @@ def test_cached_tokens_of_deepseek_are_read(peer):
 
 def test_absent_call_ids_become_numbers_that_go_on_through_the_transcript(peer):
     function = {"name": "search", "arguments": {"query": "x"}}
-    peer.script.append(
-        chat_reply(
-            {"content": None, "tool_calls": [{"type": "function", "function": function}] * 2}
-        )
-    )
+    calls = [{"type": "function", "function": function}] * 2
+    peer.script.append(chat_reply({"content": None, "tool_calls": calls}))
     earlier = Turn(tool_calls=(ToolCall("call_1", "s", "{}"),)).message()
     turn = ask(peer, OpenAIChat, WHO, earlier)
     assert [call.id for call in turn.tool_calls] == ["call_2", "call_3"]
@@ -383,11 +373,12 @@ def test_log_probabilities_of_chat_completions_come_with_the_tokens_if_they_are_
 
 # Text completions, as vLLM sends them.
 
+FIRST, SECOND = {" the": -0.25, " a": -1.75}, {" sky": -0.5, " sea": -1.5}
 LOGPROBS = {
     "text_offset": [0, 4],
     "tokens": [" the", " sea"],
     "token_logprobs": [-0.25, -1.5],
-    "top_logprobs": [{" the": -0.25, " a": -1.75}, {" sky": -0.5, " sea": -1.5}],
+    "top_logprobs": [FIRST, SECOND],
 }
 LLAMA = {
     "token": " the",
@@ -405,13 +396,7 @@ def completion(text="sea", finish="stop", logprobs=None, **usage):
 @pytest.mark.parametrize(
     ("logprobs", "tokens"),
     [
-        (
-            LOGPROBS,
-            [
-                Token(" the", -0.25, {" the": -0.25, " a": -1.75}),
-                Token(" sea", -1.5, {" sky": -0.5, " sea": -1.5}),
-            ],
-        ),
+        (LOGPROBS, [Token(" the", -0.25, FIRST), Token(" sea", -1.5, SECOND)]),
         ({**LOGPROBS, "top_logprobs": None}, [Token(" the", -0.25, {}), Token(" sea", -1.5, {})]),
         ({"content": [LLAMA]}, [Token(" the", -0.25, {" the": -0.25, " a": -2.0})]),
         (None, []),
@@ -436,9 +421,8 @@ def test_the_request_of_a_text_completion_is_the_prompt_and_the_settings(peer):
     ask(peer, OpenAICompletions, user("caf\ud83d"))
     assert peer.requests[-1].body == {"model": "m", "prompt": "caf�"}
     settings = {"temperature": 0.0, "seed": 3, "logprobs": 20, "max_output_tokens": 9}
-    ask(
-        peer, OpenAICompletions, user("q\n<think>"), settings={**settings, "extra": {"stop": ["x"]}}
-    )
+    settings |= {"extra": {"stop": ["x"]}}
+    ask(peer, OpenAICompletions, user("q\n<think>"), settings=settings)
     sent = {"temperature": 0.0, "seed": 3, "logprobs": 20, "max_tokens": 9, "stop": ["x"]}
     assert peer.requests[-1].body == {"model": "m", "prompt": "q\n<think>", **sent}
 
@@ -478,7 +462,7 @@ def test_a_real_engine_returns_log_probabilities(tmp_path):
     assert all(token.logprob == token.top[token.text] for token in text.tokens)
 
 
-# What is sent can always be sent, whatever a model wrote; how its arguments are read; and which.
+# What is sent can always be sent, whatever a model wrote, and which error each answer is.
 
 
 ANY_TEXT = st.text(st.characters(), max_size=60)  # Lone surrogates included.
@@ -513,6 +497,10 @@ def test_hostile_json_is_a_value_error(text):
 def test_valid_text_is_sent_unchanged():
     text = '{"query": "Zoë  😀",\n "offset": 1.0}'
     assert wire.sendable_arguments(text) == text
+    # Escapes of Unicode would be other tokens than the model wrote.
+    assert wire.sendable_arguments("Zoë") == '{"malformed": "Zoë"}'
+    (call,) = wire.tool_calls([("a", "search", {"query": "Zoë"})], [])
+    assert call.arguments == '{"query": "Zoë"}'
     assert wire.sendable("a\ud83d\ude00b") == "a😀b"
     assert wire.sendable(None) == ""
 
@@ -533,13 +521,9 @@ def test_a_turn_becomes_the_message_that_trajectories_record():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"temperature": 3.0},
-        {"temperature": "hot"},
-        {"top_p": -0.1},
-        {"top_p": 1.1},
-        {"max_output_tokens": 0},
-        {"timeout": 0},
-        {"tool_choice": ""},
+        *({"temperature": value} for value in (3.0, "hot")),
+        *({"top_p": value} for value in (-0.1, 1.1)),
+        *({"max_output_tokens": 0}, {"timeout": 0}, {"tool_choice": ""}),
     ],
 )
 def test_impossible_settings_are_refused_by_name(wrong):
@@ -562,26 +546,23 @@ def test_errors_are_short_lines_with_codes_of_their_own():
     assert not any(kind.retryable and kind.stops_run for kind in kinds)
 
 
+OVERFLOW = "ContextOverflow"
 WINDOW = "This model's maximum context length is 40960 tokens"
 ANSWERS = {
-    "vLLM, overflow": (400, f"{WINDOW}. However, you requested 50000", "ContextOverflow"),
+    "vLLM, overflow": (400, f"{WINDOW}. However, you requested 50000", OVERFLOW),
     "vLLM, maximum of output": (
         400,
         f"'max_tokens' or 'max_completion_tokens' is too large: 8192. {WINDOW} and your request "
         "has 33000 input tokens (8192 > 40960 - 33000).",
-        "ContextOverflow",
+        OVERFLOW,
     ),
     "vLLM, by characters": (
         400,
         "You passed 900000 input characters and requested 8192 output tokens. However, the "
         "model's context length is only 40960 tokens, resulting in a maximum input length of 32768",
-        "ContextOverflow",
+        OVERFLOW,
     ),
-    "vLLM, no room for a default": (
-        400,
-        "max_tokens must be at least 1, got -17.",
-        "ContextOverflow",
-    ),
+    "vLLM, no room for a default": (400, "max_tokens must be at least 1, got -17.", OVERFLOW),
     "vLLM, a maximum of nothing": (400, "max_tokens must be at least 1, got 0.", "BadRequest"),
     "vLLM, unknown model": (404, "The model `x` does not exist.", "UnknownModel"),
     "Anthropic, prompt and maximum of output": (
@@ -590,11 +571,11 @@ ANSWERS = {
             "error": "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, "
             "decrease input length or `max_tokens` and try again"
         },
-        "ContextOverflow",
+        OVERFLOW,
     ),
-    "Anthropic, size": (413, {"type": "request_too_large"}, "ContextOverflow"),
-    "llama.cpp, overflow": (400, {"type": "exceed_context_size_error"}, "ContextOverflow"),
-    "OpenAI, overflow": (400, {"code": "context_length_exceeded"}, "ContextOverflow"),
+    "Anthropic, size": (413, {"type": "request_too_large"}, OVERFLOW),
+    "llama.cpp, overflow": (400, {"type": "exceed_context_size_error"}, OVERFLOW),
+    "OpenAI, overflow": (400, {"code": "context_length_exceeded"}, OVERFLOW),
     "OpenAI, unknown model under 400": (
         400,
         {"message": "The requested model 'x' does not exist.", "code": "model_not_found"},

@@ -262,7 +262,7 @@ def test_an_empty_reply_is_a_turn_and_can_be_sent_back(peer, make_chat):
     assert all(block["text"].strip() for block in blocks if block["type"] == "text")
 
 
-# Which answer is which error is the table of `test_llm_wire.py`.
+# Which answer is which error is the table of `test_llm_apis.py`.
 @pytest.mark.parametrize(
     ("status", "message", "kind", "error"),
     [

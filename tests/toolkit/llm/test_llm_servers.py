@@ -22,6 +22,7 @@ from llm_clients import using
 from omegaconf import OmegaConf
 from support.benchmarks import CANARY, VARIABLE
 from support.commands import CommandProcess
+from support.forked import forked
 from support.needs import needs
 
 from soundingline.experiments.build import make
@@ -159,37 +160,25 @@ def test_a_program_that_is_not_installed_is_reported_with_what_to_do(tmp_path):
         serving(lambda port: ["no-such-server"], log=tmp_path / "log").__enter__()
 
 
-PARENT = """
-import signal, sys, time
-from pathlib import Path
-sys.path.insert(0, {root!r})
-from soundingline.toolkit.llm.server import serving
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
-command = lambda port: [sys.executable, {fake!r}, "--port", str(port)]
-with serving(command, log=Path({log!r}), environment={{"PIDS": {pids!r}}}, grace=5.0):
-    print("ready", flush=True)
-    {then}
-"""
+def serve_until_ended(ready, place, end):
+    # What runs in the background ignores an interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with serve(place):
+        ready()
+        if end is None:
+            os._exit(3)
+        time.sleep(60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None])
 def test_it_ends_with_its_parent_however_that_ends(any_place, end):
-    place = any_place
-    then = "import os; os._exit(3)" if end is None else "time.sleep(60)"
-    script = PARENT.format(
-        root=str(ROOT), fake=str(FAKE), log=str(place.log), pids=str(place.pids_file), then=then
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    assert parent.stdout is not None
-    with parent.stdout:
-        assert parent.stdout.readline() == b"ready\n"
+    parent = forked(serve_until_ended, any_place, end)
     if end is not None:
-        parent.send_signal(end)
-    parent.wait(10)
-    until(place.all_gone)
+        os.kill(parent.pid, end)
+    parent.join(10)
+    until(any_place.all_gone)
 
 
 def test_the_tail_of_a_log_is_its_last_lines(tmp_path):
@@ -305,8 +294,7 @@ def accepting_fake(place, folder):
 
 
 @pytest.mark.slow
-def test_a_local_model_is_served_and_asked_at_its_own_server(tmp_path):
-    place = Place(tmp_path)
+def test_a_local_model_is_served_and_asked_at_its_own_server(place, tmp_path):
     model = OpenAIChat(model="tiny", server=accepting_fake(place, tmp_path))
     with model.running(place.log) as client:
         assert client.name == "tiny"
@@ -318,12 +306,11 @@ def test_a_local_model_is_served_and_asked_at_its_own_server(tmp_path):
 
 @pytest.mark.slow
 def test_the_key_of_our_server_is_passed_by_environment_and_stands_on_no_command_line(
-    tmp_path, monkeypatch
+    place, tmp_path, monkeypatch
 ):
     secret = "sk-served-0123456789abcdef"
     monkeypatch.setenv("MY_KEY", secret)
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
-    place = Place(tmp_path)
     server = accepting_fake(place, tmp_path)
     model = OpenAIChat(model="tiny", key_env="MY_KEY", server=server)
     with model.running(place.log):
@@ -338,8 +325,7 @@ def test_the_key_of_our_server_is_passed_by_environment_and_stands_on_no_command
 
 
 @pytest.mark.slow
-def test_models_of_equal_servers_share_one(tmp_path):
-    place = Place(tmp_path)
+def test_models_of_equal_servers_share_one(place, tmp_path):
     server = accepting_fake(place, tmp_path)
     agent, rewriter = (OpenAIChat(model="t", server=server) for _ in "ab")
     other = OpenAIChat(model="other", server=server)
@@ -361,8 +347,7 @@ def test_models_of_equal_servers_share_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_server_outlives_its_run_until_another_needs_its_room_or_it_dies(tmp_path):
-    place = Place(tmp_path)
+def test_a_server_outlives_its_run_until_another_needs_its_room_or_it_dies(place, tmp_path):
     server = accepting_fake(place, tmp_path)
     one, other = (OpenAIChat(model=n, server=server) for n in ("a", "b"))
     with Servers() as servers:
@@ -386,9 +371,8 @@ def test_a_server_outlives_its_run_until_another_needs_its_room_or_it_dies(tmp_p
 
 
 @pytest.mark.slow
-def test_the_log_of_an_open_run_never_gets_the_lines_of_a_sealed_one(tmp_path, monkeypatch):
+def test_the_log_of_an_open_run_never_gets_the_lines_of_a_sealed_one(place, tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, CANARY)
-    place = Place(tmp_path)
     model = OpenAIChat(model="t", server=accepting_fake(place, tmp_path))
     mark_obfuscated(tmp_path / "sealed")
     with Servers() as servers:
@@ -560,9 +544,8 @@ def test_replies_and_verdicts_of_other_weights_are_kept_apart():
 
 
 @pytest.mark.slow
-def test_a_server_of_its_own_job_is_found_by_the_file_of_its_address(tmp_path, monkeypatch):
+def test_a_server_of_its_own_job_is_found_by_the_file_of_its_address(place, tmp_path, monkeypatch):
     monkeypatch.setenv("VLLM_API_KEY", "sk-shared-0123456789abcdef")
-    place = Place(tmp_path)
     server = accepting_fake(place, tmp_path)
     launcher = ",".join(f"'{word}'" for word in server.launcher)
     model = OpenAIChat(
@@ -692,20 +675,34 @@ INHERITING = [
 ]
 
 
-@pytest.mark.parametrize("path", INHERITING, ids=lambda path: path.stem)
-def test_an_option_says_only_what_is_different_from_what_it_inherits(path, tmp_path):
-    group = path.relative_to(CONF.parent).parts[0]
+def loaded(path):
+    """What an option says itself, and the path of the option that it inherits."""
     own = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    assert isinstance(own, dict)
     first = own.pop("defaults")[0].partition("@")[0]
-    base = first if first.startswith("/") else f"/{path.parent.relative_to(CONF.parent)}/{first}"
-    option = tmp_path / group / "inherited.yaml"
-    option.parent.mkdir()
-    option.write_text(f"defaults: ['{base}@_here_']\n", encoding="utf-8")
-    composed = Settings.compose([f"{group}=inherited"], [f"file://{tmp_path}"]).config[group]
-    inherited = dict(leaves(OmegaConf.to_container(composed, resolve=False)))
-    repeated = [key for key, value in leaves(own) if inherited.get(key, "absent") == value]
-    assert repeated == []
+    above = first if first.startswith("/") else f"/{path.parent.relative_to(CONF.parent)}/{first}"
+    return own, above
+
+
+@pytest.fixture(scope="module")
+def inherited(tmp_path_factory):
+    """What each option inherits, by its path; each group is composed once."""
+    folder, values = tmp_path_factory.mktemp("conf"), {}
+    for group in ("llm", "budget"):
+        paths = [path for path in INHERITING if path.is_relative_to(CONF.parent / group)]
+        lines = [f"- {loaded(path)[1]}@of_{n}\n" for n, path in enumerate(paths)]
+        (folder / group).mkdir()
+        (folder / group / "inherited.yaml").write_text(f"defaults:\n{''.join(lines)}")
+        config = Settings.compose([f"{group}=inherited"], [f"file://{folder}"]).config[group]
+        composed = OmegaConf.to_container(config, resolve=False)
+        values |= {path: composed[f"of_{n}"] for n, path in enumerate(paths)}
+    return values
+
+
+@pytest.mark.parametrize("path", INHERITING, ids=lambda path: path.stem)
+def test_an_option_says_only_what_is_different_from_what_it_inherits(path, inherited):
+    before = dict(leaves(inherited[path]))
+    own, _ = loaded(path)
+    assert [key for key, value in leaves(own) if before.get(key, "absent") == value] == []
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

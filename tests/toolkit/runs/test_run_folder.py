@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.forked import forked
 from support.needs import cases
 
 from soundingline.toolkit.data import Topic
@@ -178,45 +179,32 @@ def test_a_run_name_that_is_no_folder_name_is_refused(tmp_path, name):
     assert RunFolder.named(tmp_path, "bm25,unit=maxp").path == tmp_path / "bm25,unit=maxp"
 
 
-WRITER = """
-import sys
-from soundingline.toolkit.data import Topic
-from soundingline.toolkit.trajectory import Trajectory
-from soundingline.toolkit.runs.run_folder import RunFolder
-
-path, session, total = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-topics = [Topic(f"Q{i}", "?") for i in range(total)]
-folder = RunFolder(path)
-with folder.writing({"fingerprints": {"benchmark": "b"}}):
-    print("locked", flush=True)
-    for number, topic in enumerate(folder.pending(topics)):
-        failing = number % 7 == 3 and session == 0
-        message = {"role": "user", "content": f"{session} " + "x" * 20000}
-        folder.write(
-            Trajectory(topic.qid, "?", "failed" if failing else "completed", messages=(message,))
-        )
-"""
+def write_all(ready, folder, session, total):
+    topics = [Topic(f"Q{number}", "?") for number in range(total)]
+    with folder.writing({"fingerprints": {"benchmark": "b"}}):
+        ready()
+        for number, topic in enumerate(folder.pending(topics)):
+            status = "failed" if number % 7 == 3 and session == 0 else "completed"
+            message = {"role": "user", "content": f"{session} " + "x" * 20000}
+            folder.write(Trajectory(topic.qid, "?", status, messages=(message,)))
 
 
 def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(tmp_path):
     total, sessions = 250, 8
     folder = RunFolder(tmp_path / "run")
-    root = Path(__file__).resolve().parents[3]
     moments = random.Random(7)
     seen = {}
     killed_midway = 0
     for session in range(sessions + 1):
-        arguments = [sys.executable, "-c", WRITER, str(folder.path), str(session), str(total)]
-        writer = subprocess.Popen(arguments, cwd=root, stdout=subprocess.PIPE, text=True)
-        assert writer.stdout is not None and writer.stdout.readline() == "locked\n"
+        writer = forked(write_all, folder, session, total)
         if session < sessions:
             wanted = len(list(folder.queries.glob("*.json"))) + 3 * session + 2
-            while writer.poll() is None and len(list(folder.queries.glob("*.json"))) < wanted:
+            while writer.is_alive() and len(list(folder.queries.glob("*.json"))) < wanted:
                 time.sleep(0.001)
             time.sleep(moments.uniform(0, 0.005))
             writer.kill()
-        assert writer.wait(60) == (-9 if session < sessions else 0)
-        writer.stdout.close()
+        writer.join(60)
+        assert writer.exitcode == (-9 if session < sessions else 0)
         ended = {t.qid for t in folder.trajectories() if t.status == "completed"}
         files = {path.stem: path.read_bytes() for path in folder.queries.glob("[!.]*.json")}
         assert all(files[name] == content for name, content in seen.items())
@@ -229,10 +217,9 @@ def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(tmp_path):
     assert json.loads(folder.manifest_path.read_text())["fingerprints"] == {"benchmark": "b"}
 
 
-LINKED = ["queries", "retried", "evaluation", "ranks", "retried/1", "manifest.json"]
-
-
-@pytest.mark.parametrize("name", LINKED)
+@pytest.mark.parametrize(
+    "name", ["queries", "retried", "evaluation", "ranks", "retried/1", "manifest.json"]
+)
 def test_a_part_of_a_run_that_leads_elsewhere_is_refused(name, folder, tmp_path):
     write(folder, trajectory("3"))
     (tmp_path / "link").symlink_to(folder.path)
@@ -369,27 +356,16 @@ def test_the_commit_is_read_once_and_is_absent_outside_a_checkout(monkeypatch):
 
 # A run folder has one writer; a dead writer's lock is taken over.
 
-HOLDER = """
-import sys
-from pathlib import Path
-from soundingline.toolkit.runs.run_folder import run_lock
-with run_lock(Path(sys.argv[1])):
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
+
+def hold(ready, lock):
+    with run_lock(lock):
+        ready()
+        time.sleep(60)
 
 
 @pytest.fixture
 def lock(tmp_path):
     return tmp_path / "run" / ".lock"
-
-
-def hold(lock):
-    root = Path(__file__).resolve().parents[3]
-    command, pipe = [sys.executable, "-c", HOLDER, str(lock)], subprocess.PIPE
-    holder = subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, text=True)
-    assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
-    return holder
 
 
 def leave(lock, **text):
@@ -407,12 +383,12 @@ def nameless(lock, **text):
 
 
 def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_killed(lock):
-    with hold(lock) as holder:
-        with pytest.raises(InputError) as error, run_lock(lock):
-            pytest.fail("must not be taken")
-        assert f"process {holder.pid} on host {socket.gethostname()}" in str(error.value)
-        holder.kill()
-        holder.wait(30)
+    holder = forked(hold, lock)
+    with pytest.raises(InputError) as error, run_lock(lock):
+        pytest.fail("must not be taken")
+    assert f"process {holder.pid} on host {socket.gethostname()}" in str(error.value)
+    holder.kill()
+    holder.join(30)
     assert json.loads(lock.read_text())["pid"] == holder.pid
     with run_lock(lock):
         assert json.loads(lock.read_text())["pid"] == os.getpid()
@@ -561,6 +537,7 @@ CALLS = (
     ToolCall("read_document", {"docid": "d9"}, "unknown", error="no document d9", tokens=3),
     ToolCall("search", {"query": "more"}, "...", ranking=("d4%p1", "d2%p7"), shown=("d4%p1",)),
 )
+SURFACED = {"surfaced": ("d1", "d2", "d3", "d4")}
 EXAMPLE = Trajectory(
     qid="q/1",
     question="Who?",
@@ -568,12 +545,7 @@ EXAMPLE = Trajectory(
     answer=Answer("Because [d1].", "Ada", 80.0, ("d1",)),
     messages=({"role": "user", "content": "Who?"}, {"role": "tool", "content": [{"a": None}]}),
     calls=CALLS,
-    tiers={
-        "surfaced": ("d1", "d2", "d3", "d4"),
-        "previewed": ("d1", "d2", "d4"),
-        "opened": (),
-        "cited": ("d1",),
-    },
+    tiers={**SURFACED, "previewed": ("d1", "d2", "d4"), "opened": (), "cited": ("d1",)},
     exposures=(Exposure(1, "previewed", "d1", 1, 12), Exposure(1, "previewed", "d2", 2, 12)),
     usage={"input_tokens": 10, "dollars": 0.25},
     started="2026-01-01T00:00:00+00:00",
@@ -663,11 +635,7 @@ def test_any_trajectory_round_trips_through_utf8(trajectory):
     ("good", "bad", "message"),
     [
         ('"qid"', "", "is damaged"),
-        (
-            '"citations": ["d1"]',
-            '"citations": [], "documents": "d1"',
-            "answer.documents is a value",
-        ),
+        ('"citations": ["d1"]', '"citations": [], "documents": "d1"', "answer.documents is a"),
         ('"status": "steered"', '"status": "fine"', "'fine'"),
         ('"question"', '"kwestion"', "'question'"),
         ('"tokens": 12', '"token": 12', "no field 'calls.0.tokens'"),
