@@ -18,7 +18,10 @@ import pyterrier as pt
 import pytest
 
 from soundingline import agents, experiments, pipelines, toolkit
+from soundingline.pipelines.enrich.df_filter import DfFilter
+from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.toolkit.data import Document, Topic
+from soundingline.toolkit.llm.prices import Price
 
 ROOMS = [importlib.import_module(f"soundingline.toolkit.{room}") for room in toolkit.__all__]
 PACKAGES = [pipelines, agents, experiments, *ROOMS]
@@ -26,6 +29,7 @@ NAMES = {
     name: getattr(package, name) for package in PACKAGES for name in getattr(package, "__all__", ())
 }
 CLASSES = {name: each for name, each in NAMES.items() if inspect.isclass(each)}
+CLASSES |= {each.__name__: each for each in (DfFilter, LexicalEngine, Price)}  # of options
 DOCUMENTS = [
     Document("d1", "Mill", "The old mill stands by the river.\nIt was built in 1820."),
     Document("d2", "Harbour", "Ships leave the harbour by the river."),
