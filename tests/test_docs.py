@@ -49,7 +49,10 @@ from soundingline import agents, experiments, pipelines, toolkit
 from soundingline.experiments.cli import COMMANDS
 from soundingline.experiments.serve.sessions import ServerOptions
 from soundingline.pipelines import BM25, LexicalIndex
+from soundingline.pipelines.enrich.df_filter import DfFilter
+from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.toolkit.data import Document, Topic, Unit
+from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import TopK
 
@@ -565,6 +568,7 @@ NAMES = {
     name: getattr(package, name) for package in PACKAGES for name in getattr(package, "__all__", ())
 }
 CLASSES = {name: each for name, each in NAMES.items() if inspect.isclass(each)}
+CLASSES |= {each.__name__: each for each in (DfFilter, LexicalEngine, Price)}  # of options
 DOCUMENTS = [
     Document("d1", "Mill", "The old mill stands by the river.\nIt was built in 1820."),
     Document("d2", "Harbour", "Ships leave the harbour by the river."),
