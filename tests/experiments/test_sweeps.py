@@ -1,4 +1,5 @@
-"""Sweeps: failed cells are failed jobs, the others finish, and the same command completes them."""
+"""Sweeps: the cells that parameters, axes and changes describe; failed cells are failed jobs, the
+others finish, and the same command completes them."""
 
 import importlib.util
 import json
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 from support.commands import CommandProcess, run_command, run_entry
 from support.needs import SOAK
 
@@ -27,6 +30,8 @@ from soundingline.experiments.sweep import (
     end_sweep,
     wait_for_jobs,
 )
+from soundingline.experiments.sweeper import Cells
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -396,3 +401,60 @@ def test_the_baseline_of_a_sweep_is_the_cell_with_its_factors_and_the_fewest_oth
     page = Path("runs/s/report.md").read_text()
     assert page.index("## Differences from the baseline") < page.index("## Results")
     assert "| agent.max_searches=1 " in page.replace("\\", "")
+
+
+SWEEPER = {
+    "params": {"unit": "document,passage"},
+    "axes": {
+        "benchmarks": ["benchmark=vaswani", ["benchmark=beir", "benchmark.path=nq"]],
+        "systems": [["retriever=ql", "enrichment=none"], "retriever=sira"],
+    },
+    "changes": ["reranker=monot5"],
+    "laptop": {"axes": {"systems": ["retriever=ql", "retriever=bm25_rm3"]}},
+}
+
+
+def described(*given, laptop=False, **changed):
+    config = OmegaConf.create({"hydra": {"sweeper": SWEEPER | changed}, "laptop": laptop})
+    cells = Cells.of(config)
+    words = [*(f"{key}={value}" for key, value in cells.params.items()), *given]
+    return cells.overrides(OverridesParser.create().parse_overrides(words))
+
+
+def test_params_axes_and_changes_are_crossed():
+    found = described()
+    assert len(found) == len(set(map(tuple, found))) == 2 * 2 * 2 * 2
+    assert found[0] == ["unit=document", "benchmark=vaswani", "retriever=ql", "enrichment=none"]
+    assert found[1] == [*found[0], "reranker=monot5"]
+    assert found[-1] == [
+        *("unit=passage", "benchmark=beir", "benchmark.path=nq"),
+        *("retriever=sira", "reranker=monot5"),
+    ]
+
+
+def test_the_laptop_form_replaces_all_three():
+    assert described(laptop=True) == [["retriever=ql"], ["retriever=bm25_rm3"]]
+
+
+def test_an_override_replaces_the_axis_that_its_key_begins():
+    found = described("benchmark=cacm", "unit=maxp")
+    assert len(found) == 2 * 2
+    assert all(cell[:2] == ["unit=maxp", "benchmark=cacm"] for cell in found)
+    # Other keys of an axis stay, and its entries win over an override.
+    assert described("enrichment=feedback", laptop=True) == [
+        ["enrichment=feedback", "retriever=ql"],
+        ["enrichment=feedback", "retriever=bm25_rm3"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"axes": {"systems": [{"retriever": "ql"}]}}, "axes.systems has the entry"),
+        ({"axes": {"systems": ["retriever=ql,sira"]}}, "axes.systems has several values"),
+        ({"changes": [[]]}, "changes has the entry"),
+    ],
+)
+def test_an_entry_is_an_override_or_a_list_of_them(changed, message):
+    with pytest.raises(InputError, match=message):
+        described(**changed)
