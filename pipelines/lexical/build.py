@@ -63,7 +63,7 @@ from soundingline.pipelines.lexical.storage import (
     load_array,
     to_bytes,
 )
-from soundingline.pipelines.lexical.word_table import WordTable
+from soundingline.pipelines.lexical.word_break import WordTable
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
