@@ -152,6 +152,9 @@ class RerankerScorer:
         scorer: A re-ranker that scores each pair by itself, such as `MonoT5` or `CrossEncoder`.
         output: What its scores are: `logit`, `log_probability` or `probability`.
 
+    Raises:
+        InputError: For another output, and for a re-ranker that does not score pairs.
+
     The `counts` are those of the re-ranker, `pairs`, and `not_a_number`.
     """
 

@@ -397,8 +397,8 @@ def test_a_side_effect_of_importing_is_found(source, tmp_path):
 SIZES = {
     "toolkit": (86, 24_150),
     "pipelines": (60, 17_070),
-    "agents": (18, 4_070),
-    "experiments": (36, 10_810),
+    "agents": (17, 4_060),
+    "experiments": (34, 10_800),
 }
 
 

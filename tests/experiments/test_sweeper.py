@@ -4,7 +4,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from soundingline.experiments.sweeper import Cells
+from soundingline.experiments.hydra_plugins import Cells
 from soundingline.toolkit.errors import InputError
 
 SWEEPER = {

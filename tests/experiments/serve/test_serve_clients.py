@@ -8,8 +8,7 @@ from support.checkpoints import write_tokenizer
 from support.search import WordBackend, store_of
 from support.served import DOCUMENTS, serving
 
-from soundingline.experiments.serve.browsecomp_plus import BrowseCompPlusTools
-from soundingline.experiments.serve.pi_serini import PiSeriniTools
+from soundingline.experiments.serve.foreign_tools import BrowseCompPlusTools, PiSeriniTools
 from soundingline.toolkit.data import Hit, SearchResult
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import RankedBrowsing, TopK
