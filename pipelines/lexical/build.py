@@ -165,7 +165,7 @@ def clear_errors(path: Path) -> Iterator[None]:
         if error.errno not in _NO_ROOM:
             raise
         raise InputError(
-            f"no room left on the disk while indexing to '{path}' ({error.strerror})",
+            f"no space left on the disk while indexing to '{path}' ({error.strerror})",
             do="free space there or index to another disk; nothing half-made was left",
         ) from error
 

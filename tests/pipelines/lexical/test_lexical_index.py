@@ -377,7 +377,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(many, tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
     try:
-        with pytest.raises(InputError, match="no room left on the disk"):
+        with pytest.raises(InputError, match="no space left on the disk"):
             LexicalIndex.build(many, tmp_path / "index")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
