@@ -430,7 +430,7 @@ def _candidates(
         make_interface(settings.config.tool), built, settings.config
     )
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
-    session = interface.open(backend.asked_by(""), built.prepared.store)
+    session = interface.open(backend.for_question(""), built.prepared.store)
     assert isinstance(session, Literature) and session.operators.locator is not None
     candidates = []
     for row in rows:

@@ -11,7 +11,7 @@ import pytest
 from support.search import WordBackend, store_of
 
 from soundingline.agents.keyword import KeywordAgent
-from soundingline.agents.keyword.answers import FINDERS, answer_type, count_votes
+from soundingline.agents.keyword.answers import FINDERS, Reader, answer_type, count_votes
 from soundingline.agents.keyword.clues import (
     Clue,
     Rarity,
@@ -22,7 +22,6 @@ from soundingline.agents.keyword.clues import (
     stem,
     words,
 )
-from soundingline.agents.keyword.evidence import Reader
 from soundingline.experiments import Experiment
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
@@ -265,7 +264,7 @@ def test_shares_sum_to_one_and_name_their_documents():
 
 
 SCORES = """
-from soundingline.agents.keyword.evidence import SeenEvidence
+from soundingline.agents.keyword.answers import SeenEvidence
 clues = {f"clue{number:02}x": 1 / (number + 3) for number in range(40)}
 evidence = SeenEvidence(clues)
 evidence.rank([f"d{number}" for number in range(30)])

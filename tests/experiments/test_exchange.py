@@ -160,7 +160,7 @@ def test_a_run_is_exported_as_both_files_of_trec_rag(working, capsys):
             assert item.keys() == {"text", "citations"} and item["text"].strip()
             assert len(item["citations"]) <= 3 and {*item["citations"]} <= {*range(len(references))}
     assert run_entry("export", "runs/demo", "format=trec_rag", "out=no") == 2
-    assert "team= is not given" in capsys.readouterr().err and not Path("no").exists()
+    assert "team= is missing" in capsys.readouterr().err and not Path("no").exists()
 
 
 REFUSED = [(kind, form) for kind in ("ranked", "swept", "tuned", "empty") for form in FORMATS]

@@ -19,6 +19,8 @@ from omegaconf import OmegaConf
 from support.commands import CommandProcess, run_command, run_entry
 from support.needs import SOAK
 
+from soundingline.experiments import hydra_plugins
+from soundingline.experiments.hydra_plugins import Cells
 from soundingline.experiments.sweep import (
     CELLS,
     DONE,
@@ -30,7 +32,6 @@ from soundingline.experiments.sweep import (
     end_sweep,
     wait_for_jobs,
 )
-from soundingline.experiments.sweeper import Cells
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.runs import RunFolder
 
@@ -318,15 +319,13 @@ def test_states_of_slurm_jobs_are_read_without_accounting(tmp_path, monkeypatch,
     pytest.importorskip("submitit")
     from submitit.slurm.slurm import SlurmJob
 
-    from soundingline.experiments import launchers
-
     program = tmp_path / "bin" / "squeue"
     program.parent.mkdir()
     program.write_text(SQUEUE.format(python=sys.executable, place=str(tmp_path)))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))  # which has no sacct
     monkeypatch.setattr(SlurmJob, "watcher", SlurmJob.watcher)
-    watcher = launchers.slurm_watcher.__wrapped__()
+    watcher = hydra_plugins.slurm_watcher.__wrapped__()
     job = SlurmJob(tmp_path / "%j", "7_0")
     for listed, state, done in (
         ("7_0|PENDING\n8|RUNNING\n", "PENDING", False),
@@ -343,14 +342,14 @@ def test_states_of_slurm_jobs_are_read_without_accounting(tmp_path, monkeypatch,
         assert watcher.get_state("7_0", mode="cache") == state
     # What the controller has forgotten has ended.
     (tmp_path / "jobs").write_text("8|RUNNING\n9|COMPLETED\n")
-    waited = threading.Thread(target=launchers.wait_for_slurm, args=(["8", "9", "10"],))
-    monkeypatch.setattr(launchers, "slurm_watcher", lambda: watcher)
+    waited = threading.Thread(target=hydra_plugins.wait_for_slurm, args=(["8", "9", "10"],))
+    monkeypatch.setattr(hydra_plugins, "slurm_watcher", lambda: watcher)
     waited.start()
     time.sleep(0.5)
     assert waited.is_alive()
     (tmp_path / "jobs").write_text("8|TIMEOUT\n")
     waited.join(30)
-    assert not waited.is_alive() and watcher.get_state("10") == launchers.FORGOTTEN
+    assert not waited.is_alive() and watcher.get_state("10") == hydra_plugins.FORGOTTEN
     asked = set((tmp_path / "asked").read_text().splitlines())
     assert asked == {f"--noheader --array --states=all --format=%i|%T --user={os.getuid()}"}
     # Nothing warns of sacct, nor of the controller.

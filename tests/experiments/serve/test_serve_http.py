@@ -16,8 +16,7 @@ from support.documents import ROOT, code_blocks
 from support.search import WordBackend, store_of
 from support.served import DOCUMENTS, STORE, TOPICS, plain_backend, serving, until
 
-from soundingline.experiments.serve.browsecomp_plus import BrowseCompPlusTools
-from soundingline.experiments.serve.pi_serini import PiSeriniTools
+from soundingline.experiments.serve.foreign_tools import BrowseCompPlusTools, PiSeriniTools
 from soundingline.toolkit.data import Hit, SearchResult
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.runs import RunFolder

@@ -160,20 +160,9 @@ def test_counts_have_every_status_and_the_missing_questions(evaluation):
     assert evaluation.rankings == {"right": ["a", "k", "b", "m"], "wrong": ["n"]}
     none = ("unjudged", "without_accepted_answer", "no_call", "reminded", "no_format")
     none += ("without_verdict", "timed_out", "out_of_turns", "out_of_context", "out_of_money")
-    assert evaluation.counts == {
-        **dict.fromkeys(none, 0),
-        "questions": 4,
-        "recorded": 3,
-        "missing": 1,
-        "answered": 2,
-        "completed": 1,
-        "steered": 1,
-        "failed": 1,
-        "calls": 5,
-        "repeated": 1,
-        "refused": 1,
-        "refused_other": 1,
-    }
+    once = ("missing", "completed", "steered", "failed", "repeated", "refused", "refused_other")
+    several = {"questions": 4, "recorded": 3, "answered": 2, "calls": 5}
+    assert evaluation.counts == {**dict.fromkeys(none, 0), **dict.fromkeys(once, 1), **several}
 
 
 def test_refusals_are_counted_by_code_and_ends_by_reason():
@@ -537,10 +526,8 @@ def test_the_published_calibration_keeps_dropped_answers_in_its_total_and_is_0_b
 
 def followed(*queries, exact="", question="Which harbour town has a lighthouse from 1902?"):
     """Searches of a question; the first output shows the names Brel and Oster, and a tide."""
-    pages = [
-        "Brel and Oster are towns. The Tide is high: a tide.",
-        *["Brel, Oster."] * len(queries),
-    ]
+    first = "Brel and Oster are towns. The Tide is high: a tide."
+    pages = [first, *["Brel, Oster."] * len(queries)]
     calls = [
         ToolCall("search", {"reason": "r", "query": query}, f'Results for "{query}". {page}')
         for query, page in zip(queries, pages, strict=False)
@@ -554,12 +541,7 @@ def followed(*queries, exact="", question="Which harbour town has a lighthouse f
         # No output precedes the first query, and `tide` is no name: it has a small initial too.
         (followed("brel", "harbour tide", "lighthouse from 1902"), 0, 0, 0),
         # Two branches; that of Brel is given up, and the last search has the question's terms.
-        (
-            followed("harbour", "Brel history", "brel port", "Oster town", "town lighthouse"),
-            3,
-            2,
-            1,
-        ),
+        (followed("harbour", "Brel past", "brel port", "Oster town", "town lighthouse"), 3, 2, 1),
         # The branch of Oster ends in the answer, and no search follows that of Brel.
         (followed("harbour", "oster", "brel", exact="Oster"), 2, 0, 0),
         # Brel is taken up again: no branch is abandoned but the one in between.

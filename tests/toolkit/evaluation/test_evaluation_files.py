@@ -89,9 +89,8 @@ def test_a_run_is_read_as_it_was_evaluated(tmp_path):
 
 def test_run_trec_evaluates_to_the_metrics(tmp_path):
     # Docids in an order that trec_eval's own breaking of ties would turn round.
-    folder = evaluated(
-        tmp_path / "a", trajectory("1", "c", "b", "a", "z"), trajectory("2", "w", "x")
-    )
+    rows = trajectory("1", "c", "b", "a", "z"), trajectory("2", "w", "x")
+    folder = evaluated(tmp_path / "a", *rows)
     metrics = json.loads((folder.path / "metrics.json").read_text())
     rows = list(ir_measures.read_trec_run(str(folder.path / "run.trec")))
     measures = [ir_measures.parse_measure(name) for name in ("AP", "nDCG@10")]

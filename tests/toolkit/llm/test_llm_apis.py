@@ -497,6 +497,10 @@ def test_hostile_json_is_a_value_error(text):
 def test_valid_text_is_sent_unchanged():
     text = '{"query": "Zoë  😀",\n "offset": 1.0}'
     assert wire.sendable_arguments(text) == text
+    # Escapes of Unicode would be other tokens than the model wrote.
+    assert wire.sendable_arguments("Zoë") == '{"malformed": "Zoë"}'
+    (call,) = wire.tool_calls([("a", "search", {"query": "Zoë"})], [])
+    assert call.arguments == '{"query": "Zoë"}'
     assert wire.sendable("a\ud83d\ude00b") == "a😀b"
     assert wire.sendable(None) == ""
 

@@ -31,23 +31,10 @@ from soundingline.toolkit.report.results import (
 LOW, HIGH = (replace(c, factors={}, name=n) for c, n in zip(six_runs()[:2], "AB", strict=True))
 LOW = replace(LOW, metrics={"accuracy": 0.4, "calibration_error": 30.0, "search_calls": 9.0})
 HIGH = replace(HIGH, metrics={"accuracy": 0.55, "calibration_error": 20.0, "search_calls": 8.0})
-CLEAR = PairedComparison(
-    measure="accuracy",
-    a="B",
-    b="A",
-    mean_a=0.55,
-    mean_b=0.4,
-    difference=0.15,
-    low=0.05,
-    high=0.25,
-    p=0.002,
-    p_holm=0.004,
-    n=100,
-    questions_needed=70,
-    wins=30,
-    losses=15,
-    ties=55,
-)
+NUMBERS = {"mean_a": 0.55, "mean_b": 0.4, "difference": 0.15, "low": 0.05, "high": 0.25}
+NUMBERS |= {"p": 0.002, "p_holm": 0.004, "questions_needed": 70}
+QUESTIONS = {"n": 100, "wins": 30, "losses": 15, "ties": 55}
+CLEAR = PairedComparison(measure="accuracy", a="B", b="A", **NUMBERS, **QUESTIONS)
 UNCLEAR = CLEAR._replace(low=-0.02, high=0.32, p=0.05, p_holm=0.1, questions_needed=1234.2)
 
 
@@ -377,18 +364,9 @@ def run_with(name, **usage):
 
 
 ONE = {"calls": 5.0, "dollars": 0.01, "agent_calls": 5.0, "agent_dollars": 0.01}
-TWO = {
-    "calls": 12.0,
-    "dollars": 0.04,
-    "input_tokens": 3000.0,
-    "agent_calls": 2.0,
-    "agent_dollars": 0.03,
-    "agent_input_tokens": 1000.0,
-    "reranker_calls": 10.0,
-    "reranker_dollars": 0.01,
-    "reranker_input_tokens": 2000.0,
-    "rewriter_calls": 0.0,
-}
+TWO = {"calls": 12.0, "dollars": 0.04, "input_tokens": 3000.0, "rewriter_calls": 0.0}
+TWO |= {"agent_calls": 2.0, "agent_dollars": 0.03, "agent_input_tokens": 1000.0}
+TWO |= {"reranker_calls": 10.0, "reranker_dollars": 0.01, "reranker_input_tokens": 2000.0}
 
 
 def test_a_run_of_several_roles_has_a_row_for_each_and_for_all():

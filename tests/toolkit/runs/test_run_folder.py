@@ -217,10 +217,9 @@ def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(tmp_path):
     assert json.loads(folder.manifest_path.read_text())["fingerprints"] == {"benchmark": "b"}
 
 
-LINKED = ["queries", "retried", "evaluation", "ranks", "retried/1", "manifest.json"]
-
-
-@pytest.mark.parametrize("name", LINKED)
+@pytest.mark.parametrize(
+    "name", ["queries", "retried", "evaluation", "ranks", "retried/1", "manifest.json"]
+)
 def test_a_part_of_a_run_that_leads_elsewhere_is_refused(name, folder, tmp_path):
     write(folder, trajectory("3"))
     (tmp_path / "link").symlink_to(folder.path)
@@ -276,7 +275,7 @@ def test_a_question_continues_from_the_rounds_before_a_damaged_one(folder, capsy
             rounds.path.write_bytes(damaged)
             assert rounds.read() == numbered[: number - 1]
             line, aside = capsys.readouterr().err, f"q.rounds.jsonl.damaged-{times}"
-            assert f"line {number} does not match its checksum; it is kept as {aside}" in line
+            assert f"line {number} does not match its checksum; it was copied to {aside}" in line
             assert line.count("\n") == 1
             assert (rounds.path.parent / aside).read_bytes() == damaged
         rounds.append(numbered[0])
@@ -538,6 +537,7 @@ CALLS = (
     ToolCall("read_document", {"docid": "d9"}, "unknown", error="no document d9", tokens=3),
     ToolCall("search", {"query": "more"}, "...", ranking=("d4%p1", "d2%p7"), shown=("d4%p1",)),
 )
+SURFACED = {"surfaced": ("d1", "d2", "d3", "d4")}
 EXAMPLE = Trajectory(
     qid="q/1",
     question="Who?",
@@ -545,12 +545,7 @@ EXAMPLE = Trajectory(
     answer=Answer("Because [d1].", "Ada", 80.0, ("d1",)),
     messages=({"role": "user", "content": "Who?"}, {"role": "tool", "content": [{"a": None}]}),
     calls=CALLS,
-    tiers={
-        "surfaced": ("d1", "d2", "d3", "d4"),
-        "previewed": ("d1", "d2", "d4"),
-        "opened": (),
-        "cited": ("d1",),
-    },
+    tiers={**SURFACED, "previewed": ("d1", "d2", "d4"), "opened": (), "cited": ("d1",)},
     exposures=(Exposure(1, "previewed", "d1", 1, 12), Exposure(1, "previewed", "d2", 2, 12)),
     usage={"input_tokens": 10, "dollars": 0.25},
     started="2026-01-01T00:00:00+00:00",
@@ -640,11 +635,7 @@ def test_any_trajectory_round_trips_through_utf8(trajectory):
     ("good", "bad", "message"),
     [
         ('"qid"', "", "is damaged"),
-        (
-            '"citations": ["d1"]',
-            '"citations": [], "documents": "d1"',
-            "answer.documents is a value",
-        ),
+        ('"citations": ["d1"]', '"citations": [], "documents": "d1"', "answer.documents is a"),
         ('"status": "steered"', '"status": "fine"', "'fine'"),
         ('"question"', '"kwestion"', "'question'"),
         ('"tokens": 12', '"token": 12', "no field 'calls.0.tokens'"),
