@@ -18,6 +18,7 @@ import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -37,8 +38,16 @@ from hydra.version import setbase
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from soundingline.experiments.config import CONF, ROOT_CONFIG, Settings, check_choices, register
-from soundingline.experiments.launchers import check_submission
+from soundingline.experiments.config import (
+    CONF,
+    ROOT_CONFIG,
+    Root,
+    Settings,
+    check_choices,
+    key_of,
+    register,
+)
+from soundingline.experiments.hydra_plugins import check_submission
 from soundingline.experiments.refusals import fault_of, one_line, refuse_secrets
 from soundingline.experiments.sweep import (
     CellFailed,
@@ -88,7 +97,7 @@ COMMANDS = {
     "export": ("exchange:export", "Write a run in the format of another project."),
     "import": ("exchange:import_run", "Read a run of another project."),
     "lint": ("exchange:lint", "List the faults of published run files."),
-    "serve": ("serve:start", "Serve a pipeline to agents over MCP and HTTP."),
+    "serve": ("serve.server:serve", "Serve a pipeline to agents over MCP and HTTP."),
     "model": (
         "maintenance:serve_model",
         "Run the server of a local language model for the runs of other machines.",
@@ -146,8 +155,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(_overview())
         elif words[0] == COMPLETION:
             _print_completion(words[1:])
-        elif words[0] == "serve":  # its options are not part of the configuration
-            code = _task("serve")(words[1:])
         else:
             name, *words = words
             parser = CommandParser(name)
@@ -184,8 +191,7 @@ def _print_completion(arguments: Sequence[str]) -> None:
             valid="bash",
             do='add to ~/.bashrc: eval "$(soundingline completion bash)"',
         )
-    # The parser of serve is its own.
-    parsers = {name: CommandParser(name) for name in COMMANDS if name != "serve"}
+    parsers = {name: CommandParser(name) for name in COMMANDS}
     groups = _by_group(options_of(()))
     parts = {
         "COMMANDS": " ".join((*COMMANDS, COMPLETION)),
@@ -264,6 +270,7 @@ class CommandParser(argparse.ArgumentParser):
         )
         self._path: inspect.Parameter | None = None
         self._switches: set[str] = set()
+        self._records: dict[str, Any] = {}  # arguments whose fields are flags
         self.own_flags: list[str] = []
         # Help and a wrong flag of a swept command need not wait until its module is imported.
         if not self._swept:
@@ -282,22 +289,31 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument(
             "--cfg", "-c", choices=["job"], help="print the configuration; do nothing"
         )
-        self.own_flags = [each.name for each in flags]
         for parameter in flags:
-            self._add_flag(parameter)
+            hint = self._hints[parameter.name]
+            if not is_dataclass(hint):
+                self._add_flag(parameter.name, hint, parameter.default)
+                continue
+            self._records[parameter.name] = hint
+            hints = typing.get_type_hints(hint, include_extras=True)
+            for each in fields(hint):
+                if typing.get_origin(hints[each.name]) is typing.Annotated:
+                    self._add_flag(each.name, hints[each.name], each.default)
 
-    def _add_flag(self, parameter: inspect.Parameter) -> None:
-        """Add the flag that a keyword-only argument is. Its annotation is `Annotated[type, help]`;
-        a `Literal` states the choices, and a `Sequence` may be given several times."""
-        kind, about = typing.get_args(self._hints[parameter.name])
-        required = parameter.default is parameter.empty
-        options: dict[str, Any] = {"help": about, "required": required, "dest": parameter.name}
+    def _add_flag(self, name: str, annotation: Any, default: Any) -> None:
+        """Add the flag that a keyword-only argument is, or a field of one that is a dataclass. Its
+        annotation is `Annotated[type, help]`; a `Literal` states the choices, and a `Sequence` may
+        be given several times."""
+        kind, about = typing.get_args(annotation)
+        required = default is inspect.Parameter.empty
+        options: dict[str, Any] = {"help": about, "required": required, "dest": name}
         if not required:
-            options["default"] = parameter.default
+            options["default"] = default
         inner = typing.get_args(kind)
+        flag = f"--{name.replace('_', '-')}"
         if kind is bool:
             options["action"] = "store_true"
-            self._switches.add(f"--{parameter.name.replace('_', '-')}")
+            self._switches.add(flag)
             del options["required"]
         elif typing.get_origin(kind) is typing.Literal:
             options["choices"] = inner
@@ -305,14 +321,33 @@ class CommandParser(argparse.ArgumentParser):
             options |= {"action": "append", "default": [], "metavar": "NAME"}
         else:
             options["type"] = next((each for each in inner if each is not type(None)), kind)
-            options["metavar"] = parameter.name.rpartition("_")[2].upper()
-        self.add_argument(f"--{parameter.name.replace('_', '-')}", **options)
+            options["metavar"] = name.rpartition("_")[2].upper()
+            if not required and default is not None:
+                options["help"] += " (default: %(default)s)"
+        self.own_flags.append(name)
+        self.add_argument(flag, **options)
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The flags; `InputError` for wrong ones, and for a secret among the overrides."""
         flags = self.parse_intermixed_args([self._spelled(item) for item in arguments])
-        refuse_secrets([item for item in flags.overrides if not self._is_path(item)])
+        overrides = self.overrides(flags.overrides)
+        refuse_secrets(overrides)
+        known = {*(each.name for each in fields(Root)), "experiment", "hydra", *self.own_flags}
+        for item in overrides:
+            root = re.split("[./@]", key_of(item))[0]
+            if meant := root not in known and did_you_mean(root, self.own_flags):
+                raise InputError(
+                    f"there is no group or key {root!r}", valid=", ".join(sorted(known)), do=meant
+                )
         return flags
+
+    def arguments(self, flags: argparse.Namespace) -> dict[str, Any]:
+        """The keyword-only arguments of the command's function."""
+        values = {name: getattr(flags, name) for name in self.own_flags}
+        for name, record in self._records.items():
+            names = [each.name for each in fields(record) if each.name in values]
+            values[name] = record(**{each: values.pop(each) for each in names})
+        return values
 
     def flags(self) -> list[str]:
         """Every flag, in its long form."""
@@ -524,8 +559,7 @@ def _run_over_paths(name: str, flags: argparse.Namespace, parser: CommandParser)
     if flags.cfg:
         print(OmegaConf.to_yaml(settings.config), end="")
         return 0
-    own = {name: getattr(flags, name) for name in parser.own_flags}
-    code = _task(name)(settings, *parser.paths(flags.overrides), **own)
+    code = _task(name)(settings, *parser.paths(flags.overrides), **parser.arguments(flags))
     return code if isinstance(code, int) else 0
 
 
@@ -677,4 +711,6 @@ def exit_code(unfinished: Sequence[CellStatus]) -> int:
 def is_bad_input(error: BaseException) -> bool:
     """Whether the user can correct an error. Of the operating system's errors, that is one of a
     disk or a right; a file that is missing because of a defect keeps its traceback."""
+    if isinstance(error, HydraException):  # An option that is missing is an OSError too.
+        return True
     return not isinstance(error, OSError) or error.errno in _DISK_ERRORS

@@ -113,7 +113,7 @@ def distill(
     `scorer.locator`'s vectors, or of words. FOLDER holds the result of each step:
     `questions.json`, the run `candidates`, `judgements.jsonl`, the checkpoint `student`,
     `calibration.json`, `reliability.png` and `report.json`. The same command goes on behind the
-    last complete step. Use: `scorer=student scorer.scorer.model=FOLDER/student
+    last complete step. Use: `scorer=cross_encoder scorer.scorer.model=FOLDER/student
     agent.calibration=FOLDER/calibration.json`.
     """
     check_int("clusters", clusters, ge=2)
@@ -159,7 +159,7 @@ def distill(
             notify(f"{len(learnt)} examples; loss {losses[0]:.3f}, then {np.mean(last):.3f}")
         _calibrate(settings, benchmark, folder, rows, calibrating, checking, method)
     print_next(
-        "soundingline run with agent=navigator scorer=student "
+        "soundingline run with agent=navigator scorer=cross_encoder "
         f"scorer.scorer.model={folder}/student agent.calibration={folder}/calibration.json"
     )
 
@@ -375,7 +375,10 @@ def _calibrate(
         notify(f"complete: '{folder}'")
         return
     chosen = Settings.compose(
-        ["scorer=student", f"scorer.scorer.model={dump_json(str(folder / 'student')).strip()}"]
+        [
+            "scorer=cross_encoder",
+            f"scorer.scorer.model={dump_json(str(folder / 'student')).strip()}",
+        ]
     )
     student: RequirementScorer = make(librarian_option(chosen.config, "scorer"))
     held = [row for row in rows if row["query"] in calibrating | checking]
@@ -427,7 +430,7 @@ def _candidates(
         make_interface(settings.config.tool), built, settings.config
     )
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
-    session = interface.open(backend.asked_by(""), built.prepared.store)
+    session = interface.open(backend.for_question(""), built.prepared.store)
     assert isinstance(session, Literature) and session.operators.locator is not None
     candidates = []
     for row in rows:

@@ -110,7 +110,7 @@ class Replaying:
                 waiting.extend(pool.submit(self._one, one) for one in islice(pending, 1))
 
     def _one(self, recorded: Trajectory) -> tuple[Trajectory, Replay]:
-        session = self._interface.open(self._backend.asked_by(recorded.qid), self._store)
+        session = self._interface.open(self._backend.for_question(recorded.qid), self._store)
         relevant = self._evidence.get(recorded.qid, frozenset())
         return without_answer(recorded, recorded.calls), replay(recorded, session, relevant)
 

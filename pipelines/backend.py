@@ -59,7 +59,7 @@ class PipelineBackend:
         self.qid = ""  # of the question whose searches these are
         self._turn: AbstractContextManager[object] = Lock() if exclusive else nullcontext()
 
-    def asked_by(self, qid: str) -> PipelineBackend:
+    def for_question(self, qid: str) -> PipelineBackend:
         """The same pipeline for one question: its rows have this `qid`, so that stages can record
         what they spend on it."""
         backend = copy.copy(self)

@@ -152,9 +152,6 @@ def best_first(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_values(by, ascending=by == "rank", kind="stable")
 
 
-# The upper bound of every table: the judged evidence first, then any other ranking.
-
-
 @dataclass(eq=False, repr=False)
 class OracleRetriever(Stage):
     """Ranks the documents that are judged relevant for the question, whatever the query is, and

@@ -1,4 +1,4 @@
-"""Index folders: complete or absent, and of the right corpus; and what opened indexes share.
+"""Index folders: complete or absent, and of the right corpus; opened indexes; shards of a corpus.
 
 manifest.json   written last: kind of index, settings, counts, corpus, versions; size and checksum
                 of each file, and a checksum of all that the manifest itself says
@@ -260,17 +260,14 @@ def _repeated(unit_id: str) -> InputError:
 
 
 # Shards of a corpus: parts that processes encode, enrich or index, each by itself.
-#
-# A unit belongs to a shard by a hash of its id, so that a shard can be computed alone, on any
-# machine that sees the folder, and again.
-
 
 _MOST = 1 << 16  # numbers of 16 bits
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The units of a corpus whose ids have the hash `number`, of `count` hashes from 0.
+    """The units of a corpus whose ids have the hash `number`, of `count` hashes from 0. Membership
+    depends on the id alone, so that any machine can compute a shard by itself, and again.
 
     Raises:
         InputError: for numbers out of range.

@@ -1,4 +1,4 @@
-"""Prompts of stages: their templates, and the replies of a language model, each paid for once."""
+"""Prompts of stages: templates, replies that are paid once, and answers by token probabilities."""
 
 from __future__ import annotations
 
@@ -254,8 +254,8 @@ class CachedLLM:
                     # Another process may have finished since this one looked.
                     known = self._from_cache(claimed, counted=False)
                     self.counts.add(shared=len(known))
-                    asked = {prompt: prompts[prompt] for prompt in claimed if prompt not in known}
-                    replies |= {**known, **self._from_model(asked)}
+                    unknown = {prompt: prompts[prompt] for prompt in claimed if prompt not in known}
+                    replies |= {**known, **self._from_model(unknown)}
         finally:
             with self._lock:
                 futures = {prompt: self._in_flight.pop(prompt) for prompt in prompts}
@@ -380,7 +380,6 @@ def _read_reply(value: Mapping[str, Any]) -> Reply:
 
 # Answers that are read from the probabilities of a token.
 
-
 # Some servers write a token's space as its vocabulary does.
 SPACES = " \t\r\n\u0120\u2581"
 LIKELIEST = 20
@@ -429,7 +428,7 @@ def share(top: Mapping[str, float], first: str, second: str) -> Relevance | None
     rest = 1.0 - math.fsum(math.exp(logprob) for logprob in top.values())
     bound = min(min(top.values()), math.log(max(rest, _SMALLEST_MASS)))
     logs = [_log_sum(sides[side]) if sides[side] else bound for side in (first, second)]
-    return Relevance(_sigmoid(logs[0] - logs[1]), not all(sides.values()))
+    return Relevance(sigmoid(logs[0] - logs[1]), not all(sides.values()))
 
 
 def expected_digit(top: Mapping[str, float]) -> float | None:
@@ -450,6 +449,7 @@ def _log_sum(logs: Sequence[float]) -> float:
     return largest + math.log(math.fsum(math.exp(log - largest) for log in logs))
 
 
-def _sigmoid(value: float) -> float:
+def sigmoid(value: float) -> float:
+    """The logistic function."""
     # Each branch takes the exponential of a number below 0, which cannot overflow.
     return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))

@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from soundingline.pipelines.enrich.phrases import QueryContext
-from soundingline.pipelines.prompting import (
-    CachedLLM,
-    PromptTemplate,
-    Reply,
-    last_words,
-    model_of,
-)
+from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, Reply, last_words, model_of
 from soundingline.pipelines.rewrite import Rewriter, RewrittenQuery
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError, check_int
@@ -25,8 +19,13 @@ from soundingline.toolkit.llm.blocking import BlockingModel
 
 EMPTY, PROSE, COPIED = "empty", "prose", "copied"
 _COUNTED = (
-    *("fell_back", "cleaned", "without_reasoning", "lost_numbers"),
-    *(PROSE, COPIED, "errors"),
+    "fell_back",
+    "cleaned",
+    "without_reasoning",
+    "lost_numbers",
+    PROSE,
+    COPIED,
+    "errors",
 )
 _QUOTED = 500  # characters of a reply in the record of a search
 
@@ -192,8 +191,15 @@ _PREFIXES = (
     ),
 )
 _QUOTES = (
-    *(("**", "**"), ("__", "__"), ('"', '"'), ("'", "'"), ("`", "`")),
-    *(("“", "”"), ("‘", "’"), ("«", "»"), ("„", "“")),
+    ("**", "**"),
+    ("__", "__"),
+    ('"', '"'),
+    ("'", "'"),
+    ("`", "`"),
+    ("“", "”"),
+    ("‘", "’"),
+    ("«", "»"),
+    ("„", "“"),
 )
 _OPENING = re.compile(
     r"(?:who|whose|whom|what|when|where|which|why|how|is|are|was|were|do|does|did|has|have|had|can"

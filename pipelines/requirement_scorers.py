@@ -1,4 +1,4 @@
-"""Scorers of requirements without a language model, and the cache of all such scores.
+"""Scorers of requirements without a language model, their evidence, and the cache of all scores.
 
 See `soundingline.toolkit.search.scoring` for the protocol and
 `soundingline.pipelines.chat_scorer` for the scorer that asks a language model.
@@ -22,6 +22,7 @@ from soundingline.pipelines.cache import Key, ResultCache, text_hash
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.lexical.bm25 import TfWeights, check_settings
 from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.pipelines.prompting import sigmoid
 from soundingline.pipelines.rerank.reranker import Pair, Reranker
 from soundingline.pipelines.stage import Counts, Newest, Texts
 from soundingline.toolkit.data import first_units, parent
@@ -132,13 +133,8 @@ def _combined(keys: Sequence[Key], known: Mapping[Key, Any], error: str) -> Docu
     return DocumentScore(rows, probability, origin, error)
 
 
-def _sigmoid(score: float) -> float:
-    # Each branch takes the exponential of a number below 0, which cannot overflow.
-    return 1 / (1 + math.exp(-score)) if score >= 0 else math.exp(score) / (1 + math.exp(score))
-
-
 OUTPUTS: Mapping[str, Callable[[float], float]] = {
-    "logit": _sigmoid,
+    "logit": sigmoid,
     "log_probability": lambda score: math.exp(min(score, 0.0)),
     "probability": lambda score: min(max(score, 0.0), 1.0),
 }
@@ -155,6 +151,9 @@ class RerankerScorer:
     Args:
         scorer: A re-ranker that scores each pair by itself, such as `MonoT5` or `CrossEncoder`.
         output: What its scores are: `logit`, `log_probability` or `probability`.
+
+    Raises:
+        InputError: For another output, and for a re-ranker that does not score pairs.
 
     The `counts` are those of the re-ranker, `pairs`, and `not_a_number`.
     """
@@ -347,10 +346,7 @@ def _normalised(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-# The passages in which a document meets a requirement, best first: by BM25 over the postings of a
-# passage index, restricted to the document, or by the vectors of a text encoder (the Evidence Chunk
-# Locator of Du et al., 2026, section 2.2).
-
+# The passages in which a document meets a requirement, best first.
 
 Passages = list[list[list[Located]]]
 

@@ -284,10 +284,8 @@ def _hashable(value: Any) -> Any:
     return value
 
 
-# Counts and values that several threads and the bound copies of a stage share.
-#
-# In a pickled copy counts begin at 0 and values are made again.
-
+# Counts and values that several threads and the bound copies of a stage share, and pickled ones do
+# not.
 
 Part = TypeVar("Part")
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -16,18 +17,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("toolkit", "pipelines", "agents", "experiments", "conf")
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-STAND_IN = """
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "openai-agents"
-version = "1"
-
-[tool.setuptools]
-packages = ["agents"]
-"""
 USE_BOTH = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -43,39 +32,47 @@ from soundingline.toolkit.optional import install_command
 advice = install_command("rerank")
 assert advice == f"pip install '{sys.argv[2]}[rerank]'", advice
 """
-BUILD_SDIST = "import sys; from setuptools.build_meta import build_sdist as b; b(sys.argv[1])"
+# By the hooks that pip calls.
+BUILD = (
+    "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
+)
 
 pytestmark = pytest.mark.slow
 
 
-def build(source, folder):
-    command = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
-    subprocess.run(command, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+def build(kind, source, folder):
+    """The wheel or the sdist of a source tree, in this folder."""
+    command = [sys.executable, "-c", BUILD, f"build_{kind}", str(folder)]
+    subprocess.run(command, check=True, capture_output=True, cwd=source)
+    (built,) = folder.iterdir()
+    return built
+
+
+def install(wheel, site):
+    target = ["install", "--no-deps", "--target", str(site), str(wheel)]
+    subprocess.run([*PIP, *target], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory):
-    """Our wheel, and one of a package that has a folder `agents` of its own."""
+def built(tmp_path_factory):
+    """The sdist and the wheel of this tree."""
     # setuptools leaves a folder `build` in the tree that it builds.
-    ours = tmp_path_factory.mktemp("project")
+    project = tmp_path_factory.mktemp("project")
     for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, ours / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, project / folder, ignore=ignored)
     for file in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
-        shutil.copy(ROOT / file, ours)
-    other = tmp_path_factory.mktemp("other")
-    (other / "pyproject.toml").write_text(STAND_IN)
-    (other / "agents").mkdir()
-    (other / "agents" / "__init__.py").write_text("class Agent: ...\n")
-    sdist = tmp_path_factory.mktemp("sdist")
-    command = [sys.executable, "-c", BUILD_SDIST, str(sdist)]
-    subprocess.run(command, check=True, capture_output=True, cwd=ours)
-    return {
-        "sdist": next(sdist.glob("*.tar.gz")),
-        "ours": build(ours, tmp_path_factory.mktemp("ours")),
-        "openai-agents": build(other, tmp_path_factory.mktemp("theirs")),
-    }
+        shutil.copy(ROOT / file, project)
+    sdist = build("sdist", project, tmp_path_factory.mktemp("sdist"))
+    return {"sdist": sdist, "wheel": build("wheel", project, tmp_path_factory.mktemp("wheel"))}
+
+
+@pytest.fixture(scope="module")
+def site(built, tmp_path_factory):
+    """A folder into which pip has installed the wheel."""
+    folder = tmp_path_factory.mktemp("site")
+    install(built["wheel"], folder)
+    return folder
 
 
 def contents(wheel):
@@ -83,8 +80,8 @@ def contents(wheel):
         return {name: files.read(name) for name in files.namelist()}
 
 
-def test_the_wheel_holds_one_top_level_package(wheels):
-    names = contents(wheels["ours"])
+def test_the_wheel_holds_one_top_level_package(built):
+    names = contents(built["wheel"])
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == {"soundingline"}
     assert "soundingline/conf/config.yaml" in names
@@ -94,15 +91,16 @@ def test_the_wheel_holds_one_top_level_package(wheels):
     assert {f"soundingline/{file}" for file in files.split("\0") if file} <= set(names)
 
 
-def test_the_sdist_builds_the_same_wheel(wheels, tmp_path):
-    assert contents(build(wheels["sdist"], tmp_path)) == contents(wheels["ours"])
+def test_the_sdist_builds_the_same_wheel(built, tmp_path):
+    with tarfile.open(built["sdist"]) as archive:
+        archive.extractall(tmp_path / "source")
+    (source,) = (tmp_path / "source").iterdir()
+    (tmp_path / "wheel").mkdir()
+    again = build("wheel", source, tmp_path / "wheel")
+    assert contents(again) == contents(built["wheel"])
 
 
-def test_an_installed_wheel_runs_an_experiment(wheels, tmp_path):
-    site, home = tmp_path / "site", tmp_path / "home"
-    home.mkdir()
-    target = ["install", "--no-deps", "--target", str(site), str(wheels["ours"])]
-    subprocess.run([*PIP, *target], check=True, capture_output=True)
+def test_an_installed_wheel_runs_an_experiment(site, tmp_path):
     demo = ["experiment=ablation/tuned_bm25_agent", "scale=laptop", "name=demo"]
     sizes = {"documents": 64, "questions": 2, "hops": 1, "median_words": 60, "p90_words": 200}
     few = [
@@ -113,21 +111,26 @@ def test_an_installed_wheel_runs_an_experiment(wheels, tmp_path):
         [sys.executable, "-m", "soundingline.experiments", "run", *demo, *few],
         capture_output=True,
         text=True,
-        cwd=home,
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(site), "NUMBA_DISABLE_JIT": "1"},  # no compiling
     )
     assert done.returncode == 0, done.stderr
-    assert (home / "runs/demo/report.html").exists()
-    assert len(list(home.glob("runs/demo/*/metrics.json"))) == 2
+    assert (tmp_path / "runs/demo/report.html").exists()
+    assert len(list(tmp_path.glob("runs/demo/*/metrics.json"))) == 2
 
 
-@pytest.mark.parametrize("order", [("ours", "openai-agents"), ("openai-agents", "ours")])
-def test_the_wheel_works_next_to_a_package_named_agents(wheels, order, tmp_path):
-    for name in order:
-        target = ["install", "--no-deps", "--target", str(tmp_path), str(wheels[name])]
-        subprocess.run([*PIP, *target], check=True, capture_output=True)
+@pytest.mark.parametrize("first", [True, False])
+def test_the_wheel_works_next_to_a_package_named_agents(built, site, first, tmp_path):
+    """Installed first, or into a folder that has the other package."""
+    both = tmp_path / "both"
+    if first:
+        shutil.copytree(site, both)
+    (both / "agents").mkdir(parents=True)
+    (both / "agents" / "__init__.py").write_text("class Agent: ...\n")
+    if not first:
+        install(built["wheel"], both)
     done = subprocess.run(
-        [sys.executable, "-c", USE_BOTH, str(tmp_path), str(wheels["ours"])],
+        [sys.executable, "-c", USE_BOTH, str(both), str(built["wheel"])],
         capture_output=True,
         text=True,
         cwd="/",

@@ -280,14 +280,14 @@ def from_record(record: Any, *, where: object = "a trajectory", do: str = "") ->
             raise InputError(
                 f"{where}: {name} is {value!r}", valid=", ".join(map(str, valid)), do=do
             )
-    made = {
+    objects = {
         "answer": Answer(**checked["answer"]),
         "calls": calls,
         "tiers": tiers,
         "usage": readable_usage(checked["usage"]),
         "source": record.get("source", {}),  # `_Source` has a part of its fields
     }
-    return Trajectory(**{**checked, **made})
+    return Trajectory(**{**checked, **objects})
 
 
 def dump_trajectory(trajectory: Trajectory) -> str:

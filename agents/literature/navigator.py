@@ -127,8 +127,16 @@ class Navigator(Agent):
 
     def __post_init__(self) -> None:
         for name in (
-            *("rounds", "queries", "pool", "seeds", "shown", "listed", "ordered", "patience"),
-            *("librarians", "max_calls"),
+            "rounds",
+            "queries",
+            "pool",
+            "seeds",
+            "shown",
+            "listed",
+            "ordered",
+            "patience",
+            "librarians",
+            "max_calls",
         ):
             check_int(name, getattr(self, name))
         if self.enough is not None:

@@ -81,10 +81,8 @@ class CandidateScores:
 
     def best(self) -> list[str]:
         """Scored documents by descending score; equal ones in the order of retrieval."""
-        scores = {
-            docid: self.score(docid) for docid in self.by_retrieval() if self.is_scored(docid)
-        }
-        return sorted(scores, key=lambda docid: -scores[docid])
+        scored = filter(self.is_scored, self.by_retrieval())
+        return sorted(scored, key=self.score, reverse=True)
 
     def meeting_all(self) -> list[str]:
         """Scored documents that satisfy every requirement of the checklist, best first."""

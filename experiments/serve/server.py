@@ -5,30 +5,21 @@ run x, which `soundingline evaluate runs/x` measures like any other."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import dataclasses
 import gc
-import inspect
 import logging
-import os
-import re
 import resource
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
-
 from soundingline.experiments.build import make, make_interface
-from soundingline.experiments.cli import BAD_INPUT, BAD_INPUTS, INTERRUPTED, is_bad_input, usage
-from soundingline.experiments.config import Root, Settings, key_of, override_parser, plain_values
+from soundingline.experiments.config import Settings, plain_values
 from soundingline.experiments.naming import RANKING, factors, fingerprints
 from soundingline.experiments.pipeline import (
     BoundPipeline,
@@ -38,12 +29,11 @@ from soundingline.experiments.pipeline import (
     with_literature_tools,
 )
 from soundingline.experiments.recorded import recorded_option
-from soundingline.experiments.refusals import one_line, refuse_secrets
-from soundingline.experiments.serve.sessions import BACKLOG, TOKEN, ServerOptions
+from soundingline.experiments.serve.sessions import BACKLOG, ServerOptions
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.toolkit.console import EscapingFormatter, notify, print_traceback
+from soundingline.toolkit.console import EscapingFormatter, notify
 from soundingline.toolkit.data import DocumentStore, SearchBackend
-from soundingline.toolkit.errors import InputError, did_you_mean
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import run_coroutine
 from soundingline.toolkit.llm.ledger import Ledger, open_ledger
@@ -60,81 +50,17 @@ if TYPE_CHECKING:  # none of it is in the core install
     from soundingline.experiments.serve.sessions import QuestionQueue, Service
 
 _GROUPS = (*RANKING, "tool")
-_OWN = {field.name for field in dataclasses.fields(ServerOptions)}
 # Worker threads hold the interpreter for this long before the event loop gets its turn; the
 # default of 5 ms is longer than a short request takes.
 _SWITCH_SECONDS = 0.0005
 
 
-def start(arguments: Sequence[str] | None = None) -> int:
-    """The entry point. Returns the exit code: 0 if the server ended well, by Ctrl-C too; 2 for bad
-    input; 130 for Ctrl-C before it had started."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    sys.excepthook = print_traceback
-    flags = _parser().parse_args(words)
-    if flags.help:
-        print(usage(inspect.getdoc(serve) or "", words))
-        print(f"The server's own settings:\n\n{ServerOptions.__doc__}")
-        return 0
-    try:
-        options, settings = read_command(words)
-        if flags.cfg:
-            own = dataclasses.replace(options, token=None)
-            print(OmegaConf.to_yaml(settings.config), OmegaConf.to_yaml(own), sep="")
-        else:
-            serve(options, settings)
-    except (*BAD_INPUTS, HydraException) as error:
-        if not isinstance(error, HydraException) and not is_bad_input(error):
-            raise
-        notify(one_line(error))
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        notify("interrupted before the server had started.")
-        return INTERRUPTED
-    return 0
+def serve(settings: Settings, *, options: ServerOptions) -> None:
+    """Serve a pipeline to agents over MCP and HTTP.
 
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="soundingline serve", add_help=False)
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--config-dir", "-cd")
-    parser.add_argument("--cfg", "-c", choices=["job"])
-    parser.add_argument("--help", "-h", action="store_true")
-    return parser
-
-
-def read_command(arguments: Sequence[str]) -> tuple[ServerOptions, Settings]:
-    """The server's own options of a command line, and the settings of the pipeline; `InputError`
-    and what Hydra raises for a wrong one."""
-    flags = _parser().parse_args(arguments)
-    refuse_secrets(flags.overrides)
-    own: dict[str, Any] = {"token": os.environ.get(TOKEN) or None}
-    others = []
-    for item in flags.overrides:
-        if key_of(item) not in _OWN:
-            known = _OWN | {field.name for field in dataclasses.fields(Root)}
-            root = re.split("[./@]", key_of(item))[0]
-            if root not in known | {"experiment", "hydra"}:
-                raise InputError(
-                    f"there is no group or key {root!r}",
-                    valid=", ".join(sorted(known)),
-                    do=did_you_mean(root, known),
-                )
-            others.append(item)
-            continue
-        (override,) = override_parser().parse_overrides([item])
-        if override.is_sweep_override() or override.is_add() or override.is_delete():
-            raise InputError(f"{item} is no value", do="write KEY=VALUE")
-        own[key_of(item)] = override.value()
-    schema = OmegaConf.structured(ServerOptions)
-    OmegaConf.set_readonly(schema, False)
-    options: Any = OmegaConf.to_object(OmegaConf.merge(schema, own))
-    search = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
-    return options, Settings.compose(others, search)
-
-
-def serve(options: ServerOptions, settings: Settings) -> None:
-    """Serve until Ctrl-C or SIGTERM, or, over standard streams, until the client has gone."""
+    Until Ctrl-C or SIGTERM, or, over standard streams, until the client has gone. With `name=`, the
+    questions of the benchmark are handed out, and a run folder records the answers.
+    """
     options.check()
     for package in ("fastapi", "uvicorn", "mcp"):
         check_optional(package)
@@ -169,7 +95,7 @@ def serve(options: ServerOptions, settings: Settings) -> None:
         with prepared_process(), suppress(KeyboardInterrupt):
             service = make_service(
                 interface,
-                backend.asked_by,
+                backend.for_question,
                 built.prepared.store,
                 options,
                 questions=questions,
@@ -234,9 +160,8 @@ def make_service(
 ) -> Service:
     """The service over a tool and its forms for the clients of BrowseComp-Plus and Pi-Serini.
     `InputError` if the tool has a function of a name that the server uses."""
-    from soundingline.experiments.serve.browsecomp_plus import BrowseCompPlusTools
+    from soundingline.experiments.serve.foreign_tools import BrowseCompPlusTools, PiSeriniTools
     from soundingline.experiments.serve.mcp import SESSION_TOOLS
-    from soundingline.experiments.serve.pi_serini import PiSeriniTools
     from soundingline.experiments.serve.sessions import Service
 
     interfaces = {

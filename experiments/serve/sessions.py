@@ -7,6 +7,7 @@ import ipaddress
 import json
 import logging
 import math
+import os
 import secrets
 import time
 from collections import deque
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from starlette.exceptions import HTTPException
 
@@ -31,42 +32,34 @@ from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import ToolResult
 from soundingline.toolkit.trajectory import Trajectory
 
-# The settings of the server itself; those of the pipeline are those of every other command.
-
-
 TOKEN = "SOUNDINGLINE_TOKEN"  # the environment variable of `token`
 BACKLOG = 2048
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Where the server listens, and what a client may take.
+    """Where the server listens, and what a client may take: the flags of `soundingline serve`.
 
-    - `host`, `port`: where HTTP is served (port 0: any free one). Another host than this machine
-      needs a `token`, which every request then carries as `Authorization: Bearer <token>`.
-    - `stdio`: speak MCP on standard input and output, and nothing else.
-    - `client`: what the agents are called in tables and reports.
-    - `threads`: searches at once.
-    - `max_sessions`: sessions at once; one that is idle for `idle_seconds` is closed. Sessions
-      to which only search ids lead back are closed earlier, if a new one needs the room.
-    - `max_calls`: tool calls of one question.
-    - `max_request_bytes`, `max_result_bytes`: size of the body of a request and of a reply.
-    - `max_bytes_in_flight`: bytes of all larger requests and replies together that are under way;
-      what would exceed it is refused with status 503.
+    Another host than this machine needs a `token`, which every request then carries as
+    `Authorization: Bearer <token>`. It comes from the environment, because command lines are shown
+    in process lists. Sessions to which only search ids lead back are closed before they are idle
+    for `idle_seconds`, if a new one needs the room.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    stdio: bool = False
-    token: str | None = None
-    client: str = "served"
-    threads: int = 32
-    max_sessions: int = 2000
-    idle_seconds: float = 1800.0
-    max_calls: int = 1000
-    max_request_bytes: int = 1_000_000
-    max_result_bytes: int = 32_000_000
-    max_bytes_in_flight: int = 256_000_000
+    host: Annotated[str, "where HTTP is served"] = "127.0.0.1"
+    port: Annotated[int, "of HTTP; 0: any free one"] = 8000
+    stdio: Annotated[bool, "speak MCP on standard input and output, and no HTTP"] = False
+    client: Annotated[str, "the name of the agents in tables and reports"] = "served"
+    threads: Annotated[int, "searches at once"] = 32
+    max_sessions: Annotated[int, "sessions at once"] = 2000
+    idle_seconds: Annotated[float, "after which a session is closed"] = 1800.0
+    max_calls: Annotated[int, "tool calls of one question"] = 1000
+    max_request_bytes: Annotated[int, "size of the body of a request"] = 1_000_000
+    max_result_bytes: Annotated[int, "size of the body of a reply"] = 32_000_000
+    max_bytes_in_flight: Annotated[
+        int, "size of all larger requests and replies under way; more is refused with status 503"
+    ] = 256_000_000
+    token: str | None = field(default_factory=lambda: os.environ.get(TOKEN) or None)
 
     def check(self) -> None:
         """`InputError` for the first value that is impossible."""

@@ -245,8 +245,8 @@ class AnseriniRestIndex(AnseriniIndex):
 
     def _requested(self, query: str, depth: int) -> RankedList:
         folder = quote(str(self.path.absolute() / _LUCENE), safe="")
-        asked = urlencode({"query": query, "hits": depth, "parse": "false"})
-        where = f"{str(self.engine.url).rstrip('/')}/v1/{folder}/search?{asked}"
+        parameters = urlencode({"query": query, "hits": depth, "parse": "false"})
+        where = f"{str(self.engine.url).rstrip('/')}/v1/{folder}/search?{parameters}"
         try:
             with urlopen(where, timeout=self.engine.timeout_s) as reply:
                 return _ranked(json.load(reply)["candidates"])

@@ -179,27 +179,27 @@ def _described(cluster: Cluster, name: str) -> Any:
 
 
 def _k1_b(settings: Mapping[str, Any]) -> tuple[float, float]:
-    found = settings["index"].get("similarity", {}).get(_SIMILARITY, {})
-    return float(found.get("k1", 1.2)), float(found.get("b", 0.75))
+    similarity = settings["index"].get("similarity", {}).get(_SIMILARITY, {})
+    return float(similarity.get("k1", 1.2)), float(similarity.get("b", 0.75))
 
 
 def _identity(cluster: Cluster, name: str, shared: bool) -> dict[str, Any]:
     """What makes two indexes of a cluster one. Refuses a red index."""
-    found = _described(cluster, name)
-    if found is None:
+    description = _described(cluster, name)
+    if description is None:
         raise InputError(f"{cluster.urls[0]} has no index '{name}'", do=REBUILD)
     if cluster.ask("GET", f"/_cluster/health/{name}")["status"] == "red":
         raise InputError(
             f"the index '{name}' at {cluster.urls[0]} is red: a shard has no copy that answers",
             do="bring its node back; a ranking without its documents would be wrong",
         )
-    settings = found["settings"]["index"]
+    settings = description["settings"]["index"]
     return {
         "uuid": settings["uuid"],
         "documents": cluster.ask("GET", f"/{name}/_count")["count"],
         "settings": {key: settings.get(key) for key in ("analysis", "number_of_shards")},
-        "similarity": list(_k1_b(found["settings"])) if shared else "set for each search",
-        "mapping": found["mappings"],
+        "similarity": list(_k1_b(description["settings"])) if shared else "set for each search",
+        "mapping": description["mappings"],
         "server": cluster.ask("GET", "/")["version"]["number"],
     }
 
@@ -213,8 +213,8 @@ class _Loading:
 
     def counts(self) -> dict[str, int] | None:
         """The statistics of an index that is complete; None for any other."""
-        found = _described(self.cluster, self.name)
-        counts = found and found["mappings"].get("_meta", {}).get(_META)
+        description = _described(self.cluster, self.name)
+        counts = description and description["mappings"].get("_meta", {}).get(_META)
         return {key: int(value) for key, value in counts.items()} if counts else None
 
     def load(self, units: Iterable[Unit]) -> dict[str, int]:
@@ -266,18 +266,18 @@ class _Loading:
 
     def point_alias(self, alias: str) -> None:
         """Let the alias name this index alone, in one step."""
-        found = self.cluster.ask("GET", f"/{alias}", missing=True) or {}
-        if alias in found:
+        aliased = self.cluster.ask("GET", f"/{alias}", missing=True) or {}
+        if alias in aliased:
             raise InputError(
                 f"engine.index={alias!r} is an index at {self.cluster.urls[0]}",
                 valid="a new name, or an alias of an index that this engine loaded",
             )
-        if list(found) != [self.name]:
-            others = [{"remove": {"index": other, "alias": alias}} for other in found]
+        if list(aliased) != [self.name]:
+            others = [{"remove": {"index": other, "alias": alias}} for other in aliased]
             actions = [*others, {"add": {"index": self.name, "alias": alias}}]
             self.cluster.ask("POST", "/_aliases", {"actions": actions})
-            if found:
-                notify(f"{alias} names {self.name} now; {', '.join(found)} is still there")
+            if aliased:
+                notify(f"{alias} names {self.name} now; {', '.join(aliased)} is still there")
 
     def _definition(self) -> dict[str, Any]:
         analysis = {
@@ -423,7 +423,7 @@ class _Docnos:
 
     def documents(self, ids: Sequence[str], *fields: str) -> list[Any]:
         """Fields of the units, None for an unknown id."""
-        found: list[Any] = []
+        rows: list[Any] = []
         chosen: dict[str, Any] = {"_source_includes": ",".join(fields)}
         for part in _parts(ids):
             body = {"ids": list(part)}
@@ -431,8 +431,8 @@ class _Docnos:
             if failed := next((row for row in reply if "error" in row), None):
                 reason = self._cluster.redacted(json.dumps(failed["error"])[:300])
                 raise InputError(f"unit '{failed['_id']}' cannot be read: {reason}")
-            found += [row["_source"] if row.get("found") else None for row in reply]
-        return found
+            rows += [row["_source"] if row.get("found") else None for row in reply]
+        return rows
 
 
 class OpenSearchIndex(TermIndex):
@@ -541,8 +541,8 @@ class OpenSearchIndex(TermIndex):
         rankings = [NOTHING] * len(queries)
         order = {"sort": [{"_score": "desc"}, {"id": "asc"}], "_source": False}
         clauses = list(map(self._should, queries))
-        asked = [place for place, clause in enumerate(clauses) if clause]
-        rows = [{"query": {"bool": {"should": clauses[place]}}, **order} for place in asked]
+        places = [place for place, clause in enumerate(clauses) if clause]
+        rows = [{"query": {"bool": {"should": clauses[place]}}, **order} for place in places]
         with self._scoring(float(model.k1), float(model.b)) as (name, factor):
             if depth > _WINDOW:
                 results = [self._deep(name, row, depth) for row in rows]
@@ -550,9 +550,9 @@ class OpenSearchIndex(TermIndex):
                 bodies = [{**row, "size": depth, "track_total_hits": False} for row in rows]
                 at_once = max(1, min(_QUERIES_AT_ONCE, 100_000 // depth))
                 results = self.cluster.searched(
-                    name, bodies, [queries[place] for place in asked], at_once
+                    name, bodies, [queries[place] for place in places], at_once
                 )
-        for place, hits in zip(asked, results, strict=True):
+        for place, hits in zip(places, results, strict=True):
             scores = [hit["_score"] / factor for hit in hits]
             rankings[place] = RankedList([hit["_id"] for hit in hits], scores)
         return rankings
@@ -565,15 +565,15 @@ class OpenSearchIndex(TermIndex):
         out = []
         with self._scoring(float(model.k1), float(model.b)) as (name, factor):
             for query, own in zip(queries, numbers, strict=True):
-                found: dict[int, float] = {}
+                by_number: dict[int, float] = {}
                 clauses = self._should(query)
                 wanted = np.unique(own).tolist() if clauses else []
                 for part in _parts(wanted):
                     among = {"filter": [{"terms": {"number": part}}], "minimum_should_match": 1}
                     body = {"query": {"bool": {"should": clauses, **among}}, "size": len(part)}
                     (hits,) = self.cluster.searched(name, [{**body, **order}], [query])
-                    found.update((hit["sort"][0], hit["_score"] / factor) for hit in hits)
-                out.append(np.array([found.get(n, 0.0) for n in own.tolist()], np.float32))
+                    by_number.update((hit["sort"][0], hit["_score"] / factor) for hit in hits)
+                out.append(np.array([by_number.get(n, 0.0) for n in own.tolist()], np.float32))
         return out
 
     def _term(self, term: str, weight: float = 1.0) -> dict[str, Any]:
@@ -599,9 +599,9 @@ class OpenSearchIndex(TermIndex):
                 reply = self.cluster.ask("GET", "/_cluster/settings", **shown)
             except InputError:  # not every user may read the settings
                 reply = {}
-            found = {**reply.get("defaults", {}), **reply.get("persistent", {})}
-            found |= reply.get("transient", {})
-            self._clauses = int(found.get("indices.query.bool.max_clause_count", _CLAUSES))
+            settings = {**reply.get("defaults", {}), **reply.get("persistent", {})}
+            settings |= reply.get("transient", {})
+            self._clauses = int(settings.get("indices.query.bool.max_clause_count", _CLAUSES))
         return self._clauses
 
     def _deep(self, name: str, body: dict[str, Any], depth: int) -> list[Any]:
@@ -619,12 +619,12 @@ class OpenSearchIndex(TermIndex):
                 page = self.cluster.page({**body, **after, **state, **size})
                 if not hits:
                     wanted = min(depth, page["total"]["value"])
-                before, found = len(hits), page["hits"]
-                hits.update((hit["_id"], hit) for hit in found)
+                before, newest = len(hits), page["hits"]
+                hits.update((hit["_id"], hit) for hit in newest)
                 if len(hits) == before < wanted:
                     what = f"{self.cluster.urls[0]} gave {len(hits)} of {wanted} hits in pages"
                     raise InputError(what, do=f"set the depth to {_WINDOW} or less")
-                after = {"search_after": found[-1]["sort"]} if found else {}
+                after = {"search_after": newest[-1]["sort"]} if newest else {}
         finally:
             self.cluster.ask("DELETE", "/_search/point_in_time", {"pit_id": [pit]}, missing=True)
         return list(hits.values())[:depth]
@@ -652,8 +652,8 @@ class OpenSearchIndex(TermIndex):
                 )
 
     def _set_similarity(self, name: str, k1: float, b: float) -> None:
-        found = _described(self.cluster, name)
-        if found is not None and _k1_b(found["settings"]) == (k1, b):
+        description = _described(self.cluster, name)
+        if description is not None and _k1_b(description["settings"]) == (k1, b):
             return
         ask = self.cluster.ask
         ask("POST", f"/{name}/_close")
@@ -705,10 +705,10 @@ class OpenSearchIndex(TermIndex):
             clauses = {"should": [self._term(term)], "filter": [{"term": {"number": number}}]}
             body = {"query": {"bool": clauses}, "size": 1, "explain": True, "_source": False}
             hits = self.cluster.searched(name, [body], [term])[0]
-            found = float(hits[0]["_explanation"]["value"]) if hits else 0.0
-            agreeing = {f for f in factors if abs(found / f - expected) <= _TOLERANCE * expected}
+            received = float(hits[0]["_explanation"]["value"]) if hits else 0.0
+            agreeing = {f for f in factors if abs(received / f - expected) <= _TOLERANCE * expected}
             if not agreeing:
-                shown = f"{found:.6g} where BM25 with k1={k1:g}, b={b:g} is {expected:.6g}"
+                shown = f"{received:.6g} where BM25 with k1={k1:g}, b={b:g} is {expected:.6g}"
                 raise InputError(
                     f"{self.cluster.urls[0]} scores the term '{term}' in document {number} {shown}",
                     valid="a cluster that computes Lucene's BM25 with the index's k1 and b",

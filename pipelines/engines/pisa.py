@@ -77,8 +77,8 @@ class PisaEngine:
             logger, pisa.indexers._logger = pisa.indexers._logger, _SILENT
             try:
                 with (folder / _UNITS).open("w", encoding="utf-8") as names, ExitStack() as native:
-                    rows = _rows(checked, analyzer, names)
-                    index.toks_indexer("toks", scale=1).index(_then_quiet(rows, native))
+                    rows = _rows(checked, analyzer, names, native)
+                    index.toks_indexer("toks", scale=1).index(rows)
             finally:
                 pisa.indexers._logger = logger
             total = checked.finish()
@@ -98,7 +98,9 @@ class PisaEngine:
         return PisaIndex(Path(path), read_manifest(Path(path), NAME, corpus_fingerprint), self)
 
 
-def _rows(units: UniqueUnits, analyzer: Analyzer, names: Any) -> Iterator[dict[str, Any]]:
+def _rows(
+    units: UniqueUnits, analyzer: Analyzer, names: Any, native: ExitStack
+) -> Iterator[dict[str, Any]]:
     # PISA cuts names at white space, so it gets numbers, and the names are in a file of our own.
     for number, unit in enumerate(units):
         if "\n" in unit.unit_id or "\r" in unit.unit_id:
@@ -106,10 +108,6 @@ def _rows(units: UniqueUnits, analyzer: Analyzer, names: Any) -> Iterator[dict[s
         names.write(unit.unit_id + "\n")
         yield {"docno": str(number), "toks": dict(Counter(analyzer.terms(unit.contents)))}
     units.finish()  # here, because PISA does not survive an empty corpus
-
-
-def _then_quiet(rows: Iterator[dict[str, Any]], native: ExitStack) -> Iterator[dict[str, Any]]:
-    yield from rows
     native.enter_context(_quiet())  # what follows is C++, which prints
 
 

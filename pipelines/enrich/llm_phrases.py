@@ -46,8 +46,14 @@ from soundingline.toolkit.llm.blocking import BlockingModel, identity
 from soundingline.toolkit.llm.prompts import json_values
 
 TASKS = (
-    *("general", "question_answering", "multi_hop", "claim"),
-    *("argument", "duplicate_question", "finance", "citation"),
+    "general",
+    "question_answering",
+    "multi_hop",
+    "claim",
+    "argument",
+    "duplicate_question",
+    "finance",
+    "citation",
 )
 METHODS: Mapping[str, tuple[str, ...]] = {
     "hyde": ("general", "claim", "argument", "finance"),

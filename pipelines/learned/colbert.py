@@ -27,12 +27,7 @@ from soundingline.pipelines.learned.compressed import (
 )
 from soundingline.pipelines.learned.encoding import Blocks, work_folder
 from soundingline.pipelines.learned.retriever import continue_in_float32
-from soundingline.pipelines.learned.vectors import (
-    DocumentVectors,
-    Search,
-    VectorRetriever,
-    maxsim,
-)
+from soundingline.pipelines.learned.vectors import DocumentVectors, Search, VectorRetriever, maxsim
 from soundingline.pipelines.models import (
     checkpoint_fingerprint,
     cut,

@@ -196,10 +196,10 @@ class CompressedSearch:
     def _search(self, query: NDArray[np.float32], depth: int) -> TopK:
         similar = self._centroids @ query.T
         candidates = self._candidates(similar)
-        kept = max(4 * depth, _LEAST)
-        if len(candidates) > kept:
+        rescored = max(4 * depth, _LEAST)
+        if len(candidates) > rescored:
             scores = self._approximate(similar, candidates)
-            candidates = np.sort(candidates[np.argpartition(-scores, kept)[:kept]])
+            candidates = np.sort(candidates[np.argpartition(-scores, rescored)[:rescored]])
         numbers = candidates.astype(np.int32)
         return ordered(candidates, scores_of(query, self._documents, numbers), depth)
 

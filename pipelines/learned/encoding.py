@@ -41,13 +41,7 @@ from soundingline.pipelines.models import readable
 from soundingline.toolkit.console import notify, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.files import (
-    atomic_folder,
-    file_hash,
-    fingerprint,
-    free_aside,
-    write_json,
-)
+from soundingline.toolkit.files import atomic_folder, file_hash, fingerprint, free_aside, write_json
 
 SPARSE = np.dtype([("term", "<i4"), ("weight", "<f4")])
 """A term's number in the model's vocabulary, and its weight."""
@@ -364,7 +358,7 @@ def _finished(folder: Path, number: int) -> _Head | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     aside = path.rename(free_aside(path))
-    notify(f"the encoded block {path} is damaged; it is kept as {aside.name} and encoded again")
+    notify(f"the encoded block {path} is damaged, now in {aside.name}, and is encoded again")
     return None
 
 

@@ -292,13 +292,13 @@ def walk(
     low: int,
     high: int,
     by_class: NDArray[np.float32],
-    found: NDArray[np.int32],
+    counts: NDArray[np.int32],
 ) -> None:
     """Of the units `low`..`high - 1`: weight by class of frequency, and the frequency of each
     term. `start` is where they begin in each term's postings, and becomes where they end."""
     documents, frequencies, classes = arrays.documents, arrays.frequencies, tables.classes
     by_class[:] = 0
-    found[:] = 0
+    counts[:] = 0
     # Unsigned numbers spare the compiler the question whether an index is negative.
     begin, end = np.uint32(low), np.uint32(high)
     for t in range(len(terms)):
@@ -309,7 +309,7 @@ def walk(
             frequency = np.uint32(frequencies[i])
             tabled = frequency if frequency < LARGE else np.uint32(0)
             by_class[unit, classes[tabled]] += weight
-            found[unit, np.uint64(t)] = frequency
+            counts[unit, np.uint64(t)] = frequency
             i += np.uint64(1)
         start[t] = i
 

@@ -90,8 +90,15 @@ class Rank1(Reranker):
     # The server batches requests as they come, and a slow reasoning would delay the others.
     shares_batches = False
     counted = (
-        *("truncated", "queries_truncated", "shortened", "forced", "one_sided", "undecided"),
-        *("reply_input_tokens", "reply_output_tokens", "reply_unmetered"),
+        "truncated",
+        "queries_truncated",
+        "shortened",
+        "forced",
+        "one_sided",
+        "undecided",
+        "reply_input_tokens",
+        "reply_output_tokens",
+        "reply_unmetered",
     )
 
     def __post_init__(self) -> None:

@@ -12,13 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from soundingline.pipelines.models import (
-    Checkpoint,
-    check_kind,
-    check_length,
-    fitting,
-    padded,
-)
+from soundingline.pipelines.models import Checkpoint, check_kind, check_length, fitting, padded
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.pipelines.stage import shared_property
 from soundingline.toolkit.errors import InputError, check_int

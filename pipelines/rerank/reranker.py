@@ -41,8 +41,14 @@ _WRITTEN_EVERY = 4096
 _LARGEST = 1e30
 _FEWEST_STEPS = 4.0
 _COUNTS = (
-    *("windows", "batches", "pairs_scored", "largest_batch", "failed_batches"),
-    *("gathered_requests", "missing_text", "unscored"),
+    "windows",
+    "batches",
+    "pairs_scored",
+    "largest_batch",
+    "failed_batches",
+    "gathered_requests",
+    "missing_text",
+    "unscored",
 )
 
 

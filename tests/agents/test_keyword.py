@@ -14,7 +14,7 @@ from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget, RunResources, ShownText, SimulatedReader
 from soundingline.agents.keyword import KeywordAgent
-from soundingline.agents.keyword.answers import FINDERS, answer_type, count_votes
+from soundingline.agents.keyword.answers import FINDERS, Reader, answer_type, count_votes
 from soundingline.agents.keyword.clues import (
     Clue,
     Rarity,
@@ -25,7 +25,6 @@ from soundingline.agents.keyword.clues import (
     stem,
     words,
 )
-from soundingline.agents.keyword.evidence import Reader
 from soundingline.experiments import Experiment
 from soundingline.experiments.rollouts import simulated_reader
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
@@ -270,7 +269,7 @@ def test_shares_sum_to_one_and_name_their_documents():
 
 
 SCORES = """
-from soundingline.agents.keyword.evidence import SeenEvidence
+from soundingline.agents.keyword.answers import SeenEvidence
 clues = {f"clue{number:02}x": 1 / (number + 3) for number in range(40)}
 evidence = SeenEvidence(clues)
 evidence.rank([f"d{number}" for number in range(30)])
@@ -512,8 +511,9 @@ def test_on_long_articles_it_finds_evidence_mostly_and_answers_sometimes(data_ro
     qids = list(dict.fromkeys(row.split("\t")[0] for row in rows[1:]))[::10]
     (tmp_path / "qids.txt").write_text("\n".join(qids), encoding="utf-8")
     folders = [f"paths.{name}={tmp_path / name}" for name in ("runs", "indexes", "caches")]
-    benchmark = ["benchmark=cmuqa", "benchmark.split=dev", f"benchmark.qids={tmp_path}/qids.txt"]
-    run = Experiment.compose(*benchmark, *folders, f"paths.data={data_root}").run()
+    benchmark = ["benchmark=beir", f"benchmark.path={data_root}/cmuqa", "benchmark.split=dev"]
+    benchmark.append(f"benchmark.qids={tmp_path}/qids.txt")
+    run = Experiment.compose(*benchmark, *folders).run()
     assert run.counts["failed"] == 0
     assert run.metrics["recall_opened"] >= 0.7
     assert run.metrics["accuracy"] >= 0.1

@@ -398,7 +398,7 @@ def _navigate(experiment, caches, options):
         # The number makes it a question that no cache knows.
         question = Topic(f"q{number}", f"{topic.text} ({number})")
         async with slots:
-            session = interface.open(backend.asked_by(question.qid), built.prepared.store)
+            session = interface.open(backend.for_question(question.qid), built.prepared.store)
             trajectory = await navigator.run(question, session)
         assert trajectory.status == "completed", trajectory.traceback
 

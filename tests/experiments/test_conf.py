@@ -50,7 +50,6 @@ NEEDED = {
     ("retriever", "bm25_from_tuning"): ["retriever.source=PATH"],
     ("retriever", "dense"): ["retriever.model=m"],
     ("scorer", "file"): ["scorer.path=PATH/scores.jsonl"],
-    ("scorer", "student"): ["scorer.scorer.model=m"],
     ("enrichment", "file"): ["enrichment.query.path=PATH", "enrichment.corpus.path=PATH"],
     ("llm", "openai_compatible"): ["llm.model=m", "llm.base_url=http://127.0.0.1:1/v1"],
 }
@@ -69,7 +68,12 @@ def values_of(config):
 
 
 def read_without_hydra(*composed):
-    return compared(OptionFiles().compose(*composed))
+    return compared(option_files().compose(*composed))
+
+
+@cache
+def option_files():
+    return OptionFiles()
 
 
 def compared(values):
@@ -123,7 +127,7 @@ def test_experiment_composes_and_tells_folders_without_a_name_apart(experiment):
     for key, values in (config.hydra.sweeper.params or {}).items():
         for value in str(values).split(",") if key in GROUPS else ():
             assert compose("config", overrides=[*named, f"{key}={value}"])[key]
-    read = OptionFiles().option(f"experiment/{experiment}")
+    read = option_files().option(f"experiment/{experiment}")
     assert read_without_hydra(*read[::-1]) == values_of(config)
     if "/" in experiment and "benchmarks" not in (config.hydra.sweeper.axes or {}):
         # Else the cells of two collections would be in one folder, except if they are meant to.
@@ -250,15 +254,16 @@ def test_a_placement_gives_servers_their_gpus_memory_and_parallelism(monkeypatch
     two = placed("placement=two_gpus")
     assert (two["llm"], two["reranker_llm"]) == (("0", None, "1"), ("1", None, "1"))
     assert placed("placement=two_gpus", roles=torch)["reranker"] == "cuda:1"
-    assert placed("placement=tensor_parallel")["llm"] == ("0,1", None, "2")
-    four = placed("placement=tensor_parallel", "placement.llm.gpus=[0,1,2,3]")
+    both = ("placement=two_gpus", "placement.llm.gpus=[0,1]")
+    assert placed(*both)["llm"] == ("0,1", None, "2")
+    four = placed("placement=two_gpus", "placement.llm.gpus=[0,1,2,3]")
     assert four["llm"] == ("0,1,2,3", None, "4")
     # What the command line sets stays.
     given = ("llm.server.options.gpu_memory_utilization=0.7", "reranker.device=cpu")
     kept = placed("placement=one_gpu", *given, roles=torch)
     assert kept == {"llm": ("0", "0.7", "1"), "reranker": "cpu"}
     data = "llm.server.options.data_parallel_size=2"
-    assert placed("placement=tensor_parallel", data)["llm"] == ("0,1", None, "1")
+    assert placed(*both, data)["llm"] == ("0,1", None, "1")
 
 
 def test_a_placement_counts_the_gpus_that_a_job_was_given(monkeypatch):
@@ -266,15 +271,15 @@ def test_a_placement_counts_the_gpus_that_a_job_was_given(monkeypatch):
     two = placed("placement=two_gpus")
     assert (two["llm"][0], two["reranker_llm"][0]) == ("3", "GPU-5f")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    with pytest.raises(InputError, match=r"wants GPU 1, and this process sees 1 \(CUDA_VISIBLE"):
+    with pytest.raises(InputError, match=r"needs GPU 1, and this process sees 1 \(CUDA_VISIBLE"):
         placed("placement=two_gpus")
     with pytest.raises(InputError, match="places nothing that this configuration has"):
-        Settings.compose(["placement=tensor_parallel", "llm=gpt-5.5"])
+        Settings.compose(["placement=two_gpus", "llm=gpt-5.5"])
 
 
 def test_a_placement_changes_no_cell(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     plain = Settings.compose([*ROLES, "agent=pi_serini"])
-    for layout in ("one_gpu", "two_gpus", "tensor_parallel", "shared_server"):
+    for layout in ("one_gpu", "two_gpus", "shared_server"):
         other = Settings.compose([*ROLES, "agent=pi_serini", f"placement={layout}"])
         assert cell_name(other) == cell_name(plain)

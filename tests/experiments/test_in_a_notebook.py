@@ -127,17 +127,20 @@ def test_a_server_in_a_cell_ends_at_an_interrupt(tmp_path):
     program = """
 import asyncio, os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from soundingline.experiments import serve
-from soundingline.toolkit import console
+from soundingline.experiments import cli
+from soundingline.experiments.serve import server
 
 def interrupt(line):
     if "serving at" in line:
         os.kill(os.getpid(), signal.SIGINT)
 
-serve.server.notify = interrupt
+server.notify = interrupt
 
 async def notebook():
-    print("code", serve.start(sys.argv[1:]), threading.active_count())
+    try:
+        cli.main(["serve", *sys.argv[1:]])
+    except SystemExit as end:
+        print("code", end.code, threading.active_count())
 
 asyncio.run(notebook())
 """

@@ -44,7 +44,7 @@ class Command(NamedTuple):
 
 
 RUN = ("name=r", "preflight=0", f"concurrency={FLIGHT}")
-GRID = ("grid=range", "grid.k1=[0.5,1.5]", "grid.b=[0.4]", "tuning.folds=2", "tuning.select=null")
+GRID = ("grid.k1=[0.5,1.5]", "grid.b=[0.4]", "tuning.folds=2", "tuning.select=null")
 COMMANDS = {
     "index": Command(("index", *TINY, "unit=passage", "paths.indexes=new"), waits=True),
     "run": Command(("run", *TINY, *RUN)),

@@ -15,7 +15,7 @@ from soundingline.toolkit.evaluation.grid import Grid, MeasureTable, RankTable, 
 
 OPTIONS = Path(__file__).resolve().parent / "options"
 SCRIPTED = (f"hydra.searchpath=[file://{OPTIONS}]", "llm@enrichment_llm=scripted")
-SMALL = ("grid=range", "grid.k1=[0.5,1.5,9]", "grid.b=0:1:0.5", "tuning.folds=2")
+SMALL = ("grid.k1=[0.5,1.5,9]", "grid.b=0:1:0.5", "tuning.folds=2")
 FEW = ("measures=[AP]", "tuning.cutoffs=[]", "tuning.references=[[0.9,0.4],[25,1]]")
 SPLIT = (*TINY, "benchmark.questions=12")
 WORLD = (*SPLIT, *SMALL, *FEW, "name=t")

@@ -13,12 +13,12 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import golden_product as product
 from golden_model import reply
 from golden_record import hashed, plain, read, rows
 from golden_store import differing
 from golden_workplace import WORLDS, check, json_lines, skip_without
 from support.benchmarks import sealed_row, write_jsonl
+from support.commands import CommandProcess
 from support.llm_server import Fail
 from test_golden_runs import (
     CHAINS,
@@ -152,7 +152,7 @@ def _without_settings(lines):
 
 def test_a_tuning_by_cross_validation_and_what_it_chose(workplace):
     tuning = (
-        f"{CHAINS} {PASSAGES} grid=range grid.k1=0.5:3:0.5 grid.b=0:1:0.25 tuning.select=null"
+        f"{CHAINS} {PASSAGES} grid.name=range grid.k1=0.5:3:0.5 grid.b=0:1:0.25 tuning.select=null"
         " tuning.folds=3 tuning.objective=AP"
     )
     workplace.run("tune", "folds", tuning)
@@ -214,7 +214,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_end(workplace):
     workplace.reset()
     workplace.server.default = killing
     arguments = workplace.arguments("killed", text)
-    processes.append(product.process("run", *arguments))
+    processes.append(CommandProcess("run", *arguments))
     assert processes[0].wait().returncode == -9
     files = sorted(path.name for path in Path("runs/killed/queries").glob("[!.]*"))
     workplace.reset()

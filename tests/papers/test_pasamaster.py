@@ -82,7 +82,7 @@ def test_a_librarian_searches_follows_links_and_resolves_findings(tmp_path, monk
     config = Settings.compose(["agent=navigator", *SMALL]).config
     built = build_pipeline(config)
     tool, _ = with_literature_tools(make_interface(config.tool), built, config)
-    session = tool.open(PipelineBackend(built.pipeline).asked_by("q"), built.prepared.store)
+    session = tool.open(PipelineBackend(built.pipeline).for_question("q"), built.prepared.store)
     tools = {spec["name"] for spec in session.specs()}
     assert tools >= {"search", "expand", "resolve", "read", "locate", "score"}
     document = next(iter(built.benchmark.documents()))

@@ -9,9 +9,8 @@ import pytest
 from support.chromium import chromium, running_tab
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
-from report_runs import six_runs
+from report_runs import AnyPassage, six_runs, traced, two_calls, two_rounds
 from test_traces import FAILED, HOSTILE, hostile_run
-from trace_samples import AnyPassage, traced, two_calls, two_rounds
 
 from soundingline.toolkit.evaluation import compare
 from soundingline.toolkit.report import render, write_report

@@ -306,7 +306,7 @@ def test_the_pipeline_receives_words_reasoning_and_question_and_other_queries_ar
     pipeline = FixedRows(*PASSAGES)
     words = '+ship^2 "sank in" AND (title:x) #combine(a) naïve?'
     backend = PipelineBackend(pipeline, "passage")
-    one = backend.asked_by("q/1 é")
+    one = backend.for_question("q/1 é")
     one.search(SearchRequest(words, reasoning="because"))
     backend.search(SearchRequest("x"))
     rows = [(row["qid"], row["query"], row["reasoning"]) for row in pipeline.asked]
@@ -403,7 +403,7 @@ def test_an_exclusive_pipeline_serves_one_search_at_a_time(exclusive, questions)
         return frame.assign(docno="d", score=1.0)
 
     backend = PipelineBackend(pt.apply.generic(slow), exclusive=exclusive)
-    asked = [backend.asked_by(str(number)) for number in range(questions)] * (8 // questions)
+    asked = [backend.for_question(str(number)) for number in range(questions)] * (8 // questions)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda each: each.search(SearchRequest("x")), asked))
     assert (most == 1) == exclusive

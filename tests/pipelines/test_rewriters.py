@@ -316,7 +316,7 @@ def answered(agent, index, rewriter, qid="q1", question="Who built Grenholm Mill
 
 def session(index, rewriter, qid):
     backend = PipelineBackend(compose(index.bm25(), rewriter=rewriter))
-    return RankedBrowsing().open(backend.asked_by(qid), store_of(TEXTS))
+    return RankedBrowsing().open(backend.for_question(qid), store_of(TEXTS))
 
 
 def notes(trajectory):

@@ -1,9 +1,20 @@
 """Hydra composes a choice of options once for the whole suite.
 
 A command composes its configuration several times, and most tests choose the same options, so that
-composing was a third of the suite. Kept is the configuration of the chosen options, before Hydra
-sets the single values of a command line in it, for all workers and their commands (`share`). Only
-options of `conf` are kept: a test may change those of its own folders.
+composing was a third of the suite. These are kept for all workers and their commands (`share`):
+
+- the configuration of the chosen options, before Hydra sets the single values of a command line in
+  it. Only options of `conf` are kept: a test may change those of its own folders;
+- what a file of options holds, until the file is written again;
+- what the first files of a list of defaults merge to, where lists go on differently, and
+  how an override reads, both in this process;
+- what Hydra composes of each cell of a sweep to see whether it can be, for the composition of the
+  same overrides that follows.
+
+Hydra also copies every registered schema for each composition, and makes a map of the options in a
+list of defaults for each file, which only references (`${...}`) in that list read. These are made
+where something reads them. Copies of a configuration, of which a job makes several, take a fifth
+of the time.
 """
 
 from __future__ import annotations
@@ -15,10 +26,18 @@ import pickle
 from functools import partial
 from pathlib import Path
 
-from hydra._internal import config_loader_impl
+from hydra._internal import config_loader_impl, defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 from hydra._internal.defaults_list import DefaultsList
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
+from hydra.plugins.sweeper import Sweeper
+from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override
+from omegaconf.base import Node, UnionNode
+from omegaconf.basecontainer import BaseContainer
+from omegaconf.errors import OmegaConfBaseException
 
 from soundingline.experiments.config import CONF
 
@@ -28,8 +47,17 @@ _FOLDER = "SOUNDINGLINE_TEST_COMPOSITIONS"
 _KEPT = {}  # pickled, because that copies eight times as fast as `deepcopy`
 _LISTS = {}
 _KEYS = {}  # of the lists' defaults, by their identity
+_OVERRIDES = {}
+_CELLS = {}
+_SEEN = set()
+_BEGINNINGS = {}
+_MARK = "HYDRA_REMOVE_TOP_LEVEL_DEFAULTS"
 _list = config_loader_impl.create_defaults_list
 _config = ConfigLoaderImpl._compose_config_from_defaults_list
+_file = ConfigRepository.load_config
+_map = defaults_list._create_interpolation_map
+_parse = OverridesParser.parse_rule
+_cell = ConfigLoaderImpl.load_sweep_config
 
 
 def share(folder):
@@ -43,6 +71,15 @@ def install():
     """Keep what Hydra composes from here on."""
     config_loader_impl.create_defaults_list = _keeping_list
     ConfigLoaderImpl._compose_config_from_defaults_list = _keeping_config
+    # Not those of the sources: Hydra executes the modules of its plugins once more.
+    ConfigRepository.load_config = _keeping_file
+    CachingConfigRepository.__init__ = _sharing_sources
+    defaults_list._create_interpolation_map = _map_for_references
+    OverridesParser.parse_rule = _keeping_override
+    Sweeper.validate_batch_is_legal = _keeping_cells
+    ConfigLoaderImpl.load_sweep_config = _keeping_cell
+    DictConfig.__deepcopy__ = _copied
+    ListConfig.__deepcopy__ = _copied
 
 
 def _kept(key, kind, make):
@@ -92,14 +129,122 @@ def _keeping_config(loader, defaults, repo):
     key, composed = _KEYS[id(defaults)]
 
     def make():
-        config = _config(loader, defaults, repo)
+        config = _merged(loader, defaults, repo)
         config.hydra.runtime.choices.update(composed.overrides.known_choices)
         return config
 
     return _kept(key, "config", make)
 
 
+def _merged(loader, defaults, repo):
+    """As Hydra does it, from the longest beginning that is kept. One is kept where this list goes
+    on differently from all before."""
+    sources = tuple(source.path for source in repo.get_sources())
+    steps = [(item.config_path, item.package, item.primary) for item in defaults]
+    keys = [(sources, tuple(steps[:count])) for count in range(len(steps) + 1)]
+    start = max((count for count, key in enumerate(keys) if key in _BEGINNINGS), default=0)
+    config = pickle.loads(_BEGINNINGS[keys[start]]) if start else OmegaConf.create()
+    with flag_override(config, "no_deepcopy_set_nodes", True):
+        for count, item in enumerate(defaults[start:], start + 1):
+            loaded = loader._load_single_config(default=item, repo=repo)
+            try:
+                # Not `merge_with`, which sets the parent of every node of the root, each time.
+                BaseContainer._map_merge(config, loaded.config)
+            except OmegaConfBaseException:  # Hydra says what is wrong
+                repo.cache.clear()
+                return _config(loader, defaults, repo)
+            if keys[count] in _SEEN and count < len(steps) and keys[count + 1] not in _SEEN:
+                _BEGINNINGS[keys[count]] = pickle.dumps(config)
+    config._set_flag("no_deepcopy_set_nodes", None)  # which a beginning has
+    config._re_parent()
+    _strip_defaults(config)
+    _SEEN.update(keys)
+    return config
+
+
+def _strip_defaults(node):
+    """Hydra's mark and the lists of defaults under it go, as at the end of its own function."""
+    content = node._content if isinstance(node, DictConfig) else None
+    if not isinstance(content, dict):
+        return
+    if (node._metadata.flags or {}).get(_MARK):
+        with flag_override(node, ["readonly", "struct"], False):
+            node._set_flag(_MARK, None)
+            node.pop("defaults", None)
+    for value in content.values():
+        _strip_defaults(value)
+
+
 def _sets_value(repo, override):
     if override.is_sweep_override():
         return False
     return isinstance(override.value(), dict) or not repo.group_exists(override.key_or_group)
+
+
+def _keeping_file(repository, config_path):
+    source = repository._find_object_source(config_path, ObjectType.CONFIG)
+    if source is None or source.scheme() not in ("file", "pkg"):
+        return _file(repository, config_path)
+    name = source._normalize_file_name(config_path)
+    key = (source.provider, source.path, name)
+    if source.scheme() == "file":
+        status = Path(source.path, name).stat()
+        key = (*key, status.st_mtime_ns, status.st_size)
+    return _kept(key, "file", lambda: _file(repository, config_path))
+
+
+def _sharing_sources(repository, delegate):
+    repository.delegate = copy.copy(delegate)  # whose list of sources is only ever replaced
+    repository.cache = {}
+
+
+def _map_for_references(overrides, defaults, self_added):
+    refers = any("${" in str(vars(item)) for item in defaults)
+    return _map(overrides, defaults, self_added) if refers else None
+
+
+def _keeping_override(parser, text, rule):
+    if rule != "override":
+        return _parse(parser, text, rule)
+    if text not in _OVERRIDES:
+        _OVERRIDES[text] = _parse(parser, text, rule)
+    return copy.deepcopy(_OVERRIDES[text])  # which sweepers may change
+
+
+def _keeping_cells(sweeper, batch):
+    loader, master = sweeper.hydra_context.config_loader, sweeper.config
+    _CELLS.clear()
+    for overrides in batch:
+        _CELLS[tuple(overrides)] = loader, master, _cell(loader, master, list(overrides))
+
+
+def _keeping_cell(loader, master_config, sweep_overrides):
+    *made_by, config = _CELLS.pop(tuple(sweep_overrides), (None, None, None))
+    if made_by[0] is loader and made_by[1] is master_config:
+        return config
+    return _cell(loader, master_config, sweep_overrides)
+
+
+def _copied(node, memo):
+    """As in OmegaConf's own copy, values and the parent are those of the original."""
+    return _copy_of(node, node.__dict__["_parent"])
+
+
+def _copy_of(node, parent):
+    copied = object.__new__(type(node))
+    attributes = copied.__dict__
+    attributes.update(node.__dict__, _parent=parent, _flags_cache=None)
+    metadata = object.__new__(type(node._metadata))
+    metadata.__dict__.update(node._metadata.__dict__)
+    for key in ("flags", "resolver_cache"):  # which are mostly empty
+        value = metadata.__dict__[key]
+        metadata.__dict__[key] = copy.deepcopy(value) if value else copy.copy(value)
+    attributes["_metadata"] = metadata
+    content = attributes.get("_content")
+    if isinstance(content, dict):
+        attributes["_content"] = {key: _copy_of(item, copied) for key, item in content.items()}
+    elif isinstance(content, list):
+        attributes["_content"] = [_copy_of(item, copied) for item in content]
+    elif isinstance(node, UnionNode) and isinstance(content, Node):
+        attributes["_content"] = _copy_of(content, copied)
+    return copied

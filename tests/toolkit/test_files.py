@@ -3,15 +3,15 @@
 import errno
 import os
 import random
-import signal
 import stat
-import subprocess
 import sys
 import threading
 import time
+from itertools import count
 
 import numpy as np
 import pytest
+from support.forked import forked
 from support.needs import cases
 
 from soundingline.pipelines.cache import ResultCache
@@ -179,20 +179,18 @@ def test_a_record_of_hashes_that_cannot_be_read_is_replaced(damage, tmp_path, ha
     assert hashed == [large]
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from soundingline.toolkit.files import atomic_file
-with atomic_file(Path(sys.argv[1], "page.html")) as stream:
-    stream.write(b"half")
-    stream.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+def write_half(ready, path):
+    with atomic_file(path) as stream:
+        stream.write(b"half")
+        stream.flush()
+        ready()
+        time.sleep(60)
 
 
 def test_temporary_files_of_killed_processes_are_removed_and_those_of_others_stay(tmp_path):
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    writer = forked(write_half, tmp_path / "page.html")
+    writer.kill()
+    writer.join(30)
     (left,) = tmp_path.iterdir()
     (tmp_path / ".notes.tmp").write_text("of the user's")
     with atomic_file(tmp_path / "other.html") as stream:
@@ -249,18 +247,16 @@ def test_this_machine_has_a_file_system_for_every_path(tmp_path):
 
 # Append-only logs: every complete line is read again, whatever ended the writer.
 
-WRITER = """
-import sys
-from pathlib import Path
-from soundingline.toolkit.files import JsonLinesLog
 
-log = JsonLinesLog(Path(sys.argv[1]), head={"head": 1})
-number = 0
-while True:
-    number += 1
-    log.append({"number": number, "text": "x" * 5000})
-    print(number, flush=True)
-"""
+def append_until_killed(ready, path, told):
+    log = JsonLinesLog(path, head={"head": 1})
+    for number in count(1):
+        log.append({"number": number, "text": "x" * 5000})
+        os.write(told, b".")
+        if number == 200:
+            ready()
+
+
 ROWS = [{"round": 1, "text": "barley"}, {"round": 2, "cost": 0.25}, {}, {"round": 4}]
 
 
@@ -283,15 +279,16 @@ def asides(path):
 
 
 def test_kill_9_loses_no_line_that_append_has_returned_for(path):
-    command = [sys.executable, "-c", WRITER, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        for _ in range(200):
-            process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        printed = 200 + len(process.stdout.readlines())
+    told, telling = os.pipe()
+    writer = forked(append_until_killed, path, telling)
+    os.close(telling)
+    writer.kill()
+    writer.join(30)
+    with os.fdopen(told, "rb") as stream:
+        appended = len(stream.read())
     rows = read_json_lines(path)
-    assert rows[0] == {"head": 1}
-    assert [row["number"] for row in rows[1:]][:printed] == list(range(1, printed + 1))
+    assert rows[0] == {"head": 1} and appended >= 200
+    assert [row["number"] for row in rows[1:]][:appended] == list(range(1, appended + 1))
 
 
 @pytest.mark.parametrize("cut", range(1, 20))

@@ -9,12 +9,14 @@ from support.documents import code_blocks
 from support.search import WordBackend, store_of
 
 from soundingline.toolkit.data import Document
-from soundingline.toolkit.search import RankedBrowsing
+from soundingline.toolkit.search import RankedBrowsing, TopK
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MODULES = (
     *("errors", "obfuscation", "redaction", "tokens", "corpus.store", "corpus.resolve"),
     *("runs.run_folder", "search.answers"),
+    *("evaluation.answers", "evaluation.evaluation", "evaluation.grid", "evaluation.statistics"),
+    *("report.measures", "report.page", "report.results", "report.traces"),
 )
 
 
@@ -36,13 +38,16 @@ def test_the_example_of_a_world_prints_what_its_comments_say(capsys):
 def test_the_documented_pages_are_what_the_tools_show():
     texts = {f"d{n}": f"king number {n}\nsecond line\nthird line" for n in range(1, 13)}
     documents = {docid: Document(docid, f"Title of {docid}", text) for docid, text in texts.items()}
-    browsing = RankedBrowsing(page=2).open(WordBackend(texts), store_of(documents))
+    backend, store = WordBackend(texts), store_of(documents)
+    browsing = RankedBrowsing(page=2).open(backend, store)
     calls = [
         ("search", {"query": "king 1"}),
         ("read_document", {"docid": "d3", "limit": 2}),
         ("read_search_results", {"search_id": "s9"}),
     ]
     outputs = [browsing.call(name, {"reason": "", **arguments}).text for name, arguments in calls]
+    top = TopK(k=1, max_tokens=9).open(backend, store)
+    outputs.append(top.call("search", {"query": "king 1"}).text)
     blocks = code_blocks((DOCS / "agents.md").read_text("utf-8"))
     shown = {block.content.rstrip("\n") for block in blocks}
     assert not [output for output in outputs if output not in shown]

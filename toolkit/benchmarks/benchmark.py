@@ -1,4 +1,4 @@
-"""Questions with judgements over a corpus: what benchmarks of every format share."""
+"""Questions with judgements over a corpus, in benchmarks of every format, and graphs of links."""
 
 from __future__ import annotations
 
@@ -317,7 +317,6 @@ def _check_count(name: str, value: int | None) -> None:
 
 
 # The links between the documents of a corpus as a graph, in both directions.
-
 
 DIRECTIONS = ("out", "in", "both")
 FORMAT = 2  # of a graph's folder

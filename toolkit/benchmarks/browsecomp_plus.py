@@ -262,7 +262,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Location
     except (errors, OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"{path} cannot be read after row {number}: {error}",
-            valid="a whole Parquet file",
+            valid="a complete Parquet file",
             do="fetch the file again",
         ) from error
 
@@ -273,8 +273,7 @@ def _existing(name: str, path: str) -> Path:
     return Path(path)
 
 
-# The TREC RAG track: its questions, and its corpora of documents or segments. See docs/data.md.
-
+# The TREC RAG track.
 
 _TEXTS = ("contents", "segment", "text")
 

@@ -22,11 +22,8 @@ from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import install_command
 from soundingline.toolkit.tokens import load_tokenizer, token_starts
 
-# Splitting a text into sentences (by rules for English, or by spaCy) and into lines, as half-open
-# character spans. Sentences are in order, disjoint, and cover every visible character. Those of the
-# rules are trimmed of white space, and a line break always ends them. Lines partition the text.
-
-
+# Half-open ranges of characters, in order and disjoint. Sentences cover every visible character;
+# lines partition the text.
 Spans = list[tuple[int, int]]
 
 # Increment when a rule changes: the fingerprint of a segmenter contains it.
@@ -280,8 +277,11 @@ class WholeDocument(Segmenter):
 
 @dataclass
 class DocumentHead(Segmenter):
-    """One unit per document: its first `max_tokens` tokens (default: 512, as in BrowseComp-Plus),
-    title not included, counted by a `tokenizer` (`soundingline.toolkit.tokens.load_tokenizer`).
+    """One unit per document: its first tokens, title not included.
+
+    Args:
+        max_tokens: the number of tokens. The default is that of BrowseComp-Plus.
+        tokenizer: what counts them; see `soundingline.toolkit.tokens.load_tokenizer`.
 
     Example:
         >>> document = Document("d1", "", "The old mill stands by the river.")

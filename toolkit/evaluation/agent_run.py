@@ -119,30 +119,35 @@ def branch_measures(trajectory: Trajectory) -> Mapping[str, float]:
           that is specific to a candidate.
     """
     question, answer = terms(trajectory.question), terms(trajectory.answer.exact)
-    sent: list[str] = []
-    queries: list[frozenset[str]] = []
-    candidates: list[frozenset[str]] = []  # the candidate terms of each query
-    capital: set[str] = set()
-    small: set[str] = set()
     calls = [(call, _query(call)) for call in trajectory.calls if not call.error]
     last = max((at for at, (_, query) in enumerate(calls) if query is not None), default=-1)
+    queries = [terms(query) for _, query in calls if query is not None]
+    if not queries:
+        return {}
+    named = frozenset[str]().union(*queries) - question  # the terms that may be names
+    sent: list[str] = []
+    candidates: list[frozenset[str]] = []  # the candidate terms of each query
+    words: set[str] = set()
+    capital: set[str] = set()
+    small: set[str] = set()
     for call, query in calls[: last + 1]:  # no search follows later outputs
         if query is not None:
+            candidates.append(queries[len(sent)] & named & (capital - small))
             sent.append(query)
-            queries.append(terms(query))
-            candidates.append((queries[-1] & (capital - small)) - question)
         output = call.output
         for text in filter(None, sent):
             output = output.replace(text, " ")
-        for word in set(_WORD.findall(output)):
+        folded = output.casefold()
+        if not any(term in folded for term in named - small):
+            continue  # Most outputs have none, which this finds without splitting them.
+        for word in set(_WORD.findall(output)) - words:
+            words.add(word)
             (small if word[0].islower() else capital).add(word.casefold())
-    if not queries:
-        return {}
     branches = _branches(candidates)
     abandoned = 0
-    for last, named in branches:
+    for last, shared in branches:
         later = frozenset[str]().union(answer, *queries[last + 1 :])
-        abandoned += last + 1 < len(queries) and not named & later
+        abandoned += last + 1 < len(queries) and not shared & later
     returns = sum(
         bool(before) and bool(query) and query <= question
         for before, query in zip(candidates, queries[1:], strict=False)

@@ -160,8 +160,8 @@ def found_in(text: str, phrases: Iterable[str]) -> set[str]:
 
 def polar_answer(accepted: Sequence[str]) -> str:
     """`yes` or `no` if that is what each accepted answer says; else an empty string."""
-    said = {" ".join(answer_tokens(text)) for text in accepted}
-    return said.pop() if said in ({"yes"}, {"no"}) else ""
+    answers = {" ".join(answer_tokens(text)) for text in accepted}
+    return answers.pop() if answers in ({"yes"}, {"no"}) else ""
 
 
 def _phrase(tokens: Sequence[str]) -> str:

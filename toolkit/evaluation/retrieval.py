@@ -55,7 +55,8 @@ def _parse(name: str) -> Any:
         return f1_at(int(match[1]))
     try:
         measure = ir_measures.parse_measure(name)
-        measure.validate_params()
+        if measure.params.get("cutoff") == 0:  # trec_eval would abort the process.
+            raise ValueError("a cutoff is at least 1")
         # Only an attempt shows whether an installed provider computes it with these parameters.
         list(ir_measures.iter_calc([measure], {"1": {"1": 1}}, {"1": {"1": 1.0}}))
     except Exception as error:  # each provider raises what its library or its program does

@@ -15,14 +15,7 @@ from typing import Any, ClassVar
 from soundingline.toolkit.llm import wire
 from soundingline.toolkit.llm.client import Arrived, Body, LanguageModel
 from soundingline.toolkit.llm.errors import BadReply, ServerGone
-from soundingline.toolkit.llm.messages import (
-    Message,
-    SamplingParams,
-    Tools,
-    Turn,
-    Usage,
-    is_count,
-)
+from soundingline.toolkit.llm.messages import Message, SamplingParams, Tools, Turn, Usage, is_count
 
 API = "anthropic_messages"
 # The API refuses blocks of text that are empty or blank.

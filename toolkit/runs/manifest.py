@@ -22,9 +22,26 @@ SEALED = "sealed"
 # The parts of a manifest, besides `created`, that may differ between the starts of one run.
 PROVENANCE = ("versions", "git", "machine")
 PACKAGES = (
-    *("soundingline", "pyterrier", "python-terrier", "hydra-core", "numba", "numpy", "pandas"),
-    *("scipy", "statsmodels", "ir_measures", "pytrec-eval-terrier", "regex", "spacy", "torch"),
-    *("transformers", "tokenizers", "sentence-transformers", "peft", "pyterrier-t5", "vllm"),
+    "soundingline",
+    "pyterrier",
+    "python-terrier",
+    "hydra-core",
+    "numba",
+    "numpy",
+    "pandas",
+    "scipy",
+    "statsmodels",
+    "ir_measures",
+    "pytrec-eval-terrier",
+    "regex",
+    "spacy",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "sentence-transformers",
+    "peft",
+    "pyterrier-t5",
+    "vllm",
     "openai",
 )
 

@@ -82,7 +82,7 @@ class Tool(NamedTuple):
     unit of a tool that reads.
 
     Example:
-        >>> [made.spec.name for made in tool.tools()]
+        >>> [each.spec.name for each in tool.tools()]
         ['search', 'read_search_results', 'read_document']
     """
 

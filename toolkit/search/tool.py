@@ -360,7 +360,6 @@ def _shallow(value: Any, levels: int) -> bool:
 
 # The text of result pages and document pages, cut between hits or lines to a limited size.
 
-
 _LONGEST_TITLE = 200
 _LONGEST_QUERY = 300
 _BROWSE = "read_search_results"

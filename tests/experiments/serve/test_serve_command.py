@@ -14,10 +14,10 @@ import mcp
 import pytest
 from experiment_samples import TINY
 from support.benchmarks import ANSWERS, CANARY, QUESTIONS, SENTENCES, VARIABLE, write_benchmark
-from support.commands import CommandProcess, run_command
+from support.commands import CommandProcess, run_command, run_entry
 from support.served import until
 
-from soundingline.experiments.serve.server import read_command, start
+from soundingline.experiments.cli import CommandParser
 from soundingline.toolkit.runs import RunFolder
 
 
@@ -93,7 +93,7 @@ def test_a_served_run_tells_what_scored_and_how_often(tmp_path, monkeypatch, cap
     # Another file at the same place is another scorer, and another run.
     rows.write_text(json.dumps({**row, "docid": "elsewhere"}) + "\n")
     monkeypatch.chdir(tmp_path)
-    assert start([*TINY, *literature]) == 2
+    assert run_entry("serve", *TINY, *literature) == 2
     assert "was made with another scorer.content" in capsys.readouterr().err
 
 
@@ -122,13 +122,13 @@ def test_what_is_taken_by_another_process_or_client_is_refused(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     with running(tmp_path, "port=0", "name=x") as command:
         port = command.address().rpartition(":")[2]
-        assert start([*TINY, f"port={port}"]) == 2
+        assert run_entry("serve", *TINY, f"port={port}") == 2
         (line,) = [line for line in capsys.readouterr().err.splitlines() if "port" in line]
         assert port in line and "choose another" in line
-        assert start([*TINY, "port=0", "name=x"]) == 2
+        assert run_entry("serve", *TINY, "port=0", "name=x") == 2
         assert "is being written by process" in capsys.readouterr().err
         assert command.end(signal.SIGINT) == 0
-    assert start([*TINY, "port=0", "name=x", "client=other"]) == 2
+    assert run_entry("serve", *TINY, "port=0", "name=x", "client=other") == 2
     assert "was made with another agent" in capsys.readouterr().err
 
 
@@ -195,7 +195,7 @@ def test_a_wrong_command_is_refused_in_one_line_and_leaves_nothing(
     arguments, message, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    assert start([*TINY, *arguments]) == 2
+    assert run_entry("serve", *TINY, *arguments) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
@@ -203,13 +203,15 @@ def test_a_wrong_command_is_refused_in_one_line_and_leaves_nothing(
 
 def test_the_token_comes_from_the_environment_and_is_never_printed(monkeypatch, capsys):
     monkeypatch.setenv("SOUNDINGLINE_TOKEN", "s3cret-of-mine")
-    assert read_command(["host=0.0.0.0"])[0].token == "s3cret-of-mine"
-    assert start(["--cfg=job", "port=8123"]) == 0
+    parser = CommandParser("serve")
+    options = parser.arguments(parser.read(["host=0.0.0.0", "port=8123"]))["options"]
+    assert (options.token, options.port) == ("s3cret-of-mine", 8123)
+    assert run_entry("serve", "--cfg=job", "port=8123") == 0
     printed = capsys.readouterr().out
-    assert "port: 8123" in printed and "s3cret" not in printed
+    assert "retriever:" in printed and "s3cret" not in printed
 
 
-def test_help_lists_the_options_of_server_and_pipeline(capsys):
-    assert start(["--help"]) == 0
+def test_help_lists_the_flags_of_the_server(capsys):
+    assert run_entry("serve", "--help") == 0
     printed = capsys.readouterr().out
-    assert "max_sessions" in printed and "ranked_browsing" in printed
+    assert "--max-sessions" in printed and "(default: 8000)" in printed

@@ -308,7 +308,7 @@ def test_a_server_with_another_bm25_is_refused_with_both_numbers(index, ours, k1
         index.rank(["alpha"], index.bm25(k1, b), 5)
     shown = rf"term '(.+)' in document (\d+) (\S+) where BM25 with k1={k1:g}, b={b:g} is (\S+)\. "
     term, number, theirs, lucenes = re.search(shown, str(refused.value)).groups()
-    (expected,) = ours.scores([term], np.array([int(number)]), k1, b)
+    ((expected,),) = ours.score([[term]], [np.array([int(number)])], ours.bm25(k1, b))
     assert float(lucenes) == pytest.approx(float(expected), rel=1e-4)
     assert float(theirs) != pytest.approx(float(expected), rel=0.1)
 
@@ -326,7 +326,7 @@ def test_the_probe_takes_lucenes_formula_and_its_older_factor(proxy, index, ours
                 clauses = search["query"]["bool"]
                 term = clauses["should"][0]["term"]["contents_english"]["value"]
                 number = clauses["filter"][0]["term"]["number"]
-                (score,) = ours.scores([term], np.array([number]), 25.0, 1.0)
+                ((score,),) = ours.score([[term]], [np.array([number])], ours.bm25(25.0, 1.0))
                 reply["hits"]["hits"][0]["_explanation"]["value"] = float(score) * factor
         return value
 

@@ -796,6 +796,14 @@ def test_windows_hold_every_word_once_and_fit_whole(make):
     assert not any(Rank1Prompts(2000, 4000).prompt(window).truncated for window in windows)
 
 
+def test_a_long_query_leaves_less_room_to_each_window():
+    prompts, query = Rank1Prompts(2000, 4000), "river " * 600
+    windows = prompts.windows(Pair(query, "mill " * 5000))
+    found = [prompts.prompt(Pair(query, window)) for window in windows]
+    assert not any(each.truncated or each.query_truncated for each in found)
+    assert all(estimated_tokens(each.text) <= 2000 for each in found)
+
+
 def test_requests_are_on_the_account_of_the_question_that_searches_and_are_made_once(
     peer, make, tmp_path
 ):

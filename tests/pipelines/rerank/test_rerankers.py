@@ -737,7 +737,9 @@ def plain_tokenizer(*template, **named):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_other_architectures_score_as_transformers_has_them(name, tmp_path):
     # The texts are of a second kind, which none of these networks has.
-    tokens = plain_tokenizer("<s> $A </s> </s> $B:1 </s>:1", pad_token="<pad>")
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    template = "<s> $A </s> </s> $B:1 </s>:1"
+    tokens = plain_tokenizer(template, pad_token="<pad>", model_input_names=names)
     folder = save(tmp_path / "model", network_of(name, len(tokens)), tokens)
     tokens.model_input_names = ["input_ids", "attention_mask"]
     tokens.save_pretrained(tmp_path / "reference")

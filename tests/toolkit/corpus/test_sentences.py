@@ -126,11 +126,7 @@ def test_short_lines_stay_as_they_are(written):
     [
         ("", 5, [""]),
         ("abc\r\nabc", 3, ["abc\r\n", "abc"]),  # A line break does not count as width.
-        (
-            "One two. Three Mr. Four. Five six seven. End.",
-            30,
-            ["One two. Three Mr. Four. ", "Five six seven. End."],
-        ),
+        ("One two. Three Mr. Four. Five. End.", 30, ["One two. Three Mr. Four. ", "Five. End."]),
         ("alpha beta gamma delta", 12, ["alpha beta ", "gamma delta"]),
         ("a" * 25, 10, ["a" * 10, "a" * 10, "a" * 5]),
         ("Short one. " + "Word " * 300, 1000, ["Short one. ", "Word " * 200, "Word " * 100]),
@@ -248,11 +244,8 @@ def test_a_sentence_beyond_the_budget_stands_alone():
 
 def test_what_is_left_of_a_token_that_a_splitter_cut_counts_as_a_token():
     text = "x x x cannot go on on on"
-    assert [text[a:b] for a, b in pack(text, [(0, 9), (9, 15), (16, 24)], 4)] == [
-        "x x x can",
-        "not go",
-        "on on on",
-    ]
+    packed = pack(text, [(0, 9), (9, 15), (16, 24)], 4)
+    assert [text[a:b] for a, b in packed] == ["x x x can", "not go", "on on on"]
 
 
 def test_passage_ids_count_from_zero_and_a_title_is_in_front_and_is_not_counted():

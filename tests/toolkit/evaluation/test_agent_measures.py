@@ -1,9 +1,13 @@
-"""The measures of agents' runs, by hand: quality and effort, funnel, coverage and calibration."""
+"""The measures of agents' runs, by hand and by the published evaluator's description."""
 
+import math
+import random
+import re
 from dataclasses import replace
 
 import pytest
 from support.benchmarks import SmallBenchmark
+from support.runs import answer, browsecomp, said, search, thought, trajectory
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
@@ -15,6 +19,7 @@ from soundingline.toolkit.evaluation.retrieval import answer_coverage
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import Turn, Usage
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
+from soundingline.toolkit.search.answers import parse_answer
 from soundingline.toolkit.trajectory import (
     FORCED_STATUSES,
     TIERS,
@@ -114,6 +119,7 @@ def evaluation():
         ("calibration_error", 20, 2),
         ("accuracy_published", 1 / 3, 3),
         ("search_calls", 3 / 3, 3),
+        ("read_calls", 1 / 3, 3),
         ("tool_calls", 5 / 3, 3),
         ("tool_errors", 1 / 3, 3),
         ("documents_exposed", (2 + 1 + 1) / 3, 3),
@@ -154,20 +160,9 @@ def test_counts_have_every_status_and_the_missing_questions(evaluation):
     assert evaluation.rankings == {"right": ["a", "k", "b", "m"], "wrong": ["n"]}
     none = ("unjudged", "without_accepted_answer", "no_call", "reminded", "no_format")
     none += ("without_verdict", "timed_out", "out_of_turns", "out_of_context", "out_of_money")
-    assert evaluation.counts == {
-        **dict.fromkeys(none, 0),
-        "questions": 4,
-        "recorded": 3,
-        "missing": 1,
-        "answered": 2,
-        "completed": 1,
-        "steered": 1,
-        "failed": 1,
-        "calls": 5,
-        "repeated": 1,
-        "refused": 1,
-        "refused_other": 1,
-    }
+    once = ("missing", "completed", "steered", "failed", "repeated", "refused", "refused_other")
+    several = {"questions": 4, "recorded": 3, "answered": 2, "calls": 5}
+    assert evaluation.counts == {**dict.fromkeys(none, 0), **dict.fromkeys(once, 1), **several}
 
 
 def test_refusals_are_counted_by_code_and_ends_by_reason():
@@ -531,10 +526,8 @@ def test_the_published_calibration_keeps_dropped_answers_in_its_total_and_is_0_b
 
 def followed(*queries, exact="", question="Which harbour town has a lighthouse from 1902?"):
     """Searches of a question; the first output shows the names Brel and Oster, and a tide."""
-    pages = [
-        "Brel and Oster are towns. The Tide is high: a tide.",
-        *["Brel, Oster."] * len(queries),
-    ]
+    first = "Brel and Oster are towns. The Tide is high: a tide."
+    pages = [first, *["Brel, Oster."] * len(queries)]
     calls = [
         ToolCall("search", {"reason": "r", "query": query}, f'Results for "{query}". {page}')
         for query, page in zip(queries, pages, strict=False)
@@ -548,12 +541,7 @@ def followed(*queries, exact="", question="Which harbour town has a lighthouse f
         # No output precedes the first query, and `tide` is no name: it has a small initial too.
         (followed("brel", "harbour tide", "lighthouse from 1902"), 0, 0, 0),
         # Two branches; that of Brel is given up, and the last search has the question's terms.
-        (
-            followed("harbour", "Brel history", "brel port", "Oster town", "town lighthouse"),
-            3,
-            2,
-            1,
-        ),
+        (followed("harbour", "Brel past", "brel port", "Oster town", "town lighthouse"), 3, 2, 1),
         # The branch of Oster ends in the answer, and no search follows that of Brel.
         (followed("harbour", "oster", "brel", exact="Oster"), 2, 0, 0),
         # Brel is taken up again: no branch is abandoned but the one in between.
@@ -585,3 +573,162 @@ def test_yes_no_questions_are_counted_with_the_more_frequent_answer():
     counts = evaluate_run([], benchmark).counts
     assert (counts["yes_no"], counts["yes_no_by_chance"]) == (3, 2)
     assert "yes_no" not in evaluate_run([], BENCHMARK).counts
+
+
+# The published evaluator's arithmetic, written again from its description. `theirs` reads files, as
+# that evaluator does; ours reads trajectories. The two share no code.
+
+
+def run_file(qid, reply, retrieved=(), *, status="completed", searches=1, last=True):
+    result = [search("words", retrieved)]
+    result += [reply] if reply else []
+    result += [] if last else [thought("afterthought")]
+    counts = {"search": searches, "get_document": 3}
+    return browsecomp(qid, result, status=status, tool_call_counts=counts)
+
+
+def theirs(files, answers, qrels):
+    """By the description: recall over a set, calibration without its last bin and 0 below 100,
+    citations by regular expression, accuracy over the files found."""
+    correct, confidence, recalls, precisions, cited_recalls = 0, [], [], [], []
+    for file in files:
+        qid, result = file["query_id"], file["result"]
+        positives = qrels.get(qid, [])
+        if positives:
+            hits = sum(1 for docid in positives if docid in set(file["retrieved_docids"]))
+            recalls.append(hits / len(positives))
+        last = result[-1] if result else {"type": ""}
+        response = last["output"] if last["type"] == "output_text" else ""
+        if file["status"] != "completed" or response == "":
+            continue
+        parsed = parse_answer(response, ())
+        judge = ExactAnswerJudge()
+        right = judge.verdict(qid, parsed, [answers[qid]]).correct
+        correct += right
+        stated = 100.0 if parsed.confidence is None else parsed.confidence
+        confidence.append((stated / 100, right))
+        cited = set()
+        for brackets in (r"\[([^\[\]]*?)\]", r"【([^【】]*?)】"):
+            for text in re.findall(brackets, response):
+                cited |= set(re.findall(r"\d+", text))
+        if cited:
+            both = cited & set(positives)
+            precisions.append(len(both) / len(cited))
+            cited_recalls.append(len(both) / len(positives) if positives else 0.0)
+    return {
+        "accuracy_published": correct / len(files),
+        "recall_published": sum(recalls) / len(recalls),
+        "calibration_error_published": 100 * dropped_bin(confidence),
+        "citation_precision_published": mean(precisions),
+        "citation_recall_published": mean(cited_recalls),
+        "search_calls_published": sum(f["tool_call_counts"]["search"] for f in files) / len(files),
+    }
+
+
+def dropped_bin(rows):
+    if len(rows) < 100:
+        return 0.0
+    ordered = sorted(rows, key=lambda row: row[0])
+    edges = [(i * 100, (i + 1) * 100) for i in range(len(ordered) // 100)]
+    edges[-1] = (edges[-1][0], len(ordered))
+    total = 0.0
+    for low, high in edges[:-1]:  # the last one is never added
+        inside = ordered[low:high]
+        gap = mean([c for c, _ in inside]) - mean([float(r) for _, r in inside])
+        total += len(inside) / len(ordered) * gap**2
+    return math.sqrt(total)
+
+
+def mean(values):
+    return sum(values) / len(values) if values else 0.0
+
+
+def ours(files, answers, qrels):
+    rows = [trajectory(dict(f), "?") for f in files]
+    benchmark = SmallBenchmark(
+        [Topic(qid, "?") for qid in answers],
+        {"evidence": {q: dict.fromkeys(docids, 1) for q, docids in qrels.items()}},
+        {qid: [text] for qid, text in answers.items()},
+    )
+    return evaluate_run(rows, benchmark).metrics
+
+
+PAPER_ANSWERS = {str(n): "Ada" for n in range(1, 6)}
+QRELS = {"1": ["12", "3"], "2": ["7"], "3": ["8", "9"], "4": ["5"]}
+CASES = {
+    "right_and_cited": [run_file("1", answer("Ada", citing="[12]"), ["12", "40"])],
+    "a_passage_counts_as_two": [run_file("1", answer("Ada", citing="[12_3]"), ["12"])],
+    "lists_and_lenticular_brackets": [run_file("1", answer("Ada", citing="[12, 40] 【3†L5】"), [])],
+    "incomplete_with_a_right_answer": [run_file("2", answer("Ada"), ["7"], status="incomplete")],
+    "no_last_output_text": [run_file("3", answer("Ada", citing="[8]"), ["8"], last=False)],
+    "empty": [run_file("3", None, ["9", "8"])],
+    "files_found_and_not_questions": [
+        run_file("1", answer("Ada"), ["12"]),
+        run_file("2", answer("Grace", "100%", "[7]"), ["7", "3"], searches=4),
+    ],
+    "without_judgements": [
+        run_file("5", said("Explanation: see [12]\nExact Answer: Ada"), ["12"]),
+        run_file("4", answer("Ada")),
+    ],
+}
+
+
+@pytest.mark.parametrize("files", CASES.values(), ids=CASES)
+def test_paper_cases_give_the_published_figures(files):
+    expected = theirs(files, PAPER_ANSWERS, QRELS)
+    metrics = ours(files, PAPER_ANSWERS, QRELS)
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+
+
+def test_the_values_of_a_paper_case_by_hand():
+    files = CASES["files_found_and_not_questions"]
+    metrics = ours(files, PAPER_ANSWERS, QRELS)
+    assert metrics["accuracy_published"] == 1 / 2
+    assert metrics["accuracy"] == 1 / 5
+    assert metrics["recall_published"] == pytest.approx((1 / 2 + 1) / 2)
+    assert metrics["recall_previewed"] == pytest.approx((1 / 2 + 1) / 4)
+    assert metrics["search_calls_published"] == 2.5
+    assert metrics["search_calls"] == 1  # what the file records, whatever it counts
+    assert metrics["citation_precision_published"] == 1
+    assert metrics["calibration_error_published"] == 0
+
+
+@pytest.mark.parametrize(
+    ("calls", "searches"),
+    [({"grep": 3, "read_search_results": 4, "read_document": 2}, 3), ({"grep": 1, "search": 2}, 3)],
+)
+def test_calls_that_search_by_patterns_are_searches(calls, searches):
+    file = {**run_file("1", answer("Ada")), "tool_call_counts": dict(calls)}
+    assert ours([file], PAPER_ANSWERS, QRELS)["search_calls_published"] == searches
+
+
+@pytest.mark.parametrize("count", [99, 100, 130, 250, 399])
+def test_many_random_files_give_the_published_figures(count):
+    rng = random.Random(count)
+    ids = [str(n) for n in range(60)]
+    answers = {str(n): "Ada" for n in range(count)}
+    qrels = {qid: rng.sample(ids, rng.randint(1, 5)) for qid in answers}
+    files = [
+        run_file(
+            qid,
+            answer(rng.choice(["Ada", "Grace"]), citing=f"[{rng.choice(ids)}, {rng.choice(ids)}]"),
+            rng.sample(ids, rng.randint(0, 20)),
+            status=rng.choice(["completed"] * 9 + ["incomplete"]),
+            searches=rng.randint(0, 30),
+        )
+        for qid in answers
+    ]
+    for file in files:  # confidences without ties, as their sort is not stable
+        file["result"][-1]["output"] += f"\nConfidence: {rng.random() * 100:.4f}%"
+    expected = theirs(files, answers, qrels)
+    metrics = ours(files, answers, qrels)
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+
+
+def test_all_wrong_at_full_confidence_is_published_as_no_error():
+    answers = {str(n): "Ada" for n in range(830)}
+    sure = [run_file(qid, answer("Grace", "100%"), ["1"]) for qid in list(answers)[:130]]
+    unsure = [run_file(qid, answer("Grace", "0%"), ["1"]) for qid in list(answers)[130:]]
+    metrics = ours([*sure, *unsure], answers, {"0": ["1"]})
+    assert metrics["calibration_error_published"] == 0
+    assert metrics["calibration_error"] == pytest.approx(100 * math.sqrt(130 / 830))

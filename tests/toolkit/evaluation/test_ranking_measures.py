@@ -75,7 +75,8 @@ def test_a_provider_that_reads_numbers_only_measures_any_ids():
 
 
 @pytest.mark.parametrize(
-    "name", ["foo", "P@x", "", "P", "nDCG(rel=2)@10", "alpha_nDCG@10", "AP; AP"]
+    "name",
+    ["foo", "P@x", "P@5.5", "nDCG@0", "F1@0", "", "P", "nDCG(rel=2)@10", "alpha_nDCG@10", "AP; AP"],
 )
 def test_a_measure_that_cannot_be_computed_is_refused_with_valid_ones(name):
     with pytest.raises(InputError, match=r"nDCG@10"):

@@ -1,5 +1,7 @@
-"""Paired statistics against published and independently computed values."""
+"""Statistics over questions: paired tests, comparisons of runs, effects and repeats."""
 
+import json
+import math
 from fractions import Fraction
 from itertools import product
 from statistics import NormalDist
@@ -10,15 +12,26 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 from statsmodels.stats.multitest import multipletests
+from support.benchmarks import SmallBenchmark
 from support.needs import cases
 
+from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
+from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
+from soundingline.toolkit.evaluation.comparison import compare
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, load_run
 from soundingline.toolkit.evaluation.statistics import (
     equal_ties,
+    factorial_effects,
     holm,
     paired_test,
     questions_needed,
+    variance_components,
 )
+from soundingline.toolkit.runs.manifest import make_manifest
+from soundingline.toolkit.runs.run_folder import RunFolder
+from soundingline.toolkit.trajectory import Answer, Trajectory
 
 # Student's sleep data (Student, 1908): extra hours of sleep under two drugs, ten patients.
 # Published: mean difference 1.58, t = 4.0621 on 9 degrees of freedom, p = 0.002833.
@@ -275,3 +288,332 @@ def test_holm_is_that_of_statsmodels(p_values):
 def test_values_that_cannot_be_compared_are_refused(a, b, options, message):
     with pytest.raises(InputError, match=message):
         paired_test(a, b, **options)
+
+
+# Comparisons of runs: pairs, families, and what must not be compared.
+
+
+def run_of(name, benchmark="b", **measures):
+    return EvaluatedRun(
+        name=name, per_question=measures, manifest={"fingerprints": {"benchmark": benchmark}}
+    )
+
+
+def drawn_values(shift, seed=0):
+    drawn = np.random.default_rng(seed).normal(shift, 1, 40)
+    return {f"q{number}": float(value) for number, value in enumerate(drawn)}
+
+
+RUNS = [
+    run_of("base", AP=drawn_values(0, 1), RR=drawn_values(0, 2)),
+    run_of("good", AP=drawn_values(0.6, 3), RR=drawn_values(0.3, 4)),
+    run_of("same", AP=drawn_values(0, 1), RR=drawn_values(0.1, 5)),
+]
+
+
+def test_each_run_is_compared_with_the_baseline():
+    rows = compare(RUNS, ["AP", "RR"], "base")
+    expected = [(measure, name, "base") for measure in ("AP", "RR") for name in ("good", "same")]
+    assert [(row.measure, row.a, row.b) for row in rows] == expected
+    assert rows[0].difference == pytest.approx(rows[0].mean_a - rows[0].mean_b)
+    assert rows[0].difference > 0 and rows[0].low < rows[0].difference < rows[0].high
+    assert rows[1].ties == 40 and rows[1].p == 1 and rows[1].questions_needed is None
+
+
+def test_without_a_baseline_all_pairs_are_compared():
+    rows = compare(RUNS, ["AP"])
+    expected = [("good", "base"), ("same", "base"), ("same", "good")]
+    assert [(row.a, row.b) for row in rows] == expected
+
+
+@pytest.mark.parametrize("family", ["measure", "all"])
+def test_holm_runs_over_the_family_that_is_named(family):
+    rows = compare(RUNS, ["AP", "RR"], family=family)
+    p = [row.p for row in rows]
+    families = [p] if family == "all" else [p[:3], p[3:]]
+    expected = [each for part in families for each in multipletests(part, method="holm")[1]]
+    assert [row.p_holm for row in rows] == pytest.approx(expected)
+    assert expected != p
+
+
+def test_a_row_does_not_depend_on_the_other_runs():
+    alone, together = compare(RUNS[:2], ["AP"])[0], compare(RUNS, ["AP"])[0]
+    assert alone._replace(p_holm=0) == together._replace(p_holm=0)
+    direct = paired_test(RUNS[1].per_question["AP"], RUNS[0].per_question["AP"])
+    assert (alone.low, alone.high, alone.p) == (direct.low, direct.high, direct.p)
+
+
+RECORDED = {f"q{n}": 1.0 for n in range(6)}
+
+
+@pytest.mark.parametrize("measure", ["seconds", "usage_dollars"])
+def test_effort_is_compared_over_the_questions_for_which_both_runs_know_it(measure):
+    one = run_of("one", completion=RECORDED, **{measure: {f"q{n}": 2.0 + n for n in range(5)}})
+    two = run_of("two", completion=RECORDED, **{measure: {f"q{n}": 4.0 for n in range(1, 6)}})
+    (row,) = compare([one, two], [measure])
+    assert (row.n, row.mean_a, row.mean_b) == (4, 4.0, pytest.approx((3 + 4 + 5 + 6) / 4))
+    assert (row.wins, row.ties, row.losses) == (1, 1, 2)
+
+
+ELSEWHERE = run_of("elsewhere", "c", AP=drawn_values(0))
+OTHER = run_of("other", AP={**{f"q{n}": 0.0 for n in range(10)}, "z": 1.0})
+ONE = run_of("one", tool_calls=RECORDED, usage_dollars={f"q{n}": 2.0 for n in range(4)})
+TWO = run_of("two", tool_calls=RECORDED, usage_dollars={"q3": 1.0, "q4": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("runs", "arguments", "error", "message"),
+    [
+        (RUNS, {"measures": ["nDCG@10"]}, InputError, "AP, RR"),
+        (RUNS, {"measures": ["ap"]}, InputError, r"did you mean AP\?"),
+        (RUNS, {"baseline": "bass"}, InputError, r"base, good, same.*did you mean base\?"),
+        (RUNS, {"family": "friends"}, InputError, "measure, all"),
+        (RUNS, {"measure": ["AP"]}, TypeError, r"no argument 'measure'.*did you mean m"),
+        ([RUNS[0], RUNS[0]], {}, InputError, "one name"),
+        ([RUNS[0], ELSEWHERE], {}, InputError, "different benchmarks"),
+        ([RUNS[0], OTHER], {}, InputError, r"other \(11 q.*base \(40 .* share 10 on AP"),
+        (
+            [ONE, TWO],
+            {"measures": ["usage_dollars"]},
+            InputError,
+            "known of 2 questions of the run two, of 4 of one, and",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_what_is_valid(runs, arguments, error, message):
+    with pytest.raises(error, match=message):
+        compare(runs, **arguments)
+
+
+def test_without_measures_those_of_the_command_are_compared_that_all_runs_have():
+    assert {row.measure for row in compare(RUNS)} == {"AP"}
+    assert list(compare(RUNS)) == list(compare(RUNS, ["AP"]))
+    assert compare([run_of("a", RR=drawn_values(0)), run_of("b", RR=drawn_values(1))]) == []
+
+
+def test_comparisons_and_runs_are_frames_and_tables():
+    compared = compare(RUNS, ["AP", "RR"], "base")
+    frame = compared.to_frame()
+    assert list(frame["a"]) == ["good", "same", "good", "same"]
+    assert frame.loc[0, "p_holm"] == compared[0].p_holm and len(frame) == 4
+    assert "<td>good</td>" in compared._repr_html_()
+    assert list(compare([], []).to_frame().columns) == list(frame.columns)
+    run = EvaluatedRun(
+        name="<b>",
+        metrics={"AP": 0.51234, "ECE": 0.25},
+        denominators={"AP": 2, "ECE": 1},
+        per_question={"AP": {"q1": 0.5, "q2": 0.52468}, "dollars": {"q2": 0.1}},
+        counts={"questions": 2, "failed": 1},
+        manifest={"config": {"agent": {"reader": "simulated"}}},
+    )
+    assert run.to_frame().to_dict("index") == {
+        "AP": {"value": 0.51234, "n": 2},
+        "ECE": {"value": 0.25, "n": 1},
+    }
+    by_question = run.to_frame(per_question=True)
+    assert by_question["AP"].to_dict() == {"q1": 0.5, "q2": 0.52468}
+    assert np.isnan(by_question.loc["q1", "dollars"])
+    html = run._repr_html_()
+    assert "&lt;b&gt;: 2 questions, 1 failed" in html and "<td>0.5123</td>" in html
+    assert "Simulated reader" in html and "Simulated reader" in compare([run], [])._repr_html_()
+    assert repr(run) == "<EvaluatedRun <b>: AP 0.5123, ECE 0.25>"
+
+
+# Effects of a factorial sweep: estimates by hand, errors by an independent computation.
+
+
+UNITS, DEPTHS = ("document", "passage", "maxp"), ("5", "50")
+QUESTIONS = 40
+
+
+@pytest.fixture(scope="module")
+def cells():
+    chance = np.random.default_rng(5)
+    ease = chance.normal(0, 1, QUESTIONS)
+    runs = []
+    for unit, depth in product(UNITS, DEPTHS):
+        values = UNITS.index(unit) * 0.3 + DEPTHS.index(depth) * 0.2 + ease
+        values = values + (0.5 if (unit, depth) == ("maxp", "50") else 0)
+        values = values + chance.normal(0, 0.4, QUESTIONS)
+        runs.append(
+            ({"unit": unit, "depth": depth}, {f"q{n}": v for n, v in enumerate(values.tolist())})
+        )
+    return runs
+
+
+def test_effects_are_deviations_of_means(cells):
+    by_cell = {(c["unit"], c["depth"]): np.mean(list(row.values())) for c, row in cells}
+    table = np.array([[by_cell[unit, depth] for unit in UNITS] for depth in DEPTHS])
+    units, depths = table.mean(axis=0) - table.mean(), table.mean(axis=1) - table.mean()
+    rest = table - table.mean() - units - depths[:, None]
+    expected = {
+        **{(unit,): value for unit, value in zip(UNITS, units, strict=True)},
+        **{(depth,): value for depth, value in zip(DEPTHS, depths, strict=True)},
+        **{(d, u): rest[y, x] for y, d in enumerate(DEPTHS) for x, u in enumerate(UNITS)},
+    }
+    result = {effect.levels: effect.estimate for effect in factorial_effects(cells, "accuracy")}
+    assert result == pytest.approx(expected, abs=1e-6)
+
+
+def test_errors_are_those_of_a_two_way_analysis_of_variance(cells):
+    """In a balanced design, residuals of a model with a mean for each question and each cell give
+    the error of an effect: Montgomery, Design and Analysis of Experiments, chapter 5."""
+    data = np.array([[values[f"q{n}"] for n in range(QUESTIONS)] for _, values in cells])
+    residuals = data - data.mean(0) - data.mean(1, keepdims=True) + data.mean()
+    count = len(cells)
+    variance = (residuals**2).sum() / ((count - 1) * (QUESTIONS - 1))
+    (five,) = (e for e in factorial_effects(cells, "accuracy") if e.levels == ("5",))
+    # The effect of one of two levels is half the difference of two means of count / 2 cells.
+    error = np.sqrt(variance / (count * QUESTIONS))
+    assert (five.high - five.low) / 2 == pytest.approx(1.959964 * error, rel=1e-3)
+    assert five.p < 1e-6
+
+
+def test_what_varies_in_one_factor_only_has_no_interactions(cells):
+    runs = [run for run in cells if run[0]["depth"] == "5"]
+    effects = factorial_effects(runs, "accuracy")
+    assert [effect.factors for effect in effects] == [("unit",)] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda runs: runs[:-1], "no run has"),
+        (lambda runs: [*runs, runs[0]], "two runs have"),
+        (lambda runs: [(c, {"q1": 1.0}) for c, _ in runs], "1 questions have accuracy"),
+        (lambda runs: runs[:1], "no factor varies"),
+    ],
+)
+def test_other_designs_are_refused(cells, change, message):
+    with pytest.raises(InputError, match=message):
+        factorial_effects(change(cells), "accuracy")
+
+
+def test_questions_that_never_differ_have_no_effect():
+    runs = [({"unit": unit}, {"q1": 1.0, "q2": 0.0}) for unit in UNITS]
+    for effect in factorial_effects(runs, "accuracy"):
+        assert effect.estimate == pytest.approx(0, abs=1e-12)
+        assert effect.p > 0.99 or np.isnan(effect.p)
+
+
+# Repeats of questions: the question is the unit of the statistics.
+
+
+@pytest.mark.parametrize("sizes", [[4, 4, 4, 4, 4], [2, 5, 1, 3, 7]], ids=["balanced", "unequal"])
+def test_components_are_those_of_a_one_way_analysis_of_variance(sizes):
+    random = np.random.default_rng(3)
+    groups = [random.normal(random.normal(0, 2), 1, size).tolist() for size in sizes]
+    result = variance_components({f"q{place}": row for place, row in enumerate(groups)})
+    total = sum(sizes)
+    pooled = sum((len(row) - 1) * np.var(row, ddof=1) for row in groups if len(row) > 1)
+    mean_square = pooled / (total - len(sizes))
+    assert result.within == pytest.approx(math.sqrt(mean_square))
+    # F is the ratio of the mean squares, and scipy's own.
+    size = (total - sum(size**2 for size in sizes) / total) / (len(sizes) - 1)
+    ratio = stats.f_oneway(*groups).statistic
+    assert result.between**2 == pytest.approx((ratio - 1) * mean_square / size)
+    assert result.share == pytest.approx(result.within**2 / (result.within**2 + result.between**2))
+    assert (result.questions, result.repeats) == (5, pytest.approx(total / 5))
+
+
+@pytest.mark.parametrize(
+    ("values", "components"),
+    [
+        ({"a": [1.0, 1.0], "b": [1.0, 1.0]}, (0.0, 0.0, None, 2, 2.0)),
+        # The mean of three times 0.1 is not 0.1 in floating point, and 0.1 + 0.2 is not 0.3.
+        ({"a": [0.1] * 3, "b": [0.1] * 3}, (0.0, 0.0, None, 2, 3.0)),
+        ({"a": [0.3, 0.3], "b": [0.1 + 0.2] * 2}, (0.0, 0.0, None, 2, 2.0)),
+        ({"a": [0.0, 1.0], "b": [1.0, 0.0]}, (0.5**0.5, 0.0, 1.0, 2, 2.0)),
+        ({"a": [0.0], "b": [1.0]}, None),
+        ({"a": [0.0, 1.0]}, None),
+    ],
+)
+def test_what_does_not_vary_has_no_share_and_single_values_have_no_components(values, components):
+    assert variance_components(values) == components
+
+
+TOPICS = [Topic(f"q{n}", "?") for n in range(4)]
+BENCHMARK = SmallBenchmark(
+    TOPICS,
+    {"evidence": {topic.qid: {"d": 1} for topic in TOPICS}},
+    {topic.qid: ["Ada"] for topic in TOPICS},
+)
+
+
+def trajectory(qid, right, rank, status="completed"):
+    docids = [*(f"x{place}" for place in range(rank - 1)), "d"]
+    answer = Answer(exact="Ada" if right else "Bob", confidence=80.0)
+    tiers = {"surfaced": docids, "previewed": docids[:1], "opened": (), "cited": ()}
+    return Trajectory(qid, "?", status, answer=answer, tiers=tiers)
+
+
+def recorded(path, rights, rank=2):
+    """A run whose answer to question i in repeat j is right where `rights[j, i]`."""
+    folder = RunFolder(path)
+    with folder.writing(make_manifest({}, {"benchmark": "b"}, {"run": path.name})):
+        for number, row in enumerate(rights, start=1):
+            for topic, right in zip(TOPICS, row, strict=True):
+                folder.repeat(number).write(trajectory(topic.qid, bool(right), rank))
+    return folder
+
+
+def evaluated(folder):
+    judges = [ExactAnswerJudge() for _ in folder.repeats()]
+    return evaluate_run_folder(folder, BENCHMARK, judges, ("AP",), state=folder.state())
+
+
+RIGHTS = np.array([[1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=bool)
+
+
+def test_a_question_counts_once_with_the_mean_of_its_repeats(tmp_path):
+    run = evaluated(recorded(tmp_path / "a", RIGHTS))
+    assert run.per_question["accuracy"] == pytest.approx(
+        {"q0": 1.0, "q1": 2 / 3, "q2": 2 / 3, "q3": 0.0}
+    )
+    assert run.metrics["accuracy"] == pytest.approx(7 / 12)
+    assert run.repeats["accuracy"]["q1"] == [0.0, 1.0, 1.0]
+    assert run.counts["questions"] == 4 and run.counts["completed"] == 12
+    assert run.counts["repeats"] == 3
+    # Every answer claims 80 %: the distance to the share that is right, of each repeat.
+    distances = np.abs(100 * RIGHTS.mean(axis=1) - 80)
+    assert run.metrics["calibration_error"] == pytest.approx(distances.mean())
+    assert load_run(tmp_path / "a") == run
+
+
+def test_a_test_between_runs_is_over_questions_and_not_over_repeats(tmp_path):
+    others = ~RIGHTS[:2]
+    one, other = recorded(tmp_path / "a", RIGHTS), recorded(tmp_path / "b", others)
+    (verdict,) = compare([evaluated(one), evaluated(other)], ["accuracy"], test="t")
+    expected = stats.ttest_rel(others.mean(axis=0), RIGHTS.mean(axis=0))
+    assert verdict.n == 4
+    assert verdict.p == pytest.approx(expected.pvalue)
+
+
+def test_a_missing_repeat_of_a_question_counts_as_wrong(tmp_path):
+    folder = recorded(tmp_path / "a", RIGHTS)
+    (folder.path / "repeats" / "3" / "queries" / "q0.json").unlink()
+    run = evaluated(folder)
+    assert run.per_question["accuracy"]["q0"] == pytest.approx(2 / 3)
+    assert run.counts["missing"] == 1
+
+
+def test_a_run_without_repeats_has_no_files_of_them(tmp_path):
+    once = recorded(tmp_path / "a", RIGHTS[:1])
+    run = evaluated(once)
+    assert not (once.path / "repeats").exists()
+    assert not (once.path / "evaluation" / "repeats.json").exists()
+    assert "repeats" not in run.counts and not run.repeats
+    # The same trajectories as the first of several repeats are found as they were.
+    several = recorded(tmp_path / "b", RIGHTS)
+    assert several.statuses() == once.statuses() and several.state() != once.state()
+
+
+def test_a_new_repeat_makes_an_evaluation_outdated(tmp_path):
+    folder = recorded(tmp_path / "a", RIGHTS[:2])
+    evaluated(folder)
+    with folder.writing(make_manifest({}, {"benchmark": "b"}, {"run": "a"})):
+        folder.repeat(3).write(trajectory("q0", True, 1))
+    with pytest.raises(Exception, match="trajectories that are there now"):
+        load_run(folder.path)
+    told = json.loads((folder.path / "evaluation" / "repeats.json").read_text())
+    assert set(told) == {"values", "variance"}

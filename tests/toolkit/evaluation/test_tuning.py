@@ -16,12 +16,7 @@ from soundingline.toolkit.evaluation.grid import (
     measure_table,
 )
 from soundingline.toolkit.evaluation.retrieval import measure_rankings
-from soundingline.toolkit.evaluation.statistics import (
-    holm,
-    paired_differences,
-    paired_test,
-    t_test,
-)
+from soundingline.toolkit.evaluation.statistics import holm, paired_differences, paired_test, t_test
 from soundingline.toolkit.evaluation.tuning import (
     best_point,
     cross_validated,
@@ -146,11 +141,8 @@ def test_tables_survive_their_files(tmp_path):
     table = measure_table(again, judged, ["AP", "R@5"])
     table.save(tmp_path / "deep" / "measures.npz")
     loaded = MeasureTable.load(tmp_path / "deep" / "measures.npz")
-    assert (loaded.measures, loaded.qids, loaded.points) == (
-        table.measures,
-        table.qids,
-        table.points,
-    )
+    assert (loaded.measures, loaded.qids) == (table.measures, table.qids)
+    assert loaded.points == table.points
     assert (loaded.values == table.values).all()
     with pytest.raises(InputError, match="no measure 'RR'"):
         loaded.of("RR")
@@ -317,7 +309,6 @@ def test_a_tuning_chooses_within_the_grid_and_compares_with_the_references(folds
     assert gain.n == 20
     assert result.plateaus["AP"].inside.shape == (4,)
     summary = result.summary()
-    assert summary["measures"]["AP"]["chosen"] == dict(
-        zip(("k1", "b"), result.chosen(), strict=True)
-    )
+    chosen = dict(zip(("k1", "b"), result.chosen(), strict=True))
+    assert summary["measures"]["AP"]["chosen"] == chosen
     assert summary["measures"]["AP"]["optimism"] >= 0

@@ -28,6 +28,7 @@ from soundingline.toolkit.llm.messages import (
     user,
 )
 from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
+from soundingline.toolkit.llm.prompts import spotlight
 
 pytestmark = pytest.mark.slow
 
@@ -261,7 +262,7 @@ def test_an_empty_reply_is_a_turn_and_can_be_sent_back(peer, make_chat):
     assert all(block["text"].strip() for block in blocks if block["type"] == "text")
 
 
-# Which answer is which error is the table of `test_llm_wire.py`.
+# Which answer is which error is the table of `test_llm_apis.py`.
 @pytest.mark.parametrize(
     ("status", "message", "kind", "error"),
     [
@@ -547,3 +548,11 @@ def test_a_missing_sdk_is_named_with_the_way_to_install_it(make, monkeypatch):
     monkeypatch.setitem(sys.modules, model.sdk, None)
     with pytest.raises(InputError, match=r"\.\[llm\]"):
         model.ready()
+
+
+def test_a_section_of_a_prompt_is_on_lines_of_its_own():
+    prompt = spotlight("Q: {question} .\n{response}", {"question": "a\nb", "response": "c"}, "17")
+    assert prompt.partition("Q: ")[2] == (
+        "\n===== begin question 17 =====\n> a\n> b\n===== end question 17 =====\n .\n"
+        "===== begin response 17 =====\n> c\n===== end response 17 ====="
+    )

@@ -1,6 +1,7 @@
-"""Local servers of vLLM and llama.cpp: command lines, weights, start, and that nothing of them is
-ever left behind."""
+"""Local servers of vLLM and llama.cpp, and the options of llm."""
 
+import asyncio
+import json
 import os
 import re
 import shutil
@@ -10,15 +11,22 @@ import subprocess
 import sys
 import time
 import urllib.request
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 
 import pytest
+from hydra.utils import instantiate
 from llm_clients import using
+from omegaconf import OmegaConf
 from support.benchmarks import CANARY, VARIABLE
 from support.commands import CommandProcess
+from support.forked import forked
 from support.needs import needs
 
+from soundingline.experiments.build import make
+from soundingline.experiments.config import Settings
 from soundingline.pipelines.prompting import CachedLLM
 from soundingline.pipelines.q2q import is_empty
 from soundingline.pipelines.stage import Counts
@@ -27,13 +35,13 @@ from soundingline.toolkit.evaluation.judge import LlmJudge
 from soundingline.toolkit.files import process_alive
 from soundingline.toolkit.llm import local_servers
 from soundingline.toolkit.llm.blocking import BlockingModel
+from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.local_servers import LlamaCppServer, VllmServer
-from soundingline.toolkit.llm.messages import user
+from soundingline.toolkit.llm.messages import SamplingParams, Turn, user
 from soundingline.toolkit.llm.openai_chat import OpenAIChat
-from soundingline.toolkit.llm.server import Servers, serving, tail
+from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.llm.server import Servers, _end, serving, tail
 from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated, read_text
-
-pytestmark = pytest.mark.slow
 
 FAKE = Path(__file__).with_name("fake_server.py")
 ROOT = Path(__file__).resolve().parents[3]
@@ -97,6 +105,7 @@ def serve(place, how="serve", **more):
     return serving(fake(how), **arguments)
 
 
+@pytest.mark.slow
 def test_it_is_healthy_inside_the_block_and_gone_after_with_its_log(any_place):
     place = any_place
     sealed = is_obfuscated(place.log)
@@ -112,6 +121,7 @@ def test_it_is_healthy_inside_the_block_and_gone_after_with_its_log(any_place):
     assert all(line.startswith(b"~sealed:") for line in lines) == sealed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("how", ["serve", "stubborn"])
 def test_an_exception_ends_it_with_its_children(place, error, how):
@@ -121,6 +131,7 @@ def test_an_exception_ends_it_with_its_children(place, error, how):
     assert ("ended as asked" in place.log.read_text()) == (how == "serve")
 
 
+@pytest.mark.slow
 def test_one_that_ends_early_is_reported_with_its_last_words(any_place):
     told = rf"before it was ready.*out of memory.*{any_place.log}"
     with pytest.raises(InputError, match=told):
@@ -137,6 +148,7 @@ def test_a_log_that_is_a_symbolic_link_is_refused_before_anything_starts(place):
     assert target.read_text() == "years of work" and not place.pids_file.exists()
 
 
+@pytest.mark.slow
 def test_one_that_is_never_healthy_is_ended_and_reported(place):
     with pytest.raises(InputError, match=r"not ready within 3 s"):
         serve(place, "silent", start_seconds=3.0).__enter__()
@@ -148,36 +160,25 @@ def test_a_program_that_is_not_installed_is_reported_with_what_to_do(tmp_path):
         serving(lambda port: ["no-such-server"], log=tmp_path / "log").__enter__()
 
 
-PARENT = """
-import signal, sys, time
-from pathlib import Path
-sys.path.insert(0, {root!r})
-from soundingline.toolkit.llm.server import serving
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
-command = lambda port: [sys.executable, {fake!r}, "--port", str(port)]
-with serving(command, log=Path({log!r}), environment={{"PIDS": {pids!r}}}, grace=5.0):
-    print("ready", flush=True)
-    {then}
-"""
+def serve_until_ended(ready, place, end):
+    # What runs in the background ignores an interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with serve(place):
+        ready()
+        if end is None:
+            os._exit(3)
+        time.sleep(60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None])
 def test_it_ends_with_its_parent_however_that_ends(any_place, end):
-    place = any_place
-    then = "import os; os._exit(3)" if end is None else "time.sleep(60)"
-    script = PARENT.format(
-        root=str(ROOT), fake=str(FAKE), log=str(place.log), pids=str(place.pids_file), then=then
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    assert parent.stdout is not None
-    with parent.stdout:
-        assert parent.stdout.readline() == b"ready\n"
+    parent = forked(serve_until_ended, any_place, end)
     if end is not None:
-        parent.send_signal(end)
-    parent.wait(10)
-    until(place.all_gone)
+        os.kill(parent.pid, end)
+    parent.join(10)
+    until(any_place.all_gone)
 
 
 def test_the_tail_of_a_log_is_its_last_lines(tmp_path):
@@ -292,8 +293,8 @@ def accepting_fake(place, folder):
     return VllmServer(launcher=[sys.executable, str(script)], environment=place.environment)
 
 
-def test_a_local_model_is_served_and_asked_at_its_own_server(tmp_path):
-    place = Place(tmp_path)
+@pytest.mark.slow
+def test_a_local_model_is_served_and_asked_at_its_own_server(place, tmp_path):
     model = OpenAIChat(model="tiny", server=accepting_fake(place, tmp_path))
     with model.running(place.log) as client:
         assert client.name == "tiny"
@@ -303,13 +304,13 @@ def test_a_local_model_is_served_and_asked_at_its_own_server(tmp_path):
     until(place.all_gone, 2.0)
 
 
+@pytest.mark.slow
 def test_the_key_of_our_server_is_passed_by_environment_and_stands_on_no_command_line(
-    tmp_path, monkeypatch
+    place, tmp_path, monkeypatch
 ):
     secret = "sk-served-0123456789abcdef"
     monkeypatch.setenv("MY_KEY", secret)
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
-    place = Place(tmp_path)
     server = accepting_fake(place, tmp_path)
     model = OpenAIChat(model="tiny", key_env="MY_KEY", server=server)
     with model.running(place.log):
@@ -323,8 +324,8 @@ def test_the_key_of_our_server_is_passed_by_environment_and_stands_on_no_command
     assert secret not in place.log.read_text()
 
 
-def test_models_of_equal_servers_share_one(tmp_path):
-    place = Place(tmp_path)
+@pytest.mark.slow
+def test_models_of_equal_servers_share_one(place, tmp_path):
     server = accepting_fake(place, tmp_path)
     agent, rewriter = (OpenAIChat(model="t", server=server) for _ in "ab")
     other = OpenAIChat(model="other", server=server)
@@ -345,8 +346,8 @@ def test_models_of_equal_servers_share_one(tmp_path):
     until(place.all_gone, 2.0)
 
 
-def test_a_server_outlives_its_run_until_another_needs_its_room_or_it_dies(tmp_path):
-    place = Place(tmp_path)
+@pytest.mark.slow
+def test_a_server_outlives_its_run_until_another_needs_its_room_or_it_dies(place, tmp_path):
     server = accepting_fake(place, tmp_path)
     one, other = (OpenAIChat(model=n, server=server) for n in ("a", "b"))
     with Servers() as servers:
@@ -369,9 +370,9 @@ def test_a_server_outlives_its_run_until_another_needs_its_room_or_it_dies(tmp_p
     until(place.all_gone, 2.0)
 
 
-def test_the_log_of_an_open_run_never_gets_the_lines_of_a_sealed_one(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_the_log_of_an_open_run_never_gets_the_lines_of_a_sealed_one(place, tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, CANARY)
-    place = Place(tmp_path)
     model = OpenAIChat(model="t", server=accepting_fake(place, tmp_path))
     mark_obfuscated(tmp_path / "sealed")
     with Servers() as servers:
@@ -481,6 +482,7 @@ def test_a_file_of_the_hub_is_fetched_only_when_the_server_starts(monkeypatch, w
     assert asked == [(HUB, "q4.gguf")]
 
 
+@pytest.mark.slow
 @needs(("xllamacpp",), "llamacpp")
 def test_a_file_that_holds_no_model_is_told_in_llamacpps_words(weights, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -541,9 +543,9 @@ def test_replies_and_verdicts_of_other_weights_are_kept_apart():
     assert judges[0] != judges[1]
 
 
-def test_a_server_of_its_own_job_is_found_by_the_file_of_its_address(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_server_of_its_own_job_is_found_by_the_file_of_its_address(place, tmp_path, monkeypatch):
     monkeypatch.setenv("VLLM_API_KEY", "sk-shared-0123456789abcdef")
-    place = Place(tmp_path)
     server = accepting_fake(place, tmp_path)
     launcher = ",".join(f"'{word}'" for word in server.launcher)
     model = OpenAIChat(
@@ -579,3 +581,182 @@ def test_a_file_without_an_address_is_told_with_what_to_start(tmp_path):
     (tmp_path / "address").write_text("node7:8000\n")
     with pytest.raises(InputError, match="base_url is 'node7:8000'"), model.running(tmp_path):
         pass
+
+
+# The options of `llm`: each makes a model without key, network or weights.
+
+
+CONF = ROOT / "conf" / "llm"
+# Not with_suffix, because the names of models have dots.
+FILES = sorted(str(path.relative_to(CONF)).removesuffix(".yaml") for path in CONF.rglob("*.yaml"))
+OPTIONS = [name for name in FILES if not name.startswith("base/")]
+BILLED = ["claude-opus-4.7", "deepseek-v4-flash", "gpt-5.5"]
+
+
+def composed(option, **overrides):
+    if option == "openai_compatible":
+        overrides = {"model": "m", "base_url": "http://127.0.0.1:9/v1", **overrides}
+    if option == "llamacpp/gguf":
+        overrides = {"server.gguf": "/models/any.gguf", **overrides}
+    values = [f"llm.{key}={value}" for key, value in overrides.items()]
+    return Settings.compose([f"llm={option}", *values]).config.llm
+
+
+def leaves(value, place=""):
+    """Keys with dots, and their values, of nested mappings."""
+    if not isinstance(value, Mapping):
+        yield place, value
+        return
+    for key, inner in value.items():
+        yield from leaves(inner, f"{place}.{key}".lstrip("."))
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch):
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DEEPSEEK_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_makes_a_model_whose_request_is_json_and_whose_settings_can_be_set(option):
+    config = composed(option, **{"settings.temperature": 0.5, "concurrency": 3})
+    # The others are set by the agent and by the stage that asks.
+    assert set(SamplingParams.__dataclass_fields__) - set(config.settings) == {
+        *("tool_choice", "logprobs")
+    }
+    model = instantiate(config)
+    assert model.settings.temperature == 0.5 and model.concurrency == 3
+    assert isinstance(model, LanguageModel) and isinstance(model.price, Price)
+    assert model.price.known == (option in BILLED)
+    tool = {"name": "t", "description": "", "parameters": {"type": "object", "properties": {}}}
+    body = model._body([user("?")], [] if model.continues_text else [tool], model.settings)
+    assert json.loads(json.dumps(body)) == body
+    assert config.key_env is None or re.fullmatch(r"[A-Z]+_API_KEY", config.key_env)
+    assert "sk-" not in (CONF / f"{option}.yaml").read_text()
+
+
+@pytest.mark.parametrize("option", BILLED)
+def test_a_billed_model_has_a_dated_price_with_its_source(option):
+    price = instantiate(composed(option)).price
+    assert price.known and price.cached_input is not None and price.source
+    assert date(2026, 1, 1) <= date.fromisoformat(price.dated)
+
+
+def test_prices_that_a_paper_printed_are_the_paper_s():
+    # arXiv 2605.10848 prints input, output and cache read of gpt-5.5.
+    price = instantiate(composed("gpt-5.5")).price
+    assert (price.input, price.output, price.cached_input) == (5.0, 30.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("option", "parsers"),
+    [
+        ("vllm/gpt_oss_20b", ["--tool-call-parser", "openai"]),
+        ("vllm/glm_4_7_flash", ["--tool-call-parser", "glm47"]),
+        ("vllm/glm_4_7_flash", ["--reasoning-parser", "glm45"]),
+        ("vllm/qwen3_8b", ["--tool-call-parser", "hermes"]),
+        ("vllm/qwen3_8b", ["--reasoning-parser", "qwen3"]),
+    ],
+)
+def test_a_local_model_is_served_with_its_parsers(option, parsers):
+    model = instantiate(composed(option))
+    command = model.server.command(model.name, 8000)
+    assert command[:3] == ["vllm", "serve", model.name]
+    assert command[command.index(parsers[0]) + 1] == parsers[1]
+    assert "--enable-auto-tool-choice" in command
+    assert str(model.context_window) == command[command.index("--max-model-len") + 1]
+
+
+INHERITING = [
+    path
+    for group in ("llm", "budget")
+    for path in sorted((CONF.parent / group).rglob("*.yaml"))
+    if "defaults" in OmegaConf.load(path)
+]
+
+
+def loaded(path):
+    """What an option says itself, and the path of the option that it inherits."""
+    own = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    first = own.pop("defaults")[0].partition("@")[0]
+    above = first if first.startswith("/") else f"/{path.parent.relative_to(CONF.parent)}/{first}"
+    return own, above
+
+
+@pytest.fixture(scope="module")
+def inherited(tmp_path_factory):
+    """What each option inherits, by its path; each group is composed once."""
+    folder, values = tmp_path_factory.mktemp("conf"), {}
+    for group in ("llm", "budget"):
+        paths = [path for path in INHERITING if path.is_relative_to(CONF.parent / group)]
+        lines = [f"- {loaded(path)[1]}@of_{n}\n" for n, path in enumerate(paths)]
+        (folder / group).mkdir()
+        (folder / group / "inherited.yaml").write_text(f"defaults:\n{''.join(lines)}")
+        config = Settings.compose([f"{group}=inherited"], [f"file://{folder}"]).config[group]
+        composed = OmegaConf.to_container(config, resolve=False)
+        values |= {path: composed[f"of_{n}"] for n, path in enumerate(paths)}
+    return values
+
+
+@pytest.mark.parametrize("path", INHERITING, ids=lambda path: path.stem)
+def test_an_option_says_only_what_is_different_from_what_it_inherits(path, inherited):
+    before = dict(leaves(inherited[path]))
+    own, _ = loaded(path)
+    assert [key for key, value in leaves(own) if before.get(key, "absent") == value] == []
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Loud(OpenAIChat):
+    """A model of one's own: it repeats the last message, in capitals if it is loud."""
+
+    loud: bool = True
+
+    async def respond(self, messages, tools=(), settings=None):
+        text = messages[-1]["content"]
+        return Turn(text=text.upper() if self.loud else text)
+
+
+@pytest.mark.parametrize("loud", [True, False])
+def test_a_model_of_one_s_own_is_a_class_with_its_arguments(loud, tmp_path):
+    option = {
+        "_target_": f"{__name__}.Loud",
+        "model": "mine",
+        "base_url": "http://127.0.0.1:9",
+        "concurrency": 3,
+        "loud": loud,
+    }
+    model = make(OmegaConf.create(option))
+    with model.running(tmp_path / "log") as running:
+        turn = asyncio.run(running.respond([user("aloud")]))
+    assert turn.text == ("ALOUD" if loud else "aloud")
+    assert (running.name, running.address, running.concurrency) == ("mine", option["base_url"], 3)
+
+
+@pytest.mark.parametrize("wrong", [{"lod": True}, {"loud": "very"}, {"concurrency": 0.5}])
+def test_a_mistyped_argument_of_a_model_is_refused(wrong):
+    option = {"_target_": f"{__name__}.Loud", "model": "mine", **wrong}
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        make(OmegaConf.create(option))
+
+
+WITHOUT_SDK = """
+import importlib, pkgutil, sys
+sys.modules.update(dict.fromkeys(("openai", "anthropic", "httpx2", "tenacity", "vllm")))
+import soundingline.toolkit.llm
+for module in pkgutil.iter_modules(soundingline.toolkit.llm.__path__):
+    importlib.import_module(f"soundingline.toolkit.llm.{module.name}")
+"""
+
+
+def test_importing_needs_no_sdk():
+    command = [sys.executable, "-c", WITHOUT_SDK]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_guard_that_hangs_is_killed():
+    """It does not end when its standard input is closed."""
+    guard = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, start_new_session=True)
+    with pytest.raises(subprocess.TimeoutExpired):
+        _end(guard, grace=-4.9)  # It waits five seconds longer than that.
+    assert guard.poll() == -signal.SIGKILL

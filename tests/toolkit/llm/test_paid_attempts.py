@@ -9,18 +9,19 @@ import json
 import random
 import re
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from llm_clients import ADAPTERS, client, using
+from support.forked import forked
 from support.llm_server import Cut, Fail, Raw, Say, messages_body
 from support.needs import cases
 
+from soundingline.pipelines.prompting import CachedLLM
+from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
+from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import (
     BadReply,
     ModelError,
@@ -28,7 +29,7 @@ from soundingline.toolkit.llm.errors import (
     ServerFailed,
     ServerGone,
 )
-from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
+from soundingline.toolkit.llm.ledger import Ledger, MeteredModel, open_ledger
 from soundingline.toolkit.llm.messages import Turn, Usage, user
 from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
 from soundingline.toolkit.llm.openai_responses import OpenAIResponses
@@ -376,7 +377,6 @@ def test_a_usage_of_somebody_elses_client_is_known_only_where_it_is_possible(cou
 
 # Replies are stored as soon as they have arrived.
 
-ROOT = Path(__file__).resolve().parents[3]
 AT_ONCE = 16
 
 
@@ -440,25 +440,16 @@ def test_one_request_is_prepared_in_a_round_of_the_loop():
     assert len(set(prepared_in)) == AT_ONCE
 
 
-# Asks for replies to prompts until it is killed, and keeps them in `argv[2]`.
-CLIENT = """
-import sys
-from pathlib import Path
-from soundingline.pipelines.prompting import CachedLLM
-from soundingline.pipelines.stage import Counts
-from soundingline.toolkit.llm.blocking import BlockingModel
-from soundingline.toolkit.llm.ledger import open_ledger
-from soundingline.toolkit.llm.openai_chat import OpenAIChat
-
-url, place, at_once = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-model = BlockingModel("m", role="rewriter")
-llm = CachedLLM(name="replies", parts=[], is_empty=lambda text: not text, counts=Counts())
-client = llm.of(model, place)
-api = OpenAIChat(model="m", base_url=url, concurrency=at_once)
-with open_ledger(place / "ledger.jsonl") as ledger, model.started(api, ledger):
-    for first in range(0, 100_000, 600):
-        client.replies({f"prompt {number}": "q" for number in range(first, first + 600)})
-"""
+def ask_until_killed(ready, url, place, at_once):
+    """Asks for replies to prompts, and keeps them below the folder `place`."""
+    model = BlockingModel("m", role="rewriter")
+    llm = CachedLLM(name="replies", parts=[], is_empty=lambda text: not text, counts=Counts())
+    client = llm.of(model, place)
+    api = OpenAIChat(model="m", base_url=url, concurrency=at_once)
+    with open_ledger(place / "ledger.jsonl") as ledger, model.started(api, ledger):
+        ready()
+        for first in range(0, 100_000, 600):
+            client.replies({f"prompt {number}": "q" for number in range(first, first + 600)})
 
 
 def test_kill_9_loses_few_of_the_replies_that_had_come(tmp_path, peer):
@@ -469,13 +460,13 @@ def test_kill_9_loses_few_of_the_replies_that_had_come(tmp_path, peer):
         place.mkdir()
         peer.reset()
         peer.default = answer_at_once(served := [])
-        arguments = [peer.openai_url, str(place), str(at_once)]
-        with subprocess.Popen([sys.executable, "-c", CLIENT, *arguments], cwd=ROOT) as process:
-            until = time.monotonic() + 120
-            while len(served) < 5 * at_once and time.monotonic() < until:
-                time.sleep(0.005)
-            time.sleep(moments.uniform(0, 0.1))
-            process.kill()
+        process = forked(ask_until_killed, peer.openai_url, place, at_once)
+        until = time.monotonic() + 120
+        while len(served) < 5 * at_once and time.monotonic() < until:
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0, 0.1))
+        process.kill()
+        process.join(30)
         replied = list(served)
         (cache,) = place.glob("replies-*.sqlite")
         with sqlite3.connect(cache) as connection:

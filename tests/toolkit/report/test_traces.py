@@ -9,9 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from html_page import Page
-from support.benchmarks import SmallBenchmark
-from trace_samples import (
+from report_runs import (
     BENCHMARK,
     CHECKLIST,
     AnyPassage,
@@ -22,6 +20,8 @@ from trace_samples import (
     two_rounds,
     write_run,
 )
+from support.benchmarks import SmallBenchmark
+from support.html_page import Page
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.evaluation.judge import ModelVerdict

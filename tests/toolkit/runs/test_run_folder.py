@@ -1,4 +1,4 @@
-"""The run folder: one writer, nothing half-made, resume, rounds, names of questions, manifest."""
+"""The run folder and its trajectories: one writer, resume, rounds, names, round trips."""
 
 import errno
 import fcntl
@@ -12,12 +12,15 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.forked import forked
+from support.needs import cases
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
@@ -34,7 +37,20 @@ from soundingline.toolkit.runs.run_folder import (
     run_lock,
     unescape_qid,
 )
-from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
+from soundingline.toolkit.trajectory import (
+    RUN_OUT_OF_MONEY,
+    STATUSES,
+    TIERS,
+    Answer,
+    Exposure,
+    ToolCall,
+    Trajectory,
+    dump_trajectory,
+    from_record,
+    read_trajectory,
+    surfaced,
+    to_record,
+)
 
 MANIFEST = {"fingerprints": {"benchmark": "b1", "index": "i1"}, "versions": {}}
 TOPICS = [Topic(qid, f"question {qid}") for qid in ("3", "1", "../../x", "2")]
@@ -163,45 +179,32 @@ def test_a_run_name_that_is_no_folder_name_is_refused(tmp_path, name):
     assert RunFolder.named(tmp_path, "bm25,unit=maxp").path == tmp_path / "bm25,unit=maxp"
 
 
-WRITER = """
-import sys
-from soundingline.toolkit.data import Topic
-from soundingline.toolkit.trajectory import Trajectory
-from soundingline.toolkit.runs.run_folder import RunFolder
-
-path, session, total = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-topics = [Topic(f"Q{i}", "?") for i in range(total)]
-folder = RunFolder(path)
-with folder.writing({"fingerprints": {"benchmark": "b"}}):
-    print("locked", flush=True)
-    for number, topic in enumerate(folder.pending(topics)):
-        failing = number % 7 == 3 and session == 0
-        message = {"role": "user", "content": f"{session} " + "x" * 20000}
-        folder.write(
-            Trajectory(topic.qid, "?", "failed" if failing else "completed", messages=(message,))
-        )
-"""
+def write_all(ready, folder, session, total):
+    topics = [Topic(f"Q{number}", "?") for number in range(total)]
+    with folder.writing({"fingerprints": {"benchmark": "b"}}):
+        ready()
+        for number, topic in enumerate(folder.pending(topics)):
+            status = "failed" if number % 7 == 3 and session == 0 else "completed"
+            message = {"role": "user", "content": f"{session} " + "x" * 20000}
+            folder.write(Trajectory(topic.qid, "?", status, messages=(message,)))
 
 
 def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(tmp_path):
     total, sessions = 250, 8
     folder = RunFolder(tmp_path / "run")
-    root = Path(__file__).resolve().parents[3]
     moments = random.Random(7)
     seen = {}
     killed_midway = 0
     for session in range(sessions + 1):
-        arguments = [sys.executable, "-c", WRITER, str(folder.path), str(session), str(total)]
-        writer = subprocess.Popen(arguments, cwd=root, stdout=subprocess.PIPE, text=True)
-        assert writer.stdout is not None and writer.stdout.readline() == "locked\n"
+        writer = forked(write_all, folder, session, total)
         if session < sessions:
             wanted = len(list(folder.queries.glob("*.json"))) + 3 * session + 2
-            while writer.poll() is None and len(list(folder.queries.glob("*.json"))) < wanted:
+            while writer.is_alive() and len(list(folder.queries.glob("*.json"))) < wanted:
                 time.sleep(0.001)
             time.sleep(moments.uniform(0, 0.005))
             writer.kill()
-        assert writer.wait(60) == (-9 if session < sessions else 0)
-        writer.stdout.close()
+        writer.join(60)
+        assert writer.exitcode == (-9 if session < sessions else 0)
         ended = {t.qid for t in folder.trajectories() if t.status == "completed"}
         files = {path.stem: path.read_bytes() for path in folder.queries.glob("[!.]*.json")}
         assert all(files[name] == content for name, content in seen.items())
@@ -214,10 +217,9 @@ def test_kill_9_at_any_moment_loses_doubles_and_halves_nothing(tmp_path):
     assert json.loads(folder.manifest_path.read_text())["fingerprints"] == {"benchmark": "b"}
 
 
-LINKED = ["queries", "retried", "evaluation", "ranks", "retried/1", "manifest.json"]
-
-
-@pytest.mark.parametrize("name", LINKED)
+@pytest.mark.parametrize(
+    "name", ["queries", "retried", "evaluation", "ranks", "retried/1", "manifest.json"]
+)
 def test_a_part_of_a_run_that_leads_elsewhere_is_refused(name, folder, tmp_path):
     write(folder, trajectory("3"))
     (tmp_path / "link").symlink_to(folder.path)
@@ -273,7 +275,7 @@ def test_a_question_continues_from_the_rounds_before_a_damaged_one(folder, capsy
             rounds.path.write_bytes(damaged)
             assert rounds.read() == numbered[: number - 1]
             line, aside = capsys.readouterr().err, f"q.rounds.jsonl.damaged-{times}"
-            assert f"line {number} does not match its checksum; it is kept as {aside}" in line
+            assert f"line {number} does not match its checksum; it was copied to {aside}" in line
             assert line.count("\n") == 1
             assert (rounds.path.parent / aside).read_bytes() == damaged
         rounds.append(numbered[0])
@@ -354,27 +356,16 @@ def test_the_commit_is_read_once_and_is_absent_outside_a_checkout(monkeypatch):
 
 # A run folder has one writer; a dead writer's lock is taken over.
 
-HOLDER = """
-import sys
-from pathlib import Path
-from soundingline.toolkit.runs.run_folder import run_lock
-with run_lock(Path(sys.argv[1])):
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
+
+def hold(ready, lock):
+    with run_lock(lock):
+        ready()
+        time.sleep(60)
 
 
 @pytest.fixture
 def lock(tmp_path):
     return tmp_path / "run" / ".lock"
-
-
-def hold(lock):
-    root = Path(__file__).resolve().parents[3]
-    command, pipe = [sys.executable, "-c", HOLDER, str(lock)], subprocess.PIPE
-    holder = subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, text=True)
-    assert holder.stdout is not None and holder.stdout.readline() == "locked\n"
-    return holder
 
 
 def leave(lock, **text):
@@ -392,12 +383,12 @@ def nameless(lock, **text):
 
 
 def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_killed(lock):
-    with hold(lock) as holder:
-        with pytest.raises(InputError) as error, run_lock(lock):
-            pytest.fail("must not be taken")
-        assert f"process {holder.pid} on host {socket.gethostname()}" in str(error.value)
-        holder.kill()
-        holder.wait(30)
+    holder = forked(hold, lock)
+    with pytest.raises(InputError) as error, run_lock(lock):
+        pytest.fail("must not be taken")
+    assert f"process {holder.pid} on host {socket.gethostname()}" in str(error.value)
+    holder.kill()
+    holder.join(30)
     assert json.loads(lock.read_text())["pid"] == holder.pid
     with run_lock(lock):
         assert json.loads(lock.read_text())["pid"] == os.getpid()
@@ -527,3 +518,175 @@ def test_a_start_time_names_this_process_and_no_dead_one():
     if Path("/proc/self/stat").exists():
         assert process_started(os.getpid()).isdecimal()
     assert process_started(child.pid) == ""
+
+
+# Trajectories survive the way to JSON and back.
+
+
+CALLS = (
+    ToolCall(
+        "search",
+        {"reason": "start", "query": "naïve Bayes"},
+        "1. d1 ...",
+        seconds=0.01,
+        tokens=12,
+        ranking=("d1%p2", "d2%p0", "d1%p0", "d3"),
+        shown=("d1%p2", "d2%p0"),
+        notes={"query": "What is naïve Bayes?", "query_0": "naïve Bayes", "rewrite": {"n": 1}},
+    ),
+    ToolCall("read_document", {"docid": "d9"}, "unknown", error="no document d9", tokens=3),
+    ToolCall("search", {"query": "more"}, "...", ranking=("d4%p1", "d2%p7"), shown=("d4%p1",)),
+)
+SURFACED = {"surfaced": ("d1", "d2", "d3", "d4")}
+EXAMPLE = Trajectory(
+    qid="q/1",
+    question="Who?",
+    status="steered",
+    answer=Answer("Because [d1].", "Ada", 80.0, ("d1",)),
+    messages=({"role": "user", "content": "Who?"}, {"role": "tool", "content": [{"a": None}]}),
+    calls=CALLS,
+    tiers={**SURFACED, "previewed": ("d1", "d2", "d4"), "opened": (), "cited": ("d1",)},
+    exposures=(Exposure(1, "previewed", "d1", 1, 12), Exposure(1, "previewed", "d2", 2, 12)),
+    usage={"input_tokens": 10, "dollars": 0.25},
+    started="2026-01-01T00:00:00+00:00",
+    seconds=1.5,
+)
+LISTED = replace(EXAMPLE, answer=Answer("e", "x", None, ("d1",), ("d2", "d1")))
+LAYERS = (Exposure(1, "opened", "d1", 1, 5, "abstract"), Exposure(1, "opened", "d2", 2, 5))
+
+
+def test_what_is_derived_or_empty_is_not_written_and_each_part_has_a_line():
+    record = to_record(EXAMPLE)
+    assert from_record(json.loads(dump_trajectory(EXAMPLE).encode())) == EXAMPLE
+    assert surfaced(EXAMPLE.calls) == ("d1", "d2", "d3", "d4")
+    assert "surfaced" not in record["tiers"]
+    assert record["calls"][0]["notes"]["query_0"] == "naïve Bayes"
+    assert not any("notes" in call for call in record["calls"][1:])
+    assert "documents" not in record["answer"]
+    assert to_record(LISTED)["answer"]["documents"] == ("d2", "d1")
+    rows = to_record(replace(EXAMPLE, exposures=LAYERS))["exposures"]
+    assert rows == [[1, "opened", "d1", 1, 5, "abstract"], [1, "opened", "d2", 2, 5]]
+    lines = dump_trajectory(EXAMPLE).splitlines()
+    assert sum('"arguments"' in line for line in lines) == 3
+    assert sum('"role"' in line for line in lines) == 2
+
+
+# Two halves that meet by chance are one character to JSON; that is no loss worth a test.
+text = st.text(st.characters(codec=None), max_size=8).filter(
+    lambda text: json.loads(json.dumps(text)) == text
+)
+ids = st.lists(text, max_size=4).map(tuple)
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 10**9)
+amounts = st.floats(0, allow_infinity=False) | st.integers(0, 10**9)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=6,
+)
+calls = st.builds(
+    ToolCall,
+    name=text,
+    arguments=st.dictionaries(text, json_values, max_size=3),
+    output=text,
+    error=text,
+    seconds=numbers,
+    tokens=st.integers(0, 99),
+    ranking=ids,
+    shown=ids,
+    notes=st.dictionaries(text, json_values, max_size=2),
+)
+small = st.integers(1, 99)
+layers = st.sampled_from(["", "abstract"])
+exposures = st.builds(Exposure, small, st.sampled_from(TIERS), text, small, small, layers)
+
+
+def test_an_impossible_usage_in_a_file_is_unknown():
+    record = json.loads(dump_trajectory(EXAMPLE))
+    record["usage"] = {"calls": 4, "agent_dollars": -3.2, "input_tokens": 10**400}
+    assert from_record(record).usage == {"calls": 4, "agent_unmetered": 1, "unmetered": 1}
+
+
+@settings(max_examples=cases(60), deadline=None)
+@given(
+    st.builds(
+        Trajectory,
+        qid=text,
+        question=text,
+        status=st.sampled_from(STATUSES),
+        answer=st.builds(Answer, text, text, st.none() | st.floats(0, 100), ids, ids),
+        messages=st.lists(st.dictionaries(text, json_values, max_size=3), max_size=3).map(tuple),
+        calls=st.lists(calls, max_size=3).map(tuple),
+        tiers=st.fixed_dictionaries({}, optional=dict.fromkeys(TIERS, ids)),
+        exposures=st.lists(exposures, max_size=3).map(tuple),
+        usage=st.dictionaries(text, amounts, max_size=2),
+        started=text,
+        seconds=numbers,
+        traceback=text,
+        reason=text,
+        warnings=st.lists(text, max_size=2).map(tuple),
+    )
+)
+def test_any_trajectory_round_trips_through_utf8(trajectory):
+    stored = dump_trajectory(trajectory).encode("utf-8")
+    assert from_record(json.loads(stored)) == trajectory
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "message"),
+    [
+        ('"qid"', "", "is damaged"),
+        ('"citations": ["d1"]', '"citations": [], "documents": "d1"', "answer.documents is a"),
+        ('"status": "steered"', '"status": "fine"', "'fine'"),
+        ('"question"', '"kwestion"', "'question'"),
+        ('"tokens": 12', '"token": 12', "no field 'calls.0.tokens'"),
+        ('"notes": {', '"notes": 1, "of": {', "calls.0.notes is 1"),
+        ('"format": 1', '"format": 7', "format"),
+        ('[1, "previewed", "d1"', '[1, "dreamt", "d1"', "dreamt"),
+        (None, "", "is damaged"),
+        (None, "[]", "valid: a valid dictionary"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, good, bad, message):
+    path, text = tmp_path / "q1.json", dump_trajectory(EXAMPLE)
+    assert good is None or good in text
+    text = text.replace(good, bad) if good else bad
+    path.write_bytes(text.encode())
+    with pytest.raises(InputError) as error:
+        read_trajectory(path)
+    assert str(path) in str(error.value) and message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def places(value, *path):
+    """The paths of keys and positions to all values within a JSON value."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in pairs:
+        yield (*path, key)
+        if isinstance(inner, dict | list):
+            yield from places(inner, *path, key)
+
+
+ODD = [None, True, -1, 1.5, "x", [], {}, ["a"], [1], {"a": 1}, 10**400, 2**70, float("nan")]
+
+
+def test_whatever_takes_the_place_of_a_value_is_read_or_refused_in_one_line():
+    whole = json.loads(dump_trajectory(replace(EXAMPLE, source={"tool_call_counts": {"a": 1}})))
+    refused = 0
+    for path in places(whole):
+        for odd in ODD:
+            record = json.loads(json.dumps(whole))
+            inner = record
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = odd
+            try:
+                dump_trajectory(from_record(record, where="q.json"))
+            except InputError as error:
+                refused += 1
+                assert str(error).startswith("q.json") and "\n" not in str(error)
+    assert refused > 300
+
+
+def test_an_absent_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"gone\.json"):
+        read_trajectory(tmp_path / "gone.json")
