@@ -376,7 +376,7 @@ def _visible(gpus: Sequence[int]) -> list[str]:
     names = [name.strip() for name in visible.split(",") if name.strip()]
     if max(gpus) >= len(names):
         raise InputError(
-            f"placement= wants GPU {max(gpus)}, and this process sees {len(names)} "
+            f"placement= needs GPU {max(gpus)}, and this process sees {len(names)} "
             f"(CUDA_VISIBLE_DEVICES={visible})",
             do="ask the cluster for more, or change the numbers: placement.<group>.gpus=[0]",
         )

@@ -1,4 +1,4 @@
-"""Scorers of requirements without a language model, and the cache of all such scores.
+"""Scorers of requirements without a language model, their evidence, and the cache of all scores.
 
 See `soundingline.toolkit.search.scoring` for the protocol and
 `soundingline.pipelines.chat_scorer` for the scorer that asks a language model.
