@@ -1,4 +1,5 @@
-"""Max-P, fusion of retrievers, and pipelines as the backend of a search tool."""
+"""Max-P, fusion of retrievers, pipelines as the backend of a search tool, and what stages share:
+counts of several threads and notes of a search."""
 
 import gc
 import threading
@@ -21,7 +22,7 @@ from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
 from soundingline.pipelines.index_folder import OpenedIndex
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.retrieve import BM25, QueryLikelihood
-from soundingline.pipelines.stage import Collection, add_note
+from soundingline.pipelines.stage import Collection, Counts, add_note, search_notes
 from soundingline.toolkit.data import Hit, SearchRequest, parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import RankedBrowsing
@@ -416,3 +417,42 @@ def test_half_a_surrogate_pair_in_a_query_is_searched_as_any_other_character(
     backend = PipelineBackend(index.bm25() >> MaxP(), unit="passage")
     hits = backend.search(SearchRequest("harbour \ud800 town")).hits
     assert [hit.docid for hit in hits] == ["d1"]
+
+
+def test_no_addition_of_any_thread_is_lost():
+    counts = Counts("asked", "found", "never")
+
+    def work(number):
+        for _ in range(2000):
+            counts.add(asked=1, found=2)
+        counts.raise_to("largest", number)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert counts() == {"asked": 16_000, "found": 32_000, "never": 0, "largest": 7}
+
+
+def test_what_was_read_does_not_change():
+    counts = Counts("asked")
+    before = counts()
+    counts.add(asked=1)
+    assert (before, counts()) == ({"asked": 0}, {"asked": 1})
+
+
+def test_a_note_goes_to_the_innermost_block_and_outer_ones_go_on_after_it():
+    with search_notes() as outer:
+        add_note("first", 1)
+        with search_notes() as inner:
+            add_note("second", 2)
+        add_note("third", 3)
+    add_note("fourth", 4)
+    assert outer == {"first": 1, "third": 3}
+    assert inner == {"second": 2}
+
+
+def test_notes_of_one_name_are_numbered():
+    with search_notes() as notes:
+        for value in "abc":
+            add_note("rewrite", value)
+        add_note("other", 1)
+    assert notes == {"rewrite": "a", "rewrite_2": "b", "rewrite_3": "c", "other": 1}
