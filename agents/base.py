@@ -260,7 +260,10 @@ class Episode:
     """One question at work: its messages in the function-calling format (question, tool calls of
     the assistant, tool results, final answer), its answer and its status.
 
-    `opening` are the messages at the start; None: the question as a message of the user.
+    Args:
+        topic, tool: the question, and the session of a tool that was opened for it.
+        opening: the messages at the start; None: the question as a message of the user.
+        clock: returns seconds from any fixed time.
 
     Example:
         >>> episode = Episode(topic, tool)

@@ -64,7 +64,7 @@ class OneShotAgent(Agent):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClosedBookAgent(ChatAgent):
-    """A `ChatAgent` without tools: what the language model answers from its own knowledge.
+    """A `ChatAgent`, with its arguments, but without tools: the model answers by what it knows.
 
     The session refuses any call, and after three turns with calls the question ends as `steered`
     with the reason `no_answer`. The model sees no document, so that every citation in its answer is

@@ -139,7 +139,7 @@ class ChatAgent(Agent):
         longest = self.sampling.max_output_tokens or 0
         if window is not None and max(longest, answer) >= window:
             raise InputError(
-                f"a context window of {window} tokens has no room beside replies of {longest} and "
+                f"a context window of {window} tokens has no space for replies of {longest} and "
                 f"an answer of {answer}",
                 valid="llm.settings.max_output_tokens and budget.answer_tokens below the window",
                 do="lower them, or set a larger budget.context_window",

@@ -47,7 +47,7 @@ from soundingline.experiments.config import (
     key_of,
     register,
 )
-from soundingline.experiments.launchers import check_submission
+from soundingline.experiments.hydra_plugins import check_submission
 from soundingline.experiments.refusals import fault_of, one_line, refuse_secrets
 from soundingline.experiments.sweep import (
     CellFailed,

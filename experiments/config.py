@@ -24,8 +24,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from soundingline.experiments.launchers import register_launcher
-from soundingline.experiments.sweeper import Cells, override_parser, register_sweeper
+from soundingline.experiments.hydra_plugins import Cells, override_parser, register_plugins
 from soundingline.toolkit.errors import InputError, did_you_mean, is_number
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
@@ -139,8 +138,8 @@ def overrides_of_cells(
 ) -> list[list[str]]:
     """What each cell of the sweep that a command line starts adds to the command line.
 
-    The cells are those of the sweeper (`experiments/sweeper.py`), so that an override of a swept
-    key replaces its values. Overrides of one value are in every cell, and are left out.
+    The cells are those of the sweeper (`experiments/hydra_plugins.py`), so that an override of a
+    swept key replaces its values. Overrides of one value are in every cell, and are left out.
     """
     register()
     given = override_parser().parse_overrides(list(overrides))
@@ -216,8 +215,7 @@ def register() -> None:
         # An override such as baseline.retriever=ql adds a factor, like any other without a plus.
         OmegaConf.set_struct(root.baseline, False)
         ConfigStore.instance().store(name="root_schema", node=root)
-    register_sweeper()
-    register_launcher()
+    register_plugins()
     OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)
     OmegaConf.register_new_resolver("scale", _scale, replace=True)
     OmegaConf.register_new_resolver("benchmark_name", _benchmark_name, replace=True)
@@ -378,7 +376,7 @@ def _visible(gpus: Sequence[int]) -> list[str]:
     names = [name.strip() for name in visible.split(",") if name.strip()]
     if max(gpus) >= len(names):
         raise InputError(
-            f"placement= wants GPU {max(gpus)}, and this process sees {len(names)} "
+            f"placement= needs GPU {max(gpus)}, and this process sees {len(names)} "
             f"(CUDA_VISIBLE_DEVICES={visible})",
             do="ask the cluster for more, or change the numbers: placement.<group>.gpus=[0]",
         )

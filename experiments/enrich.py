@@ -44,7 +44,7 @@ from soundingline.toolkit.llm.prices import estimate
 SAMPLE = 20
 """Documents after which the estimate for the rest is made."""
 _ANSWERS = {
-    "unreadable": "answers hold no list of phrases, though they were asked for twice",
+    "unreadable": "answers hold no list of phrases, although they were requested twice",
     "no_phrase": "answers hold no usable phrase",
 }
 _LEFT_OUT = {
@@ -74,7 +74,7 @@ def enrich(settings: Settings) -> None:
     config = settings.config
     if config.paths.caches is None:
         raise InputError(
-            "paths.caches is null, and phrases are kept there", do="name a folder for caches"
+            "paths.caches is null, and phrases are stored there", do="name a folder for caches"
         )
     engine, segmenter = make(config.engine), make(config.unit)
     stages = make_stages(config)
@@ -158,8 +158,8 @@ def ask_missing(
                 raise InputError(
                     f"enriching the corpus is expected to cost ${total:,.2f}, more than "
                     f"budget.run_dollars={cap:g}",
-                    do="raise budget.run_dollars, or set confirm=true to go on until it is spent; "
-                    "the same command then goes on with what is left",
+                    do="raise budget.run_dollars, or set confirm=true to continue until it is "
+                    "spent; the same command then continues with what is left",
                 )
 
         try:

@@ -145,8 +145,8 @@ def judge_run(
                     do = "choose a server that reports the usage of every reply"
             raise InputError(
                 f"judging {folder.path} stopped: {error}. {cases - left} of {cases} answers have "
-                "a verdict, which is kept",
-                do=f"{do} and run the same command, which asks for the others",
+                "a verdict, which is stored",
+                do=f"{do} and run the same command, which requests the others",
             ) from error
     verdicts = [one.record.read() for one in work]
     errors = Counter(one.error for rows in verdicts for one in rows.values() if one.error)
@@ -278,7 +278,7 @@ def evaluate_recorded(folder: RunFolder, benchmark: Benchmark, config: DictConfi
     if not folder.has_trajectories():
         raise InputError(
             f"{folder.path} has no trajectories to evaluate",
-            valid="a run of an agent that has asked a question",
+            valid="a run of an agent, with at least one trajectory",
             do="run again the command that made it",
         )
     with judging_alone(config, folder) as ledger:
@@ -368,15 +368,15 @@ def compare(
     *,
     measure: Annotated[
         Sequence[str],
-        "a measure to test; may be given again (accuracy, recall_opened, nDCG@10 and AP, where all "
+        "a measure to test; may be repeated (accuracy, recall_opened, nDCG@10 and AP, where all "
         "runs have them)",
     ] = (),
     baseline: Annotated[str | None, "the run to compare with (all pairs)"] = None,
     test: Annotated[Literal["randomisation", "t"], "the paired test"] = "randomisation",
     by: Annotated[
         Sequence[str],
-        "over several benchmarks: a factor that tells systems apart, such as retriever; may be "
-        "given again (all settings but the benchmark's)",
+        "over several benchmarks: a factor that distinguishes systems, such as retriever; may "
+        "be repeated (all settings but the benchmark's)",
     ] = (),
     published: Annotated[
         bool, "print the figures of runs, or of the cells of a sweep, next to the paper's"

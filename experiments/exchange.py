@@ -117,7 +117,7 @@ def export(
     writer = _WRITERS[format]
     if format == "trec_rag":
         if not team:
-            raise InputError("team= is not given", do="name the team: team=ID")
+            raise InputError("team= is missing", do="name the team: team=ID")
         writer = partial(_trec_rag, team=team, description=description)
     with atomic_folder(out) as unfinished:
         message = writer(folder, unfinished, settings)
@@ -351,7 +351,7 @@ def import_run(
     """
     config = settings.config
     if config.name is None:
-        raise InputError("name= is not given", do="give the run a name: name=NAME")
+        raise InputError("name= is missing", do="give the run a name: name=NAME")
     check_judge(config)
     folder = RunFolder.named(Path(config.paths.runs), config.name)
     files = run_paths(path, browsecomp_plus.NO_RUN_FILES if format == "pi_serini" else ())

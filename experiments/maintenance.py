@@ -190,7 +190,7 @@ def caches(
     """
     chosen = folder or settings.config.paths.caches
     if chosen is None:
-        raise InputError("paths.caches is null: nothing is kept", do="name a folder of caches")
+        raise InputError("paths.caches is null: nothing is cached", do="name a folder of caches")
     folder = Path(chosen)
     gb, days = checked_amount("--keep-gb", keep_gb), checked_amount("--keep-days", keep_days)
     if not folder.is_dir():

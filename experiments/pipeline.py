@@ -94,7 +94,7 @@ class NotSearched(pt.Transformer):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         raise InputError(
-            "the pipeline is asked, and the search tool declares uses_pipeline = False, or the "
+            "the pipeline is called, and the search tool declares uses_pipeline = False, or the "
             "agent calls_tools = False",
             do="leave that out of its class",
         )

@@ -24,8 +24,8 @@ from soundingline.experiments.config import (
     key_of,
     merged,
 )
+from soundingline.experiments.hydra_plugins import Cells
 from soundingline.experiments.published_figures import RUN_DOLLARS, is_measure, rows_of
-from soundingline.experiments.sweeper import Cells
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
 from soundingline.toolkit.llm.messages import Usage

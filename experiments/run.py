@@ -228,13 +228,13 @@ def stopped(last: Trajectory, context: RunContext, this: AgentRun) -> InputError
     elif ledger.unpriced:
         fault = (
             f"stopped: the server reported no usage for {ledger.unpriced} replies, so that "
-            "budget.run_dollars cannot be kept"
+            "budget.run_dollars cannot be enforced"
         )
         do = "choose a server that reports the usage of every reply, or set no cap"
     else:
         repeats = range(1, len(this.agents) + 1)
         asked = sum(len(folder.repeat(number).statuses()) for number in repeats)
         missing = len(this.built.benchmark.topics) * len(this.agents) - asked
-        fault = f"has used up budget.run_dollars; {missing} questions were not asked"
+        fault = f"has used up budget.run_dollars; {missing} questions were not run"
         do = "raise it and repeat the command, which continues where this stopped"
     return InputError(f"the run {folder.path} {fault}", do=do)

@@ -26,8 +26,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from soundingline.experiments.config import Settings, key_of, value_of
-from soundingline.experiments.launchers import slurm_watcher, wait_for_slurm
-from soundingline.experiments.sweeper import NAME, Cells
+from soundingline.experiments.hydra_plugins import SWEEPER, Cells, slurm_watcher, wait_for_slurm
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, open_own, read_json, write_json
@@ -149,7 +148,7 @@ def _claim_statuses(cells: Path) -> int:
 def _count_cells(config: DictConfig) -> int:
     """How many cells Hydra's own sweeper is about to make; 0 for other sweepers, and for overrides
     that it will refuse."""
-    if config.hydra.sweeper._target_ != NAME:
+    if config.hydra.sweeper._target_ != SWEEPER:
         return 0
     task: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
     described = Cells.of(config)

@@ -155,7 +155,9 @@ class ResultCache:
             # Another process may have set it aside in the meantime.
             if connection.execute(query, (key, value)).rowcount:
                 kept = set_aside(self._file, value or b"")
-                notify(f"an entry of the cache {self._file} is damaged; it is kept as {kept.name}")
+                notify(
+                    f"an entry of the cache {self._file} is damaged; it was moved to {kept.name}"
+                )
         return None
 
     def _note_use(self, entries: Sequence[tuple[bytes, int]]) -> None:
@@ -249,7 +251,7 @@ def _reported(path: Path, what: str) -> Iterator[None]:
     except (sqlite3.OperationalError, OSError) as error:
         raise InputError(
             f"the cache {path} cannot be {what}: {error}",
-            do="make room or rights for it, or set another folder (paths.caches, on a local disk)",
+            do="free disk space, allow writing, or set paths.caches to a local disk",
         ) from error
     except (sqlite3.DatabaseError, ValueError) as error:
         raise InputError(
@@ -502,7 +504,7 @@ class Claims:
             else:
                 notify(
                     f"another process has been asking for {len(waiting)} of the same prompts for "
-                    f"{waited:.0f} s without a reply; they are asked for here too"
+                    f"{waited:.0f} s without a reply; they are requested here too"
                 )
                 yield list(waiting.values())
                 return

@@ -1,4 +1,4 @@
-"""Index folders: complete or absent, and of the right corpus; and what opened indexes share.
+"""Index folders: complete or absent, and of the right corpus; opened indexes; shards of a corpus.
 
 manifest.json   written last: kind of index, settings, counts, corpus, versions; size and checksum
                 of each file, and a checksum of all that the manifest itself says

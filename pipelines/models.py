@@ -370,7 +370,7 @@ class Checkpoint:
         if self._adapter is None:
             if self._base is not None:
                 raise InputError(
-                    f"base='{self._base}' is given, and '{self.model}' is no adapter",
+                    f"base='{self._base}' is set, and '{self.model}' is no adapter",
                     do="set base=null, or name a checkpoint with an adapter_config.json",
                 )
             return self.model

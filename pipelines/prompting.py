@@ -1,4 +1,4 @@
-"""Prompts of stages: their templates, and the replies of a language model, each paid for once."""
+"""Prompts of stages: templates, replies that are paid once, and answers by token probabilities."""
 
 from __future__ import annotations
 

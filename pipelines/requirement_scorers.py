@@ -1,4 +1,4 @@
-"""Scorers of requirements without a language model, and the cache of all such scores.
+"""Scorers of requirements without a language model, their evidence, and the cache of all scores.
 
 See `soundingline.toolkit.search.scoring` for the protocol and
 `soundingline.pipelines.chat_scorer` for the scorer that asks a language model.
@@ -151,6 +151,9 @@ class RerankerScorer:
     Args:
         scorer: A re-ranker that scores each pair by itself, such as `MonoT5` or `CrossEncoder`.
         output: What its scores are: `logit`, `log_probability` or `probability`.
+
+    Raises:
+        InputError: For another output, and for a re-ranker that does not score pairs.
 
     The `counts` are those of the re-ranker, `pairs`, and `not_a_number`.
     """

@@ -7,8 +7,7 @@
 CACM and wikimix are run where `SOUNDINGLINE_DATA` (default ../shared/data) has them, and a
 generated world of 10,000 documents, which the older tree writes, so that the generator may change.
 Both trees run the same commands, each with indexes of its own: first once to compare what they
-leave, then in turns to compare their times. Overrides are those of the older tree;
-`tests/golden/golden_product.py` has the table of options that were renamed since.
+leave, then in turns to compare their times. Both must have the options that this file names.
 
 Scores agree to 1e-5 of their size; hits whose scores are closer than that may change places. The
 exit code is 1 where anything differs.
@@ -34,13 +33,11 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-TESTS = Path(__file__).resolve().parent
-ROOT = TESTS.parent
-sys.path.insert(0, str(TESTS / "golden"))
-
+ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("toolkit", "pipelines", "agents", "experiments", "conf")
 SETTINGS = ("bm25_default", "bm25_text_ranking", "bm25_sira", "ql", "bm25_rm3")
 TOLERANCE = 1e-5
+POINTS = "points.csv"
 SHOWN = 8  # differences of each comparison
 _TIMED = re.compile(r"seconds|created|started|_ms$")
 # Of 363 settings, those that both trees need no long time for.
@@ -54,12 +51,11 @@ TUNINGS = {"cacm": "tuning.select=null", "wikimix": "tuning.select=dev tuning.re
 
 
 class Tree(NamedTuple):
-    """One of both versions: how Python finds it, and the name that its packages have in front."""
+    """One of both versions, and how Python finds it."""
 
     name: str
     python: str
     path: str  # of modules; empty where they are installed
-    namespace: str
 
     def environment(self):
         variables = {**os.environ, "PYTHONPATH": self.path, "OMP_NUM_THREADS": "1"}
@@ -80,25 +76,6 @@ class Tree(NamedTuple):
             sys.exit(f"{self.name}: {' '.join(arguments)}\n{ended.stderr}")
         return _processor_seconds() - before
 
-    def finds(self, module):
-        """Whether this tree has a module."""
-        code = f"import importlib.util as u; print(bool(u.find_spec({module!r})))"
-        done = subprocess.run(
-            [self.python, "-c", code],
-            cwd=tempfile.gettempdir(),
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout.strip() == "True"
-
-    def command(self, name):
-        """How a command starts: by one entry point for all of them, or by a module each."""
-        module = f"{self.namespace}experiments"
-        one = self.finds(f"{module}.__main__")
-        return ["-m", module, name] if one else ["-m", f"{module}.{name}"]
-
 
 def _processor_seconds():
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -111,11 +88,7 @@ def older(source, folder):
     if environment := os.environ.get("OLD"):
         python = Path(environment)
         python = python / "bin" / "python" if python.is_dir() else python
-        probe = "import importlib.util as u; print(bool(u.find_spec('soundingline')))"
-        done = subprocess.run(
-            [str(python), "-c", probe], capture_output=True, text=True, cwd=folder
-        )
-        yield Tree("old", str(python), "", "soundingline." if "True" in done.stdout else "")
+        yield Tree("old", str(python), "")
     elif Path(source).is_dir():
         yield of_checkout("old", Path(source).resolve(), folder)
     else:
@@ -130,15 +103,13 @@ def older(source, folder):
 
 
 def of_checkout(name, place, folder):
-    """The tree in a folder. Where its packages are imported below `soundingline`, a folder of that
-    name with links to them stands for an installation."""
-    if "soundingline.toolkit" not in (place / "pyproject.toml").read_text(encoding="utf-8"):
-        return Tree(name, sys.executable, str(place), "")
+    """The tree in a folder. A folder `soundingline` with links to its packages stands for an
+    installation."""
     links = folder / f"{name}-modules" / "soundingline"
     links.mkdir(parents=True)
     for package in PACKAGES:
         (links / package).symlink_to(place / package)
-    return Tree(name, sys.executable, str(links.parent), "soundingline.")
+    return Tree(name, sys.executable, str(links.parent))
 
 
 class Side(NamedTuple):
@@ -146,40 +117,61 @@ class Side(NamedTuple):
 
     tree: Tree
     folder: Path
-    starts: Mapping[str, list[str]]
-
-    def overrides(self, text):
-        from golden_product import today
-
-        return text.split() if self.tree.name == "old" else today(text.split())
 
     def start(self, command, text):
-        return self.tree.run([*self.starts[command], *self.overrides(text)], self.folder)
+        words = ["-m", "soundingline.experiments", command, *text.split()]
+        return self.tree.run(words, self.folder)
 
     def probe(self, task, *arguments):
         """Run this file inside the tree."""
-        words = [str(Path(__file__).resolve()), "--inside", task, self.tree.namespace, *arguments]
-        return self.tree.run(words, self.folder)
+        return self.tree.run(
+            [str(Path(__file__).resolve()), "--inside", task, *arguments], self.folder
+        )
 
 
 # What runs inside one of the trees.
 
 
-def inside(task, namespace, *arguments):
-    import golden_product
-
-    golden_product.NAMESPACE = namespace
+def inside(task, *arguments):
     if task == "world":
+        from soundingline.toolkit.benchmarks.fictional import FictionalWorld
+
         folder, documents = arguments
-        world = golden_product.benchmark(documents=int(documents), questions=50, seed=11)
-        golden_product.write_world(Path(folder), world)
-        return
+        world = FictionalWorld(documents=int(documents), questions=50, seed=11)
+        return write_world(Path(folder), world)
+    import pandas as pd
+
+    from soundingline.experiments import Experiment
+
     out, questions, *overrides = arguments
-    golden_product.RENAMED = {}  # renamed already
     lines = Path(questions).read_text(encoding="utf-8").splitlines()
-    frame = golden_product.ranked(*overrides, queries=[json.loads(line) for line in lines])
+    rows = [json.loads(line) for line in lines]
+    topics = pd.DataFrame([{"qid": row["_id"], "query": row["text"]} for row in rows])
+    frame = Experiment.compose(*overrides).pipeline().transform(topics)
     frame = frame.sort_values(["qid", "rank"])[["qid", "docno", "score"]]
     frame.to_csv(out, sep="\t", header=False, index=False, float_format="%.9g")
+
+
+def write_world(folder, world):
+    """Write a generated world as a BEIR folder."""
+    (folder / "qrels").mkdir(parents=True)
+    documents = (
+        {"_id": each.docid, "title": each.title, "text": each.text} for each in world.documents()
+    )
+    questions = (
+        {"_id": topic.qid, "text": topic.text, "answers": list(world.answers[topic.qid])}
+        for topic in world.topics
+    )
+    for name, rows in (("corpus", documents), ("queries", questions)):
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    judged = [
+        f"{qid}\t{docid}\t{grade}\n"
+        for qid, grades in world.qrels["evidence"].items()
+        for docid, grade in grades.items()
+    ]
+    text = "".join(["query-id\tcorpus-id\tscore\n", *judged])
+    (folder / "qrels" / "test.tsv").write_text(text, encoding="utf-8")
 
 
 # Comparisons: each gives one line a difference.
@@ -262,13 +254,13 @@ def _retriever(cell):
 
 
 def tables(old, new):
-    """The cells of two tunings."""
+    """The points of two tunings."""
     yield from runs(old, new)
-    before, after = ((each / "cells.csv").read_text().splitlines() for each in (old, new))
+    before, after = ((each / POINTS).read_text().splitlines() for each in (old, new))
     for number, (one, other) in enumerate(zip(before, after, strict=False), 1):
-        yield from values(_numbers(one), _numbers(other), f"cells.csv:{number}")
+        yield from values(_numbers(one), _numbers(other), f"{POINTS}:{number}")
     if len(before) != len(after):
-        yield f"cells.csv: {len(before)} lines, now {len(after)}"
+        yield f"{POINTS}: {len(before)} lines, now {len(after)}"
 
 
 def _numbers(line):
@@ -313,7 +305,7 @@ def compare(sides, collections, rounds):
             for task, words in _tasks(name, text, "0").items():
                 side.start(task, words)
             for setting in SETTINGS:
-                overrides = side.overrides(f"{text} retriever={setting} paths.indexes=indexes-0")
+                overrides = f"{text} retriever={setting} paths.indexes=indexes-0".split()
                 side.probe("ranked", f"{name}-{setting}.tsv", f"{name}.jsonl", *overrides)
         old, new = (side.folder for side in sides)
         for setting in SETTINGS:
@@ -369,9 +361,7 @@ def main():
             for tree in trees:
                 place = folder / tree.name
                 place.mkdir()
-                commands = ("index", "rank", "run", "tune")
-                starts = {command: tree.command(command) for command in commands}
-                sides.append(Side(tree, place, starts))
+                sides.append(Side(tree, place))
             world = folder / "fictional"
             chosen = given.only.split(",") if given.only else list(COLLECTIONS)
             if "fictional" in chosen:

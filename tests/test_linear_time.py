@@ -16,9 +16,14 @@ from support.linear_time import assert_linear
 from support.search import WordBackend, store_of
 
 from soundingline.agents.baselines import resolve_listed_titles
-from soundingline.agents.keyword.answers import FINDERS, AnswerType, answer_type, count_votes
+from soundingline.agents.keyword.answers import (
+    FINDERS,
+    AnswerType,
+    Reader,
+    answer_type,
+    count_votes,
+)
 from soundingline.agents.keyword.clues import find_clues, words
-from soundingline.agents.keyword.evidence import Reader
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.prompting import last_words
 from soundingline.pipelines.q2q import read_question

@@ -439,7 +439,7 @@ def recover_json_lines(
         with atomic_file(path) as stream:
             stream.write(b"".join(line + b"\n" for line, _ in good))
         notify(
-            f"{path} is damaged: line {first + 1} {damage}; it is kept as {copy.name}, "
+            f"{path} is damaged: line {first + 1} {damage}; it was copied to {copy.name}, "
             f"and {len(good)} of its {len(rows)} lines are used"
         )
         rows = good

@@ -16,9 +16,8 @@ from soundingline.agents.base import (
     SimulatedReader,
     search_tool_of,
 )
-from soundingline.agents.keyword.answers import AnswerType, answer_type, count_votes
+from soundingline.agents.keyword.answers import AnswerType, SeenEvidence, answer_type, count_votes
 from soundingline.agents.keyword.clues import Rarity, find_clues, make_queries
-from soundingline.agents.keyword.evidence import SeenEvidence
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.search.answers import format_answer

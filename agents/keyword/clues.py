@@ -73,9 +73,7 @@ class Rarity:
     """
 
     def __init__(
-        self,
-        document_frequency: Callable[[str], int] | None = None,
-        documents: int | None = None,
+        self, document_frequency: Callable[[str], int] | None = None, documents: int | None = None
     ) -> None:
         if (document_frequency is None) != (documents is None):
             raise InputError(

@@ -29,8 +29,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from soundingline.experiments.serve import pi_serini
-from soundingline.experiments.serve.browsecomp_plus import MOST_HITS, whole_document, whole_hits
+from soundingline.experiments.serve import foreign_tools
+from soundingline.experiments.serve.foreign_tools import MOST_HITS, whole_document, whole_hits
 from soundingline.experiments.serve.mcp import mcp_routes
 from soundingline.experiments.serve.sessions import (
     ANSWER,
@@ -245,12 +245,12 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
     @endpoint("POST", "/pi-serini/search", dict)
     async def pi_serini_search(body: RankBody, session: str | None = None) -> Response:
         """Pi-Serini's contract: rank."""
-        return await _pi_serini(service, pi_serini.SEARCH, body, session)
+        return await _pi_serini(service, foreign_tools.SEARCH, body, session)
 
     @endpoint("POST", "/pi-serini/read", dict)
     async def pi_serini_read(body: ReadBody, session: str | None = None) -> Response:
         """Pi-Serini's contract: read lines."""
-        return await _pi_serini(service, pi_serini.READ, body, session)
+        return await _pi_serini(service, foreign_tools.READ, body, session)
 
 
 async def _pi_serini(service: Service, tool: str, body: _Body, handle: str | None) -> Response:
@@ -260,7 +260,7 @@ async def _pi_serini(service: Service, tool: str, body: _Body, handle: str | Non
         result = await service.run(lambda: call(tool, arguments))
     else:
         session = service.sessions.get(handle)
-        if not isinstance(session.tool, pi_serini.PiSeriniTools):
+        if not isinstance(session.tool, foreign_tools.PiSeriniTools):
             message = "this session was not opened with the interface pi_serini"
             raise ApiError(409, "wrong_interface", message)
         result = await service.call(session, tool, arguments)

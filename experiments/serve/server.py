@@ -160,9 +160,8 @@ def make_service(
 ) -> Service:
     """The service over a tool and its forms for the clients of BrowseComp-Plus and Pi-Serini.
     `InputError` if the tool has a function of a name that the server uses."""
-    from soundingline.experiments.serve.browsecomp_plus import BrowseCompPlusTools
+    from soundingline.experiments.serve.foreign_tools import BrowseCompPlusTools, PiSeriniTools
     from soundingline.experiments.serve.mcp import SESSION_TOOLS
-    from soundingline.experiments.serve.pi_serini import PiSeriniTools
     from soundingline.experiments.serve.sessions import Service
 
     interfaces = {

@@ -166,7 +166,7 @@ class Cluster:
         if reason and (pause is None or not may_pass):
             raise InputError(
                 f"the search for {query!r:.80} failed: {reason}",
-                do="continue with the same command when the cluster is whole",
+                do="continue with the same command when all shards are available",
             )
         return bool(reason)
 
@@ -195,7 +195,7 @@ class Cluster:
             what = f"{where} does not allow {request}: {reason}"
         elif status in BUSY:
             what = f"{where} answers {status} to {request} after {_ATTEMPTS} attempts: {reason}"
-            do = "continue with the same command when the cluster has room"
+            do = "continue with the same command when the cluster has free disk space"
         else:
             what = f"{where} answers {status} to {request}: {reason}"
         return InputError(what, do=do)

@@ -62,6 +62,10 @@ class DfFilter:
 
     Raises:
         InputError: For other values.
+
+    Example:
+        >>> DfFilter(tau=0.05).limit(documents=1010)
+        50
     """
 
     tau: float = 0.05

@@ -358,7 +358,7 @@ def _finished(folder: Path, number: int) -> _Head | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         pass
     aside = path.rename(free_aside(path))
-    notify(f"the encoded block {path} is damaged; it is kept as {aside.name} and encoded again")
+    notify(f"the encoded block {path} is damaged, now in {aside.name}, and is encoded again")
     return None
 
 

@@ -63,7 +63,7 @@ from soundingline.pipelines.lexical.storage import (
     load_array,
     to_bytes,
 )
-from soundingline.pipelines.lexical.word_table import WordTable
+from soundingline.pipelines.lexical.word_break import WordTable
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
@@ -165,7 +165,7 @@ def clear_errors(path: Path) -> Iterator[None]:
         if error.errno not in _NO_ROOM:
             raise
         raise InputError(
-            f"no room left on the disk while indexing to '{path}' ({error.strerror})",
+            f"no space left on the disk while indexing to '{path}' ({error.strerror})",
             do="free space there or index to another disk; nothing half-made was left",
         ) from error
 

@@ -553,6 +553,15 @@ class LexicalEngine:
         analyzer: The name of the analyzer; see `make_analyzer`.
         memory_mb: Bounds the memory of a build. It changes no byte of the index, so it is not part
             of the fingerprint.
+
+    Raises:
+        InputError: for an unknown analyzer, or too little memory.
+
+    Example:
+        >>> engine = LexicalEngine(analyzer="whitespace")
+        >>> engine.build([Unit("u1", "", "old mill")], Path("mills"), corpus_fingerprint="mine")
+        >>> engine.open(Path("mills")).document_frequency("mill")
+        1
     """
 
     analyzer: str = "english"

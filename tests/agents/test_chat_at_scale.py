@@ -1,27 +1,34 @@
-"""The tool-calling agent with many questions, many strange calls, and twice."""
+"""The tool-calling agent with many questions at once, many strange calls, and twice; and on a real
+engine: llama.cpp's server with a tiny random model."""
 
 import asyncio
 import gc
 import json
 import random
+import re
 import threading
 from dataclasses import replace
 
 import pytest
 from support.llm_model import ANSWER, ScriptedModel, calling, saying, search, used
-from support.needs import cases
+from support.needs import cases, needs
 from support.search import WordBackend, store_of
+from support.tool_caller import WORDS
 
 from soundingline.agents.base import Budget
 from soundingline.agents.chat import ChatAgent
 from soundingline.toolkit.data import Document, Topic
-from soundingline.toolkit.llm import ToolCall, Turn
+from soundingline.toolkit.llm import SamplingParams, ToolCall, Turn
 from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.local_servers import LlamaCppServer
+from soundingline.toolkit.llm.messages import user
+from soundingline.toolkit.llm.openai_chat import OpenAIChat
 from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.llm.server import serving
 from soundingline.toolkit.search import RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import dump_trajectory, from_record
 
-pytestmark = pytest.mark.slow
+needs_llamacpp = needs(("xllamacpp", "gguf", "openai"), "llm,llamacpp")
 
 CORPUS = {
     f"d{n}": Document(f"d{n}", f"Mill {n}", f"The mill {n} on the river was built in {1800 + n}.")
@@ -32,7 +39,7 @@ STORE = store_of(CORPUS)
 STRANGE = cases(50, 10)  # questions of a hundred strange calls each
 
 
-def session(interface=RankedBrowsing, **settings):
+def ranked_session(interface=RankedBrowsing, **settings):
     return interface(**settings).open(BACKEND, STORE)
 
 
@@ -51,7 +58,9 @@ def run_rollouts(count, choose=own_question, **arguments):
 
     async def together():
         topics = [Topic(f"q{n}", f"mill {n}") for n in range(count)]
-        trajectories = await asyncio.gather(*(agent.run(topic, session()) for topic in topics))
+        trajectories = await asyncio.gather(
+            *(agent.run(topic, ranked_session()) for topic in topics)
+        )
         assert len(asyncio.all_tasks()) == 1
         return trajectories
 
@@ -65,6 +74,7 @@ def without_times(trajectory):
     return dump_trajectory(replace(trajectory, started="", seconds=0.0, calls=calls, usage=usage))
 
 
+@pytest.mark.slow
 def test_sixty_four_questions_at_once_keep_apart_twice_and_leave_nothing_behind():
     before = set(threading.enumerate())
     first, second = (run_rollouts(64, budget=Budget(seconds=60)) for _ in range(2))
@@ -80,8 +90,9 @@ def test_sixty_four_questions_at_once_keep_apart_twice_and_leave_nothing_behind(
     assert set(threading.enumerate()) <= before
 
 
+@pytest.mark.slow
 def test_an_answer_is_read_while_the_event_loop_goes_on(monkeypatch):
-    tool = session()
+    tool = ranked_session()
     read, reading, go_on = tool.answer, threading.Event(), threading.Event()
 
     def slow(text):
@@ -102,6 +113,7 @@ def test_an_answer_is_read_while_the_event_loop_goes_on(monkeypatch):
     assert trajectory.answer.exact == "mill 7", trajectory.traceback
 
 
+@pytest.mark.slow
 def test_a_runs_cap_ends_all_questions_that_are_under_way():
     ledger = Ledger(cap=0.0008)
     ended = run_rollouts(16, ledger=ledger, price=Price(input=1.0, output=1.0))
@@ -155,6 +167,7 @@ class Plain(ScriptedModel):
         return self._choose(messages, settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "right"),
     [
@@ -190,7 +203,7 @@ def test_thousands_of_strange_calls_end_in_results_or_tool_errors(tool, right):
     errors = 0
     for number in range(STRANGE):
         topic = Topic(f"q{number}", "Which mill?")
-        trajectory = asyncio.run(agent.run(topic, session(**tool)))
+        trajectory = asyncio.run(agent.run(topic, ranked_session(**tool)))
         assert trajectory.status == "completed", trajectory.traceback
         assert len(trajectory.calls) == 100
         results = [m for m in trajectory.messages if m["role"] == "tool"]
@@ -201,6 +214,7 @@ def test_thousands_of_strange_calls_end_in_results_or_tool_errors(tool, right):
     assert 40 * STRANGE < errors < 90 * STRANGE
 
 
+@pytest.mark.slow
 def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it():
     ended = []
 
@@ -212,7 +226,7 @@ def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it():
 
     async def cancelled():
         agent = ChatAgent(model=ScriptedModel(stall), budget=Budget(seconds=60))
-        task = asyncio.create_task(agent.run(Topic("q", "mill?"), session()))
+        task = asyncio.create_task(agent.run(Topic("q", "mill?"), ranked_session()))
         await asyncio.sleep(0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -220,3 +234,109 @@ def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it():
 
     asyncio.run(cancelled())
     assert ended == ["request"]
+
+
+QUESTIONS, TURNS = 6, 3
+TOWNS = {
+    f"fw{number:07d}": f"The {one} of the {two} was built of {three}."
+    for number, (one, two, three) in enumerate(
+        zip(WORDS, WORDS[3:] + WORDS[:3], WORDS[7:] + WORDS[:7], strict=True)
+    )
+}
+GRAMMAR = rf"""
+root ::= "Explanation:" word word word " [fw00000" [0-9] [0-9] "]\nExact Answer:" word "\nConfidence: " [1-9] [0-9] "%"
+word ::= {" | ".join(f'" {word}"' for word in WORDS)}
+"""  # noqa: E501
+ANSWER_FORM = r"Explanation:( \w+){3} \[fw\d{7}\]\nExact Answer: \w+\nConfidence: \d\d%"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """The server of the tiny model, until the module ends."""
+    from support.tool_caller import save_gguf
+
+    place = tmp_path_factory.mktemp("llamacpp")
+    weights = save_gguf(place / "tiny.gguf", list(TOWNS))
+
+    # Several threads wait for each other by spinning, which a busy machine punishes.
+    server = LlamaCppServer(gguf=str(weights), context_length=16_384, parallel=4, threads=1)
+    log = place / "server.log"
+    with serving(lambda port: server.command("tiny", port), log=log, start_seconds=120) as url:
+        yield url
+
+
+def client(address):
+    return OpenAIChat(model="tiny", base_url=f"{address}/v1", key_env=None, concurrency=4)
+
+
+def session():
+    return RankedBrowsing(page=3).open(WordBackend(TOWNS), store_of(TOWNS))
+
+
+@pytest.fixture(scope="module")
+def run(address):
+    """Questions answered at once, each turn a call that is forced, the answer by a grammar."""
+    ledger = Ledger()
+
+    async def answered():
+        model = client(address)
+        agent = ChatAgent(
+            model=model,
+            budget=Budget(turns=TURNS),
+            settings=SamplingParams(tool_choice="required", max_output_tokens=2000, timeout=120),
+            answer_extra={"grammar": GRAMMAR},
+            ledger=ledger,
+        )
+        topics = [Topic(f"q{n}", f"What was the {WORDS[n]} built of?") for n in range(QUESTIONS)]
+        try:
+            return await asyncio.gather(*(agent.run(topic, session()) for topic in topics))
+        finally:
+            await model.close()
+
+    return asyncio.run(answered()), ledger
+
+
+@needs_llamacpp
+def test_a_forced_call_follows_the_schema_and_an_answer_the_grammar(run):
+    for trajectory in run[0]:
+        assert (trajectory.status, trajectory.reason) == ("out_of_turns", "turns"), trajectory
+        assert len(trajectory.calls) >= TURNS
+        for call in trajectory.calls:
+            # What a tool itself may refuse: ids that exist nowhere, places past an end.
+            assert call.error in ("", "unknown_search_id", "past_the_end"), call.output
+        assert re.fullmatch(ANSWER_FORM, trajectory.messages[-1]["content"])
+        assert trajectory.answer.exact in WORDS
+
+
+@needs_llamacpp
+def test_calls_reach_the_collection(run):
+    calls = [call for trajectory in run[0] for call in trajectory.calls if not call.error]
+    assert any(call.ranking for call in calls)
+    assert any(trajectory.tiers.get("previewed") for trajectory in run[0])
+
+
+@needs_llamacpp
+def test_every_request_is_metered_and_the_prefix_is_reused(run):
+    trajectories, ledger = run
+    total = ledger.total
+    assert (total.calls, total.failed) == (QUESTIONS * (TURNS + 1), 0)
+    assert total.unmetered == 0
+    assert total.replies_with_cached == total.calls
+    for name in ("input_tokens", "cached_tokens", "output_tokens"):
+        assert getattr(total, name) == sum(each.usage[name] for each in trajectories) > 0
+
+
+@needs_llamacpp
+def test_without_tools_it_only_talks(address):
+    async def ask():
+        model = client(address)
+        try:
+            settings = SamplingParams(extra={"grammar": 'root ::= "town" | "river"'})
+            return await model.respond([user("Which?")], [], settings)
+        finally:
+            await model.close()
+
+    turn = asyncio.run(ask())
+    assert turn.text in ("town", "river")
+    assert turn.finish_reason == "stop"
+    assert not turn.tool_calls

@@ -166,6 +166,17 @@ def milliseconds(systems, requests, rounds=5):
     }
 
 
+def rows_of_times(systems, requests, rounds=5, share=None):
+    """A row for each system: its name, and for each size in `requests` the median and the range of
+    the rounds, in milliseconds a request, or a part of it: divided by `share[size]`."""
+    rows = {name: [name] for name in systems}
+    for size, of_size in requests.items():
+        for name, medians in milliseconds(systems, of_size, rounds).items():
+            parts = share[size] if share else 1
+            rows[name].append(median_range([median / parts for median in medians], 2))
+    return list(rows.values())
+
+
 class Cost(NamedTuple):
     """Of a process and its children: seconds, largest sum of proportional set sizes in MiB, and
     processor seconds."""
@@ -221,6 +232,12 @@ def bandwidth(megabytes=512):
     data = np.ones(megabytes << 17, dtype=np.int64)
     seconds, _ = interleaved({"read": np.max}, [[data]] * 5)
     return data.nbytes / min(seconds["read"])
+
+
+def lower_bound(what, sizes, speed, *before):
+    """A row: the milliseconds in which one thread can read so many bytes of each size."""
+    times = (f"{1000 * size / speed:.2f}" for size in sizes)
+    return [*before, f"{what} at {speed / 1e9:.1f} GB/s", *times]
 
 
 def machine():

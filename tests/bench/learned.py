@@ -18,8 +18,9 @@ from harness import (
     in_own_process,
     interleaved,
     load,
+    lower_bound,
     median_range,
-    milliseconds,
+    rows_of_times,
     size_mb,
 )
 from scipy.sparse import csc_matrix
@@ -246,15 +247,13 @@ def splade(options):
             (f"ours, {name}", partial(index.search, depth=DEPTH), 5),
             (f"scipy's product, {name}", _product(index), 1),
         ):
-            times = [milliseconds({"": search}, queries[size], rounds)[""] for size in SIZES]
-            searched.append([system, *(median_range(time, 2) for time in times)])
+            searched += rows_of_times({system: search}, queries, rounds)
         read = [
             np.median([sum(map(index.document_frequency, query)) for query in queries[size]])
             * (4 + index._arrays.frequencies.itemsize)
             for size in SIZES
         ]
-        floor = [f"{1000 * each / speed:.2f}" for each in read]
-        searched.append([f"lower bound, {name}: reading at {speed / 1e9:.1f} GB/s", *floor])
+        searched.append(lower_bound(f"lower bound, {name}: reading", read, speed))
     searched += _impact_transformers(index, encoded, folder / "pisa", queries)
     yield (
         f"{options.documents:,} passages of {encoded.counts['rows'] / options.documents:.0f} terms "
@@ -315,14 +314,11 @@ def _impact_transformers(index, encoded, path, queries):
         pisa = pisa_index(rows, path).quantized(num_results=DEPTH, threads=1, **settings)
         systems = {"transformer: ours, x100": index.retriever(depth=DEPTH)}
         systems["transformer: PISA, quantised"] = pisa
-        times = {
-            size: milliseconds(
-                systems,
-                [pd.DataFrame({"qid": ["q"], "query_toks": [dict(q)]}) for q in queries[size]],
-            )
-            for size in SIZES
+        frames = {
+            size: [pd.DataFrame({"qid": ["q"], "query_toks": [dict(query)]}) for query in of_size]
+            for size, of_size in queries.items()
         }
-    return [[name, *(median_range(times[size][name], 2) for size in SIZES)] for name in systems]
+        return rows_of_times(systems, frames)
 
 
 BATCHES = {1: 32, 16: 4, 64: 2}  # queries a call, and calls a round
@@ -348,14 +344,14 @@ def vectors(options):
     near = stored[chance.integers(0, len(stored), count)]
     noise = chance.standard_normal(near.shape, np.float32) / options.dimensions**0.5
     queries, speed = _unit(near + noise).astype(np.float32), bandwidth()
-    systems, times = _vector_systems(stored, options.depth, device), {}
-    for size, calls in BATCHES.items():
-        batches = [queries[start : start + size] for start in range(0, size * calls, size)]
-        taken = milliseconds(systems, batches, options.rounds)
-        times[size] = {name: [each / size for each in of] for name, of in taken.items()}
-    rows = [[name, *(median_range(times[size][name], 2) for size in BATCHES)] for name in systems]
-    floor = [f"{1000 * stored.nbytes / speed / size:.2f}" for size in BATCHES]
-    rows.append([f"lower bound: reading the vectors at {speed / 1e9:.1f} GB/s", *floor])
+    systems = _vector_systems(stored, options.depth, device)
+    batches = {
+        size: [queries[start : start + size] for start in range(0, size * calls, size)]
+        for size, calls in BATCHES.items()
+    }
+    rows = rows_of_times(systems, batches, options.rounds, share={size: size for size in BATCHES})
+    read = [stored.nbytes / size for size in BATCHES]
+    rows.append(lower_bound("lower bound: reading the vectors", read, speed))
     yield (
         f"{options.documents:,} vectors of {options.dimensions} dimensions in float32, depth "
         f"{options.depth}, all cores. {load()}"

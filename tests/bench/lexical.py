@@ -22,8 +22,9 @@ from harness import (
     in_own_process,
     interleaved,
     load,
+    lower_bound,
     median_range,
-    milliseconds,
+    rows_of_times,
     size_mb,
 )
 
@@ -44,42 +45,41 @@ QUERIES = {8: 100, 60: 50}  # number of queries by their number of terms
     packages=("numba", "bm25s", "pyterrier-pisa"),
     limits="short passages, a cold disk, or other sizes, machines and collections",
     documents=(100_000, 2000),
-    peers=(1, 1),
     seed=(7, 7),
 )
 def lexical(options):
-    """BM25 of 8 and 60 terms against bm25s and PISA over the same tokens; --peers 0 leaves them
-    out."""
+    """BM25 of 8 and 60 terms against bm25s and PISA over the same tokens."""
     index = our_index(corpus_file(options.documents, options.seed))
     matrix = data.frequencies(index)
     queries = term_queries(index, matrix, QUERIES, options.seed)
     engines = {"ours": partial(index.search, k1=K1, b=B, depth=DEPTH)}
-    for backend in ("numba", "numpy") if options.peers else ():
+    for backend in ("numba", "numpy"):
         retriever = data.bm25s_engine(index, matrix, K1, B, backend)
         engines[f"bm25s ({backend})"] = partial(_bm25s, retriever, min(DEPTH, len(index)))
     transformers = {
         "ours": index.bm25(k1=K1, b=B, depth=DEPTH),
         "ours, with RM3 feedback": index.bm25(k1=K1, b=B, depth=DEPTH).rm3(),
     }
-    if options.peers:
-        path = index.path.parent / "pisa-same-tokens"
-        pisa = data.pisa_index(index.get_corpus_iter(), path)
-        with data.quiet():
-            transformers["PISA (maxscore)"] = pisa.bm25(
-                k1=K1, b=B, num_results=DEPTH, query_algorithm="maxscore"
-            )
+    pisa = data.pisa_index(index.get_corpus_iter(), index.path.parent / "pisa-same-tokens")
+    with data.quiet():
+        transformers["PISA (maxscore)"] = pisa.bm25(
+            k1=K1, b=B, num_results=DEPTH, query_algorithm="maxscore"
+        )
     frames = {size: [_frame([query]) for query in queries[size]] for size in QUERIES}
-    rows = _rows("engine", engines, queries)
-    rows += _rows("transformer, one query a call", transformers, frames)
     batches = {size: [_frame(queries[size])] for size in QUERIES}
-    rows += _rows("transformer, all queries in one call", transformers, batches, queries)
-    speed = bandwidth()
-    postings = {
-        size: np.median([index.document_frequency(query).sum() for query in queries[size]])
+    rows = []
+    for level, systems, requests, share in (
+        ("engine", engines, queries, None),
+        ("transformer, one query a call", transformers, frames, None),
+        ("transformer, all queries in one call", transformers, batches, QUERIES),
+    ):
+        rows += [[level, *row] for row in rows_of_times(systems, requests, share=share)]
+    postings = [
+        np.median([index.document_frequency(query).sum() for query in queries[size]])
         for size in QUERIES
-    }
-    floor = [f"{1000 * 6 * postings[size] / speed:.2f}" for size in QUERIES]
-    rows.append(["lower bound", f"reading the postings at {speed / 1e9:.1f} GB/s", *floor])
+    ]
+    read = [6 * each for each in postings]
+    rows.append(lower_bound("reading the postings", read, bandwidth(), "lower bound"))
     counts = index.statistics
     yield (
         f"{counts.documents:,} documents, {counts.tokens:,} tokens, {counts.postings:,} postings "
@@ -98,15 +98,6 @@ def _frame(queries):
         {"qid": str(n), "query": " ".join(query), "query_toks": dict.fromkeys(query, 1.0)}
         for n, query in enumerate(queries)
     )
-
-
-def _rows(level, systems, requests, queries=None):
-    times = {size: milliseconds(systems, requests[size]) for size in QUERIES}
-    share = {size: len(queries[size]) if queries else 1 for size in QUERIES}
-    return [
-        [level, name, *(median_range([t / share[s] for t in times[s][name]], 2) for s in QUERIES)]
-        for name in systems
-    ]
 
 
 @benchmark(

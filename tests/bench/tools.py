@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import yaml
 from data import agent_queries, collection_path, corpus_file, our_index, store_of
-from harness import ROOT, Table, benchmark, interleaved, load, median_range, milliseconds
+from harness import ROOT, Table, benchmark, interleaved, load, median_range, rows_of_times
 from support.benchmarks import SmallBenchmark
 
 from soundingline.agents.keyword.clues import WORD, is_content, stem
@@ -52,13 +52,13 @@ def tool(options):
 
     reader, rows = interface.open(backend, store), []
     for name, texts in agent_queries(options.documents, options.seed).items():
-        rows.append([name, median_range(milliseconds({"": search}, texts)[""], 2), "10"])
+        rows += [[*row, "10"] for row in rows_of_times({name: search}, {"": texts})]
 
     def read(docid):
         reader.call("read_document", {"reason": "", "docid": docid})
 
-    times = milliseconds({"": read}, list(docids))[""]
-    rows.append(["read_document", median_range(times, 2), "2"])
+    (row,) = rows_of_times({"read_document": read}, {"": list(docids)})
+    rows.append([*row, "2"])
     yield f"{len(index):,} documents, one thread; medians of five rounds. {load()}"
     yield Table(["call", "ms", "at most"], rows)
 

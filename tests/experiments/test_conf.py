@@ -271,7 +271,7 @@ def test_a_placement_counts_the_gpus_that_a_job_was_given(monkeypatch):
     two = placed("placement=two_gpus")
     assert (two["llm"][0], two["reranker_llm"][0]) == ("3", "GPU-5f")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    with pytest.raises(InputError, match=r"wants GPU 1, and this process sees 1 \(CUDA_VISIBLE"):
+    with pytest.raises(InputError, match=r"needs GPU 1, and this process sees 1 \(CUDA_VISIBLE"):
         placed("placement=two_gpus")
     with pytest.raises(InputError, match="places nothing that this configuration has"):
         Settings.compose(["placement=two_gpus", "llm=gpt-5.5"])

@@ -1,20 +1,43 @@
-"""The main path: a run, its resumption, its evaluation, a sweep and its comparison."""
+"""Runs: from the first start to the comparison of a sweep, what a run reports while it works, its
+traces, and its record in MLflow and Weights & Biases."""
 
+import asyncio
+import html
 import json
 import os
 import re
 import shutil
 import sys
+import threading
+import time
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from experiment_samples import TINY
+from support.benchmarks import ANSWERS, CANARY, QUESTIONS, VARIABLE, leaks, write_benchmark
 from support.commands import run_entry
+from support.html_page import Page
+from test_run_with_model import MODEL
 
+from soundingline.agents.base import Agent
+from soundingline.experiments.rollouts import (
+    Progress,
+    Rollout,
+    RolloutRunner,
+    duration,
+    expected,
+    fallbacks,
+)
+from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import ExactAnswerJudge, load_run
+from soundingline.toolkit.llm import Turn, Usage
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.prices import UNKNOWN, Price, estimate
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.runs.run_folder import SWEEP
+from soundingline.toolkit.runs.run_folder import SWEEP, escape_qid
+from soundingline.toolkit.trajectory import Answer, ToolCall, Trajectory
 
 
 @pytest.fixture
@@ -198,3 +221,294 @@ def test_the_navigator_answers_sets_without_a_model_and_invents_nothing(entry):
     assert calls
     replayed = RunFolder(next(Path("runs/again").glob("*/replay.json")).parent)
     assert {"links", "evidence"} <= set(replayed.manifest()["fingerprints"])
+
+
+class Tally:
+    """A progress of questions `a` and `b`, its clock, its ledger and the lines that it told."""
+
+    def __init__(self):
+        self.now, self.lines = 0.0, []
+        self.ledger = Ledger(clock=lambda: self.now)
+        accepted = {"a": ["Ada"], "b": ["Bob"]}
+        self.progress = Progress(self.ledger, accepted, self.lines.append, lambda: self.now)
+
+    def spend(self, usage, price=UNKNOWN):
+        with self.ledger.request("agent", "q", price) as entry:
+            entry.reply(Turn(usage=usage))
+
+    def add(self, qid, status="completed", exact="", **fields):
+        self.progress.add(Trajectory(qid, "?", status, Answer(exact=exact), **fields))
+
+
+@pytest.fixture
+def tally():
+    return Tally()
+
+
+def test_the_line_tells_failures_accuracy_money_and_speed(tally):
+    usage = Usage(input=1_000_000, cached=250_000, output=500)
+    tally.spend(usage, Price(input=2.0, output=0.0))
+    tally.now = 10.0
+    assert tally.progress.line() == "$2.00 · 50 tokens/s", "before the first question ends"
+    tally.add("a", exact="Ada")
+    tally.add("b", "failed", "Bob")
+    tally.add("c")  # no accepted answer
+    assert tally.lines[0] == "accuracy 1.00 · $2.00 · 50 tokens/s"
+    assert tally.lines[-1] == "1 failed · accuracy 0.50 · $2.00 · 50 tokens/s"
+    assert tally.progress.closing() == ["25.0% of the input tokens came from the prefix cache"]
+
+
+def test_what_is_unknown_is_left_out_of_the_line(tally):
+    tally.add("x")
+    assert tally.lines == [""] and tally.progress.closing() == []
+    tally.spend(Usage(input=10, output=0))
+    tally.add("y")
+    assert "$" not in tally.lines[-1]
+
+
+def test_an_answer_is_judged_while_the_event_loop_goes_on(tally, monkeypatch):
+    verdict, judging, go_on = ExactAnswerJudge.verdict, threading.Event(), threading.Event()
+
+    def slow(*arguments):
+        judging.set()
+        assert go_on.wait(timeout=10), "the event loop stood still"
+        return verdict(*arguments)
+
+    class Immediate(Agent):
+        name = "immediate"
+
+        async def run(self, topic, tool):
+            return Trajectory(topic.qid, topic.text, "completed", Answer(exact="Ada"))
+
+    class Folder:
+        def repeat(self, number):
+            return self
+
+        def write(self, trajectory): ...
+
+    async def run():
+        answering = RolloutRunner([Immediate()], str, Folder(), tally.progress, 1)
+        task = asyncio.create_task(answering.answer([Rollout(Topic("a", "?"))]))
+        while not judging.is_set() and not task.done():
+            await asyncio.sleep(0.001)
+        go_on.set()
+        await task
+
+    monkeypatch.setattr(ExactAnswerJudge, "verdict", slow)
+    asyncio.run(run())
+    assert tally.lines == ["accuracy 1.00"]
+
+
+def test_refused_calls_and_few_warnings_are_told_at_the_end(tally):
+    errors = ("missing_argument", "", "unknown_tool", "missing_argument")
+    calls = [ToolCall("search", {}, "", error=error) for error in errors]
+    for number in range(5):
+        warnings = (f"warning {number}",)
+        tally.add(f"q{number}", calls=calls[number : number + 1], warnings=warnings)
+    assert tally.progress.closing() == [
+        "3 of 4 tool calls were refused (missing_argument 2, unknown_tool 1)",
+        *(f"question q{number}: warning {number}" for number in range(3)),
+        "and 2 more warnings; each trajectory holds its own",
+    ]
+
+
+def test_the_estimate_has_the_bounds_of_the_prediction_interval():
+    costs = [{"dollars": value, "input_tokens": 1000 * value} for value in (1.0, 2.0, 3.0)]
+    whole = estimate([1.0, 2.0, 3.0], 30)
+    text = expected(costs, 30)
+    assert text.startswith(f"${whole.total:,.2f} (${whole.low:,.2f} to ${whole.high:,.2f}); 60,000")
+    assert text.endswith("input tokens")
+    assert expected([{}, {}], 30) == "" and expected([], 30) == ""
+    # A cost that some question does not tell is not estimated.
+    assert "$" not in expected([{"dollars": 1.0, "input_tokens": 5}, {"input_tokens": 7}], 30)
+    assert [duration(seconds) for seconds in (750, 5399, 10_800)] == [
+        *("12.5 minutes", "90.0 minutes", "3.0 hours")
+    ]
+
+
+def test_queries_that_were_searched_as_typed_are_told_with_the_reasons():
+    counts = {"queries": 52, "fell_back": 30, "prose": 2, "copied": 28, "errors": 0}
+    (line,) = fallbacks({"rewriter": counts, "reranker": {"fell_back": 1}})
+    assert line.startswith("30 of 52 queries were searched as they were")
+    assert line.endswith("(copied 28, prose 2)")
+    assert fallbacks({"rewriter": {"queries": 52, "fell_back": 0}}) == fallbacks({}) == []
+
+
+def links(report):
+    """The files that a report's links lead to, seen from its folder."""
+    page = report.read_text(encoding="utf-8")
+    addresses = re.findall(r'<a href="([^#"][^"]*)"', page)
+    return {(report.parent / unquote(html.unescape(address))).resolve() for address in addresses}
+
+
+def test_each_cell_of_a_report_links_to_its_traces(entry):
+    assert entry("run", "-m", *TINY, "unit=document,maxp", "name=s") == 0
+    pages = {path.resolve() for path in Path("runs/s").glob("*/traces/index.html")}
+    assert len(pages) == 2
+    assert links(Path("runs/s/report.html")) == pages
+    cells = sorted(str(path.parent) for path in Path("runs/s").glob("*/metrics.json"))
+    (Path(cells[0]) / "traces" / "index.html").unlink()
+    assert entry("compare", *cells, "name=both") == 0
+    (left,) = links(Path("runs/both/report.html"))
+    assert left == Path(cells[1], "traces/index.html").resolve()
+    assert "/traces/index.html)" in Path("runs/both/report.md").read_text()
+
+
+def test_a_run_alone_has_traces_of_all_its_repeats(entry, capsys):
+    command = (*TINY, *MODEL, "llm.wavering=true", "name=r", "repeats=2", "preflight=0")
+    assert entry("run", *command) == 0
+    assert "runs/r/traces/index.html" in capsys.readouterr().err
+    traces = Path("runs/r/traces")
+    rows = Page(traces / "index.html").rows()
+    assert len(rows) == 13 and len(list(traces.glob("[12]-*.html"))) == 12
+    for repeat in (1, 2):
+        for trajectory in RunFolder("runs/r").repeat(repeat).trajectories():
+            page = Page(traces / f"{repeat}-{escape_qid(trajectory.qid)}.html")
+            assert len(page.texts("section", "call")) == len(trajectory.calls)
+            outputs = page.raw("pre")
+            assert all(call.output in outputs for call in trajectory.calls)
+            assert f"${trajectory.usage['dollars']:.4f}" in page.texts("span")
+
+
+def test_traces_can_be_left_out_and_written_later(entry):
+    assert entry("run", *TINY, "name=x", "traces=false") == 0
+    assert not Path("runs/x/traces").exists()
+    # Whether they are written changes no trajectory: it is the same run.
+    assert entry("run", *TINY, "name=x", "traces=false") == 0
+    assert entry("evaluate", "runs/x") == 0
+    assert len(list(Path("runs/x/traces").glob("1-*.html"))) == 6
+
+
+def test_an_obfuscated_run_has_traces_only_where_plain_ones_are_asked_for(
+    entry,
+    tmp_path,
+    monkeypatch,
+    capsys,
+):
+    monkeypatch.setenv(VARIABLE, CANARY)
+    benchmark = write_benchmark(tmp_path / "published")
+    assert entry("run", *benchmark, "name=s") == 0
+    assert "traces=plain" in capsys.readouterr().err
+    assert not Path("runs/s/traces").exists()
+    assert not list(leaks("runs"))
+    for command in (("run", *benchmark, "name=p"), ("evaluate", "runs/p")):
+        assert entry(*command, "traces=plain") == 0
+        for qid, answer in ANSWERS.items():
+            page = Page(Path(f"runs/p/traces/1-{qid}.html"))
+            assert page.texts("p", "asked") == [QUESTIONS[qid]]
+            assert page.texts("li", "exact") == [answer]
+        shutil.rmtree("runs/p/traces")
+    assert not list(leaks("runs"))
+    assert entry("run", *benchmark, "name=clear", "sealed=false") == 0
+    shown = {text for _, text in leaks("runs/clear/traces")}
+    assert shown >= {*QUESTIONS.values(), *ANSWERS.values()}
+
+
+# A tracker that keeps what it is given in a file, or that is out of order.
+OWN = """
+import json
+from pathlib import Path
+
+class Keeping:
+    def __init__(self, broken: bool = False) -> None:
+        self.broken = broken
+
+    def log(self, record):
+        if self.broken:
+            raise RuntimeError("the tracker is\\nout of order")
+        files = sorted(path.name for path in record.files)
+        line = [record.key, record.name, record.config.get("repeats"), dict(record.metrics), files]
+        with Path("kept.jsonl").open("a") as kept:
+            kept.write(json.dumps(line) + "\\n")
+"""
+
+
+@pytest.fixture
+def keeping(entry, tmp_path, monkeypatch):
+    (tmp_path / "own_tracker.py").write_text(OWN)
+    (tmp_path / "options" / "logger").mkdir(parents=True)
+    option = "# A tracker.\n_target_: own_tracker.Keeping\nbroken: false\n"
+    (tmp_path / "options" / "logger" / "keeping.yaml").write_text(option)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_tracker", raising=False)
+    return ("--config-dir", str(tmp_path / "options"), *TINY, "logger=keeping")
+
+
+def kept():
+    return [json.loads(line) for line in Path("kept.jsonl").read_text().splitlines()]
+
+
+def test_a_run_and_a_sweep_are_recorded_when_their_files_are_there(entry, keeping):
+    assert entry("rank", *keeping, "name=single") == 0
+    ((key, name, repeats, metrics, files),) = kept()
+    assert (name, repeats, files) == ("runs/single", 1, ["manifest.json", "metrics.json"])
+    assert metrics == json.loads(Path("runs/single/metrics.json").read_text())
+    # A repeated command has the same key, by which its record is replaced.
+    assert entry("rank", *keeping, "name=single") == 0
+    assert kept()[1][0] == key
+
+    assert entry("rank", "-m", *keeping, "name=swept", "unit=document,passage") == 0
+    *cells, sweep = kept()[2:]
+    assert len(cells) == 2 and len({key, sweep[0], *(cell[0] for cell in cells)}) == 4
+    assert all(cell[1].startswith("swept/") for cell in cells)
+    assert sweep[1:3] == ["runs/swept", None]
+    assert sweep[4] == ["report.html", "report.md", "verdicts.json"]
+
+
+def test_a_logger_changes_no_identity_and_its_failure_costs_a_line(entry, keeping, capsys):
+    assert entry("rank", *TINY, "name=r") == 0
+    before = Path("runs/r/metrics.json").read_bytes()
+    capsys.readouterr()
+    assert entry("rank", *keeping, "logger.broken=true", "name=r") == 0
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "logger" in each]
+    assert line == (
+        "soundingline: runs/r is complete, and not recorded by its logger: the tracker is out of "
+        "order"
+    )
+    assert Path("runs/r/metrics.json").read_bytes() == before
+
+
+def test_an_absent_tracker_is_told_before_anything_is_written(entry, monkeypatch, capsys):
+    monkeypatch.setattr("soundingline.toolkit.optional.find_spec", lambda name: None)
+    assert entry("rank", *TINY, "logger=mlflow", "name=r") == 2
+    advice = r"the package mlflow is not installed\. pip install -e '\S*\[mlflow\]'"
+    assert re.search(advice, capsys.readouterr().err)
+    assert not RunFolder("runs/r").manifest_path.exists()
+
+
+@pytest.mark.slow
+def test_mlflow_records_configuration_measures_and_files(entry, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="pip install 'soundingline[mlflow]'")
+    pytest.importorskip("sqlalchemy", reason="pip install 'soundingline[mlflow]'")
+    uri = f"sqlite:///{tmp_path / 'ml.db'}"
+    given = (*TINY, "logger=mlflow", f"logger.tracking_uri='{uri}'", "logger.experiment=mills")
+    for _ in range(2):  # the second one replaces the first
+        assert entry("rank", "-m", *given, "name=s", "unit=document,passage") == 0
+    client = mlflow.MlflowClient(uri)
+    experiment = client.get_experiment_by_name("mills")
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    assert len(runs) == 3 and {run.info.status for run in runs.values()} == {"FINISHED"}
+    files = client.list_artifacts(runs.pop("runs/s").info.run_id)
+    assert [file.path for file in files] == ["report.html", "report.md", "verdicts.json"]
+    for name, run in runs.items():
+        folder = Path("runs") / name
+        assert run.data.params["unit._target_"].startswith("soundingline.toolkit.corpus")
+        assert run.data.params["benchmark.documents"] == "64"
+        metrics = json.loads((folder / "metrics.json").read_text())
+        assert run.data.metrics["nDCG_10"] == pytest.approx(metrics["nDCG@10"])
+        assert len(run.data.metrics) == len(metrics)
+
+
+@pytest.mark.slow
+def test_wandb_records_without_a_network(entry, tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="pip install 'soundingline[wandb]'")
+    given = ("logger=wandb", "logger.mode=offline", "logger.project=mills")
+    assert entry("rank", *TINY, *given, "name=r") == 0
+    (file,) = Path("wandb").glob("offline-run-*/*.wandb")
+    # A process of wandb writes the file, and on a busy machine it is not done at once.
+    until = time.monotonic() + 30
+    parts, missing = (b"mills", b"nDCG@10", b"runs/r", b"metrics.json"), None
+    while missing != [] and time.monotonic() < until:
+        missing = [part for part in parts if part not in file.read_bytes()]
+        time.sleep(0.1)
+    assert missing == []

@@ -1,4 +1,5 @@
-"""Sweeps: failed cells are failed jobs, the others finish, and the same command completes them."""
+"""Sweeps: the cells that parameters, axes and changes describe; failed cells are failed jobs, the
+others finish, and the same command completes them."""
 
 import importlib.util
 import json
@@ -13,9 +14,13 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 from support.commands import CommandProcess, run_command, run_entry
 from support.needs import SOAK
 
+from soundingline.experiments import hydra_plugins
+from soundingline.experiments.hydra_plugins import Cells
 from soundingline.experiments.sweep import (
     CELLS,
     DONE,
@@ -27,6 +32,7 @@ from soundingline.experiments.sweep import (
     end_sweep,
     wait_for_jobs,
 )
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +134,7 @@ def test_a_defect_keeps_its_traceback_and_the_report_is_written(folder, launcher
 
 
 def test_jobs_are_pre_empted_fail_or_are_killed_and_the_same_command_completes_them(folder):
-    ways = "retriever.way=kill,preempt,defect,''"
+    ways = "retriever.way=kill,preempt,defect"
     given = ("hydra/launcher=jobs_here", "retriever=failing", ways)
     done = sweep(folder, *given)
     assert done.returncode == 1
@@ -139,33 +145,27 @@ def test_jobs_are_pre_empted_fail_or_are_killed_and_the_same_command_completes_t
     # launcher raises as soon as it sees the one that was killed.
     assert (folder / "starts").read_text().split() == ["started", "started"]
     before = cells(folder)
-    assert len(before) == 2 and any("preempt" in name for name in before)
+    assert len(before) == 1 and any("preempt" in name for name in before)
     (folder / "mended").touch()
     # Cells are the same under every launcher; in one process they start much faster.
     again = given if SOAK else given[1:]
     assert sweep(folder, *again).returncode == 1  # the defect is still one
-    assert len(cells(folder)) == 3
+    assert len(cells(folder)) == 2
     page = report(folder)
     assert "killed" not in page and page.count("failed:") == 1
 
 
 def test_cells_that_mean_the_same_are_one_cell_also_at_once(folder):
-    same = ("reranker=none", "reranker.depth=10,20")
-    ways = "retriever.way=slow,defect"
-    given = ("retriever=failing", ways, "hydra/launcher=processes", *same)
-    done = sweep(folder, *given, "hydra.launcher.n_jobs=2")
-    assert done.returncode == 1, done.stderr
-    assert len(cells(folder)) == 1
-    # The two that are told are the other way, at both depths.
-    assert report(folder).count("FileNotFoundError") == 2
-
-
-def test_models_that_nobody_asks_make_one_cell_also_at_once(folder):
-    models = ("agent=keyword", "llm=openai_compatible", "llm.model=one,two")
-    together = ("retriever=failing", "retriever.way=together")
-    given = (*models, *together, "hydra/launcher=processes", "hydra.launcher.n_jobs=2")
+    """No stage asks the model, and no re-ranker has the depth."""
+    twins = "[['llm.model=one','reranker.depth=10'],['llm.model=two','reranker.depth=20']]"
+    given = (
+        *("agent=keyword", "llm=openai_compatible", "reranker=none"),
+        *("retriever=failing", "retriever.way=together,defect"),
+        *(f"+hydra.sweeper.axes.twins={twins}", "hydra/launcher=processes"),
+        "hydra.launcher.n_jobs=2",
+    )
     done = sweep(folder, *given, task="run")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     # Each job was in a process of its own, and neither wrote before both had begun.
     assert len(list(folder.glob("begun-*"))) == 2
     (cell,) = cells(folder)
@@ -174,7 +174,9 @@ def test_models_that_nobody_asks_make_one_cell_also_at_once(folder):
     assert sorted(run.statuses().values()) == ["completed"] * 6
     assert all(run.attempts(qid) == 1 for qid in run.statuses())
     states = [json.loads(path.read_text())["state"] for path in statuses(folder)]
-    assert states == ["done", "done"]
+    assert sorted(states) == ["done", "done", "failed", "failed"]
+    # The two that are reported are the other way, with both models.
+    assert report(folder).count("FileNotFoundError") == 2
 
 
 def statuses(folder):
@@ -317,15 +319,13 @@ def test_states_of_slurm_jobs_are_read_without_accounting(tmp_path, monkeypatch,
     pytest.importorskip("submitit")
     from submitit.slurm.slurm import SlurmJob
 
-    from soundingline.experiments import launchers
-
     program = tmp_path / "bin" / "squeue"
     program.parent.mkdir()
     program.write_text(SQUEUE.format(python=sys.executable, place=str(tmp_path)))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))  # which has no sacct
     monkeypatch.setattr(SlurmJob, "watcher", SlurmJob.watcher)
-    watcher = launchers.slurm_watcher.__wrapped__()
+    watcher = hydra_plugins.slurm_watcher.__wrapped__()
     job = SlurmJob(tmp_path / "%j", "7_0")
     for listed, state, done in (
         ("7_0|PENDING\n8|RUNNING\n", "PENDING", False),
@@ -342,14 +342,14 @@ def test_states_of_slurm_jobs_are_read_without_accounting(tmp_path, monkeypatch,
         assert watcher.get_state("7_0", mode="cache") == state
     # What the controller has forgotten has ended.
     (tmp_path / "jobs").write_text("8|RUNNING\n9|COMPLETED\n")
-    waited = threading.Thread(target=launchers.wait_for_slurm, args=(["8", "9", "10"],))
-    monkeypatch.setattr(launchers, "slurm_watcher", lambda: watcher)
+    waited = threading.Thread(target=hydra_plugins.wait_for_slurm, args=(["8", "9", "10"],))
+    monkeypatch.setattr(hydra_plugins, "slurm_watcher", lambda: watcher)
     waited.start()
     time.sleep(0.5)
     assert waited.is_alive()
     (tmp_path / "jobs").write_text("8|TIMEOUT\n")
     waited.join(30)
-    assert not waited.is_alive() and watcher.get_state("10") == launchers.FORGOTTEN
+    assert not waited.is_alive() and watcher.get_state("10") == hydra_plugins.FORGOTTEN
     asked = set((tmp_path / "asked").read_text().splitlines())
     assert asked == {f"--noheader --array --states=all --format=%i|%T --user={os.getuid()}"}
     # Nothing warns of sacct, nor of the controller.
@@ -400,3 +400,60 @@ def test_the_baseline_of_a_sweep_is_the_cell_with_its_factors_and_the_fewest_oth
     page = Path("runs/s/report.md").read_text()
     assert page.index("## Differences from the baseline") < page.index("## Results")
     assert "| agent.max_searches=1 " in page.replace("\\", "")
+
+
+SWEEPER = {
+    "params": {"unit": "document,passage"},
+    "axes": {
+        "benchmarks": ["benchmark=vaswani", ["benchmark=beir", "benchmark.path=nq"]],
+        "systems": [["retriever=ql", "enrichment=none"], "retriever=sira"],
+    },
+    "changes": ["reranker=monot5"],
+    "laptop": {"axes": {"systems": ["retriever=ql", "retriever=bm25_rm3"]}},
+}
+
+
+def described(*given, laptop=False, **changed):
+    config = OmegaConf.create({"hydra": {"sweeper": SWEEPER | changed}, "laptop": laptop})
+    cells = Cells.of(config)
+    words = [*(f"{key}={value}" for key, value in cells.params.items()), *given]
+    return cells.overrides(OverridesParser.create().parse_overrides(words))
+
+
+def test_params_axes_and_changes_are_crossed():
+    found = described()
+    assert len(found) == len(set(map(tuple, found))) == 2 * 2 * 2 * 2
+    assert found[0] == ["unit=document", "benchmark=vaswani", "retriever=ql", "enrichment=none"]
+    assert found[1] == [*found[0], "reranker=monot5"]
+    assert found[-1] == [
+        *("unit=passage", "benchmark=beir", "benchmark.path=nq"),
+        *("retriever=sira", "reranker=monot5"),
+    ]
+
+
+def test_the_laptop_form_replaces_all_three():
+    assert described(laptop=True) == [["retriever=ql"], ["retriever=bm25_rm3"]]
+
+
+def test_an_override_replaces_the_axis_that_its_key_begins():
+    found = described("benchmark=cacm", "unit=maxp")
+    assert len(found) == 2 * 2
+    assert all(cell[:2] == ["unit=maxp", "benchmark=cacm"] for cell in found)
+    # Other keys of an axis stay, and its entries win over an override.
+    assert described("enrichment=feedback", laptop=True) == [
+        ["enrichment=feedback", "retriever=ql"],
+        ["enrichment=feedback", "retriever=bm25_rm3"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"axes": {"systems": [{"retriever": "ql"}]}}, "axes.systems has the entry"),
+        ({"axes": {"systems": ["retriever=ql,sira"]}}, "axes.systems has several values"),
+        ({"changes": [[]]}, "changes has the entry"),
+    ],
+)
+def test_an_entry_is_an_override_or_a_list_of_them(changed, message):
+    with pytest.raises(InputError, match=message):
+        described(**changed)

@@ -13,12 +13,12 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import golden_product as product
 from golden_model import reply
 from golden_record import hashed, plain, read, rows
 from golden_store import differing
 from golden_workplace import WORLDS, check, json_lines, skip_without
 from support.benchmarks import sealed_row, write_jsonl
+from support.commands import CommandProcess
 from support.llm_server import Fail
 from test_golden_runs import (
     CHAINS,
@@ -214,7 +214,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_end(workplace):
     workplace.reset()
     workplace.server.default = killing
     arguments = workplace.arguments("killed", text)
-    processes.append(product.process("run", *arguments))
+    processes.append(CommandProcess("run", *arguments))
     assert processes[0].wait().returncode == -9
     files = sorted(path.name for path in Path("runs/killed/queries").glob("[!.]*"))
     workplace.reset()

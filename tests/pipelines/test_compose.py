@@ -1,4 +1,5 @@
-"""Max-P, fusion of retrievers, and pipelines as the backend of a search tool."""
+"""Max-P, fusion of retrievers, pipelines as the backend of a search tool, and what stages share:
+counts of several threads and notes of a search."""
 
 import gc
 import threading
@@ -11,6 +12,7 @@ import pyterrier as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 from support.search import store_of
 
 from soundingline.pipelines.backend import PipelineBackend
@@ -21,9 +23,8 @@ from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
 from soundingline.pipelines.index_folder import OpenedIndex
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.retrieve import BM25, QueryLikelihood
-from soundingline.pipelines.stage import Collection, add_note
+from soundingline.pipelines.stage import Collection, Counts, add_note, search_notes
 from soundingline.toolkit.data import Hit, SearchRequest, parent
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import RankedBrowsing
 
 
@@ -93,8 +94,7 @@ def test_equal_settings_are_equal_stages():
 
 @pytest.mark.parametrize("depth", [0, -1, True, 1.5, "10"])
 def test_a_depth_that_is_not_a_positive_whole_number_is_refused(depth):
-    with pytest.raises(InputError, match=r"depth of MaxP=.* valid: a whole number, 1 or more"):
-        MaxP(depth)
+    refused(r"depth of MaxP=.* valid: a whole number, 1 or more", lambda: MaxP(depth))
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -214,14 +214,10 @@ def test_a_fusion_keeps_columns_queries_inputs_and_cuts_at_its_depth(kind):
 
 
 def test_wrong_settings_are_refused_with_what_is_valid():
-    with pytest.raises(InputError, match=r"weight=1\.5"):
-        Interpolation(FIRST, SECOND, weight=1.5)
-    with pytest.raises(InputError, match="null, minmax"):
-        Interpolation(FIRST, SECOND, normalise="z")
-    with pytest.raises(InputError, match="k=-1"):
-        ReciprocalRankFusion(FIRST, SECOND, k=-1)
-    with pytest.raises(InputError, match="depth=0"):
-        Interpolation(FIRST, SECOND, depth=0)
+    refused(r"weight=1\.5", lambda: Interpolation(FIRST, SECOND, weight=1.5))
+    refused("null, minmax", lambda: Interpolation(FIRST, SECOND, normalise="z"))
+    refused("k=-1", lambda: ReciprocalRankFusion(FIRST, SECOND, k=-1))
+    refused("depth=0", lambda: Interpolation(FIRST, SECOND, depth=0))
 
 
 @pytest.mark.parametrize("kind", [ReciprocalRankFusion, Interpolation])
@@ -229,10 +225,8 @@ def test_both_retrievers_are_bound_and_checked(kind):
     fusion = kind(BM25(k1=1), BM25(k1=2))
     bound = fusion.bind(Collection("c1", index=TwoRankings()))
     pd.testing.assert_frame_equal(bound(frame("b")), kind(FIRST, SECOND)(frame("b")))
-    with pytest.raises(InputError, match="not bound"):
-        fusion(frame("b"))
-    with pytest.raises(InputError, match="pisa offers no ql"):
-        kind(BM25(), QueryLikelihood()).validate(PisaEngine())
+    refused("not bound", lambda: fusion(frame("b")))
+    refused("pisa offers no ql", lambda: kind(BM25(), QueryLikelihood()).validate(PisaEngine()))
 
 
 @pytest.mark.parametrize("option", ["fusion_rrf", "fusion_interpolation"])
@@ -329,8 +323,7 @@ def test_the_pipeline_receives_words_reasoning_and_question_and_other_queries_ar
     ],
 )
 def test_a_pipeline_that_cannot_serve_is_refused(pipeline, message):
-    with pytest.raises(InputError, match=message):
-        PipelineBackend(pipeline).search(SearchRequest("x"))
+    refused(message, lambda: PipelineBackend(pipeline).search(SearchRequest("x")))
 
 
 def test_hits_are_read_one_by_one_in_parts_and_backwards():
@@ -416,3 +409,42 @@ def test_half_a_surrogate_pair_in_a_query_is_searched_as_any_other_character(
     backend = PipelineBackend(index.bm25() >> MaxP(), unit="passage")
     hits = backend.search(SearchRequest("harbour \ud800 town")).hits
     assert [hit.docid for hit in hits] == ["d1"]
+
+
+def test_no_addition_of_any_thread_is_lost():
+    counts = Counts("asked", "found", "never")
+
+    def work(number):
+        for _ in range(2000):
+            counts.add(asked=1, found=2)
+        counts.raise_to("largest", number)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert counts() == {"asked": 16_000, "found": 32_000, "never": 0, "largest": 7}
+
+
+def test_what_was_read_does_not_change():
+    counts = Counts("asked")
+    before = counts()
+    counts.add(asked=1)
+    assert (before, counts()) == ({"asked": 0}, {"asked": 1})
+
+
+def test_a_note_goes_to_the_innermost_block_and_outer_ones_go_on_after_it():
+    with search_notes() as outer:
+        add_note("first", 1)
+        with search_notes() as inner:
+            add_note("second", 2)
+        add_note("third", 3)
+    add_note("fourth", 4)
+    assert outer == {"first": 1, "third": 3}
+    assert inner == {"second": 2}
+
+
+def test_notes_of_one_name_are_numbered():
+    with search_notes() as notes:
+        for value in "abc":
+            add_note("rewrite", value)
+        add_note("other", 1)
+    assert notes == {"rewrite": "a", "rewrite_2": "b", "rewrite_3": "c", "other": 1}

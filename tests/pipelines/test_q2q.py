@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from question_model import QuestionModel, asking, frame, part_of, question, rewriter_llm, wait_for
+from support.question_model import (
+    QuestionModel,
+    asking,
+    frame,
+    part_of,
+    question,
+    rewriter_llm,
+    wait_for,
+)
 
 from soundingline.pipelines.prompting import PROMPTS, last_words
 from soundingline.pipelines.q2q import Q2Q, Reading, is_empty, lost_numbers, read_question
@@ -333,7 +341,7 @@ PROCESS = """
 import sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-from question_model import QuestionModel, asking, frame
+from support.question_model import QuestionModel, asking, frame
 from soundingline.pipelines.q2q import Q2Q
 model = QuestionModel()
 with asking(model) as llm:
@@ -346,7 +354,7 @@ def test_another_process_finds_what_this_one_asked(tmp_path):
     with asking(QuestionModel()) as llm:
         stage = Q2Q(model=llm, cache=tmp_path, reasoning=True)
         (asked,) = rewritten(stage, "king", reasoning=["of chess"])
-    paths = [str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)]
+    paths = [str(ROOT), str(ROOT / "tests")]
     command = [sys.executable, "-c", PROCESS, str(tmp_path), *paths]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"{[asked]} 0\n"

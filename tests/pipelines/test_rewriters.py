@@ -7,8 +7,8 @@ import json
 import pandas as pd
 import pyterrier as pt
 import pytest
-from question_model import QuestionModel, asking, frame
 from support.llm_model import ANSWER, ScriptedModel, ScriptedPrompts, calling, saying, search, used
+from support.question_model import QuestionModel, asking, frame
 from support.search import store_of
 
 from soundingline.agents.chat import ChatAgent

@@ -1,4 +1,4 @@
-"""Questions with judgements over a corpus: what benchmarks of every format share."""
+"""Questions with judgements over a corpus, in benchmarks of every format, and graphs of links."""
 
 from __future__ import annotations
 

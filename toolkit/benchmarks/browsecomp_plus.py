@@ -262,7 +262,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Location
     except (errors, OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"{path} cannot be read after row {number}: {error}",
-            valid="a whole Parquet file",
+            valid="a complete Parquet file",
             do="fetch the file again",
         ) from error
 

@@ -277,8 +277,11 @@ class WholeDocument(Segmenter):
 
 @dataclass
 class DocumentHead(Segmenter):
-    """One unit per document: its first `max_tokens` tokens (default: 512, as in BrowseComp-Plus),
-    title not included, counted by a `tokenizer` (`soundingline.toolkit.tokens.load_tokenizer`).
+    """One unit per document: its first tokens, title not included.
+
+    Args:
+        max_tokens: the number of tokens. The default is that of BrowseComp-Plus.
+        tokenizer: what counts them; see `soundingline.toolkit.tokens.load_tokenizer`.
 
     Example:
         >>> document = Document("d1", "", "The old mill stands by the river.")

@@ -110,18 +110,11 @@ def compare(
             the same seed, so that another run does not change the others' intervals.
 
     Returns:
-        The comparisons, by measure, then by pair.
+        The comparisons, by measure, then by pair. An example is in `PairedComparison`.
 
     Raises:
         InputError: for runs over different benchmarks or questions, unknown or equal names, a
             measure that a run lacks, and one that two runs share on fewer than two questions.
-
-    Example:
-        >>> values = {"a": {"q1": 1.0, "q2": 1.0}, "b": {"q1": 0.0, "q2": 0.5}}
-        >>> runs = [EvaluatedRun(name=n, per_question={"AP": row}) for n, row in values.items()]
-        >>> (row,) = compare(runs, ["AP"])
-        >>> (row.a, row.b, row.difference, row.seen_from("a").difference)
-        ('b', 'a', -0.75, 0.75)
     """
     if family not in FAMILIES:
         raise InputError(f"the family is {family!r}", valid=", ".join(FAMILIES))

@@ -150,7 +150,10 @@ class EvaluatedRun(Evaluation):
     """An evaluation that was read from a run folder, without its rankings and verdicts. A notebook
     shows it as a table.
 
-    `factors` are what was varied, option names by group, such as `{"unit": "passage"}`.
+    Args:
+        name: the name of the run.
+        factors: what was varied, option names by group, such as `{"unit": "passage"}`.
+        manifest: the manifest of the run. All other arguments are those of `Evaluation`.
 
     Example:
         >>> EvaluatedRun(name="bm25", metrics={"AP": 0.25}, denominators={"AP": 40})

@@ -507,7 +507,7 @@ def _zipped_samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
             members = [row for row in archive.infolist() if row.filename.startswith("samples/")]
             if not members:
-                raise InputError(f"{path} contains no samples", valid="a whole log of Inspect AI")
+                raise InputError(f"{path} contains no samples", valid="a log of Inspect AI")
             for member in members:
                 location = f"{path}, {member.filename}"
                 if member.file_size > LARGEST:
@@ -521,7 +521,7 @@ def _zipped_samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     raise InputError(f"{location} is not a sample")
                 yield location, content
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, OSError) as error:
-        raise InputError(f"{path} is not a whole log: {error}", do="copy it again") from None
+        raise InputError(f"{path} is not a complete log: {error}", do="copy it again") from None
     except (ValueError, RecursionError, EOFError, struct.error) as error:
         raise InputError(f"{path} is damaged: {str(error)[:200]}", do="copy it again") from None
 
@@ -539,7 +539,7 @@ def _unpacked(stream: BinaryIO, member: zipfile.ZipInfo) -> bytes:
     except zstandard.ZstdError as error:
         raise ValueError(f"{member.filename}: {error}") from None
     if len(content) != member.file_size:
-        raise ValueError(f"{member.filename} is not whole")
+        raise ValueError(f"{member.filename} is not complete")
     return content
 
 
@@ -565,7 +565,7 @@ def list_items(path: Path, name: str) -> Iterator[Any]:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(
-            f"{path} is not JSON: {str(error)[:200]}", valid="a whole JSON object"
+            f"{path} is not JSON: {str(error)[:200]}", valid="a complete JSON object"
         ) from None
 
 

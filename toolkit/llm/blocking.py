@@ -214,7 +214,7 @@ class BlockingModel:
         """
         if (loop := self._loop) is None:
             raise RuntimeError(
-                f"the language model {self.name!r} does not run: it can be asked only inside "
+                f"the language model {self.name!r} does not run: it can be used only inside "
                 "`with blocking.started(model):`"
             )
         accounts = [""] * len(requests) if qids is None else qids

@@ -267,7 +267,6 @@ class LlamaCppServer(LocalServer):
         if not path.is_file():
             raise InputError(
                 f"there is no file {self.gguf}",
-                do="give the path of a GGUF file: llm.server.gguf=... (docs/models.md "
-                "says how to get one)",
+                do="give the path of a GGUF file: llm.server.gguf=... (see docs/models.md)",
             )
         return path

@@ -235,7 +235,7 @@ class SamplingParams:
         would mislead."""
         if self.logprobs is not None:
             raise InputError(
-                f"log-probabilities are asked for, and {api} gives none",
+                f"log-probabilities are requested, and {api} gives none",
                 valid="a server of chat completions that gives them, such as vLLM",
                 do="choose one, such as llm=openai_compatible",
             )

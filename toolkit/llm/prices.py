@@ -45,6 +45,10 @@ class Price:
         source: Where the table was read.
         lists: Tables of other dates by name, such as `2026-05`, each with some of the arguments
             above. Requests are billed by the table itself, never by one of these.
+
+    Example:
+        >>> Price(input=2.0, output=8.0).cost(Usage(input=1_000_000, output=500_000))
+        6.0
     """
 
     input: float | None = None

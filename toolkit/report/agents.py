@@ -187,9 +187,6 @@ def _branch_table(styles: Sequence[RunStyle]) -> Table:
     )
 
 
-# Costs.
-
-
 def accuracy_cost_section(data: ReportData) -> Section | None:
     """Accuracy against dollars, or tokens if fewer than two runs have prices; None without
     these."""

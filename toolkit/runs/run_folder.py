@@ -392,7 +392,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(
             f"cannot write {path}: {error.strerror or error}",
-            do="free or change the disk, then run the same command; finished questions are kept",
+            do="free or change the disk, then run the same command, which continues the run",
         ) from error
 
 

@@ -482,7 +482,7 @@ def test_a_damaged_block_is_set_aside_and_encoded_again(tmp_path, capsys, name):
         assert len(encoder.texts) == 10 and again.counts["reused"] == 2
         assert rows_by_id(again) == rows_by_id(whole)
         assert [block.unit_ids for block in again] == [block.unit_ids for block in whole]
-        assert "000001 is damaged; it is kept as 000001.damaged-" in capsys.readouterr().err
+        assert "000001 is damaged, now in 000001.damaged-" in capsys.readouterr().err
     kept = [(path / name).read_bytes() for path in folder.glob("000001.damaged-*")]
     assert len(kept) == 3 and content not in kept
 

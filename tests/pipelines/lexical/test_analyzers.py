@@ -29,7 +29,7 @@ from soundingline.pipelines.lexical.analyzers import (
 )
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.storage import to_bytes
-from soundingline.pipelines.lexical.word_table import WordTable
+from soundingline.pipelines.lexical.word_break import WordTable
 from soundingline.toolkit.errors import InputError
 
 needs_snowball = pytest.mark.skipif(

@@ -30,14 +30,13 @@ from support.lexical_corpora import real
 from support.needs import cases
 
 from soundingline.pipelines.index_folder import Shard, signed
-from soundingline.pipelines.lexical import build, forward, invert, storage, word_table
+from soundingline.pipelines.lexical import build, forward, invert, storage, word_break
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.build import write_segments
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.invert import postings_path, terms_path
 from soundingline.pipelines.lexical.storage import StringLookup, encode_lengths, to_bytes
-from soundingline.pipelines.lexical.word_break import scan, segment
-from soundingline.pipelines.lexical.word_table import WordTable
+from soundingline.pipelines.lexical.word_break import WordTable, scan, segment
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import VERIFIED
@@ -378,7 +377,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(many, tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
     try:
-        with pytest.raises(InputError, match="no room left on the disk"):
+        with pytest.raises(InputError, match="no space left on the disk"):
             LexicalIndex.build(many, tmp_path / "index")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -493,8 +492,8 @@ def test_a_form_of_ascii_text_is_one_word_and_no_more(text):
 
 
 def test_forms_keep_their_numbers_while_the_table_grows(monkeypatch):
-    monkeypatch.setattr(word_table, "_SLOTS", 4)
-    monkeypatch.setattr(word_table, "_BYTES", 4)
+    monkeypatch.setattr(word_break, "_SLOTS", 4)
+    monkeypatch.setattr(word_break, "_BYTES", 4)
     lines = [f"w{number} again w{number % 7} {'long' * number}" for number in range(300)]
     table = table_of("standard")
     numbered = numbers_by_dictionary(lines)
@@ -512,11 +511,11 @@ def test_forms_keep_their_numbers_while_the_table_grows(monkeypatch):
 
 def test_forms_of_equal_hashes_are_told_apart(monkeypatch):
     # What is compiled holds the factors that it was compiled with, so it runs as Python here.
-    monkeypatch.setattr(word_table, "_FACTOR", np.uint64(0))
-    monkeypatch.setattr(word_table, "_LAST_FACTOR", np.uint64(0))
+    monkeypatch.setattr(word_break, "_FACTOR", np.uint64(0))
+    monkeypatch.setattr(word_break, "_LAST_FACTOR", np.uint64(0))
     for name in ("number_forms", "is_at", "move", "first_slot"):
-        monkeypatch.setattr(word_table, name, getattr(word_table, name).py_func)
-    monkeypatch.setattr(word_table, "_SLOTS", 4)
+        monkeypatch.setattr(word_break, name, getattr(word_break, name).py_func)
+    monkeypatch.setattr(word_break, "_SLOTS", 4)
     lines = ["ab ba abc ab", "b a ab ba ca", "abc a b onelongword twolongword onelongword"]
     numbers, _ = table_of("standard").numbers(list(map(to_bytes, lines)))
     numbered = numbers_by_dictionary(lines)

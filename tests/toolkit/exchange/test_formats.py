@@ -398,7 +398,7 @@ def test_a_log_as_inspect_compresses_it_is_read(tmp_path):
     (recorded,) = inspect_ai.read(path)
     assert isinstance(recorded, Transcript) and recorded.qid == "7"
     path.write_bytes(raw.replace(packed[-8:], bytes(8)))
-    with pytest.raises(InputError, match=r"damaged|not whole"):
+    with pytest.raises(InputError, match=r"damaged|not a complete|not complete"):
         list(inspect_ai.read(path))
 
 

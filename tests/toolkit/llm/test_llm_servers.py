@@ -40,7 +40,7 @@ from soundingline.toolkit.llm.local_servers import LlamaCppServer, VllmServer
 from soundingline.toolkit.llm.messages import SamplingParams, Turn, user
 from soundingline.toolkit.llm.openai_chat import OpenAIChat
 from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.llm.server import Servers, serving, tail
+from soundingline.toolkit.llm.server import Servers, _end, serving, tail
 from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated, read_text
 
 FAKE = Path(__file__).with_name("fake_server.py")
@@ -752,3 +752,11 @@ def test_importing_needs_no_sdk():
     command = [sys.executable, "-c", WITHOUT_SDK]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_guard_that_hangs_is_killed():
+    """It does not end when its standard input is closed."""
+    guard = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, start_new_session=True)
+    with pytest.raises(subprocess.TimeoutExpired):
+        _end(guard, grace=-4.9)  # It waits five seconds longer than that.
+    assert guard.poll() == -signal.SIGKILL

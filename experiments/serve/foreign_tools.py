@@ -1,7 +1,14 @@
-"""Pi-Serini's contract of a search backend, for its own client: JSON over HTTP. The client keeps
-rankings, pages and cuts by itself, so that what its agent saw of a ranking is not known here: a
-search counts as surfaced, and only what is read counts as opened. Optional fields are absent, never
-null. Ids name documents, each once in a ranking, at its best passage."""
+"""The tools in the forms of other projects, for their own clients.
+
+Pi-Serini's contract of a search backend is JSON over HTTP. Its client keeps rankings, pages and
+cuts by itself, so that what its agent saw of a ranking is not known here: a search counts as
+surfaced, and only what is read counts as opened. Optional fields are absent, never null. Ids name
+documents, each once in a ranking, at its best passage.
+
+BrowseComp-Plus's `search` returns a JSON array of `{docid, score, snippet}`, also for one hit or
+none, and `get_document` returns `{docid, text}` or null. Ids name documents and are always strings,
+because its readers look for quoted ones. Its searcher has whole texts.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +18,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from soundingline.experiments.serve.sessions import dump_json, finite, settings_of
-from soundingline.toolkit.data import Hit, parent
-from soundingline.toolkit.search import Parameter, RankedBrowsing, Tool, ToolOutput, ToolSpec
-from soundingline.toolkit.search.tool import LARGEST_OFFSET, DocumentPage
+from soundingline.toolkit.data import DocumentStore, Hit, SearchBackend, SearchRequest, parent
+from soundingline.toolkit.search import (
+    Parameter,
+    RankedBrowsing,
+    Tool,
+    ToolError,
+    ToolOutput,
+    ToolSpec,
+    TopK,
+)
+from soundingline.toolkit.search.tool import LARGEST_OFFSET, DocumentPage, ResultsPage
 
-SEARCH, READ = "search", "read_document"
+SEARCH, READ = "search", "read_document"  # of Pi-Serini
+MOST_HITS = 1000  # of BrowseComp-Plus's searcher
 
 
 @dataclass(kw_only=True, eq=False)
@@ -45,8 +61,10 @@ class PiSeriniTools(RankedBrowsing):
         first, count = offset or 1, limit or self.depth
         shown = hits[first - 1 : first - 1 + count]
         head = max(0, self.excerpt_depth - first + 1)
-        rows = [_row(hit) for hit in self.filled(ranked.request.query, first, shown[:head])]
-        rows += [_row(hit) for hit in shown[head:]]
+        rows = [
+            _pi_serini_row(hit) for hit in self.filled(ranked.request.query, first, shown[:head])
+        ]
+        rows += [_pi_serini_row(hit) for hit in shown[head:]]
         more = first - 1 + count < len(hits)
         page = {
             "hits": rows,
@@ -100,7 +118,7 @@ def _fitting(lines: Sequence[str], room: int) -> Sequence[str]:
     return lines
 
 
-def _row(hit: Hit) -> dict[str, Any]:
+def _pi_serini_row(hit: Hit) -> dict[str, Any]:
     score = finite(hit.score)
     row: dict[str, Any] = {"docid": hit.docid}
     if score is not None:
@@ -111,3 +129,72 @@ def _row(hit: Hit) -> dict[str, Any]:
         row["snippet"] = hit.snippet
         row["snippetTruncated"] = "…" in (hit.snippet[0], hit.snippet[-1])
     return row
+
+
+@dataclass(kw_only=True, eq=False)
+class BrowseCompPlusTools(TopK):
+    """`TopK` with JSON instead of texts. A document of more than `max_bytes` is cut to its first
+    lines and has `"truncated": true`."""
+
+    @classmethod
+    def like(cls, other: object) -> BrowseCompPlusTools:
+        """With the settings of another interface, if that is a `TopK`."""
+        return cls(**settings_of(other, TopK) or {"get_document": True})
+
+    def tools(self) -> Iterable[Tool]:
+        for tool in super().tools():
+            if tool.searches_by:
+                yield tool
+            else:
+                docid = Parameter("docid", "A docid as search results show it.")
+                spec = ToolSpec(tool.spec.name, "Return the whole text of a document.", (docid,))
+                yield Tool(spec, self._document, reads_by="docid")
+
+    def _search(self, query: str) -> ToolOutput:
+        output = super()._search(query)
+        assert isinstance(output.page, ResultsPage)
+        return output._replace(
+            text=dump_json([_browsecomp_plus_row(hit) for hit in output.page.hits])
+        )
+
+    def _document(self, docid: str) -> ToolOutput:
+        try:
+            output = self._get_document(docid, None)
+        except ToolError:
+            return ToolOutput("null")
+        page = output.page
+        assert isinstance(page, DocumentPage)
+        lines = [page.title, *page.lines] if page.title else page.lines
+        cut = {"truncated": True} if page.continuation else {}
+        row = {"docid": page.docid, "text": "\n".join(lines), **cut}
+        return output._replace(text=dump_json(row))
+
+
+def _browsecomp_plus_row(hit: Hit) -> dict[str, Any]:
+    score = finite(hit.score)
+    scored = {} if score is None else {"score": score}
+    return {"docid": hit.docid, **scored, "snippet": hit.text}
+
+
+def whole_hits(
+    backend: SearchBackend, store: DocumentStore, query: str, k: int
+) -> list[dict[str, Any]]:
+    """The best `k` hits with their whole texts, as a searcher of BrowseComp-Plus returns them;
+    its clients cut them."""
+    hits = backend.search(SearchRequest(query, depth=k)).hits[:k]
+    units = store.texts([hit.unit_id for hit in hits])
+    rows = zip(hits, units, strict=True)
+    return [
+        {"docid": hit.docid, "score": finite(hit.score), "text": unit.contents}
+        for hit, unit in rows
+    ]
+
+
+def whole_document(store: DocumentStore, docid: str) -> dict[str, str] | None:
+    """A document of BrowseComp-Plus's searcher; None if there is none of that id."""
+    try:
+        document = store.document(parent(docid))
+    except KeyError:
+        return None
+    text = f"{document.title}\n{document.text}" if document.title else document.text
+    return {"docid": document.docid, "text": text}
