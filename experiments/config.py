@@ -204,7 +204,7 @@ def _tuning_identity(config: Any) -> dict[str, Any]:
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 ROOT_CONFIG = "config"
-_NONE_BY_DEFAULT = ("llm", "scorer", "experiment", "placement")
+_NONE_BY_DEFAULT = ("llm", "scorer", "experiment", "placement", "scale")
 
 
 def register() -> None:

@@ -66,6 +66,12 @@ def index(settings: Settings) -> None:
     stages.validate(engine)
     shard_of(config)  # raises for numbers out of range
     sharded = config.shards > 1
+    if sharded and not (divisible(engine) or any(_learned(stages.transformers["retriever"]))):
+        raise InputError(
+            f"shards={config.shards} for engine={settings.choices['engine']}",
+            valid="engine=lexical, or a learned retriever, such as dense, splade or colbertv2",
+            do="leave shards out: one process builds that index",
+        )
     indexes = Path(config.paths.indexes)
     prepared = prepare(benchmark, segmenter, engine, indexes, indexed=not sharded)
     if sharded:
@@ -103,12 +109,6 @@ def _built_shards(
     )
     for retriever in _learned(stages.transformers["retriever"]):
         retriever.index_in(collection)
-    if not engines:
-        raise InputError(
-            f"shards={count} for engine={settings.choices['engine']}",
-            valid="engine=lexical, or a learned retriever, such as dense, splade or colbertv2",
-            do="leave shards out: one process builds that index",
-        )
     if shard:
         for engine in engines:
             prepared.build_shard(engine, shard)

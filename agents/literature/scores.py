@@ -210,7 +210,8 @@ class Calibration:
         if self.method == "isotonic":
             value = float(np.interp(probability, self._x, self._y))
         else:
-            value = 1 / (1 + math.exp(-(self._slope * logit(probability) + self._intercept)))
+            # The logistic function by the hyperbolic tangent, which does not overflow.
+            value = (1 + math.tanh((self._slope * logit(probability) + self._intercept) / 2)) / 2
         return min(max(value, 0.0), 1.0)
 
 

@@ -23,7 +23,7 @@ from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.literature import Navigator, OverlapScorer
 from soundingline.agents.literature.planner import normalize_checklist, read_plan
 from soundingline.agents.literature.rules import find_clauses
-from soundingline.agents.literature.scores import CandidateScores
+from soundingline.agents.literature.scores import Calibration, CandidateScores
 from soundingline.toolkit.benchmarks.benchmark import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link, SearchResult, Topic
@@ -422,6 +422,14 @@ def test_a_calibration_maps_the_probability_and_its_absence_is_reported(tmp_path
         path.write_text(damaged)
         with pytest.raises(InputError, match="calibration"):
             Navigator(calibration=str(path))
+
+
+def test_a_logistic_calibration_is_right_at_any_slope(tmp_path):
+    path = tmp_path / "calibration.json"
+    for slope, calibrated in ((1, 0.8), (2, 16 / 17), (80, 1.0), (-80, 0.0)):  # 0.8 has the odds 4
+        path.write_text(json.dumps({"method": "platt", "slope": slope, "intercept": 0}))
+        assert Calibration(str(path))(0.8) == pytest.approx(calibrated)
+        assert Calibration(str(path))(0.0) == pytest.approx(0.0 if slope > 0 else 1.0, abs=1e-5)
 
 
 def test_a_plan_is_the_last_object_of_a_reply():

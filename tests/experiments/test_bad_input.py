@@ -352,10 +352,10 @@ BEFORE_BUILDING = {
     "index shards=4 shard=4": "shard=4. valid: a whole number, 0 to 3.",
     "index shard=1": "shard=1. valid: a whole number, 0 to 0.",
     "index shards=0": "shards=0",
+    "index shards=4 engine=opensearch engine.url=http://x": "shards=4 for engine=",
     "run shards=4": "shards=4 for soundingline run. valid: soundingline index",
 }
 LATER = {
-    "index shards=4 engine=opensearch engine.url=http://x": "shards=4 for engine=",
     **{
         f"run tool=grep agent={agent}": "set tool.syntax=words" for agent in ("keyword", "one_shot")
     },

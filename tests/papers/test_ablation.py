@@ -13,7 +13,7 @@ from soundingline.experiments.naming import AGENT, identity_of
 ABLATION = "ablation/tuned_bm25_agent"
 SMALL = (
     "benchmark.documents=64",
-    "benchmark.questions=4",
+    "benchmark.questions=2",
     "benchmark.hops=1",
     "benchmark.median_words=60",
     "benchmark.p90_words=200",

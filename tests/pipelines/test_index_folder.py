@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.needs import cases
+from support.refusals import refused
 from support.stub_encoder import StubSparse, vector_engine
 
 from soundingline.pipelines import index_folder
@@ -59,15 +60,13 @@ def test_ids_are_refused_if_a_set_of_them_is_smaller(names, recent):
         if len(set(names)) == len(names) > 0:
             assert check(names) == len(names)
         else:
-            with pytest.raises(InputError, match="comes twice" if names else "corpus is empty"):
-                check(names)
+            refused("comes twice" if names else "corpus is empty", lambda: check(names))
 
 
 def test_one_repeated_id_among_very_many_is_found_in_random_order():
     names = [f"{n:x}" for n in range(300_000)]
     random.Random(1).shuffle(names)
-    with pytest.raises(InputError, match=f"'{names[7]}' comes twice"):
-        check([*names, names[7]])
+    refused(f"'{names[7]}' comes twice", lambda: check([*names, names[7]]))
 
 
 def test_an_id_takes_few_bytes_whatever_its_length(monkeypatch):
@@ -314,8 +313,7 @@ def test_what_is_whole_opens_and_is_read_once_for_each_state_of_its_files(
     flip(target, random.Random(1))
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert target.stat().st_size == status.st_size
-    with pytest.raises(InputError, match=target.name):
-        open_(folder)
+    refused(target.name, lambda: open_(folder))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"documents.bin": 5}', b"\xff\xfe"])
@@ -361,5 +359,4 @@ def test_numbers_that_lead_out_of_an_index_are_refused_although_their_checksums_
     rows = files.checksums(folder)
     (folder / VERIFIED).unlink(missing_ok=True)
     (folder / "manifest.json").write_text(json.dumps(signed({**manifest, "files": rows})))
-    with pytest.raises(InputError, match=rf"is damaged: {name}.*build it again"):
-        KINDS[kind][1](folder)
+    refused(rf"is damaged: {name}.*build it again", lambda: KINDS[kind][1](folder))

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.llm_model import ScriptedPrompts
 from support.needs import cases
+from support.refusals import refused
 
 from soundingline.pipelines.compose import compose
 from soundingline.pipelines.enrich import enrichment as enrichment_module
@@ -243,8 +244,7 @@ def test_a_file_for_other_documents_is_refused_and_strange_ids_are_reported(
         stream.write('{"id": "d1"}\n')
     with pytest.raises(InputError, match=r"phrases.jsonl:3 has no field 'phrases'"):
         for_queries(PhraseFile(path=str(tmp_path / "phrases.jsonl")), collection, "quay")
-    with pytest.raises(InputError, match="there is no file"):
-        _ = PhraseFile(path=str(tmp_path / "nothing")).fingerprint
+    refused("there is no file", lambda: PhraseFile(path=str(tmp_path / "nothing")).fingerprint)
 
 
 # Phrases of a language model.
@@ -389,8 +389,7 @@ def test_a_fusion_searches_enriched_documents_where_one_of_its_retrievers_does(c
     query, corpus = Enrichment(query=FeedbackPhrases()), Enrichment(corpus=FeedbackPhrases())
     fusion = ReciprocalRankFusion(BM25(), OtherRetriever())
     compose(fusion, enrichment=corpus)
-    with pytest.raises(InputError, match="cannot search with an enriched query"):
-        compose(fusion, enrichment=query)
+    refused("cannot search with an enriched query", lambda: compose(fusion, enrichment=query))
     with_likelihood = ReciprocalRankFusion(BM25(), QueryLikelihood())
     with pytest.raises(InputError, match="an index with phrases offers no query likelihood"):
         with_likelihood.bind(corpus.enriched(collection))
@@ -558,8 +557,7 @@ def test_every_task_has_a_prompt_for_each_side(task):
     ],
 )
 def test_impossible_settings_are_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
+    refused(message, make)
 
 
 def test_a_prompt_of_ones_own_is_for_one_side(tmp_path):
@@ -567,11 +565,9 @@ def test_a_prompt_of_ones_own_is_for_one_side(tmp_path):
     path.write_text("{query} {phrases} {words}")
     source = ModelPhrases(prompt=str(path))
     assert source.query_prompt("quay") == "quay 10 4"
-    with pytest.raises(InputError, match=r"has no place \{text\} for a document"):
-        source.document_prompt(UNITS[0])
+    refused(r"has no place \{text\} for a document", lambda: source.document_prompt(UNITS[0]))
     path.write_text("no place")
-    with pytest.raises(InputError, match="has the places none"):
-        ModelPhrases(prompt=str(path))
+    refused("has the places none", lambda: ModelPhrases(prompt=str(path)))
 
 
 def test_the_fingerprint_changes_with_phrases_and_filter(collection, file):
@@ -716,8 +712,7 @@ def test_feedback_and_texts_are_those_of_the_plain_documents(base, units):
     assert loaded["text"].tolist() == [units[int(docno[1:])].text for docno in loaded["docno"]]
     copied = pickle.loads(pickle.dumps(index))
     assert copied == index != base and copied.base == base
-    with pytest.raises(InputError, match="an index with phrases offers no query likelihood"):
-        index.ql()
+    refused("an index with phrases offers no query likelihood", index.ql)
 
 
 class OutOfOrder(GivenPhrases):
@@ -727,8 +722,7 @@ class OutOfOrder(GivenPhrases):
 
 def test_phrases_in_another_order_are_refused_and_leave_nothing(base, units):
     source = OutOfOrder({"d1": ["quay"], "d2": ["quay"]})
-    with pytest.raises(InputError, match=r"phrases for the unit 'd1'.*in their order"):
-        enriched(base, units, source)
+    refused(r"phrases for the unit 'd1'.*in their order", lambda: enriched(base, units, source))
     assert [path.name for path in base.path.parent.iterdir()] == ["base"]
     with pytest.raises(InputError, match="is no index of enriched documents"):
         EnrichedEngine(LexicalEngine(), source, None, Collection("c", index=base)).build(
@@ -820,8 +814,7 @@ def test_the_limit_is_tau_times_the_documents_rounded_down_and_may_be_below_one(
     ],
 )
 def test_other_settings_are_refused(arguments, message):
-    with pytest.raises(InputError, match=message):
-        DfFilter(**arguments)
+    refused(message, lambda: DfFilter(**arguments))
 
 
 @pytest.mark.parametrize(
@@ -872,5 +865,4 @@ def test_cleaned_phrases_are_usable_whatever_came(proposed):
 
 @pytest.mark.parametrize("limits", [{"phrases": 0}, {"words": -1}, {"phrases": True}])
 def test_limits_without_meaning_are_refused(limits):
-    with pytest.raises(InputError, match="valid: a whole number, 1 or more"):
-        PhraseFile(path="phrases.jsonl", **limits)
+    refused("valid: a whole number, 1 or more", lambda: PhraseFile(path="phrases.jsonl", **limits))

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support import checkpoints
+from support.refusals import refused
 
 from soundingline.experiments.training import examples, fit
 from soundingline.pipelines.lexical.index import LexicalIndex
@@ -196,8 +197,7 @@ def test_another_tokenizer_changes_the_fingerprint_and_one_that_does_not_fit_is_
 
 def test_a_model_of_another_kind_and_an_encoder_alone_are_refused(tmp_path, monot5):
     bert = checkpoints.save_bert(tmp_path / "bert")
-    with pytest.raises(InputError, match=r"monoT5 was given .* of the kind bert.*kind t5"):
-        _ = t5_scorer(bert).fingerprint
+    refused(r"monoT5 was given .* of the kind bert.*kind t5", lambda: t5_scorer(bert).fingerprint)
     encoder = tmp_path / "encoder"
     transformers.T5EncoderModel.from_pretrained(str(monot5)).save_pretrained(encoder)
     with pytest.raises(InputError, match=r"no weights for decoder"):
@@ -349,8 +349,7 @@ def test_another_base_than_the_named_one_can_be_given(tmp_path, base):
     named = json.loads(config.read_text())
     expected = llama_scorer(tmp_path / "adapter").score(LLAMA_PAIRS)
     config.write_text(json.dumps({**named, "base_model_name_or_path": str(tmp_path / "gone")}))
-    with pytest.raises(InputError, match=r"gone"):
-        _ = llama_scorer(tmp_path / "adapter").fingerprint
+    refused(r"gone", lambda: llama_scorer(tmp_path / "adapter").fingerprint)
     assert llama_scorer(tmp_path / "adapter", base=str(base)).score(LLAMA_PAIRS) == expected
 
 
@@ -361,8 +360,7 @@ def test_an_adapter_without_an_output_is_refused(tmp_path, base):
 
 
 def test_a_language_model_is_refused(base):
-    with pytest.raises(InputError, match="no output that was trained"):
-        _ = llama_scorer(base).fingerprint
+    refused("no output that was trained", lambda: llama_scorer(base).fingerprint)
 
 
 def test_a_checkpoint_that_claims_an_output_and_lacks_it_is_refused(tmp_path, base):
@@ -371,8 +369,7 @@ def test_a_checkpoint_that_claims_an_output_and_lacks_it_is_refused(tmp_path, ba
         (tmp_path / path.name).write_bytes(path.read_bytes())
     config["id2label"] = {"0": "LABEL_0"}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="no output that was trained"):
-        llama_scorer(tmp_path).score(LLAMA_PAIRS[:1])
+    refused("no output that was trained", lambda: llama_scorer(tmp_path).score(LLAMA_PAIRS[:1]))
 
 
 def test_counts_tell_what_was_cut(rankllama):
@@ -397,8 +394,7 @@ def test_the_fingerprint_of_an_adapter_follows_adapter_and_base(tmp_path):
 
 def test_a_model_of_another_kind_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(InputError, match=r"kind bert.*kind llama"):
-        _ = llama_scorer(tmp_path).fingerprint
+    refused(r"kind bert.*kind llama", lambda: llama_scorer(tmp_path).fingerprint)
 
 
 def test_special_tokens_in_a_text_are_text():
@@ -411,7 +407,7 @@ def test_special_tokens_in_a_text_are_text():
     assert "</s>" in prompt.windows(Pair("who", "the </s> mill"))[0]
 
 
-QUESTIONS, DEPTH = 12, 20
+QUESTIONS, DEPTH = 8, 16
 
 
 class Collection:
@@ -451,7 +447,7 @@ def collection(data_root, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("kind", "stage", "steps", "batch", "rate"),
-    [("monot5", MonoT5, 65, 24, 0.01), ("cross_encoder", CrossEncoder, 50, 16, 0.003)],
+    [("monot5", MonoT5, 45, 24, 0.01), ("cross_encoder", CrossEncoder, 40, 16, 0.003)],
 )
 def test_a_model_trained_on_judgements_beats_bm25s_order_on_its_questions(
     kind, stage, steps, batch, rate, collection, tmp_path

@@ -229,10 +229,8 @@ def test_topics_and_qrels_of_files_replace_those_of_the_rows(folder):
     files = {"topics": str(topics), "qrels": str(qrels), "gold_qrels": str(golds)}
     benchmark = opened(folder, **files)
     assert benchmark.topics == [Topic("12", 'an unquoted "mark and\ta tab'), Topic("13", "plain")]
-    assert benchmark.qrels == {
-        "evidence": {"12": {"1101": 1, "x-1": 0}},
-        "gold": {"13": {"1302": 1}},
-    }
+    evidence, gold = {"12": {"1101": 1, "x-1": 0}}, {"13": {"1302": 1}}
+    assert benchmark.qrels == {"evidence": evidence, "gold": gold}
     assert benchmark.answers == {"12": [ANSWERS["12"]], "13": [ANSWERS["13"]]}
     without = BrowseCompPlus(None, str(folder / "corpus"), **files)
     assert without.topics == benchmark.topics and not without.answers

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import ir_datasets
@@ -27,7 +26,6 @@ from soundingline.toolkit.benchmarks.ir_datasets import IrDatasetsBenchmark
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[3]
 TOP = "soundingline-tests"
 
 
@@ -133,10 +131,8 @@ def test_titles_urls_answers_and_subtopics_are_read_where_a_dataset_has_them(reg
     benchmark = IrDatasetsBenchmark(register("titled", documents, queries, qrels), name="mine")
     assert benchmark.name == "mine"
     assert benchmark.answers == {"q1": ["Brel", "brel"]}
-    assert list(benchmark.documents()) == [
-        Document("d1", "Brel", "a  town", "http://a"),
-        Document("d2", "", "b"),
-    ]
+    titled = Document("d1", "Brel", "a  town", "http://a")
+    assert list(benchmark.documents()) == [titled, Document("d2", "", "b")]
     assert benchmark.qrels == {"evidence": {"q1": {"d1": 2}}}, "the highest grade of a pair"
 
 
@@ -283,14 +279,9 @@ print(json.dumps(rows))
 def test_downloads_of_real_datasets_are_read_in_their_own_formats(tmp_path):
     """ir_datasets takes the folder of its downloads when it is imported: a process of its own."""
     home = prepare_beir(prepare_vaswani(tmp_path), "scifact", ("train", "test"))
-    done = subprocess.run(
-        [sys.executable, "-c", READ],
-        env={**os.environ, "IR_DATASETS_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    vaswani, test, train = json.loads(done.stdout.splitlines()[-1])
+    variables = {**os.environ, "IR_DATASETS_HOME": str(home)}
+    printed = subprocess.check_output([sys.executable, "-c", READ], env=variables, text=True)
+    vaswani, test, train = json.loads(printed.splitlines()[-1])
     rows = list(enumerate(HARBOUR, start=1))
     assert vaswani[0] == "vaswani"
     assert [text for _, text in vaswani[1]] == [text.upper() for text in HARBOUR]

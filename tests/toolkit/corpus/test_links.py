@@ -14,11 +14,10 @@ from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link
 from soundingline.toolkit.errors import InputError
 
+RESNET = "Deep Residual Learning for Image Recognition"
 HEADINGS = [
     Document("p1", "Attention Is All You Need", "", "https://arxiv.org/abs/1706.03762"),
-    Document(
-        "p2", "Deep Residual Learning for Image Recognition", "", "https://www.Example.org/resnet/"
-    ),
+    Document("p2", RESNET, "", "https://www.Example.org/resnet/"),
     Document("p3", "Café culture: a survey", "", "https://doi.org/10.1145/3397271.3401075"),
     Document("p4", "Notes on tides", ""),
     Document("p5", "Notes on tides", ""),

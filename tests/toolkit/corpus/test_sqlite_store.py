@@ -1,16 +1,17 @@
+"""The store of documents and units: what is read, refused, and left by a killed build."""
+
 import multiprocessing
 import os
 import pickle
 import re
 import shutil
 import sqlite3
-import subprocess
 import sys
-import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+from support.forked import forked
 
 from soundingline.toolkit import files
 from soundingline.toolkit.corpus import store as module
@@ -57,12 +58,9 @@ def test_unknown_ids_are_key_errors(passages):
 
 def test_units_come_in_the_order_of_their_ids_and_a_docid_is_the_whole_document(passages):
     assert passages.texts(["d1"]) == [("d1", "Ships", CORPUS[0].text)]
-    assert passages.texts(["empty%p0", "d1%p1", "d1%p0", "é %p/2%p1"]) == [
-        ("empty%p0", "Nothing", ""),
-        ("d1%p1", "Ships", "Nobody drowned."),
-        ("d1%p0", "Ships", "The ship sank."),
-        ("é %p/2%p1", "", "Tail\x00 ends."),
-    ]
+    ships = [("d1%p1", "Ships", "Nobody drowned."), ("d1%p0", "Ships", "The ship sank.")]
+    expected = [("empty%p0", "Nothing", ""), *ships, ("é %p/2%p1", "", "Tail\x00 ends.")]
+    assert passages.texts([unit_id for unit_id, *_ in expected]) == expected
 
 
 def test_without_a_unit_table_units_are_documents(store):
@@ -176,9 +174,8 @@ def test_other_kinds_versions_and_fingerprints_are_refused(passages, tmp_path):
     with pytest.raises(InputError, match=r"holds document store, version 2. valid: unit table"):
         SqliteStore(texts, texts)
     SqliteStore.build(other, CORPUS[:1], corpus_fingerprint="c2").close()
-    with pytest.raises(
-        InputError, match=r"units was built for another corpus .c1.\. valid: corpus c2"
-    ):
+    message = r"units was built for another corpus .c1.\. valid: corpus c2"
+    with pytest.raises(InputError, match=message):
         SqliteStore(other, units)
     with sqlite3.connect(texts / module._FILE) as connection:
         connection.execute("UPDATE meta SET value = '1' WHERE key = 'version'")
@@ -243,22 +240,21 @@ def test_reading_writes_nothing(passages, tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == names
 
 
+def build_until_killed(ready, path):
+    def documents():
+        for number in range(1000):
+            yield Document(str(number), "", "x" * 10_000)
+        ready()
+        time.sleep(60)
+
+    SqliteStore.build(path, documents(), corpus_fingerprint="c")
+
+
 def test_a_killed_build_leaves_no_store_and_is_swept_by_the_next(tmp_path):
-    code = """
-        import os, signal, sys
-        from pathlib import Path
-        from soundingline.toolkit.data import Document
-        from soundingline.toolkit.corpus.store import SqliteStore
-        def documents():
-            for number in range(1000):
-                yield Document(str(number), "", "x" * 10_000)
-            os.kill(os.getpid(), signal.SIGKILL)
-        SqliteStore.build(Path(sys.argv[1]), documents(), corpus_fingerprint="c")
-    """
     path = tmp_path / "texts"
-    command = [sys.executable, "-c", textwrap.dedent(code), str(path)]
-    root = Path(__file__).resolve().parents[3]
-    assert subprocess.run(command, cwd=root, check=False).returncode == -9
+    process = forked(build_until_killed, path)
+    process.kill()
+    process.join(30)
     assert not path.exists()
     with SqliteStore.build(path, CORPUS, corpus_fingerprint="c") as store:
         assert len(store) == 3

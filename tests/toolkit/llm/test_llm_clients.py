@@ -53,9 +53,8 @@ make_chat = making({name: ADAPTERS[name] for name in ADAPTERS if name != "comple
 
 
 def ask(model, messages=QUESTION, **settings):
-    return llm_clients.ask(
-        model, messages, settings=SamplingParams(**settings) if settings else None
-    )
+    given = SamplingParams(**settings) if settings else None
+    return llm_clients.ask(model, messages, settings=given)
 
 
 def wrong(model, kind, **settings):

@@ -35,9 +35,8 @@ def fake_run(name, level, *, questions=100, **factors):
     """An agent's run whose accuracy is near `level`."""
     random = np.random.default_rng(len(name) * 1000 + int(level * 1e6))
     qids = [f"q{i}" for i in range(questions)]
-    share = dict(
-        zip(TIERS, (min(0.98, level + 0.3), level + 0.1, level - 0.05, level - 0.2), strict=True)
-    )
+    shares = (min(0.98, level + 0.3), level + 0.1, level - 0.05, level - 0.2)
+    share = dict(zip(TIERS, shares, strict=True))
     shown = dict(zip(TIERS, (1840.3, 31.2, 6.4, 2.1), strict=True))
     per = {
         "accuracy": {q: float(random.random() < level) for q in qids},
@@ -146,6 +145,7 @@ def two_calls(qid="7", **fields):
     """A search that shows d1 of the judged d1, d2 and d3, a reading of d2, and an answer."""
     first = "1. docid=d1%p0 score=2.0\n2. docid=x9 score=1.0"
     second = "[docid=d2 lines 1-1 of 1]\nAda built it."
+    tiers = [("d1", "x9", "d3"), ("d1", "x9"), ("d2",), ("d2",)]
     values = {
         "qid": qid,
         "question": "Who built the mill?",
@@ -175,9 +175,7 @@ def two_calls(qid="7", **fields):
             ),
             ToolCall("read_document", {"docid": "d2"}, second, tokens=9, shown=("d2",)),
         ),
-        "tiers": dict(
-            zip(TIERS, [("d1", "x9", "d3"), ("d1", "x9"), ("d2",), ("d2",)], strict=True)
-        ),
+        "tiers": dict(zip(TIERS, tiers, strict=True)),
         "exposures": (
             Exposure(1, "previewed", "d1", 1, 8),
             Exposure(1, "previewed", "x9", 2, 8),

@@ -416,10 +416,8 @@ def test_counts_of_stages_are_shown_by_run_and_stage():
     data = report_data(runs)
     section = stages_section(data)
     ((row,),) = (table.rows for table in section.tables)
-    assert [entry.text for entry in row[1:]] == [
-        "reranker",
-        "pairs_scored 1,234, cache_hit_rate 0.5",
-    ]
+    shown = ["reranker", "pairs_scored 1,234, cache_hit_rate 0.5"]
+    assert [entry.text for entry in row[1:]] == shown
     assert stages_section(replace(data, styles=data.styles[1:])) is None
 
 
@@ -459,9 +457,8 @@ def test_names_factors_and_measures_control_no_terminal_and_break_no_line(attack
         )
         for place, run in enumerate(six_runs())
     ]
-    text = printed(
-        comparison_table(runs, title=attack, measures=["AP", f"usage_{attack}"]), width=200
-    )
+    table = comparison_table(runs, title=attack, measures=["AP", f"usage_{attack}"])
+    text = printed(table, width=200)
     assert not any(unicodedata.category(char) == "Cc" for char in text.replace("\n", ""))
     assert text.count(escape_control(attack)) >= 2 + len(runs)
     assert len({len(line) for line in text.splitlines()[2:]}) <= 2  # columns stay aligned
@@ -515,9 +512,7 @@ def test_labels_replace_factors_that_do_not_fit():
         "llm.server.gguf": "qwen2.5-coder-0.5b-instruct-q4.gguf",
     }
     settings = [{"agent": "keyword"}, {**asks, "llm.seed": "7"}, {**asks, "llm.seed": "8"}]
-    runs = [
-        replace(run, factors=factors) for run, factors in zip(six_runs(), settings, strict=False)
-    ]
+    runs = [replace(run, factors=row) for run, row in zip(six_runs(), settings, strict=False)]
     table = comparison_table(runs)
     headers = [str(column.header) for column in table.columns]
     assert headers[:2] == ["run", "accuracy"]

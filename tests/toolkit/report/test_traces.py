@@ -115,11 +115,8 @@ def test_calls_without_a_message_are_shown_and_so_are_replies_to_other_tools(tmp
     page = Page(traced(tmp_path / "a", two_calls(messages=())) / "1-7.html")
     assert [text[:6] for text in page.texts("section")] == ["Call 1", "Call 2"]
     calls = two_calls().calls
-    messages = (
-        {"role": "tool", "content": "from a tool of the harness"},
-        {"role": "tool", "content": calls[0].output},
-        {"role": "tool", "content": calls[1].output},
-    )
+    contents = ("from a tool of the harness", calls[0].output, calls[1].output)
+    messages = tuple({"role": "tool", "content": content} for content in contents)
     page = Page(traced(tmp_path / "b", two_calls(messages=messages)) / "1-7.html")
     reply, *shown = page.texts("section")
     assert reply == "Reply to another tool from a tool of the harness"
@@ -129,9 +126,8 @@ def test_calls_without_a_message_are_shown_and_so_are_replies_to_other_tools(tmp
 def test_a_page_has_the_verdict_with_the_reasons_of_a_judging_model(tmp_path):
     folder = write_run(tmp_path / "run", two_calls())
     reason = ModelVerdict("7", True, "Ada L.", "It names Ada.", 90.0)
-    page = Page(
-        write_traces(folder, BENCHMARK, evaluated(folder), [{"7": reason}]).parent / "1-7.html"
-    )
+    index = write_traces(folder, BENCHMARK, evaluated(folder), [{"7": reason}])
+    page = Page(index.with_name("1-7.html"))
     text = page.texts("main")[0]
     assert "correct by exact_answer" in text and "The judge read the answer as: Ada L." in text
     assert "By rule: equal yes, contained yes, F1 1.00" in text
@@ -203,9 +199,8 @@ def test_repeats_have_pages_and_rows_of_their_own(tmp_path):
 def hostile_run(path):
     """The traces of a run in which every foreign text contains markup."""
     qid = f"q/../{HOSTILE}"
-    benchmark = SmallBenchmark(
-        [Topic(qid, HOSTILE)], {"evidence": {qid: {HOSTILE: 1}}}, {qid: [HOSTILE]}
-    )
+    judged = {"evidence": {qid: {HOSTILE: 1}}}
+    benchmark = SmallBenchmark([Topic(qid, HOSTILE)], judged, {qid: [HOSTILE]})
     call = searched(
         HOSTILE,
         f"docid={HOSTILE}\n" + "a" * 20_000 + "\u202e backwards \ud800",
@@ -214,12 +209,8 @@ def hostile_run(path):
         shown=(HOSTILE,),
         notes={HOSTILE: {"__proto__": HOSTILE}, "rewrite": {"rewritten": HOSTILE}},
     )
-    requirement = {
-        "verdict": HOSTILE,
-        "score": HOSTILE,
-        "rationale": HOSTILE,
-        "passage": f"{HOSTILE}%p0",
-    }
+    requirement = dict.fromkeys(("verdict", "score", "rationale"), HOSTILE)
+    requirement["passage"] = f"{HOSTILE}%p0"
     trajectory = two_calls(
         qid,
         question=HOSTILE,

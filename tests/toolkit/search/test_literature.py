@@ -51,13 +51,9 @@ def test_each_layer_that_is_shown_is_an_exposure_with_its_tokens():
         assert not tool.call("read", {"docid": "a", "layer": layer}).failed
     tool.call("locate", {"docid": "a", "requirement": "It tells of tides."})
     rows = [(row.tier, row.docid, row.layer) for row in tool.exposures.rows]
-    assert rows == [
-        ("previewed", "b", "metadata"),
-        ("previewed", "a", "metadata"),
-        ("opened", "a", "abstract"),
-        ("opened", "a", "text"),
-        ("opened", "a", "evidence"),
-    ]
+    previewed = [("previewed", docid, "metadata") for docid in "ba"]
+    opened = [("opened", "a", layer) for layer in ("abstract", "text", "evidence")]
+    assert rows == previewed + opened
     tokens = [row.tokens for row in tool.exposures.rows]
     assert tokens == sorted(tokens) and len(set(tokens)) == 5
     assert tool.exposures.rows[-1].documents == 2
@@ -84,9 +80,8 @@ def test_links_are_followed_and_surface_documents():
 
 
 def test_evidence_shows_the_passages_with_their_ids():
-    result = session(passages=1, passage_tokens=3).call(
-        "locate", {"docid": "a", "requirement": "tides"}
-    )
+    tool = session(passages=1, passage_tokens=3)
+    result = tool.call("locate", {"docid": "a", "requirement": "tides"})
     assert "[a%p0] The tide rises…" in result.text and "a%p1" not in result.text
     nothing = session().call("locate", {"docid": "b", "requirement": "tides"})
     assert "No passage speaks of it" in nothing.text and not nothing.failed
@@ -170,20 +165,17 @@ class WholeDocuments:
     """A document is evidence if its text contains the requirement's last word."""
 
     def locate(self, docids, requirements, most=3):
+        words = [need.split()[-1] for need in requirements]
         return [
-            [
-                [Located(docid, 1.0)] if need.split()[-1] in MILLS[docid] else []
-                for need in requirements
-            ]
+            [[Located(docid, 1.0)] if word in MILLS[docid] else [] for word in words]
             for docid in docids
         ]
 
 
 def scoring_tool(scorer=None):
     operators = Operators(locator=WholeDocuments(), scorer=scorer or OverlapScorer())
-    return session(
-        operators, {docid: Document(docid, docid, text) for docid, text in MILLS.items()}
-    )
+    documents = {docid: Document(docid, docid, text) for docid, text in MILLS.items()}
+    return session(operators, documents)
 
 
 def scored(docids, requirements, tool=None):
