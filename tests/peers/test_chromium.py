@@ -31,11 +31,14 @@ from soundingline.toolkit.trajectory import Answer
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 LONGEST = 30.0  # seconds to wait for a reply or a condition
 _OPTIONS = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"),
-    *("--no-first-run", "--disable-extensions", "--disable-dev-shm-usage"),
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--remote-debugging-pipe",
+    "--no-first-run",
+    "--disable-extensions",
+    "--disable-dev-shm-usage",
 )
-
-
 # The path of a browser; None where there is none.
 BROWSER = os.environ.get("SOUNDINGLINE_CHROMIUM") or next(
     filter(None, map(shutil.which, NAMES)), None
@@ -109,9 +112,9 @@ class Tab:
                 self._send, json.dumps({**accept, "sessionId": self._session}).encode() + b"\0"
             )
 
-    def open(self, path, fragment=""):
+    def open(self, path):
         """A file of this machine, from its disk, loaded anew."""
-        for url in ("about:blank", f"{path.resolve().as_uri()}{fragment}"):
+        for url in ("about:blank", path.resolve().as_uri()):
             self.ask("Page.navigate", url=url)
             self.wait(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
 
@@ -130,26 +133,18 @@ class Tab:
             assert time.monotonic() < end, f"waited for {expression}"
             time.sleep(0.02)
 
-    def press(self, key):
-        """A key of the keyboard."""
-        text = {"text": key} if len(key) == 1 else {}
-        for kind in ("keyDown", "keyUp"):
-            self.ask(
-                "Input.dispatchKeyEvent", type=kind, key=key, **(text if kind == "keyDown" else {})
-            )
-
-    def size(self, width, height=900, *, dark=False):
-        """How wide and high the window is, in pixels, and which colours the reader prefers."""
+    def size(self, width):
+        """Set the width of the window in pixels, and that the reader prefers light colours."""
         self.ask(
             "Emulation.setDeviceMetricsOverride",
-            **{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+            **{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
         )
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        scheme = {"name": "prefers-color-scheme", "value": "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
 
-    def picture(self, path, *, whole=False):
-        """A PNG of what is seen, or of the whole page."""
-        data = self.ask("Page.captureScreenshot", captureBeyondViewport=whole)["data"]
+    def picture(self, path):
+        """A PNG of what is seen."""
+        data = self.ask("Page.captureScreenshot")["data"]
         path.write_bytes(base64.b64decode(data))
 
 

@@ -318,8 +318,9 @@ def test_the_code_of_the_quickstart_runs_in_a_notebook(tmp_path):
     cells = [block.content for block in code_blocks(page) if block.language == "python"]
     assert any("experiment.run()" in cell for cell in cells)
     cells += ["experiment.run().counts['completed']", "experiment.evaluate().counts['completed']"]
+    client = [str(python("notebook")), str(CLIENTS / "as_notebook.py"), str(ROOT)]
     done = subprocess.run(
-        [str(python("notebook")), str(CLIENTS / "as_notebook.py"), str(ROOT), *filter(None, sys.path)],
+        [*client, *filter(None, sys.path)],
         input=json.dumps(cells),
         cwd=tmp_path,
         # Jupyter keeps its files of connections below the user's own folder, unless told otherwise.
