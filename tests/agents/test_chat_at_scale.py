@@ -236,7 +236,7 @@ def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it():
     assert ended == ["request"]
 
 
-QUESTIONS, TURNS = 6, 3
+QUESTIONS, TURNS = 4, 3
 TOWNS = {
     f"fw{number:07d}": f"The {one} of the {two} was built of {three}."
     for number, (one, two, three) in enumerate(
