@@ -10,9 +10,9 @@ import threading
 from dataclasses import replace
 
 import pytest
+from support.benchmarks import WordBackend, store_of
 from support.llm_model import ANSWER, ScriptedModel, calling, saying, search, used
 from support.needs import cases, needs
-from support.search import WordBackend, store_of
 from support.tool_caller import WORDS
 
 from soundingline.agents.base import Budget

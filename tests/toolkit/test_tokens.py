@@ -6,8 +6,8 @@ import re
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.benchmarks import WordBackend, store_of
 from support.checkpoints import write_tokenizer
-from support.search import WordBackend, store_of
 
 from soundingline.toolkit.corpus import DocumentHead
 from soundingline.toolkit.data import Document

@@ -10,8 +10,7 @@ from functools import cache
 
 import pandas as pd
 import pytest
-from support.engines import sharing_engine
-from support.lexical_corpora import measured, real
+from support.engines import measured, real, sharing_engine
 from support.needs import cases
 
 from soundingline.pipelines.engines import anserini

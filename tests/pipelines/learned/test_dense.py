@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 from support import checkpoints
+from support.assertions import refused
 from support.needs import cases
-from support.refusals import refused
 
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.stage import Collection

@@ -26,7 +26,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lz4.frame import LZ4FrameFile
-from support.lexical_corpora import real
+from support.engines import real
 from support.needs import cases
 
 from soundingline.pipelines.index_folder import Shard, signed

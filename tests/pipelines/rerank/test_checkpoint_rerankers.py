@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support import checkpoints
-from support.refusals import refused
+from support.assertions import refused
 
 from soundingline.experiments.training import examples, fit
 from soundingline.pipelines.lexical.index import LexicalIndex

@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.forked import forked
+from support.commands import forked
 
 from soundingline.toolkit import files
 from soundingline.toolkit.corpus import store as module

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import ir_measures
 import pytest
-from support.benchmarks import SmallBenchmark
-from support.search import WordBackend, store_of
+from support.benchmarks import SmallBenchmark, WordBackend, store_of
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError

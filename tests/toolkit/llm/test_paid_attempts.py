@@ -14,7 +14,7 @@ import time
 
 import pytest
 from llm_clients import ADAPTERS, client, using
-from support.forked import forked
+from support.commands import forked
 from support.llm_server import Cut, Fail, Raw, Say, messages_body
 from support.needs import cases
 

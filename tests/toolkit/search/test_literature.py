@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from support.search import WordBackend, store_of
+from support.benchmarks import WordBackend, store_of
 
 from soundingline.agents.literature import OverlapScorer
 from soundingline.toolkit.benchmarks.benchmark import LinkGraph

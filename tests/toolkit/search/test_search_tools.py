@@ -10,8 +10,8 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.benchmarks import WordBackend, store_of
 from support.needs import cases, needs
-from support.search import WordBackend, store_of
 
 from soundingline.toolkit.corpus import Passages, SqliteStore
 from soundingline.toolkit.data import Document, Hit, SearchRequest, SearchResult
