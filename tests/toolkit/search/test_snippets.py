@@ -224,7 +224,6 @@ def test_a_word_without_end_is_not_looked_for():
     assert "a" * 30 in best_window(QueryTerms(f"{'a' * 150}"), f"{FILLER * 9}{'a' * 150}", 60)
     words = " ".join("a" * (200 - ending) + "b" for ending in range(1, 25))
     query, text = QueryTerms(f"{'a' * 900_000} {words}"), "a" * 100_000
-    best_window(query, text, 220)
     start = time.process_time()
     best_window(query, text, 220)
     assert time.process_time() - start < 5.0
