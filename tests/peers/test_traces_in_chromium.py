@@ -10,7 +10,7 @@ from support.chromium import chromium, running_tab
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
 from report_runs import AnyPassage, six_runs, traced, two_calls, two_rounds
-from test_traces import FAILED, HOSTILE, hostile_run
+from test_report_page import FAILED, HOSTILE, hostile_run
 
 from soundingline.toolkit.evaluation import compare
 from soundingline.toolkit.report import render, write_report
