@@ -401,7 +401,7 @@ def test_a_side_effect_of_importing_is_found(source, tmp_path):
 # Files and lines that each package may have. A larger one needs a reason: raise the bound together
 # with the table in docs/results.md.
 SIZES = {
-    "toolkit": (86, 24_150),
+    "toolkit": (86, 24_190),
     "pipelines": (59, 17_070),
     "agents": (17, 4_070),
     "experiments": (34, 10_800),

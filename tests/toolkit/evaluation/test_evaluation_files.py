@@ -55,7 +55,7 @@ from soundingline.toolkit.evaluation.tuning import (
 )
 from soundingline.toolkit.files import write_text
 from soundingline.toolkit.runs.manifest import make_manifest
-from soundingline.toolkit.runs.run_folder import RunFolder
+from soundingline.toolkit.runs.run_folder import RunFolder, evaluated_runs
 from soundingline.toolkit.search import Grep, RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import Answer, ToolCall, Trajectory, dump_trajectory
 
@@ -218,8 +218,35 @@ def test_two_evaluations_at_once_leave_the_files_of_one(tmp_path, monkeypatch):
     assert load_run(folder.path).metrics == late.metrics
 
 
+def test_a_reader_waits_for_an_evaluation_that_is_being_written(tmp_path, monkeypatch):
+    folder = evaluated(tmp_path / "sweep" / "a", trajectory("1", "a"))
+    metrics = load_run(folder.path).metrics
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(path, text, *, clear=False):
+        begun.set()
+        assert may_end.wait(30)
+        write_text(path, text, clear=clear)
+
+    monkeypatch.setattr("soundingline.toolkit.evaluation.evaluation.write_text", slow)
+    with ThreadPoolExecutor(3) as pool:
+        evaluation, state = evaluate(folder), folder.state()
+        writer = pool.submit(write_evaluation, folder.path, evaluation, state=state)
+        assert begun.wait(30) and not (folder.path / "metrics.json").exists()
+        readers = [
+            pool.submit(load_run, folder.path),
+            pool.submit(evaluated_runs, tmp_path / "sweep"),
+        ]
+        time.sleep(0.3)  # Without a lock the readers end here, and have no evaluation.
+        may_end.set()
+        writer.result(30)
+        assert readers[0].result(30).metrics == metrics
+        assert readers[1].result(30) == [folder.path]
+
+
 def test_files_of_two_evaluations_are_never_read_as_one(tmp_path, monkeypatch):
     folder = evaluated(tmp_path / "a", trajectory("1", "a"))
+    (folder.path / "evaluation" / ".lock").unlink()  # as on a file system without locks
 
     def read(run, name, *others):
         content = _read(run, name, *others)
