@@ -532,7 +532,7 @@ def test_bytes_of_zero_in_front_tell_forms_apart():
 
 def test_long_forms_without_terms_are_not_kept_beyond_the_memory_allowed(tmp_path):
     # Forms of underscores have no term, so that the number of terms bounds nothing.
-    rows = [["_" * (5_000 + number) + " line"] for number in range(320)]
+    rows = [["_" * (5_000 + number) + " line"] for number in range(500)]
     list(write_segments([["__ line"]], tmp_path, "english", 500))  # compiled before the count
     tracemalloc.start()
     try:
