@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from support import commands, compositions, startup
+from support import commands, compositions, figures, startup
 from support.needs import absent, cases, collections
 
 from soundingline.toolkit.console import Console
@@ -24,6 +24,7 @@ settings.register_profile("soundingline", deadline=None, max_examples=cases(100)
 settings.load_profile("soundingline")
 
 compositions.install()
+figures.install()
 
 # What CI services and users set for their terminals would change what is printed.
 for name in ("COLUMNS", "LINES", "TERM", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):

@@ -82,7 +82,7 @@ def install():
     ListConfig.__deepcopy__ = _copied
 
 
-def _kept(key, kind, make):
+def kept(key, kind, make):
     """What was made of this key before, here or in another process."""
     name = hashlib.sha256(repr((key, kind)).encode()).hexdigest()
     if name not in _KEPT:
@@ -111,7 +111,7 @@ def _keeping_list(repo, config_name, overrides_list, prepend_hydra, skip_missing
         if key not in _LISTS:
             # What is composed where nothing may be missing is the same where something may be.
             make = partial(_list, repo, config_name, overrides, prepend_hydra, False)
-            _LISTS[key] = _kept(key, "list", make)
+            _LISTS[key] = kept(key, "list", make)
         composed = _LISTS[key]
     except ConfigCompositionException:
         if not skip_missing:
@@ -133,7 +133,7 @@ def _keeping_config(loader, defaults, repo):
         config.hydra.runtime.choices.update(composed.overrides.known_choices)
         return config
 
-    return _kept(key, "config", make)
+    return kept(key, "config", make)
 
 
 def _merged(loader, defaults, repo):
@@ -190,7 +190,7 @@ def _keeping_file(repository, config_path):
     if source.scheme() == "file":
         status = Path(source.path, name).stat()
         key = (*key, status.st_mtime_ns, status.st_size)
-    return _kept(key, "file", lambda: _file(repository, config_path))
+    return kept(key, "file", lambda: _file(repository, config_path))
 
 
 def _sharing_sources(repository, delegate):

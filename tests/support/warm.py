@@ -61,7 +61,7 @@ def _warm_up():
     gc.disable()
     import openai.resources.chat  # noqa: F401
     import scipy.stats  # noqa: F401
-    from support import compositions, startup
+    from support import compositions, figures, startup
     from support.commands import run_entry
     from tqdm import tqdm
 
@@ -72,6 +72,7 @@ def _warm_up():
 
     tqdm.monitor_interval = 0  # its thread would not survive a fork
     compositions.install()
+    figures.install()
     startup.install()
     before = Path.cwd()
     output = io.StringIO()
