@@ -270,7 +270,7 @@ def _inspect(folder: RunFolder, out: Path, settings: Settings, form: str = "eval
     """A log with the scores of the run's evaluation, if there is one."""
     benchmark = recorded_benchmark(folder, settings)
     manifest, model = folder.manifest(), _model(folder)
-    evaluated = (folder.path / "metrics.json").exists()
+    evaluated = folder.is_evaluated()
     cell = load_run(folder.path) if evaluated else EvaluatedRun(name=folder.name)
     scored = [name for name in cell.per_question if name.startswith(_SCORES)]
     head = inspect_ai.header(

@@ -32,6 +32,7 @@ from soundingline.toolkit.report.results import (
     run_interval,
 )
 from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.runs.run_folder import evaluated_runs
 
 RUN_DOLLARS = "run_dollars"  # of all questions; the measure of a question is `usage_dollars`
 _DOLLARS = "usage_dollars"
@@ -67,7 +68,7 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     folders: list[Path] = []
     for path in paths:
         single = (path / "manifest.json").is_file()
-        evaluated = [path] if single else sorted(p.parent for p in path.glob("*/metrics.json"))
+        evaluated = [path] if single else evaluated_runs(path)
         if not evaluated:
             raise InputError(
                 f"{path} has no evaluated run", valid="the folder of a run or of a sweep"

@@ -52,7 +52,7 @@ from soundingline.toolkit.evaluation.replay import (
 from soundingline.toolkit.files import write_json
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.manifest import SEALED
-from soundingline.toolkit.runs.run_folder import RECORDED, REPLAYS, check_kind
+from soundingline.toolkit.runs.run_folder import RECORDED, REPLAYS, check_kind, evaluated_runs
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.trajectory import Trajectory
 
@@ -180,7 +180,7 @@ def replay_run(settings: Settings, run: Path) -> None:
     with reference.writing({**context.manifest, "factors": described, "fingerprints": shared}):
         _write(reference, replaying.recorded, benchmark)
     _tell(recorded, replaying.calls)
-    cells = sorted(path.parent for path in root.glob("*/metrics.json"))
+    cells = evaluated_runs(root)
     ordered = [reference.path, *(cell for cell in cells if cell.name != RECORDED)]
     compare_folders(ordered, root, title=root.name, tested=TESTED, baseline=RECORDED)
 

@@ -33,7 +33,13 @@ from soundingline.toolkit.files import fingerprint, open_own, read_json, write_j
 from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.runs.run_folder import CELLS, SWEEP, SWEEP_CELLS, check_kind
+from soundingline.toolkit.runs.run_folder import (
+    CELLS,
+    SWEEP,
+    SWEEP_CELLS,
+    check_kind,
+    evaluated_runs,
+)
 
 RECORD = "multirun.yaml"
 JOBS = ".submitit"  # as our presets of launchers name it; a folder a job
@@ -286,7 +292,7 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
             for status in unfinished
         ]
     waiting = max(SweepStart.cells - len(statuses), 0)
-    cells = sorted(path.parent for path in sweep.glob("*/metrics.json"))
+    cells = evaluated_runs(sweep)
     if cells:
         # Imported here: evaluating opens models, which a command that sweeps nothing need not.
         from soundingline.experiments.evaluate import compare_folders

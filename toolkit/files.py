@@ -309,6 +309,21 @@ def file_lock(path: Path) -> Iterator[None]:
 
 
 @contextmanager
+def reading_lock(path: Path) -> Iterator[None]:
+    """Hold a lock on the file `path` that readers share, after waiting for a `file_lock` on it.
+    Nothing is waited for without a file, and where it cannot be locked."""
+    handle = None
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fcntl.flock(handle, fcntl.LOCK_SH)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+@contextmanager
 def building_lock(path: Path, missing: str) -> Iterator[None]:
     """Hold a `file_lock` to build what is `missing` in the folder of `path`; `InputError` if this
     process may not write there."""

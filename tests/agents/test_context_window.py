@@ -320,6 +320,7 @@ class Vllm:
         return Say(reasoning="Hm. " * 60, calls=[call], usage=counts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "window", "reason", "refusals", "left_out"),
     [

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.documents import ROOT, code_blocks
 from support.llm_server import Raw, Say, running_peer
 from support.served import DOCUMENTS, serving
 
@@ -309,3 +310,26 @@ def test_pi_serini_over_http_unmodified():
     assert (told["past"]["found"], told["past"]["text"]) == (True, "")
     assert told["missing"]["found"] is False
     assert "query" in told["blank"]["raised"]
+
+
+def test_the_code_of_the_quickstart_runs_in_a_notebook(tmp_path):
+    """One kernel of Jupyter runs the code blocks of `docs/quickstart.md`."""
+    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    cells = [block.content for block in code_blocks(page) if block.language == "python"]
+    assert any("experiment.run()" in cell for cell in cells)
+    cells += ["experiment.run().counts['completed']", "experiment.evaluate().counts['completed']"]
+    client = [str(python("notebook")), str(CLIENTS / "as_notebook.py"), str(ROOT)]
+    done = subprocess.run(
+        [*client, *filter(None, sys.path)],
+        input=json.dumps(cells),
+        cwd=tmp_path,
+        # Jupyter keeps its files of connections below the user's own folder, unless told otherwise.
+        env={**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path / "jupyter")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    *_, again, evaluated = json.loads(done.stdout)
+    assert again.endswith("6") and evaluated.endswith("6")

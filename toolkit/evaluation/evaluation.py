@@ -36,12 +36,13 @@ from soundingline.toolkit.files import (
     file_lock,
     fingerprint,
     read_json,
+    reading_lock,
     remove_leftovers,
     write_json,
     write_text,
 )
 from soundingline.toolkit.redaction import redact
-from soundingline.toolkit.runs.run_folder import RunFolder
+from soundingline.toolkit.runs.run_folder import EVALUATION_LOCK, METRICS, RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 FORMAT = 2
 VERDICTS = Path("evaluation", "verdicts.json")
 RANKINGS = "run.trec"
-_METRICS = "metrics.json"
 _REPEATS = "evaluation/repeats.json"
 _SUMMARY = "evaluation/summary.json"
 _MANIFEST = "manifest.json"
@@ -57,7 +57,7 @@ _FILES: Mapping[str, tuple[str, Any]] = {  # name -> a field of `Evaluation` and
     "evaluation/questions.json": ("per_question", PerQuestion),
     "evaluation/funnel.json": ("funnel", dict[str, PerQuestion]),
     "evaluation/curves.json": ("curves", dict[str, list[tuple[float, float]]]),
-    _METRICS: ("metrics", dict[str, float]),
+    METRICS: ("metrics", dict[str, float]),
 }
 # Counts of questions, which are equal in all repeats. All other counts are of trajectories.
 OF_QUESTIONS = (
@@ -330,22 +330,22 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
         **({"prices": evaluation.prices} if evaluation.prices else {}),
     }
     texts = {name: dump_json(getattr(evaluation, field)) for name, (field, _) in _FILES.items()}
-    metrics = texts.pop(_METRICS)
+    metrics = texts.pop(METRICS)
     texts[RANKINGS] = trec_run(evaluation.rankings, folder.name)
     if evaluation.repeats:
         components = {name: variance_components(row) for name, row in evaluation.repeats.items()}
         variance = {name: row._asdict() for name, row in components.items() if row}
         texts[_REPEATS] = dump_json({"values": evaluation.repeats, "variance": variance})
-    texts[_METRICS] = metrics
+    texts[METRICS] = metrics
     hashes = {name: fingerprint(text) for name, text in texts.items()}
     hashes[_SUMMARY] = fingerprint(dump_json(summary))
     try:
-        with file_lock(folder.path / "evaluation" / ".lock"):
+        with file_lock(folder.path / EVALUATION_LOCK):
             for part in folder.repeats():
                 remove_leftovers(part.path)
                 remove_leftovers(part.path / "evaluation")
             hashes[_MANIFEST] = fingerprint(_compared(folder.manifest()))
-            (folder.path / _METRICS).unlink(missing_ok=True)
+            (folder.path / METRICS).unlink(missing_ok=True)
             write_json(folder.path / VERDICTS, [row._asdict() for row in evaluation.verdicts])
             if not evaluation.repeats:
                 (folder.path / _REPEATS).unlink(missing_ok=True)
@@ -377,14 +377,19 @@ def _check_finite(folder: RunFolder, evaluation: Evaluation) -> None:
 
 
 def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
-    """Read the evaluation of a run folder, under the name of the folder or another one.
+    """Read the evaluation of a run folder, under the name of the folder or another one. It waits
+    for a process that is evaluating the run.
 
     Raises:
-        InputError: if this is no run, or one that was not evaluated, was evaluated before its
-            newest trajectories were written or is being evaluated right now, and if a file of the
-            evaluation is damaged.
+        InputError: if this is no run, or one that was not evaluated or was evaluated before its
+            newest trajectories were written, and if a file of the evaluation is damaged.
     """
     folder = RunFolder(path)
+    with reading_lock(folder.path / EVALUATION_LOCK):
+        return _load_run(folder, name)
+
+
+def _load_run(folder: RunFolder, name: str) -> EvaluatedRun:
     manifest, written, summary = folder.manifest(), _written(folder), _read_summary(folder)
     if summary["trajectories"] != folder.state():
         raise InputError(
@@ -406,7 +411,7 @@ def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
         repeats=_read(folder, _REPEATS, _Repeats, summary)["values"] if several else {},
         **files,
     )
-    if _written(folder) != written:
+    if _written(folder) != written:  # A file system without locks does not make the writer wait.
         raise InputError(
             f"the run {folder.path} was evaluated anew while its evaluation was read",
             do="run the same command again",
@@ -444,7 +449,7 @@ def _written(folder: RunFolder) -> tuple[int, int]:
     """What distinguishes one writing of `metrics.json` from another. `InputError` if it is absent:
     it is removed first and written last."""
     try:
-        written = (folder.path / _METRICS).stat()
+        written = (folder.path / METRICS).stat()
     except FileNotFoundError:
         raise InputError(
             f"the run {folder.path} has not been evaluated",

@@ -1,7 +1,7 @@
 """The folder of a run: its files, its lock, what is finished and what is pending.
 
-`RunFolder` owns every file name of a run except those that others derive: `evaluation/`,
-`metrics.json`, `run.trec`, the report and the traces. It reads no qrels.
+`RunFolder` owns every file name of a run except those that others derive: `run.trec`, those in
+`evaluation/`, the report and the traces. It reads no qrels.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from soundingline.toolkit.files import (
     fingerprint,
     open_own,
     read_json,
+    reading_lock,
     recover_json_lines,
     remove_leftovers,
     write_json,
@@ -55,6 +56,8 @@ SINGLE_RUN = "a single run"
 SWEEP_CELLS = "the cells of a sweep (-m)"
 REPLAYS = "replays of a run"
 CELLS = ".cells"  # in a sweep's folder: what became of each cell
+METRICS = "metrics.json"  # is removed before an evaluation and written last
+EVALUATION_LOCK = "evaluation/.lock"
 RECORDED = "recorded"  # in a folder of replays: the cell of the run itself
 
 _NAME = re.compile(r"[\w=,+-][\w=,.+-]*", re.ASCII)
@@ -127,6 +130,11 @@ class RunFolder:
         numbers = sorted(int(name) for name in names if re.fullmatch(r"[1-9]\d{0,5}", name))
         others = [self.repeat(number) for number in numbers if number > 1]
         return [self, *(other for other in others if other.has_trajectories())]
+
+    def is_evaluated(self) -> bool:
+        """Whether there is an evaluation, after waiting for one that is being written."""
+        with reading_lock(self.path / EVALUATION_LOCK):
+            return (self.path / METRICS).is_file()
 
     def manifest(self) -> dict[str, Any]:
         """The manifest, whose values have the types of `Manifest`. `InputError` if this is not a
@@ -567,6 +575,13 @@ def _held(path: Path, holder: _Holder) -> InputError:
     return InputError(
         f"the run {path.parent} is being written by process {pid} on host {host}", do=do
     )
+
+
+def evaluated_runs(folder: Path) -> list[Path]:
+    """The run folders in `folder` that have an evaluation, by name, after waiting for those that
+    are being written."""
+    runs = sorted(path.parent for path in folder.glob("*/manifest.json"))
+    return [run for run in runs if RunFolder(run).is_evaluated()]
 
 
 def check_kind(folder: Path, kind: str) -> None:

@@ -1,0 +1,298 @@
+"""Traces, reports and the page of the server in a real browser. Skipped where there is no Chromium.
+
+The browser is headless. It is driven by its own protocol over a pipe, which needs no driver:
+https://chromedevtools.github.io/devtools-protocol/; messages are JSON, each ended by a zero byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.served import serving
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
+from report_runs import AnyPassage, six_runs, traced, two_calls, two_rounds
+from test_report_page import FAILED, HOSTILE, hostile_run
+
+from soundingline.toolkit.evaluation import compare
+from soundingline.toolkit.report import render, write_report
+from soundingline.toolkit.trajectory import Answer
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+LONGEST = 30.0  # seconds to wait for a reply or a condition
+_OPTIONS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--remote-debugging-pipe",
+    "--no-first-run",
+    "--disable-extensions",
+    "--disable-dev-shm-usage",
+)
+# The path of a browser; None where there is none.
+BROWSER = os.environ.get("SOUNDINGLINE_CHROMIUM") or next(
+    filter(None, map(shutil.which, NAMES)), None
+)
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.skipif(BROWSER is None, reason="needs Chromium: SOUNDINGLINE_CHROMIUM=path"),
+]
+
+
+class Tab:
+    """One tab. `problems` are what its console and its security policy complained about, and
+    `dialogs` what scripts asked a person, such as `alert`."""
+
+    def __init__(self, send: int, receive: int) -> None:
+        self._send, self._receive = send, receive
+        self._pending = b""
+        self._number = 0
+        self._session = ""
+        self.problems = []
+        self.dialogs = []
+        self.requests = []
+        self._session = self._attached()
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.ask(f"{domain}.enable")
+
+    def _attached(self):
+        end = time.monotonic() + LONGEST
+        while time.monotonic() < end:
+            for target in self.ask("Target.getTargets")["targetInfos"]:
+                if target["type"] == "page":
+                    identifier = {"targetId": target["targetId"], "flatten": True}
+                    return str(self.ask("Target.attachToTarget", **identifier)["sessionId"])
+            time.sleep(0.05)
+        raise AssertionError("the browser opened no tab")
+
+    def ask(self, method, **parameters):
+        """The result of a method of the protocol."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._send, json.dumps(message).encode() + b"\0")
+        while True:
+            reply = self._next()
+            if reply.get("id") == message["id"]:
+                assert "error" not in reply, reply["error"]
+                return reply["result"]
+            self._heard(reply)
+
+    def _next(self):
+        while b"\0" not in self._pending:
+            piece = os.read(self._receive, 1 << 20)
+            assert piece, "the browser has ended"
+            self._pending += piece
+        line, _, self._pending = self._pending.partition(b"\0")
+        return json.loads(line)
+
+    def _heard(self, event):
+        name, detail = event.get("method"), event.get("params", {})
+        if name == "Runtime.exceptionThrown":
+            self.problems.append(json.dumps(detail["exceptionDetails"])[:600])
+        elif name == "Log.entryAdded" and detail["entry"]["level"] in ("warning", "error"):
+            self.problems.append(detail["entry"]["text"])
+        elif name == "Network.requestWillBeSent":
+            self.requests.append(detail["request"]["url"])
+        elif name == "Page.javascriptDialogOpening":
+            self.dialogs.append(detail["message"])
+            accept = {"id": 0, "method": "Page.handleJavaScriptDialog", "params": {"accept": True}}
+            os.write(
+                self._send, json.dumps({**accept, "sessionId": self._session}).encode() + b"\0"
+            )
+
+    def open(self, path):
+        """A file of this machine, from its disk, loaded anew."""
+        for url in ("about:blank", path.resolve().as_uri()):
+            self.ask("Page.navigate", url=url)
+            self.wait(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
+
+    def value(self, expression):
+        """The value of an expression of JavaScript."""
+        # By default the protocol switches off what a page's policy says of `eval`.
+        how = {"returnByValue": True, "awaitPromise": True, "allowUnsafeEvalBlockedByCSP": False}
+        result = self.ask("Runtime.evaluate", expression=expression, **how)
+        assert "exceptionDetails" not in result, result["exceptionDetails"]
+        return result["result"].get("value")
+
+    def wait(self, expression):
+        """Until an expression is truthy."""
+        end = time.monotonic() + LONGEST
+        while not self.value(f"Boolean({expression})"):
+            assert time.monotonic() < end, f"waited for {expression}"
+            time.sleep(0.02)
+
+    def size(self, width):
+        """Set the width of the window in pixels, and that the reader prefers light colours."""
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            **{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "light"}
+        self.ask("Emulation.setEmulatedMedia", features=[scheme])
+
+    def picture(self, path):
+        """A PNG of what is seen."""
+        data = self.ask("Page.captureScreenshot")["data"]
+        path.write_bytes(base64.b64decode(data))
+
+
+@contextmanager
+def running_tab(browser):
+    """A new browser with one tab, and a profile that is thrown away."""
+    to_browser, from_browser = os.pipe(), os.pipe()
+    redirected = f'exec "$0" "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = [browser, *_OPTIONS, f"--user-data-dir={profile}", "about:blank"]
+        process = subprocess.Popen(
+            ["bash", "-c", redirected, *command],
+            pass_fds=(to_browser[0], from_browser[1]),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to_browser[0])
+        os.close(from_browser[1])
+        try:
+            yield Tab(to_browser[1], from_browser[0])
+        finally:
+            process.kill()
+            process.wait()
+            os.close(to_browser[1])
+            os.close(from_browser[0])
+
+
+# Traces and reports, from the disk.
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with running_tab(BROWSER) as tab:
+        yield tab
+
+
+@pytest.fixture(params=[1280, 400])
+def tab(browser, request):
+    """In each test, at both widths: no request to a network, no violation of the policy, and
+    nothing wider than the window."""
+    for noted in (browser.problems, browser.dialogs, browser.requests):
+        noted.clear()
+    browser.size(request.param)
+    yield browser
+    assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.problems == [] and browser.dialogs == []
+    assert {url.partition(":")[0] for url in browser.requests} <= {"file", "about"}
+
+
+def test_the_fields_of_the_index_filter_its_rows(tab, tmp_path):
+    wrong = two_calls(answer=Answer(exact="Eve"))
+    tab.open(traced(tmp_path / "run", two_calls(), FAILED, repeats=[[wrong]]) / "index.html")
+    shown = (
+        "[...document.querySelectorAll('tbody tr:not([hidden]) bdi')].map((cell) => cell.innerText)"
+    )
+    everything = [f"{qid}, repeat {repeat}" for qid in "789" for repeat in "12"]
+    tab.wait(f"{shown}.length === 6")
+    for field, value, expected in (
+        ("verdict", "wrong", everything[1:2]),
+        ("status", "failed", everything[2:3]),
+        ("text", "BURNED", everything[2:4]),
+    ):
+        change = f"document.getElementById('{field}').value = {{}};"
+        event = f"document.getElementById('{field}').dispatchEvent(new Event('input'));"
+        tab.value(change.format(repr(value)) + event)
+        assert tab.value(shown) == expected
+        tab.value(change.format("''") + event)
+        assert tab.value(shown) == everything
+
+
+def test_foreign_texts_run_nothing_and_load_nothing(tab, tmp_path):
+    folder = hostile_run(tmp_path / "run")
+    for page in folder.glob("*.html"):
+        tab.open(page)
+        tab.wait("document.querySelector('h1')")
+        tab.value("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        assert tab.value("document.querySelectorAll('img, iframe, [onerror]').length") == 0
+        assert HOSTILE[:40] in tab.value("document.body.textContent")
+        assert tab.value("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_score_leads_to_its_passage(tab, tmp_path):
+    tab.open(traced(tmp_path / "run", two_rounds(), passages=AnyPassage()) / "1-7.html")
+    tab.wait("document.querySelector('a.satisfied')")
+    tab.value("document.querySelector('a.satisfied').click()")
+    tab.wait("document.querySelector('#passage-1').checkVisibility()")
+    assert "The mill grinds barley." in tab.value("document.querySelector('#passage-1').innerText")
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+@pytest.mark.parametrize("baseline", [None, 0])
+def test_a_report_on_runs_fits_the_window_and_is_cards_on_a_narrow_one(
+    browser, tmp_path, width, baseline
+):
+    runs = six_runs()
+    name = None if baseline is None else runs[baseline].name
+    rows = compare(runs, ["accuracy", "nDCG@10"], name, test="t", resamples=99)
+    browser.size(width)
+    browser.open(write_report(tmp_path, render(runs, rows, baseline=name)))
+    browser.value("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+    wider = "[...document.querySelectorAll('.scroll')].filter((t) => t.scrollWidth > t.clientWidth)"
+    assert browser.value(f"{wider}.map((t) => t.innerText.slice(0, 60))") == []
+    shown = "(kind) => getComputedStyle(document.querySelector(kind)).display"
+    assert browser.value(f"({shown})('#results td')") == ("table-cell" if width > 600 else "flex")
+    assert browser.value(f"({shown})('figure.wide') !== 'none'") is (width > 600)
+    assert browser.value(f"({shown})('figure.narrow') !== 'none'") is (width < 600)
+
+
+# The page of the server: its forms reach the server, and nothing else.
+
+
+def form(path):
+    return f"""[...document.forms].find(f => f.querySelector("input").value === "{path}")"""
+
+
+def tried(tab, path, body=None):
+    """What the page shows after a click on the button of a form."""
+    if body is not None:
+        text = json.dumps(json.dumps(body))
+        tab.value(f"{form(path)}.querySelector('textarea').value = {text}")
+    tab.value(f"{form(path)}.querySelector('pre').textContent = ''")
+    tab.value(f"{form(path)}.querySelector('button').click()")
+    shown = f"{form(path)}.querySelector('pre').textContent"
+    tab.wait(shown)
+    status, _, reply = tab.value(shown).partition("\n")
+    return int(status), json.loads(reply)
+
+
+@pytest.mark.parametrize("token", [None, "s3cret"])
+def test_the_forms_open_a_session_and_search_in_it(token, tmp_path):
+    with serving(token=token) as server, running_tab(BROWSER) as tab:
+        user = f"me:{token}@" if token else ""
+        tab.size(420 if token else 1000)
+        tab.ask("Page.navigate", url=f"http://{user}127.0.0.1:{server.port}/")
+        tab.wait("document.forms.length > 10")
+        if token:
+            assert tried(tab, "/status")[0] == 401
+            tab.value(f"document.getElementById('token').value = '{token}'")
+        status, opened = tried(tab, "/open")
+        assert status == 200
+        call = json.loads(tab.value(f"{form('/call')}.querySelector('textarea').value"))
+        assert call["session"] == opened["session"]
+        call["arguments"] = {"reason": "r", "query": "<b>mill"}
+        status, reply = tried(tab, "/call", call)
+        assert status == 200 and "Grenholm" in reply["text"]
+        assert tab.value("document.querySelectorAll('b').length") == 0
+        assert tab.value("document.documentElement.scrollWidth <= innerWidth")
+        assert [url for url in tab.requests if f":{server.port}/" not in url] == []
+        assert [line for line in tab.problems if "favicon" not in line and "401" not in line] == []
+        tab.picture(tmp_path / "page.png")
