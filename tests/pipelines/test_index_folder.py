@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.assertions import refused
+from support.engines import StubSparse, vector_engine
 from support.needs import cases
-from support.refusals import refused
-from support.stub_encoder import StubSparse, vector_engine
 
 from soundingline.pipelines import index_folder
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine

@@ -17,9 +17,8 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
-from support.engines import an_engine
+from support.engines import StubSparse, an_engine, vector_engine
 from support.needs import cases
-from support.stub_encoder import StubSparse, vector_engine
 
 from soundingline.pipelines.engines.opensearch import OpenSearchIndex
 from soundingline.pipelines.engines.pisa import PisaEngine

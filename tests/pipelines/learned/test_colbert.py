@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from support import checkpoints
+from support.assertions import refused
 from support.needs import cases
-from support.refusals import refused
 
 from soundingline.pipelines.learned import colbert as stages
 from soundingline.pipelines.learned import vectors as module
