@@ -10,9 +10,9 @@ import threading
 from dataclasses import replace
 
 import pytest
+from support.benchmarks import WordBackend, store_of
 from support.llm_model import ANSWER, ScriptedModel, calling, saying, search, used
 from support.needs import cases, needs
-from support.search import WordBackend, store_of
 from support.tool_caller import WORDS
 
 from soundingline.agents.base import Budget
@@ -236,7 +236,7 @@ def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it():
     assert ended == ["request"]
 
 
-QUESTIONS, TURNS = 6, 3
+QUESTIONS, TURNS = 4, 3
 TOWNS = {
     f"fw{number:07d}": f"The {one} of the {two} was built of {three}."
     for number, (one, two, three) in enumerate(

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.benchmarks import WordBackend, store_of
 from support.checkpoints import write_tokenizer
-from support.search import WordBackend, store_of
 
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.corpus import segmentation

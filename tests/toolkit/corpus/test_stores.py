@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.forked import forked
+from support.commands import forked
 
 from soundingline.toolkit import files
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.benchmarks import SmallBenchmark
+from support.benchmarks import SmallBenchmark, WordBackend, store_of
 from support.needs import cases
-from support.search import WordBackend, store_of
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError

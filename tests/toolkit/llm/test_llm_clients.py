@@ -20,7 +20,7 @@ from functools import partial
 import llm_clients
 import pytest
 from llm_clients import ADAPTERS, SEARCH, ChatFromThreads, Waits, client, count_sockets, using
-from support.forked import forked
+from support.commands import forked
 from support.llm_server import Cut, Fail, Raw, Say, Stall, messages_body
 from support.needs import cases
 

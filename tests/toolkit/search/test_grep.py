@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
 
-from support.linear_time import assert_linear
+from support.assertions import assert_linear
+from support.benchmarks import store_of
 from support.llm_model import ScriptedModel, call, calling, saying
-from support.search import store_of
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.keyword import KeywordAgent

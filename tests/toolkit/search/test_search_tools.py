@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.benchmarks import WordBackend, store_of
 from support.needs import cases, needs
-from support.search import WordBackend, store_of
 
 from soundingline.agents.literature import OverlapScorer
 from soundingline.toolkit.benchmarks.benchmark import LinkGraph
