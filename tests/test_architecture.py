@@ -398,7 +398,7 @@ SIZES = {
     "toolkit": (86, 24_190),
     "pipelines": (59, 17_070),
     "agents": (17, 4_070),
-    "experiments": (34, 10_800),
+    "experiments": (34, 10_850),
 }
 
 
