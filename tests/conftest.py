@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from support import commands, compositions, startup
+from support import commands, sharing
 from support.needs import absent, cases, collections
 
 from soundingline.toolkit.console import Console
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 settings.register_profile("soundingline", deadline=None, max_examples=cases(100))
 settings.load_profile("soundingline")
 
-compositions.install()
+sharing.install_compositions()
 
 # What CI services and users set for their terminals would change what is printed.
 for name in ("COLUMNS", "LINES", "TERM", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
@@ -58,13 +58,13 @@ def pytest_configure(config):
     # Not below pytest's folder: the path of a socket must be short.
     folder = Path(tempfile.mkdtemp(prefix="suite-"))
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    compositions.share(folder / "compositions")
-    startup.share(folder / "kernels")
+    sharing.share_compositions(folder / "compositions")
+    sharing.share_kernels(folder / "kernels")
     config.add_cleanup(commands.Server(folder / "socket").close)
 
 
 def pytest_collection_finish():
-    startup.install()
+    sharing.install_kernels()
     gc.freeze()
     gc.enable()
     # Nothing is left of what Python weighs a full search against: it would make one every moment.

@@ -28,7 +28,7 @@ import pyterrier as pt
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from support import demo_figure
-from support.benchmarks import HARBOUR, prepare_beir, prepare_vaswani
+from support.benchmarks import HARBOUR, WordBackend, prepare_beir, prepare_vaswani, store_of
 from support.commands import run_entry
 from support.documents import (
     CONF,
@@ -43,7 +43,6 @@ from support.documents import (
     named_files,
 )
 from support.needs import SOAK
-from support.search import WordBackend, store_of
 
 from soundingline import agents, experiments, pipelines, toolkit
 from soundingline.experiments.cli import COMMANDS
@@ -464,9 +463,9 @@ FOLDERS = {
 README_COMMANDS = [item for item in mentions(ROOT / "README.md") if item.command and item.arguments]
 RUN = """
 import json, sys
-from support import compositions
+from support import sharing
 from support.commands import run_entry
-compositions.install()
+sharing.install_compositions()
 for command, *arguments in json.loads(sys.argv[1]):
     code = run_entry(command, *arguments)
     assert code == 0, (code, command, arguments)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.linear_time import assert_linear
-from support.search import WordBackend, store_of
+from support.assertions import assert_linear
+from support.benchmarks import WordBackend, store_of
 
 from soundingline.agents.baselines import resolve_listed_titles
 from soundingline.agents.keyword.answers import (

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.benchmarks import WordBackend, store_of
 from support.llm_model import ANSWER, ScriptedModel, call, calling, saying, search, used
-from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget
 from soundingline.agents.chat import ChatAgent

@@ -10,9 +10,9 @@ import threading
 from dataclasses import replace
 
 import pytest
+from support.benchmarks import WordBackend, store_of
 from support.llm_model import ANSWER, ScriptedModel, calling, saying, search, used
 from support.needs import cases, needs
-from support.search import WordBackend, store_of
 from support.tool_caller import WORDS
 
 from soundingline.agents.base import Budget
@@ -236,7 +236,7 @@ def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it():
     assert ended == ["request"]
 
 
-QUESTIONS, TURNS = 6, 3
+QUESTIONS, TURNS = 4, 3
 TOWNS = {
     f"fw{number:07d}": f"The {one} of the {two} was built of {three}."
     for number, (one, two, three) in enumerate(
@@ -296,6 +296,7 @@ def run(address):
     return asyncio.run(answered()), ledger
 
 
+@pytest.mark.slow
 @needs_llamacpp
 def test_a_forced_call_follows_the_schema_and_an_answer_the_grammar(run):
     for trajectory in run[0]:
@@ -308,6 +309,7 @@ def test_a_forced_call_follows_the_schema_and_an_answer_the_grammar(run):
         assert trajectory.answer.exact in WORDS
 
 
+@pytest.mark.slow
 @needs_llamacpp
 def test_calls_reach_the_collection(run):
     calls = [call for trajectory in run[0] for call in trajectory.calls if not call.error]
@@ -315,6 +317,7 @@ def test_calls_reach_the_collection(run):
     assert any(trajectory.tiers.get("previewed") for trajectory in run[0])
 
 
+@pytest.mark.slow
 @needs_llamacpp
 def test_every_request_is_metered_and_the_prefix_is_reused(run):
     trajectories, ledger = run
@@ -326,6 +329,7 @@ def test_every_request_is_metered_and_the_prefix_is_reused(run):
         assert getattr(total, name) == sum(each.usage[name] for each in trajectories) > 0
 
 
+@pytest.mark.slow
 @needs_llamacpp
 def test_without_tools_it_only_talks(address):
     async def ask():

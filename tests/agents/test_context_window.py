@@ -9,14 +9,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.benchmarks import WordBackend, store_of
 from support.llm_model import ANSWER, ScriptedModel, call, calling, saying, used
 from support.llm_server import Cut, Fail, Say, Stall, running_peer
 from support.needs import cases
-from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget
-from soundingline.agents.chat import ChatAgent
-from soundingline.agents.context_window import message_bytes
+from soundingline.agents.chat import ChatAgent, message_bytes
 from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
@@ -321,6 +320,7 @@ class Vllm:
         return Say(reasoning="Hm. " * 60, calls=[call], usage=counts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "window", "reason", "refusals", "left_out"),
     [

@@ -3,9 +3,8 @@
 import asyncio
 
 import pytest
-from support.benchmarks import SmallBenchmark
+from support.benchmarks import SmallBenchmark, store_of
 from support.llm_model import ScriptedModel, calling, saying
-from support.search import store_of
 
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.baselines import ClosedBookAgent, OneShotAgent

@@ -10,7 +10,7 @@ import sys
 from functools import cache
 
 import pytest
-from support.search import WordBackend, store_of
+from support.benchmarks import WordBackend, store_of
 
 from soundingline.agents.base import Budget, RunResources, ShownText, SimulatedReader
 from soundingline.agents.keyword import KeywordAgent

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support.benchmarks import WordBackend, store_of
 from support.llm_model import ScriptedModel, saying, used
 from support.needs import cases
-from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.literature import Navigator, OverlapScorer

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
+from support.benchmarks import WordBackend, store_of
 from support.llm_model import ScriptedModel, saying
-from support.search import WordBackend, store_of
 
 from soundingline.agents.base import Budget
 from soundingline.agents.search_r1 import SearchR1Agent

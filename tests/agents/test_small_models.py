@@ -4,9 +4,8 @@ import asyncio
 from functools import partial
 
 import pytest
-from support.benchmarks import SmallBenchmark
+from support.benchmarks import SmallBenchmark, WordBackend, store_of
 from support.llm_model import ANSWER, ScriptedModel, call, calling, saying, search
-from support.search import WordBackend, store_of
 from test_chat import CORPUS, PROMPT, QUESTION, READ, TEXTS, Clock, ask, ended, roles, tool
 
 from soundingline.agents import prompt

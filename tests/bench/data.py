@@ -12,7 +12,7 @@ from itertools import cycle
 from pathlib import Path
 
 import numpy as np
-from harness import COLLECTIONS, DATA
+from harness import COLLECTIONS, DATA, SEED
 from scipy.sparse import csc_matrix
 
 from soundingline.pipelines import LexicalIndex
@@ -29,9 +29,9 @@ from soundingline.toolkit.optional import import_optional
 BATCH = 10_000  # PISA's default of 100,000 documents makes one batch, hence one thread
 
 
-def corpus_file(documents, seed=7):
+def corpus_file(documents):
     """`corpus.jsonl` of a fictional world, so that every engine reads the same bytes."""
-    world = FictionalWorld(documents=documents, questions=1, seed=seed)
+    world = FictionalWorld(documents=documents, questions=1, seed=SEED)
     path = DATA / f"fictional-{documents}-{world.corpus_fingerprint}" / "corpus.jsonl"
     if path.exists():
         return path
@@ -80,10 +80,10 @@ def store_of(corpus, documents):
     return SqliteStore(path)
 
 
-def term_queries(index, matrix, sizes, seed):
+def term_queries(index, matrix, sizes):
     """For each size, queries of distinct terms, each drawn from one document in proportion to its
     frequencies. `matrix`: frequencies, documents by terms; `sizes`: number of queries by size."""
-    chance, rows = np.random.default_rng(seed), matrix.tocsr()
+    chance, rows = np.random.default_rng(SEED), matrix.tocsr()
     long_enough = np.flatnonzero(np.diff(rows.indptr) >= max(sizes))
     if not len(long_enough):
         raise InputError("no document has enough terms for a query", do="use more documents")
@@ -91,18 +91,22 @@ def term_queries(index, matrix, sizes, seed):
     for size, count in sizes.items():
         queries[size] = []
         for number in chance.choice(long_enough, count):
-            entries = slice(rows.indptr[number], rows.indptr[number + 1])
-            share = rows.data[entries] / rows.data[entries].sum()
-            terms = chance.choice(rows.indices[entries], size, replace=False, p=share)
-            queries[size].append([index.vocabulary[int(term)] for term in terms])
+            document = rows[number]
+            terms = heavier_first(chance, document.indices, document.data, size)
+            queries[size].append([index.vocabulary[term] for term in terms.tolist()])
     return queries
 
 
-def agent_queries(documents, seed, questions=60):
+def heavier_first(chance, items, weights, size):
+    """Some of the items, none twice, with probabilities in proportion to their weights."""
+    share = weights / weights.sum(dtype=np.float64)
+    return chance.choice(items, size, replace=False, p=share)
+
+
+def agent_queries(documents):
     """Queries as agents issue them: eight words of a question, and the whole question."""
-    world = FictionalWorld(documents=documents, questions=questions, seed=seed)
-    texts = [topic.text for topic in world.topics]
-    chance = random.Random(seed)
+    world = FictionalWorld(documents=documents, questions=60, seed=SEED)
+    chance, texts = random.Random(SEED), [topic.text for topic in world.topics]
     words = [text.split() for text in texts]
     short = [" ".join(chance.sample(of, min(8, len(of)))) for of in words]
     return {"search, 8 words": short, "search, whole question": texts}

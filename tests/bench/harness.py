@@ -1,18 +1,19 @@
 """What every benchmark shares: its registration, timing, memory, tables and the record of results.
 
-A benchmark is a generator function with the decorator `benchmark`. It receives its options and
-yields paragraphs and tables, which `run` prints and, with `--write`, records.
+A benchmark is a generator function with the decorator `benchmark`. It yields paragraphs and tables,
+which `run` prints and, with `--write`, records.
 """
 
 import argparse
 import datetime
+import inspect
 import json
 import multiprocessing
 import os
 import platform
 import statistics
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ DATA = ROOT / "bench-data"  # corpora and indexes, which the next run reuses
 RESULTS = ROOT / "docs" / "results"
 PAGE = ROOT / "docs" / "results.md"
 COLLECTIONS = Path(os.environ.get("SOUNDINGLINE_DATA") or ROOT.parent / "shared" / "data")
+SEED = 7
 BENCHMARKS = {}
 
 
@@ -49,21 +51,18 @@ class Table(NamedTuple):
         return shown
 
 
-def benchmark(title, *, packages=("numba",), limits="", options=None, **integers):
-    """Register the decorated generator function under its own name.
+def benchmark(
+    title, small=None, packages=("numba",), limits="other sizes, machines or collections"
+):
+    """Register the decorated generator function under its own name. Its parameters are the options
+    of the command.
 
-    `packages`: those whose versions matter; `limits`: what the results do not show; `integers`:
-    options as `name=(default, default with --small)`; `options`: others, as `name: arguments of
-    add_argument`."""
+    `small`: their defaults with `--small`; `packages`: those whose versions matter; `limits`: what
+    the results do not show."""
 
     def register(function):
         BENCHMARKS[function.__name__] = SimpleNamespace(
-            function=function,
-            title=title,
-            packages=packages,
-            limits=limits or "other sizes, machines or collections",
-            integers=integers,
-            options=options or {},
+            function=function, title=title, small=small or {}, packages=packages, limits=limits
         )
         return function
 
@@ -76,26 +75,27 @@ def run(name, arguments):
     command = f"python tests/bench {name}"
     description = f"{chosen.title}. {chosen.function.__doc__ or ''}"
     parser = argparse.ArgumentParser(prog=command, description=description)
-    place = 1 if "--small" in arguments else 0
-    for option, defaults in chosen.integers.items():
-        parser.add_argument(f"--{option}", type=int, default=defaults[place])
-    for option, settings in chosen.options.items():
-        parser.add_argument(f"--{option}", **settings)
     parser.add_argument("--small", action="store_true", help="small sizes, for a quick look")
     parser.add_argument("--write", action="store_true", help="record the results in docs/results")
-    options = parser.parse_args(arguments)
-    for option in chosen.integers:
-        if getattr(options, option) < 0:
-            raise InputError(f"--{option} {getattr(options, option)}", valid="0 or more")
+    for option, parameter in inspect.signature(chosen.function).parameters.items():
+        default = parameter.default
+        if "--small" in arguments:
+            default = chosen.small.get(option, default)
+        parser.add_argument(f"--{option}", type=type(default), default=default)
+    values = vars(parser.parse_args(arguments))
+    del values["small"]
+    write = values.pop("write")
+    for option, value in values.items():
+        if isinstance(value, int) and value < 0:
+            raise InputError(f"--{option} {value}", valid="0 or more")
     console, parts = Console(), []
-    for part in chosen.function(options):
+    for part in chosen.function(**values):
+        if not parts:
+            part += f" Load of the machine: {os.getloadavg()[0]:.1f}."
         parts.append(part)
         console.print(part.rich() if isinstance(part, Table) else part, highlight=False)
-    if options.write:
-        values = {
-            option: getattr(options, option) for option in [*chosen.integers, *chosen.options]
-        }
-        words = [f"--{option} {value}" for option, value in values.items() if value is not None]
+    if write:
+        words = [f"--{option} {value}" for option, value in values.items() if value != ""]
         record(name, " ".join([command, *words]), parts)
 
 
@@ -151,10 +151,21 @@ def interleaved(systems, rounds, warm_up=(), clock=time.perf_counter, keep_resul
     return seconds, results
 
 
+def fastest(tried, request, clock):
+    """The key of the system that answers a request in the shortest time, of two tries."""
+    seconds, _ = interleaved(tried, [[request]] * 2, clock=clock, keep_results=False)
+    return min(tried, key=lambda key: min(seconds[key]))
+
+
 def median_range(values, digits=1):
     """The median, and the smallest and the largest value."""
     low, high = min(values), max(values)
     return f"{statistics.median(values):,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
+
+
+def ratios(values, bases):
+    """Median and range of the ratios round by round."""
+    return median_range([value / base for value, base in zip(values, bases, strict=True)], 2)
 
 
 def milliseconds(systems, requests, rounds=5):
@@ -178,12 +189,15 @@ def rows_of_times(systems, requests, rounds=5, share=None):
 
 
 class Cost(NamedTuple):
-    """Of a process and its children: seconds, largest sum of proportional set sizes in MiB, and
-    processor seconds."""
+    """Of a process and its children: seconds, processor seconds, and the largest sum of
+    proportional set sizes in MiB."""
 
     seconds: float
-    peak_mb: float
     processor: float
+    peak_mb: float
+
+    def cells(self):
+        return [f"{self.seconds:.1f}", f"{self.processor:.1f}", f"{self.peak_mb:,.0f}"]
 
 
 def in_own_process(function, *arguments):
@@ -199,8 +213,7 @@ def in_own_process(function, *arguments):
         process.join(0.25)
     if process.exitcode != 0:
         raise RuntimeError(f"{function} ended with exit code {process.exitcode}")
-    seconds, processor = receiver.recv()
-    return Cost(seconds, peak, processor)
+    return Cost(*receiver.recv(), peak)
 
 
 def _timed(sender, function, arguments):
@@ -208,6 +221,24 @@ def _timed(sender, function, arguments):
     function(*arguments)
     seconds, after = time.perf_counter() - start, os.times()
     sender.send((seconds, sum(after[:4]) - sum(before[:4])))
+
+
+@contextmanager
+def background(serve, *arguments):
+    """A process in which `serve(connection, *arguments)` runs, and what it sends first. At the end
+    the connection is closed, and `serve` should return."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, *arguments), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield psutil.Process(process.pid), ours.recv()
+    finally:
+        ours.close()
+        process.join(5)
+        process.kill()
+        process.join()
 
 
 def _memory_mb(process):
@@ -218,26 +249,22 @@ def _memory_mb(process):
     return total
 
 
-def resident_mb():
-    """Memory of this process."""
-    return psutil.Process().memory_info().rss / 2**20
+def resident_mb(process=None):
+    """Memory of a process, by default of this one."""
+    return (process or psutil.Process()).memory_info().rss / 2**20
 
 
 def size_mb(folder):
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
 
 
-def bandwidth(megabytes=512):
-    """Bytes a second that one thread reads from memory: the best of five passes."""
-    data = np.ones(megabytes << 17, dtype=np.int64)
+def lower_bound(what, sizes):
+    """The name and the milliseconds in which one thread reads so many bytes from memory, at the
+    speed of the best of five passes."""
+    data = np.ones(1 << 26, dtype=np.int64)
     seconds, _ = interleaved({"read": np.max}, [[data]] * 5)
-    return data.nbytes / min(seconds["read"])
-
-
-def lower_bound(what, sizes, speed, *before):
-    """A row: the milliseconds in which one thread can read so many bytes of each size."""
-    times = (f"{1000 * size / speed:.2f}" for size in sizes)
-    return [*before, f"{what} at {speed / 1e9:.1f} GB/s", *times]
+    speed = data.nbytes / min(seconds["read"])
+    return [f"{what} at {speed / 1e9:.1f} GB/s", *(f"{1000 * size / speed:.2f}" for size in sizes)]
 
 
 def machine():
@@ -248,7 +275,3 @@ def machine():
         names = [line for line in info.read_text().splitlines() if line.startswith("model name")]
         model = names[0].split(":", 1)[1].strip() if names else model
     return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
-
-
-def load():
-    return f"Load of the machine: {os.getloadavg()[0]:.1f}."

@@ -6,10 +6,10 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
-from harness import DATA, Table, benchmark, in_own_process, interleaved, load, size_mb
+from harness import DATA, SEED, Table, benchmark, in_own_process, interleaved, size_mb
 from numpy.lib.format import open_memmap
 
-from soundingline.pipelines.learned.compressed import (
+from soundingline.pipelines.learned.colbert import (
     CompressedSearch,
     read_compressed,
     write_compressed,
@@ -35,17 +35,18 @@ class Drawn:
     A query has 32 noisy copies of tokens of a passage (cosine 0.86 on average).
     """
 
-    def __init__(self, folder, passages, dimensions, seed):
-        path = folder / f"late-{passages}-{dimensions}-{seed}"
+    def __init__(self, folder, passages, dimensions):
+        path = folder / f"late-{passages}-{dimensions}"
         if not path.exists():
             with atomic_folder(path) as unfinished:
-                self._draw(unfinished, passages, dimensions, seed)
+                self._draw(unfinished, passages, dimensions)
         self.path, self.offsets = path, np.load(path / "offsets.npy")
         self.vectors = np.asarray(np.load(path / "vectors.npy", mmap_mode="r"))
         self.counts = {"rows": len(self.vectors)}
+        self.settings = folder, passages, dimensions
 
-    def _draw(self, path, passages, dimensions, seed):
-        chance = np.random.default_rng(seed)
+    def _draw(self, path, passages, dimensions):
+        chance = np.random.default_rng(SEED)
         types = _unit(chance.standard_normal((TYPES, dimensions), np.float32))
         topics = _unit(chance.standard_normal((TOPICS, dimensions), np.float32))
         popular = np.cumsum(1 / (np.arange(TYPES) + 5.0))
@@ -74,8 +75,8 @@ class Drawn:
             part = self.offsets[first : first + 2001]
             yield Block([], self.vectors[part[0] : part[-1]], part - part[0])
 
-    def queries(self, number, seed):
-        chance, made = np.random.default_rng((seed, 1)), []
+    def queries(self, number):
+        chance, made = np.random.default_rng((SEED, 1)), []
         for passage in chance.integers(0, len(self.offsets) - 1, number):
             rows = chance.integers(self.offsets[passage], self.offsets[passage + 1], 32)
             noise = _unit(chance.standard_normal((32, self.vectors.shape[1]), np.float32))
@@ -85,59 +86,51 @@ class Drawn:
 
 @benchmark(
     "Late interaction",
+    small={"passages": 600, "queries": 5},
     packages=("faiss-cpu", "lancedb", "numpy"),
     limits="the vectors of a trained model, whose neighbours may be easier or harder to tell apart",
-    passages=(10_000, 600),
-    queries=(10, 5),
-    dimensions=(128, 128),
-    seed=(7, 7),
-    rivals=(1, 1),
 )
-def late(options):
+def late(passages=10_000, queries=10, dimensions=128, rivals=1):
     """Overlap of the best passages with those of exact MaxSim, space, building and search."""
-    drawn = Drawn(DATA, options.passages, options.dimensions, options.seed)
-    queries = drawn.queries(options.queries, options.seed)
-    exact = NumpySearch(DocumentVectors(drawn.vectors, drawn.offsets))
-    systems = {"exact, float16": lambda query: exact([query], DEPTH)[0].numbers}
-    costs = {"exact, float16": (drawn.vectors.nbytes, None)}
+    drawn = Drawn(DATA, passages, dimensions)
     path = drawn.path / "ivf_pq"
-    costs["ivf_pq"] = _built(_build_ours, drawn, path, options)
+    costs = {"exact, float16": [drawn.vectors.nbytes, "", ""]}
+    costs["ivf_pq"] = _built(_build_ours, drawn, path)
     documents = read_compressed(path)
-    decoded = NumpySearch(documents)
-    if options.passages <= 20_000:
-        systems["ivf_pq, all decoded"] = lambda query: decoded([query], DEPTH)[0].numbers
+    searches = {"exact, float16": NumpySearch(DocumentVectors(drawn.vectors, drawn.offsets))}
+    if passages <= 20_000:
+        searches["ivf_pq, all decoded"] = NumpySearch(documents)
     for probes in (2, 8, 32):
-        search = CompressedSearch(path, documents, probes)
-        systems[f"ivf_pq, {probes} probes"] = partial(_numbers, search)
-    if options.rivals and find_spec("lancedb"):
+        searches[f"ivf_pq, {probes} probes"] = CompressedSearch(path, documents, probes)
+    systems = {name: partial(_numbers, search) for name, search in searches.items()}
+    if rivals and find_spec("lancedb"):
         path = drawn.path / "lance"
-        costs["LanceDB IVF_PQ"] = _built(_build_lance, drawn, path, options)
+        costs["LanceDB IVF_PQ"] = _built(_build_lance, drawn, path)
         table = import_module("lancedb").connect(path).open_table("passages")
         for probes, refine in ((8, None), (32, None), (32, 4)):
             name = f"LanceDB IVF_PQ, {probes} probes" + (f", refine {refine}" if refine else "")
             systems[name] = partial(_lance, table, probes, refine)
-    seconds, found = interleaved(systems, [queries], queries[:1])
+    texts = drawn.queries(queries)
+    seconds, found = interleaved(systems, [texts], texts[:1])
     base, best = np.median(seconds["exact, float16"]), found["exact, float16"]
     rows = []
     for name, rankings in found.items():
         shares = [
             np.mean([len({*a[:k]} & {*b[:k]}) / k for a, b in zip(rankings, best, strict=True)])
-            for k in (min(each, options.passages) for each in COMPARED)
+            for k in (min(each, passages) for each in COMPARED)
         ]
         ratio = np.median(seconds[name]) / base
         rows.append([name, *(f"{share:.3f}" for share in shares), f"{ratio:.2f}"])
-    built, scale = [], TARGET[0] * TARGET[1] / len(drawn.vectors)
-    for name, (size, cost) in costs.items():
-        spent = (f"{cost.processor:,.0f}", f"{cost.peak_mb:,.0f}") if cost else ("", "")
-        built.append(
-            [name, f"{size / options.passages:,.0f}", *spent, f"{size * scale / 1e9:,.0f}"]
-        )
+    scale = TARGET[0] * TARGET[1] / len(drawn.vectors)
+    built = [
+        [name, f"{size / passages:,.0f}", *spent, f"{size * scale / 1e9:,.0f}"]
+        for name, (size, *spent) in costs.items()
+    ]
     yield (
-        f"{options.passages:,} generated passages, {len(drawn.vectors):,} vectors of "
-        f"{options.dimensions} dimensions, {options.queries} queries of 32 tokens, depth {DEPTH}. "
-        f"An exact search takes {1000 * base:,.0f} ms; times are medians as multiples of it, from "
-        f"one run. The last column computes the space of {TARGET[0]:,} passages of {TARGET[1]} "
-        f"tokens. {load()}"
+        f"{passages:,} generated passages, {len(drawn.vectors):,} vectors of {dimensions} "
+        f"dimensions, {queries} queries of 32 tokens, depth {DEPTH}. An exact search takes "
+        f"{1000 * base:,.0f} ms; times are medians as multiples of it, from one run. The last "
+        f"column computes the space of {TARGET[0]:,} passages of {TARGET[1]} tokens."
     )
     head = ["search", *(f"overlap in the top {k}" for k in COMPARED), "time / exact"]
     yield Table(head, rows)
@@ -149,31 +142,30 @@ def _numbers(search, query):
     return search([query], DEPTH)[0].numbers
 
 
-def _built(build, drawn, path, options):
-    """Bytes and cost of a new index."""
+def _built(build, drawn, path):
+    """Bytes of a new index, processor seconds and memory of building it."""
     shutil.rmtree(path, ignore_errors=True)
-    settings = (options.passages, options.dimensions, options.seed)
-    cost = in_own_process(build, drawn.path.parent, settings, path)
-    return size_mb(path) * 2**20, cost
+    cost = in_own_process(build, drawn.settings, path)
+    return [size_mb(path) * 2**20, f"{cost.processor:,.0f}", f"{cost.peak_mb:,.0f}"]
 
 
-def _build_ours(folder, settings, path):
+def _build_ours(settings, path):
     path.mkdir()
-    write_compressed(Drawn(folder, *settings), path)
+    write_compressed(Drawn(*settings), path)
 
 
-def _build_lance(folder, settings, path):
+def _build_lance(settings, path):
     import pyarrow as pa
 
-    drawn = Drawn(folder, *settings)
-    vector = pa.list_(pa.float32(), settings[1])
+    drawn, dimensions = Drawn(*settings), settings[-1]
+    vector = pa.list_(pa.float32(), dimensions)
     schema = pa.schema([("number", pa.int64()), ("vector", pa.list_(vector))])
 
     def batches():
         begin = 0
         for block in drawn:
             flat = pa.array(block.values.astype(np.float32).reshape(-1))
-            rows = pa.FixedSizeListArray.from_arrays(flat, settings[1])
+            rows = pa.FixedSizeListArray.from_arrays(flat, dimensions)
             lists = pa.ListArray.from_arrays(pa.array(block.offsets.astype(np.int32)), rows)
             numbers = pa.array(np.arange(begin, begin + len(lists)))
             begin += len(lists)
@@ -186,7 +178,7 @@ def _build_lance(folder, settings, path):
     recipe = library.index.IvfPq(
         distance_type="cosine",
         num_partitions=lists,
-        num_sub_vectors=settings[1] // 4,
+        num_sub_vectors=dimensions // 4,
         max_iterations=10,
         sample_rate=40,
     )

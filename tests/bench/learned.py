@@ -9,17 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from data import pisa_index, quiet, real_texts, rerank_requests
+from data import heavier_first, pisa_index, quiet, real_texts, rerank_requests
 from harness import (
     DATA,
+    SEED,
     Table,
-    bandwidth,
     benchmark,
+    fastest,
     in_own_process,
     interleaved,
-    load,
     lower_bound,
     median_range,
+    ratios,
     rows_of_times,
     size_mb,
 )
@@ -29,8 +30,7 @@ from scipy.stats import kendalltau
 from soundingline.pipelines.index_folder import Shard
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.learned.encoding import SPARSE, Blocks, encode_corpus
-from soundingline.pipelines.learned.impacts import ImpactIndex, scaled
-from soundingline.pipelines.learned.splade import Splade
+from soundingline.pipelines.learned.splade import ImpactIndex, Splade, scaled
 from soundingline.pipelines.learned.vectors import DocumentVectors, NumpySearch, TorchSearch
 from soundingline.pipelines.models import choose_device
 from soundingline.pipelines.rerank.monot5 import MonoT5
@@ -39,32 +39,28 @@ from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.optional import import_optional
 
-LENGTH = 256
+LENGTH, DTYPES = 256, ("float32", "bfloat16")
 
 
 @benchmark(
     "Encoding a corpus",
+    small={"documents": 32, "rounds": 1},
     packages=("torch", "transformers", "sentence-transformers"),
     limits="larger encoders, texts of other lengths, or other machines",
-    documents=(200, 32),
-    rounds=(5, 1),
-    threads=(1, 1),
-    options={"device": {}, "collection": {"default": "cacm"}},
 )
-def encode(options):
+def encode(documents=200, rounds=5, device="", collection="cacm"):
     """Our stages, which sort texts into batches by tokens and pack linear layers, against the
     library's `encode_document` at its best batch size, on MiniLM and on SPLADE with random weights
     of its shape."""
-    import_optional("torch").set_num_threads(options.threads)
-    device = str(choose_device(options.device))
-    texts = real_texts(options.collection, options.documents)
+    device, clock = _on(device)
+    texts = real_texts(collection, documents)
     words = np.mean([len(text.split()) for text in texts])
     yield (
-        f"{len(texts)} documents of {options.collection}, {words:.0f} words each, at most {LENGTH} "
-        f"tokens; {options.threads} threads on {device}. Ratios are of processor seconds on a CPU, "
-        f"medians of {options.rounds} interleaved rounds. {load()}"
+        f"{len(texts)} documents of {collection}, {words:.0f} words each, at most {LENGTH} "
+        f"tokens; one thread on {device}. Ratios are of processor seconds on a CPU, "
+        f"medians of {rounds} interleaved rounds."
     )
-    clock = time.process_time if device == "cpu" else time.perf_counter
+    few = texts[:: max(1, len(texts) // 32)]
     with tempfile.TemporaryDirectory() as folder:
         _save_splade(Path(folder), _minilm())
         for kind, path, sizes in (
@@ -72,23 +68,28 @@ def encode(options):
             ("SparseEncoder", folder, (2, 4, 8)),
         ):
             rows = []
-            for dtype in ("float32", "bfloat16"):
+            for dtype in DTYPES:
                 library, ours = _encoders(kind, str(path), dtype, device)
-                few = texts[:: max(1, len(texts) // 32)]
                 tried = {size: partial(library, size=size) for size in sizes}
-                seconds, _ = interleaved(tried, [[few]] * 2, clock=clock)
-                size = min(sizes, key=lambda size: min(seconds[size]))
-                systems = {f"{kind}, batches of {size}": tried[size], "ours": ours}
-                seconds, results = interleaved(systems, [[texts]] * options.rounds, [few], clock)
-                reference, base = results[next(iter(systems))][0], next(iter(seconds.values()))
+                size = fastest(tried, few, clock)
+                best = f"{kind}, batches of {size}"
+                systems = {best: tried[size], "ours": ours}
+                seconds, results = interleaved(systems, [[texts]] * rounds, [few], clock)
+                reference = _unit(results[best][0])
                 for name, taken in seconds.items():
-                    ratio = [theirs / own for theirs, own in zip(base, taken, strict=True)]
-                    rate = [len(texts) / each for each in taken]
-                    cosine = (_unit(results[name][0]) * _unit(reference)).sum(axis=1).min()
-                    row = [f"{name}, {dtype}", median_range(rate), median_range(ratio, 2)]
-                    rows.append([*row, f"{cosine:.5f}"])
+                    rate = median_range([len(texts) / each for each in taken])
+                    cosine = (_unit(results[name][0]) * reference).sum(axis=1).min()
+                    speed = ratios(seconds[best], taken)
+                    rows.append([f"{name}, {dtype}", rate, speed, f"{cosine:.5f}"])
             head = ["system", "documents/s", "times the library's", "least cosine to the library's"]
             yield Table(head, rows)
+
+
+def _on(name):
+    """A device, where torch now takes one thread, and the clock for it."""
+    import_optional("torch").set_num_threads(1)
+    device = str(choose_device(name or None))
+    return device, time.process_time if device == "cpu" else time.perf_counter
 
 
 def _minilm():
@@ -142,15 +143,14 @@ def _unit(vectors):
 
 @benchmark(
     "Encoding in shards",
+    small={"documents": 64},
     packages=("torch", "transformers", "sentence-transformers"),
     limits="GPUs, larger encoders, or other machines",
-    documents=(5000, 64),
-    options={"collection": {"default": "vaswani"}},
 )
-def shards(options):
+def shards(documents=5000, collection="vaswani"):
     """An index of all-MiniLM-L6-v2 by one process, and by shards that one or two processes encode;
     each has one thread."""
-    texts = real_texts(options.collection, options.documents)
+    texts = real_texts(collection, documents)
     units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
     rows, rankings = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -161,17 +161,14 @@ def shards(options):
         ):
             path = Path(folder) / name
             cost = in_own_process(_index_of_shards, units, path, count, processes)
-            row = [name, f"{cost.seconds:.1f}", f"{cost.processor:.1f}", f"{cost.peak_mb:,.0f}"]
-            rows.append([*row, f"{size_mb(path):.1f}"])
-            found = _one_thread().open(path).rank(texts[:50], None, 1000)
-            rankings.append([dict(zip(each.docnos, each.scores, strict=True)) for each in found])
-    shared = [
-        [len(own.keys() & one.keys()) / len(one) for own, one in zip(of, rankings[0], strict=True)]
-        for of in rankings
-    ]
-    for row, shares in zip(rows, shared, strict=True):
-        row.append(f"{min(shares):.3f}")
-    yield f"{len(units):,} documents of {options.collection}, at most {LENGTH} tokens. {load()}"
+            ranked = _one_thread().open(path).rank(texts[:50], None, 1000)
+            rankings.append([set(ranking.docnos) for ranking in ranked])
+            shares = [
+                len(own & one) / len(one)
+                for own, one in zip(rankings[-1], rankings[0], strict=True)
+            ]
+            rows.append([name, *cost.cells(), f"{size_mb(path):.1f}", f"{min(shares):.3f}"])
+    yield f"{len(units):,} documents of {collection}, at most {LENGTH} tokens."
     head = ["encoded by", "s", "processor s", "peak MiB", "index MiB"]
     yield Table([*head, "least share of the top 1,000 of one process"], rows)
 
@@ -201,13 +198,10 @@ class DrawnPassages:
     popularity 1 / (rank + 50), so that the most frequent term is in about 45 % of them, and weights
     of a gamma distribution of mean 0.6."""
 
-    model = "drawn"
-
-    def __init__(self, seed):
-        self.seed, self.fingerprint = seed, f"drawn-{seed}"
+    model, fingerprint = "drawn", f"drawn-{SEED}"
 
     def encode(self, texts):
-        chance, count = np.random.default_rng((self.seed, int(texts[0] or 0) // BLOCK)), len(texts)
+        chance, count = np.random.default_rng((SEED, int(texts[0] or 0) // BLOCK)), len(texts)
         popularity = np.cumsum(1 / (np.arange(1, VOCABULARY + 1) + 50.0))
         sizes = np.clip(chance.normal(206, 40, count), 20, None).astype(int)
         drawn = chance.random(sizes.sum()) * popularity[-1]
@@ -221,58 +215,53 @@ class DrawnPassages:
 
 @benchmark(
     "Impact search",
+    small={"documents": 5000},
     packages=("numba", "pyterrier-pisa"),
     limits="the passages of a trained SPLADE, or other sizes and machines",
-    documents=(100_000, 5000),
-    seed=(7, 7),
 )
-def splade(options):
+def splade(documents=100_000):
     """Search over drawn impacts, against scipy's product and PISA's quantised index."""
-    folder = DATA / f"splade-{options.documents}-{options.seed}"
-    units = [Unit(f"d{number}", "", str(number)) for number in range(options.documents)]
-    encoder = DrawnPassages(options.seed)
+    folder = DATA / f"splade-{documents}"
+    units = [Unit(f"d{number}", "", str(number)) for number in range(documents)]
+    blocks = folder / "blocks"
     encoded = encode_corpus(
-        units, encoder, folder / "blocks", corpus_fingerprint="drawn", block_units=BLOCK
+        units, DrawnPassages(), blocks, corpus_fingerprint="drawn", block_units=BLOCK
     )
-    queries, built, searched, index = _impact_queries(encoded, options.seed), [], [], None
-    speed = bandwidth()
+    queries, built, searched, index = _impact_queries(encoded), [], [], None
     for name, scale in (("exact", None), ("x100", 100)):
         path = folder / name
         cost = in_own_process(_build_impacts, encoded.folder, path, scale)
         index = ImpactIndex.open(path)
-        postings = index.manifest["counts"]["postings"]
-        row = [f"ours, {name}", f"{cost.seconds:.1f}", f"{postings / cost.seconds / 1e6:.1f} M"]
-        built.append([*row, f"{cost.peak_mb:,.0f}", f"{size_mb(path):,.0f}"])
-        for system, search, rounds in (
-            (f"ours, {name}", partial(index.search, depth=DEPTH), 5),
-            (f"scipy's product, {name}", _product(index), 1),
-        ):
-            searched += rows_of_times({system: search}, queries, rounds)
+        seconds, _, peak = cost.cells()
+        rate = index.manifest["counts"]["postings"] / cost.seconds / 1e6
+        built.append([f"ours, {name}", seconds, f"{rate:.1f} M", peak, f"{size_mb(path):,.0f}"])
+        ours, product = partial(index.search, depth=DEPTH), _product(index)
+        searched += rows_of_times({f"ours, {name}": ours}, queries)
+        searched += rows_of_times({f"scipy's product, {name}": product}, queries, 1)
         read = [
             np.median([sum(map(index.document_frequency, query)) for query in queries[size]])
             * (4 + index._arrays.frequencies.itemsize)
             for size in SIZES
         ]
-        searched.append(lower_bound(f"lower bound, {name}: reading", read, speed))
+        searched.append(lower_bound(f"lower bound, {name}: reading", read))
     searched += _impact_transformers(index, encoded, folder / "pisa", queries)
     yield (
-        f"{options.documents:,} passages of {encoded.counts['rows'] / options.documents:.0f} terms "
-        f"each, depth {DEPTH}, one thread. {load()}"
+        f"{documents:,} passages of {encoded.counts['rows'] / documents:.0f} terms "
+        f"each, depth {DEPTH}, one thread."
     )
     yield Table(["search, ms", *(f"{size} terms" for size in SIZES)], searched)
     yield Table(["build", "s", "postings/s", "peak MiB", "index MiB"], built)
 
 
-def _impact_queries(encoded, seed):
+def _impact_queries(encoded):
     """Queries whose terms come from one passage each, the heavier the likelier."""
-    chance, queries = np.random.default_rng((seed, 0, 1)), {}
+    chance, queries = np.random.default_rng((SEED, 0, 1)), {}
     arrays = [array for array in next(iter(encoded)).arrays() if len(array) > max(SIZES)]
     for size in SIZES:
         queries[size] = []
         for number in chance.integers(0, len(arrays), QUERIES):
             array = arrays[number]
-            share = array["weight"] / array["weight"].sum(dtype=np.float64)
-            terms = chance.choice(array["term"], size, replace=False, p=share)
+            terms = heavier_first(chance, array["term"], array["weight"], size)
             weights = np.rint(100 * chance.gamma(1.5, 0.4, size)) + 1
             names = (f"t{term}" for term in terms.tolist())
             queries[size].append(dict(zip(names, weights.tolist(), strict=True)))
@@ -326,35 +315,28 @@ BATCHES = {1: 32, 16: 4, 64: 2}  # queries a call, and calls a round
 
 @benchmark(
     "Exact search over vectors",
+    small={"documents": 20_000, "rounds": 3},
     packages=("numpy", "torch", "numba", "faiss-cpu"),
     limits="vectors that do not fit into memory, or approximate search, which is faster",
-    documents=(100_000, 20_000),
-    dimensions=(384, 384),
-    depth=(1000, 1000),
-    rounds=(5, 3),
-    seed=(7, 7),
-    options={"device": {}},
 )
-def vectors(options):
+def vectors(documents=100_000, dimensions=384, depth=1000, rounds=5, device=""):
     """Ours by numpy and by torch, against FAISS, on random vectors of length 1."""
-    chance, device = np.random.default_rng(options.seed), choose_device(options.device)
-    shape = (options.documents, options.dimensions)
-    stored = _unit(chance.standard_normal(shape, np.float32))
+    chance, device = np.random.default_rng(SEED), choose_device(device or None)
+    stored = _unit(chance.standard_normal((documents, dimensions), np.float32))
     count = max(size * calls for size, calls in BATCHES.items())
     near = stored[chance.integers(0, len(stored), count)]
-    noise = chance.standard_normal(near.shape, np.float32) / options.dimensions**0.5
-    queries, speed = _unit(near + noise).astype(np.float32), bandwidth()
-    systems = _vector_systems(stored, options.depth, device)
+    noise = chance.standard_normal(near.shape, np.float32) / dimensions**0.5
+    queries = _unit(near + noise).astype(np.float32)
+    systems = _vector_systems(stored, depth, device)
     batches = {
         size: [queries[start : start + size] for start in range(0, size * calls, size)]
         for size, calls in BATCHES.items()
     }
-    rows = rows_of_times(systems, batches, options.rounds, share={size: size for size in BATCHES})
+    rows = rows_of_times(systems, batches, rounds, share={size: size for size in BATCHES})
     read = [stored.nbytes / size for size in BATCHES]
-    rows.append(lower_bound("lower bound: reading the vectors", read, speed))
+    rows.append(lower_bound("lower bound: reading the vectors", read))
     yield (
-        f"{options.documents:,} vectors of {options.dimensions} dimensions in float32, depth "
-        f"{options.depth}, all cores. {load()}"
+        f"{documents:,} vectors of {dimensions} dimensions in float32, depth {depth}, all cores."
     )
     yield Table(["system", *(f"{size} a call, ms a query" for size in BATCHES)], rows)
 
@@ -387,64 +369,55 @@ SHAPES = {
 }
 
 
-PAIRS, DTYPES = (1, 4, 16, 64), ("bfloat16", "float32")
+PAIRS = (1, 4, 16, 64)  # a batch
 
 
 @benchmark(
     "Re-ranking",
+    small={"pairs": 24, "exact": 8, "rounds": 3},
     packages=("torch", "transformers", "pyterrier-t5"),
-    pairs=(1000, 24),
-    exact=(100, 8),
-    rounds=(5, 3),
-    threads=(1, 1),
-    options={"shape": {"choices": list(SHAPES)}, "device": {}},
 )
-def rerank(options):
-    """Pairs a second of random weights in a published shape. pyterrier_t5 runs at its default of
-    four pairs a batch and at its best size. Our float32 scores of --exact pairs are compared with
-    the reference's scores of single pairs, and orders within a query with our float32's."""
-    import_optional("torch").set_num_threads(options.threads)
-    device = str(choose_device(options.device))
-    shape = options.shape or ("base" if device == "cpu" else "3b")
-    requests, tokenizer = rerank_requests(options.pairs)
-    pairs = [Pair(query, text) for query, texts in requests for text in texts]
-    clock = time.process_time if device == "cpu" else time.perf_counter
+def rerank(pairs=1000, exact=100, rounds=5, shape="", device=""):
+    """Pairs a second of random weights in a published shape (--shape base, small, 3b or tiny).
+    pyterrier_t5 runs at its default of four pairs a batch and at its best size. Our float32 scores
+    of --exact pairs are compared with the reference's scores of single pairs, and orders within a
+    query with our float32's."""
+    device, clock = _on(device)
+    shape = shape or ("base" if device == "cpu" else "3b")
+    if shape not in SHAPES:
+        raise InputError(f"--shape {shape}", valid=", ".join(SHAPES))
+    requests, tokenizer = rerank_requests(pairs)
+    drawn = [Pair(query, text) for query, texts in requests for text in texts]
+    systems = {}
     with tempfile.TemporaryDirectory() as folder:
         _save_t5(folder, shape, tokenizer)
-        systems, references = {}, {}
         for dtype in DTYPES:
-            ours = MonoT5(folder, dtype=dtype, device=device)
-            reference = references[dtype] = _reference(folder, device, dtype)
+            reference = _reference(folder, device, dtype)
+            if dtype == "float32":
+                single = reference(drawn[:exact], size=1)
             tried = {size: partial(reference, size=size) for size in PAIRS}
-            seconds, _ = interleaved(tried, [[pairs[: max(PAIRS)]]] * 2, clock=clock)
-            best = min(PAIRS, key=lambda size: min(seconds[size]))
-            systems[f"ours, {dtype}"] = ours.score
-            for size in {4, best}:
+            systems[f"ours, {dtype}"] = MonoT5(folder, dtype=dtype, device=device).score
+            for size in {4, fastest(tried, drawn[: max(PAIRS)], clock)}:
                 systems[f"pyterrier_t5, {dtype}, {size} pairs a batch"] = tried[size]
-        size = -(-len(pairs) // options.rounds)
-        rounds = [[pairs[start : start + size]] for start in range(0, len(pairs), size)]
-        seconds, results = interleaved(systems, rounds, [pairs[:4]], clock)
-        single = references["float32"](pairs[: options.exact], size=1)
+        size = -(-len(drawn) // rounds)
+        parts = [[drawn[start : start + size]] for start in range(0, len(drawn), size)]
+        seconds, results = interleaved(systems, parts, [drawn[:4]], clock)
     scores = {name: np.concatenate(of) for name, of in results.items()}
-    exact = scores["ours, float32"]
-    largest = np.abs(np.array(single) - exact[: len(single)]).max()
+    reference = scores["ours, float32"]
+    largest = np.abs(np.array(single) - reference[: len(single)]).max()
     ends = np.cumsum([len(texts) for _, texts in requests])[:-1]
     rows = []
     for name, taken in seconds.items():
         dtype = next(dtype for dtype in DTYPES if dtype in name)
         default = seconds[f"pyterrier_t5, {dtype}, 4 pairs a batch"]
-        ratio = [theirs / own for theirs, own in zip(default, taken, strict=True)]
-        taus = [
-            kendalltau(a, b).statistic
-            for a, b in zip(np.split(scores[name], ends), np.split(exact, ends), strict=True)
-        ]
-        row = [name, f"{len(pairs) / sum(taken):,.2f}", median_range(ratio, 2)]
-        rows.append([*row, f"{np.mean(taus):.3f}"])
+        by_query = zip(np.split(scores[name], ends), np.split(reference, ends), strict=True)
+        taus = [kendalltau(own, one).statistic for own, one in by_query]
+        rate, tau = f"{len(drawn) / sum(taken):,.2f}", f"{np.mean(taus):.3f}"
+        rows.append([name, rate, ratios(default, taken), tau])
     yield (
-        f"Random weights of monoT5-{shape}'s shape, {len(pairs)} pairs on {device}, "
-        f"{options.threads} threads; seconds of the processor on a CPU. Our "
-        f"float32 scores differ from pyterrier_t5's scores of single pairs by "
-        f"at most {largest:.1e} on {len(single)} pairs. {load()}"
+        f"Random weights of monoT5-{shape}'s shape, {len(drawn)} pairs on {device}, one thread; "
+        f"seconds of the processor on a CPU. Our float32 scores differ from pyterrier_t5's scores "
+        f"of single pairs by at most {largest:.1e} on {len(single)} pairs."
     )
     head = ["system", "pairs/s", "times pyterrier_t5's default", "Kendall tau to our float32"]
     yield Table(head, rows)

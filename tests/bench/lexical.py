@@ -6,8 +6,6 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import islice
-from typing import NamedTuple
 
 import data
 import numpy as np
@@ -16,14 +14,14 @@ import psutil
 from data import Units, build_ours, corpus_file, our_index, term_queries
 from harness import (
     DATA,
+    SEED,
     Table,
-    bandwidth,
     benchmark,
     in_own_process,
     interleaved,
-    load,
     lower_bound,
     median_range,
+    ratios,
     rows_of_times,
     size_mb,
 )
@@ -42,16 +40,15 @@ QUERIES = {8: 100, 60: 50}  # number of queries by their number of terms
 
 @benchmark(
     "Lexical search",
+    small={"documents": 2000},
     packages=("numba", "bm25s", "pyterrier-pisa"),
     limits="short passages, a cold disk, or other sizes, machines and collections",
-    documents=(100_000, 2000),
-    seed=(7, 7),
 )
-def lexical(options):
+def lexical(documents=100_000):
     """BM25 of 8 and 60 terms against bm25s and PISA over the same tokens."""
-    index = our_index(corpus_file(options.documents, options.seed))
+    index = our_index(corpus_file(documents))
     matrix = data.frequencies(index)
-    queries = term_queries(index, matrix, QUERIES, options.seed)
+    queries = term_queries(index, matrix, QUERIES)
     engines = {"ours": partial(index.search, k1=K1, b=B, depth=DEPTH)}
     for backend in ("numba", "numpy"):
         retriever = data.bm25s_engine(index, matrix, K1, B, backend)
@@ -74,17 +71,16 @@ def lexical(options):
         ("transformer, all queries in one call", transformers, batches, QUERIES),
     ):
         rows += [[level, *row] for row in rows_of_times(systems, requests, share=share)]
-    postings = [
-        np.median([index.document_frequency(query).sum() for query in queries[size]])
+    read = [
+        6 * np.median([index.document_frequency(query).sum() for query in queries[size]])
         for size in QUERIES
     ]
-    read = [6 * each for each in postings]
-    rows.append(lower_bound("reading the postings", read, bandwidth(), "lower bound"))
+    rows.append(["lower bound", *lower_bound("reading the postings", read)])
     counts = index.statistics
     yield (
         f"{counts.documents:,} documents, {counts.tokens:,} tokens, {counts.postings:,} postings "
         f"of six bytes. BM25 k1={K1}, b={B}, depth {DEPTH}, one thread; medians of five "
-        f"interleaved rounds (smallest to largest). {load()}"
+        "interleaved rounds (smallest to largest)."
     )
     yield Table(["level", "system", *(f"{size} terms, ms" for size in QUERIES)], rows)
 
@@ -102,15 +98,13 @@ def _frame(queries):
 
 @benchmark(
     "Building an index",
+    small={"documents": 2000, "rounds": 3},
     packages=("numba", "pyterrier-pisa", "pyserini"),
     limits="more than two cores, or other sizes, machines and collections",
-    documents=(10_000, 2000),
-    rounds=(5, 3),
-    seed=(7, 7),
 )
-def building(options):
+def building(documents=10_000, rounds=5):
     """An index of raw text against PISA and, where it is installed, Anserini."""
-    corpus = corpus_file(options.documents, options.seed)
+    corpus = corpus_file(documents)
     folder, ours = corpus.parent, "ours, one process and its thread"
     builds = {
         ours: (build_ours, corpus, folder / "built"),
@@ -123,27 +117,26 @@ def building(options):
     except InputError as error:
         notify(str(error))
     costs = {name: [] for name in builds}
-    for _ in range(options.rounds):
+    for _ in range(rounds):
         for name, (build, *arguments) in builds.items():
             costs[name].append(in_own_process(build, *arguments))
     counts = LexicalIndex.open(folder / "built").statistics
+    frames = {name: pd.DataFrame(taken) for name, taken in costs.items()}
     rows = [
         [
             name,
-            median_range([cost.seconds for cost in taken]),
-            f"{counts.tokens / np.median([cost.seconds for cost in taken]) / 1e6:.2f} M",
-            f"{np.median([cost.processor for cost in taken]):.1f}",
-            f"{max(cost.peak_mb for cost in taken):,.0f}",
+            median_range(taken.seconds),
+            f"{counts.tokens / taken.seconds.median() / 1e6:.2f} M",
+            f"{taken.processor.median():.1f}",
+            f"{taken.peak_mb.max():,.0f}",
             f"{size_mb(builds[name][2]):,.0f}",
-            median_range(
-                [a.seconds / b.seconds for a, b in zip(taken, costs[ours], strict=True)], 2
-            ),
+            ratios(taken.seconds, frames[ours].seconds),
         ]
-        for name, taken in costs.items()
+        for name, taken in frames.items()
     ]
     yield (
         f"{counts.documents:,} documents, {counts.tokens:,} tokens, from JSONL. Medians of "
-        f"{options.rounds} interleaved builds; ratios are taken round by round. {load()}"
+        f"{rounds} interleaved builds; ratios are taken round by round."
     )
     head = ["system", "s", "tokens/s", "processor s", "peak MiB", "index MiB"]
     yield Table([*head, "s, times ours"], rows)
@@ -154,31 +147,19 @@ POINTS = [(k1, b) for k1, b in GRID.points]
 TERMS, JUDGED = 60, 6
 
 
-class Question(NamedTuple):
-    text: str
-    terms: list
-    docids: list
-
-
-@benchmark(
-    "Tuning",
-    documents=(100_000, 2000),
-    questions=(100, 20),
-    rounds=(5, 3),
-    points=(4, 1),
-    threads=(os.cpu_count() or 1, os.cpu_count() or 1),
-    seed=(7, 7),
-)
-def tuning(options):
+@benchmark("Tuning", small={"documents": 2000, "questions": 20, "rounds": 3, "points": 1})
+def tuning(documents=100_000, questions=100, rounds=5, points=4):
     """All points of the (k1, b) grid in one pass, against one search a point (--points of them in
     each round) and Anserini, where it is installed."""
-    corpus = corpus_file(options.documents, options.seed)
-    index = our_index(corpus)
-    chance = np.random.default_rng(options.seed)
-    questions = _questions(index, corpus, options.questions, chance)
-    judged = [JudgedQuery(str(n), q.terms, q.docids) for n, q in enumerate(questions)]
-    drawn = chance.choice(len(GRID), (options.rounds, options.points), replace=False).tolist()
-    threads = options.threads
+    corpus, threads = corpus_file(documents), os.cpu_count() or 1
+    index, chance = our_index(corpus), np.random.default_rng(SEED)
+    (queries,) = term_queries(index, data.frequencies(index), {TERMS: questions}).values()
+    judged = []
+    for number, terms in enumerate(queries):
+        hits, _ = index.search(terms, depth=DEPTH)
+        docids = index.docnos.take(chance.choice(hits, min(JUDGED, len(hits)), replace=False))
+        judged.append(JudgedQuery(str(number), terms, docids.tolist()))
+    drawn = chance.choice(len(GRID), (rounds, points), replace=False).tolist()
     grid, single = f"grid ({threads} threads)", f"ours, point by point ({threads} threads)"
 
     def whole_grid(threads):
@@ -189,61 +170,35 @@ def tuning(options):
         def searches(points):
             for k1, b in (POINTS[point] for point in points):
                 search = partial(index.search, k1=k1, b=b, depth=DEPTH)
-                list(pool.map(search, [question.terms for question in questions]))
+                list(pool.map(search, queries))
 
         systems = {grid: whole_grid(threads), "grid (1 thread)": whole_grid(1), single: searches}
-        if java := _anserini(corpus, questions):
+        if java := _anserini(corpus, queries):
             systems["Anserini, point by point"] = java
-        rounds = [[points] for points in drawn]
-        seconds, _ = interleaved(systems, rounds, drawn[:1], keep_results=False)
+        requests = [[points] for points in drawn]
+        seconds, _ = interleaved(systems, requests, drawn[:1], keep_results=False)
     rows = []
     for name, taken in seconds.items():
-        share = 1 if name.startswith("grid") else len(GRID) / options.points
+        share = 1 if name.startswith("grid") else len(GRID) / points
         of_all = [share * each for each in taken]
-        ratios = [each / ours for each, ours in zip(of_all, seconds[grid], strict=True)]
-        a_question = [1000 * each / len(questions) for each in of_all]
-        rows.append([name, *map(median_range, (of_all, a_question, ratios))])
+        a_question = [1000 * each / questions for each in of_all]
+        times_grid = ratios(of_all, seconds[grid])
+        rows.append([name, median_range(of_all), median_range(a_question), times_grid])
     counts = index.statistics
     yield (
-        f"{counts.documents:,} documents, {counts.tokens:,} tokens; {len(questions)} questions of "
+        f"{counts.documents:,} documents, {counts.tokens:,} tokens; {questions} questions of "
         f"{TERMS} terms with {JUDGED} judged documents each, depth {DEPTH}, {len(GRID)} points. "
-        f"Medians of {options.rounds} interleaved rounds. Times of single points are multiplied by "
-        f"{len(GRID)} over their number. {load()}"
+        f"Medians of {rounds} interleaved rounds. Times of single points are multiplied by "
+        f"{len(GRID)} over their number."
     )
     yield Table(["system", "s, all points", "ms a question", "times the grid"], rows)
 
 
-def _questions(index, corpus, count, chance):
-    """Words of distinct terms, each question from one document; judged are that document and others
-    among the first 1,000 of the default."""
-    among = min(len(index), 100 * count)
-    numbers = set(chance.choice(among, min(3 * count, among), replace=False).tolist())
-    questions = []
-    for number, unit in enumerate(islice(Units(corpus), max(numbers) + 1)):
-        if number not in numbers or len(questions) == count:
-            continue
-        words, counts = {}, {}
-        for word in index.analyzer.words(unit.contents):
-            if (term := index.analyzer.term(word)) is not None:
-                words.setdefault(term, word)
-                counts[term] = counts.get(term, 0) + 1
-        if len(counts) < TERMS:
-            continue
-        share = np.array(list(counts.values())) / sum(counts.values())
-        terms = chance.choice(list(counts), TERMS, replace=False, p=share).tolist()
-        hits, _ = index.search(terms, depth=DEPTH)
-        others = index.docnos.take(chance.choice(hits, min(JUDGED, len(hits)), replace=False))
-        docids = list(dict.fromkeys([unit.unit_id, *others.tolist()]))[:JUDGED]
-        questions.append(Question(" ".join(words[term] for term in terms), terms, docids))
-    if len(questions) < count:
-        raise InputError(f"{len(questions)} documents are long enough", do="use more documents")
-    return questions
-
-
-def _anserini(corpus, questions):
+def _anserini(corpus, queries):
+    """Rankings of all queries at points by Anserini, which analyses the terms once more: a few of
+    them change, and then find other documents than ours."""
     engine = AnseriniEngine(document_vectors=False)
-    path = corpus.parent / "anserini"
-    texts = [question.text for question in questions]
+    path, texts = corpus.parent / "anserini", [" ".join(terms) for terms in queries]
     try:
         if not path.exists():
             engine.build(Units(corpus), path, corpus_fingerprint="bench")
@@ -285,8 +240,8 @@ def ranks(chance, size):
 class Generated:
     """Documents of 62 words on average (log-normal), made anew by each iteration and never kept."""
 
-    def __init__(self, number, seed):
-        self.number, self.seed = number, seed
+    def __init__(self, number):
+        self.number = number
 
     def __len__(self):
         return self.number
@@ -294,7 +249,7 @@ class Generated:
     def __iter__(self):
         words = np.array([word(rank) for rank in range(VOCABULARY)], dtype=object)
         for start in range(0, self.number, AT_ONCE):
-            chance = np.random.default_rng([self.seed, start])
+            chance = np.random.default_rng([SEED, start])
             lengths = chance.lognormal(np.log(55), 0.5, min(AT_ONCE, self.number - start))
             lengths = np.clip(lengths, 5, 500).astype(np.int64)
             ends = np.cumsum(lengths)
@@ -309,9 +264,9 @@ class Generated:
                 begin = end
 
 
-def drawn_queries(seed):
+def drawn_queries():
     """By the number of terms, texts of distinct words that are drawn as those of the documents."""
-    chance, texts = np.random.default_rng(seed), {}
+    chance, texts = np.random.default_rng(SEED), {}
     for size, count in QUERIES.items():
         texts[size] = []
         for _ in range(count):
@@ -322,30 +277,29 @@ def drawn_queries(seed):
 
 @benchmark(
     "Many documents",
+    small={"documents": 20_000},
     packages=("numba", "numpy", "pyserini"),
     limits="real text, whose words depend on each other, or other machines",
-    documents=(1_000_000, 20_000),
-    anserini=(1, 1),
-    seed=(7, 7),
 )
-def scale(options):
+def scale(documents=1_000_000, anserini=1):
     """Time, memory and disk of an index of generated documents, and the time of its searches;
     Anserini's too, unless --anserini 0."""
-    folder = DATA / f"scale-{options.documents}"
+    folder = DATA / f"scale-{documents}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        units, texts = Generated(options.documents, options.seed), drawn_queries(options.seed)
-        costs = {"making the documents": (in_own_process(read, units), None)}
+        units, texts = Generated(documents), drawn_queries()
+        steps = [["making the documents", *in_own_process(read, units).cells(), ""]]
         rows = []
-        for name in ("ours", "anserini")[: 1 + bool(options.anserini)]:
+        for name in ("ours", "anserini") if anserini else ("ours",):
             try:
                 cost = in_own_process(build_many, name, units, folder / name)
             except RuntimeError as error:
                 notify(f"{name} is left out: {error}")
                 continue
-            costs[f"building, {name}"] = cost, size_mb(folder / name)
-            costs[f"searching, {name}"] = in_own_process(search_many, name, folder, texts), None
+            steps.append([f"building, {name}", *cost.cells(), f"{size_mb(folder / name):,.0f}"])
+            cost = in_own_process(search_many, name, folder, texts)
+            steps.append([f"searching, {name}", *cost.cells(), ""])
             rows += json.loads((folder / f"{name}.json").read_text())
         counts = LexicalIndex.open(folder / "ours").statistics
         yield (
@@ -353,11 +307,6 @@ def scale(options):
             f"postings, {counts.terms:,} terms; texts are not stored. Building includes making the "
             "documents. Peaks are of all processes of a step, mapped files included."
         )
-        steps = [
-            [name, f"{cost.seconds:.1f}", f"{cost.processor:.1f}", f"{cost.peak_mb:,.0f}", size]
-            for name, (cost, disk) in costs.items()
-            for size in [f"{disk:,.0f}" if disk else ""]
-        ]
         yield Table(["step", "s", "processor s", "peak MiB", "disk MiB"], steps)
         yield (
             f"One query a call, one thread, depth {DEPTH}, text to unit ids and scores, after one "
@@ -401,20 +350,19 @@ def search_many(name, folder, texts):
         return sum(sum(child.cpu_times()[:2]) for child in children)
 
     for size, of_size in texts.items():
-        postings = "" if name != "ours" else f"{_postings(index, of_size):,.0f}"
+        postings = ""
+        if name == "ours":
+            analysed = map(index.analyzer.terms, of_size)
+            counts = [index.document_frequency(terms).sum() for terms in analysed]
+            postings = f"{np.mean(counts):,.0f}"
         for k1, b in SETTINGS:
-            search = partial(index.rank, model=index.bm25(k1, b, DEPTH), depth=DEPTH)
-            for text in of_size:
-                search([text])
+            model = index.bm25(k1, b, DEPTH)
+            search = {"": lambda text, model=model: index.rank([text], model, DEPTH)}
+            interleaved(search, [of_size])
             before = clock()
-            times = [1000 * interleaved({"": search}, [[[text]]])[0][""][0] for text in of_size]
+            seconds, _ = interleaved(search, [of_size], keep_results=False)
             processor = 1000 * (clock() - before) / len(of_size)
-            quantiles = [f"{value:,.1f}" for value in np.percentile(times, [50, 95])]
-            what = f"{size} terms, k1={k1:g}, b={b:g}"
-            rows.append([name, what, *quantiles, f"{processor:,.1f}", postings])
+            middle, high = 1000 * np.percentile(seconds[""], [50, 95])
+            what, times = f"{size} terms, k1={k1:g}, b={b:g}", [f"{middle:,.1f}", f"{high:,.1f}"]
+            rows.append([name, what, *times, f"{processor:,.1f}", postings])
     (folder / f"{name}.json").write_text(json.dumps(rows))
-
-
-def _postings(index, texts):
-    counts = [index.document_frequency(index.analyzer.terms(text)).sum() for text in texts]
-    return np.mean(counts)

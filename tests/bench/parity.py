@@ -52,27 +52,16 @@ def lucene_analyze():
     return lambda text: list(analyze(analyzer, text).toArray())
 
 
-def by_query(frame):
-    return {
-        qid: dict(zip(rows["docno"], rows["score"], strict=True))
-        for qid, rows in frame.groupby("qid")
-    }
-
-
 def compare_scores(name, theirs, ours):
     """Print the overlap, the largest difference of a score, and how far what ours lacks lies above
     the lowest score of theirs: 0 for ties at the cut."""
-    hits, common, largest, from_cut = 0, 0, 0.0, 0.0
-    for qid, ranking in theirs.items():
-        scores = ours.get(qid, {})
-        both = ranking.keys() & scores.keys()
-        hits, common = hits + len(scores), common + len(both)
-        largest = max([largest, *(abs(ranking[docno] - scores[docno]) for docno in both)])
-        cut = min(ranking.values(), default=0)
-        from_cut = max([from_cut, *(ranking[docno] - cut for docno in ranking.keys() - both)])
+    both = theirs.merge(ours, on=["qid", "docno"], how="left", suffixes=("", "_of_ours"))
+    common = both["score_of_ours"].notna()
+    largest = (both["score"] - both["score_of_ours"]).abs().max()
+    above = both["score"] - both.groupby("qid")["score"].transform("min")
     sys.stdout.write(
-        f"{name}: {hits:,} hits, overlap {common / hits:.5f}, largest difference {largest:.1e}, "
-        f"from the cut {from_cut:.1e}\n"
+        f"{name}: {len(ours):,} hits, overlap {common.sum() / len(ours):.5f}, largest difference "
+        f"{largest:.1e}, from the cut {above.where(~common, 0.0).max():.1e}\n"
     )
 
 
@@ -83,14 +72,16 @@ def compare_collection(folder, work):
     lexical = LexicalIndex.build(units, work / "ours")
     for settings in [*BM25, {"mu": 1000.0}]:
         model = "ql" if "mu" in settings else "bm25"
-        retriever = getattr(lexical, model)
         rankings = anserini.lucene(list(queries["query"]), getattr(anserini, model)(**settings))
-        theirs = [dict(zip(ranking.docnos, ranking.scores, strict=True)) for ranking in rankings]
-        ours = retriever(**settings).transform(queries)
+        theirs = [
+            pd.DataFrame({"qid": qid, "docno": ranking.docnos, "score": ranking.scores})
+            for qid, ranking in zip(queries["qid"], rankings, strict=True)
+        ]
+        ours = getattr(lexical, model)(**settings).transform(queries)
         name = f"{folder.name}, {settings}, {(ours['score'] == 0).sum():,} of score 0"
-        compare_scores(name, dict(zip(queries["qid"], theirs, strict=True)), by_query(ours))
+        compare_scores(name, pd.concat(theirs), ours)
     rm3 = [index.bm25().rm3().transform(queries) for index in (anserini, lexical)]
-    compare_scores(f"{folder.name}, BM25 and RM3", *map(by_query, rm3))
+    compare_scores(f"{folder.name}, BM25 and RM3", *rm3)
 
 
 def main(folders):

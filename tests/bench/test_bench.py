@@ -1,9 +1,14 @@
 """The benchmarks' harness, and benchmarks at tiny sizes."""
 
 import json
+import os
 import sys
+from contextlib import contextmanager
 from importlib import import_module
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -39,12 +44,18 @@ def test_the_cost_of_a_process_is_its_own():
     assert cost.seconds >= 0 and cost.processor >= 0
 
 
+def test_a_process_in_the_background_sends_and_ends():
+    with harness.background(Connection.send, "ready") as (process, sent):
+        assert sent == "ready" and process.pid != os.getpid()
+    assert not process.is_running()
+
+
 def test_results_are_recorded_as_json_and_in_the_page(tmp_path, capsys, monkeypatch):
-    @harness.benchmark("Counting", packages=("numpy", "absent"), to=(10, 3))
-    def counting(options):
+    @harness.benchmark("Counting", small={"to": 3}, packages=("numpy", "absent"))
+    def counting(to=10, how=""):
         """Counts."""
-        yield f"Counted to {options.to}."
-        yield harness.Table(["number"], [[number] for number in range(options.to)])
+        yield f"Counted to {to}."
+        yield harness.Table(["number"], [[number] for number in range(to)])
 
     monkeypatch.setitem(harness.BENCHMARKS, "counting", harness.BENCHMARKS["counting"])
     for _ in "ab":  # a second run replaces the first
@@ -60,6 +71,23 @@ def test_results_are_recorded_as_json_and_in_the_page(tmp_path, capsys, monkeypa
         harness.run("counting", ["--to", "-1"])
 
 
+@contextmanager
+def in_a_thread(serve, *arguments):
+    ours, theirs = Pipe()
+    thread = Thread(target=serve, args=(theirs, *arguments))
+    thread.start()
+    try:
+        yield None, ours.recv()
+    finally:
+        ours.close()
+        thread.join()
+
+
+def in_this_process(function, *arguments):
+    function(*arguments)
+    return harness.Cost(1.5, 1.5, 100.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "name", "arguments"),
@@ -72,8 +100,11 @@ def test_results_are_recorded_as_json_and_in_the_page(tmp_path, capsys, monkeypa
     ],
 )
 def test_benchmarks_run_at_tiny_sizes(module, name, arguments, capsys, monkeypatch, tmp_path):
+    """In this process: a new one would take seconds to import what this one has imported."""
     pytest.importorskip("psutil")
     imported = import_module(module)
     monkeypatch.setattr(imported, "DATA", tmp_path / "data", raising=False)
+    monkeypatch.setattr(imported, "in_own_process", in_this_process, raising=False)
+    monkeypatch.setattr(imported, "background", in_a_thread, raising=False)
     harness.run(name, arguments)
     assert capsys.readouterr().out.strip()

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import yaml
 from data import agent_queries, collection_path, corpus_file, our_index, store_of
-from harness import ROOT, Table, benchmark, interleaved, load, median_range, rows_of_times
+from harness import ROOT, Table, benchmark, interleaved, median_range, ratios, rows_of_times
 from support.benchmarks import SmallBenchmark
 
 from soundingline.agents.keyword.clues import WORD, is_content, stem
@@ -33,15 +33,15 @@ from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import RankedBrowsing
 from soundingline.toolkit.trajectory import Trajectory
 
-SEARCHES, READS, QUESTIONS = 25, 5, 830
+SEARCHES, READS, QUESTIONS, THREADS = 25, 5, 830, 2
 
 
-@benchmark("Search tool", documents=(100_000, 2000), seed=(7, 7))
-def tool(options):
+@benchmark("Search tool", small={"documents": 2000})
+def tool(documents=100_000):
     """A search call ranks 1,000 documents and shows five excerpts; a read call shows 200 lines of a
     document."""
-    corpus = corpus_file(options.documents, options.seed)
-    index, store = our_index(corpus, keep_texts=True), store_of(corpus, options.documents)
+    corpus = corpus_file(documents)
+    index, store = our_index(corpus, keep_texts=True), store_of(corpus, documents)
     backend = PipelineBackend(index.bm25(k1=0.9, b=0.4, depth=1000))
     interface, docids = RankedBrowsing(), {}
 
@@ -50,41 +50,41 @@ def tool(options):
         result = interface.open(backend, store).call("search", {"reason": "", "query": query})
         docids.update(dict.fromkeys(result.call.shown))
 
-    reader, rows = interface.open(backend, store), []
-    for name, texts in agent_queries(options.documents, options.seed).items():
-        rows += [[*row, "10"] for row in rows_of_times({name: search}, {"": texts})]
+    reader = interface.open(backend, store)
 
     def read(docid):
         reader.call("read_document", {"reason": "", "docid": docid})
 
-    (row,) = rows_of_times({"read_document": read}, {"": list(docids)})
-    rows.append([*row, "2"])
-    yield f"{len(index):,} documents, one thread; medians of five rounds. {load()}"
+    rows = []
+    for name, texts in agent_queries(documents).items():
+        rows += [[*row, "10"] for row in rows_of_times({name: search}, {"": texts})]
+    rows += [[*row, "2"] for row in rows_of_times({"read_document": read}, {"": list(docids)})]
+    yield f"{len(index):,} documents, one thread; medians of five rounds."
     yield Table(["call", "ms", "at most"], rows)
 
 
-@benchmark("Replay", documents=(100_000, 2000), questions=(100, 20), threads=(2, 2), seed=(7, 7))
-def replay(options):
+@benchmark("Replay", small={"documents": 2000, "questions": 20})
+def replay(documents=100_000, questions=100):
     """Recorded questions of 25 searches and five reads through another BM25, and evaluation."""
-    corpus = corpus_file(options.documents, options.seed)
-    index, store = our_index(corpus, keep_texts=True), store_of(corpus, options.documents)
-    queries = agent_queries(options.documents, options.seed)["search, 8 words"]
+    corpus = corpus_file(documents)
+    index, store = our_index(corpus, keep_texts=True), store_of(corpus, documents)
+    queries = agent_queries(documents)["search, 8 words"]
     with tempfile.TemporaryDirectory() as directory:
         folder = RunFolder(Path(directory) / "run")
-        topics = _record(folder, index, store, queries, options.questions)
+        topics = _record(folder, index, store, queries, questions)
         evidence = {topic.qid: frozenset(["fw0000001"]) for topic in topics}
         judged = {"evidence": {qid: dict.fromkeys(ids, 1) for qid, ids in evidence.items()}}
         backend = PipelineBackend(index.bm25(k1=25, b=1, depth=1000))
         replaying = Replaying(backend, store, RankedBrowsing(), evidence)
         began, cpu = time.perf_counter(), time.process_time()
-        replaying.replay(folder, options.threads)
+        replaying.replay(folder, THREADS)
         for side in (replaying.recorded, replaying.replayed):
             evaluate_run(side.rows, SmallBenchmark(topics, judged))
         wall, used = time.perf_counter() - began, time.process_time() - cpu
-    a_search = 1000 * used / (options.questions * SEARCHES)
-    yield f"{len(index):,} documents, {options.threads} threads. {load()}"
-    row = [options.questions, f"{wall:.1f}", f"{a_search:.2f}"]
-    row += [f"{wall / options.questions * QUESTIONS:.0f}", "120"]
+    a_search = 1000 * used / (questions * SEARCHES)
+    yield f"{len(index):,} documents, {THREADS} threads."
+    row = [questions, f"{wall:.1f}", f"{a_search:.2f}"]
+    row += [f"{wall / questions * QUESTIONS:.0f}", "120"]
     head = ["questions", "s", "processor ms a search", f"s for {QUESTIONS} questions", "at most"]
     yield Table(head, [row])
 
@@ -107,53 +107,47 @@ def _record(folder, index, store, queries, count):
     return topics
 
 
-@benchmark("Evidence location", documents=(1000, 200), runs=(9, 3))
-def evidence(options):
+@benchmark("Evidence location", small={"documents": 200, "runs": 3})
+def evidence(documents=1000, runs=9):
     """The best passages of documents for five requirements, without a model."""
-    world = FictionalWorld(documents=2 * options.documents, questions="sets")
+    world = FictionalWorld(documents=2 * documents, questions="sets")
     units = (unit for document in world.documents() for unit in Passages().units(document))
     texts = [text for checklist in world.checklists.values() for text in checklist]
-    docids = [document.docid for document in world.documents(stop=options.documents)]
+    docids = [document.docid for document in world.documents(stop=documents)]
     with tempfile.TemporaryDirectory() as folder:
         locator = LexicalLocator(LexicalIndex.build(units, Path(folder) / "index"))
         seconds = []
-        for turn in range(options.runs):
+        for turn in range(runs):
             began = time.perf_counter()
             locator.locate(docids, texts[5 * turn : 5 * turn + 5])
             seconds.append(time.perf_counter() - began)
-    yield f"{len(docids):,} documents, {len(locator.index):,} passages. {load()}"
+    yield f"{len(docids):,} documents, {len(locator.index):,} passages."
     yield Table(["s", "at most"], [[median_range(seconds, 3), "2"]])
 
 
-# The arguments of Python, and the largest ratio to the first.
 STARTS = {
-    'python -c "import pyterrier, hydra"': (("-c", "import pyterrier, hydra"), ""),
-    "soundingline run --help": (("-m", "soundingline.experiments", "run", "--help"), "1.5"),
-    'python -c "import soundingline.pipelines"': (("-c", "import soundingline.pipelines"), "0.3"),
-    'python -c "from soundingline.experiments import Experiment"': (
-        ("-c", "from soundingline.experiments import Experiment"),
-        "1.5",
-    ),
+    'python -c "import pyterrier, hydra"': ["-c", "import pyterrier, hydra"],
+    "soundingline run --help": ["-m", "soundingline.experiments", "run", "--help"],
+    'python -c "import soundingline.pipelines"': ["-c", "import soundingline.pipelines"],
+    'python -c "from soundingline.experiments import Experiment"': [
+        "-c",
+        "from soundingline.experiments import Experiment",
+    ],
 }
+MOST = ("", "1.5", "0.3", "1.5")  # of the ratio to the first
 
 
-@benchmark("Start-up", packages=("pyterrier", "hydra-core", "pandas"), rounds=(7, 5))
-def startup(options):
+@benchmark("Start-up", small={"rounds": 5}, packages=("pyterrier", "hydra-core", "pandas"))
+def startup(rounds=7):
     """How long a command takes to start, against importing PyTerrier and Hydra."""
-    systems = {name: partial(_start, words) for name, (words, _) in STARTS.items()}
-    seconds, processor = interleaved(systems, [[()]] * options.rounds, [()])
+    systems = {name: partial(_start, words) for name, words in STARTS.items()}
+    seconds, processor = interleaved(systems, [[()]] * rounds, [()])
     first = next(iter(seconds.values()))
-    rows = [
-        [
-            f"`{name}`",
-            median_range(taken, 2),
-            f"{statistics.median(processor[name]):.2f}",
-            median_range([own / base for own, base in zip(taken, first, strict=True)], 2),
-            STARTS[name][1],
-        ]
-        for name, taken in seconds.items()
-    ]
-    yield f"Medians of {options.rounds} interleaved starts. {load()}"
+    rows = []
+    for (name, taken), most in zip(seconds.items(), MOST, strict=True):
+        used = f"{statistics.median(processor[name]):.2f}"
+        rows.append([f"`{name}`", median_range(taken, 2), used, ratios(taken, first), most])
+    yield f"Medians of {rounds} interleaved starts."
     yield Table(["command", "s", "processor s", "times the first", "at most"], rows)
 
 
@@ -167,7 +161,7 @@ def _start(arguments, _):
 LENGTHS = ((0, 200), (200, 2000), (2000, 4000), (4000, 8000), (8000, 10**6))
 ARTICLE = 500  # words; the paragraphs of wikimix are shorter, and its articles longer but for five
 RARE = 0.02  # a term in more of the documents is common, and occurs for other reasons too
-MOST = 4  # terms of an answer that is a name, a number or a phrase, and no sentence
+LONGEST = 4  # terms of an answer that is a name, a number or a phrase, and no sentence
 
 
 def content(text):
@@ -179,29 +173,27 @@ def measured(source, sample=1):
     and terms of a document's title do not."""
     gold = source.qrels.get("gold") or source.qrels["evidence"]
     relevant = {docid for grades in gold.values() for docid in grades}
-    counts, documents = {}, {}
+    counts, lengths, titles = {}, {}, {}
     for number, document in enumerate(source.documents()):
         if number % sample == 0 or document.docid in relevant:
             words = WORD.findall(f"{document.title} {document.text}")
             counts[document.docid] = Counter(map(stem, words))
-            documents[document.docid] = len(document.text.split()), content(document.title)
+            lengths[document.docid] = len(document.text.split())
+            titles[document.docid] = content(document.title)
     df = Counter(term for of in counts.values() for term in of)
-    articles = [docid for docid, (words, _) in documents.items() if words >= ARTICLE]
+    articles = [docid for docid, words in lengths.items() if words >= ARTICLE]
     rows, rivals = [], []
     for topic in source.topics:
         asked = content(topic.text)
         answer = content(source.answers[topic.qid][0]) - asked
-        if len(answer) > MOST:
+        if len(answer) > LONGEST:
             answer = set()
         for docid in gold.get(topic.qid, {}):
-            (words, title), own = documents[docid], counts[docid]
-            for of_question, terms in (
-                (True, asked),
-                (False, answer if len(answer) <= MOST else ()),
-            ):
-                for term in {*terms} - title:
-                    rare = df[term] <= RARE * len(counts)
-                    rows.append((of_question, words, own[term], rare))
+            words, title, own = lengths[docid], titles[docid], counts[docid]
+            rows += [
+                (term in asked, words, own[term], df[term] <= RARE * len(counts))
+                for term in (asked | answer) - title
+            ]
             terms = asked - title
             if words >= ARTICLE and len(terms) > 1:
                 held = np.array([sum(term in counts[one] for term in terms) for one in articles])
@@ -209,17 +201,16 @@ def measured(source, sample=1):
                 rivals.append((np.sum(held >= least) - 1) / (len(articles) - 1))
     frame = pd.DataFrame(rows, columns=["asked", "words", "frequency", "rare"])
     rare = frame[~frame.asked & frame.rare & (frame.frequency > 0) & (frame.words > 0)]
-    lengths, logarithms = np.log(rare.words), np.log(rare.frequency)
-    exponent, intercept = np.polyfit(lengths, logarithms, 1)
-    deviation = (logarithms - intercept - exponent * lengths).std(ddof=0)
-    lengths = [documents[docid][0] for docid in articles]
+    x, y = np.log(rare.words), np.log(rare.frequency)
+    exponent, intercept = np.polyfit(x, y, 1)
+    deviation = (y - intercept - exponent * x).std(ddof=0)
+    middle, high = np.percentile([lengths[docid] for docid in articles], [50, 90])
     shared = frame[frame.asked & (frame.words >= ARTICLE)].frequency > 0
+    fitted = f"{np.exp(intercept):.2f}, {exponent:.2f}, {deviation:.2f}"
     measures = {
-        "words of an article, median": f"{np.median(lengths):,.0f}",
-        "90th percentile": f"{np.percentile(lengths, 90):,.0f}",
-        "repetition: scale, exponent, deviation": (
-            f"{np.exp(intercept):.2f}, {exponent:.2f}, {deviation:.2f}"
-        ),
+        "words of an article, median": f"{middle:,.0f}",
+        "90th percentile": f"{high:,.0f}",
+        "repetition: scale, exponent, deviation": fitted,
         "words of a question that its article has": f"{shared.mean():.2f}",
         "other articles that have as many of them": f"{np.mean(rivals):.3f}",
     }
@@ -231,14 +222,14 @@ def measured(source, sample=1):
     return measures
 
 
-@benchmark("The fictional world and a real collection", sample=(10, 40))
-def world(options):
+@benchmark("The fictional world and a real collection", small={"sample": 40})
+def world(sample=10):
     """The measures of wikimix from which `benchmark=fictional_wikimix` takes its parameters, and
     the same measures of that world."""
     settings = yaml.safe_load((ROOT / "conf/benchmark/fictional_wikimix.yaml").read_text())
     del settings["defaults"]
     real = measured(BeirBenchmark(collection_path("wikimix"), split=None))
-    made = measured(FictionalWorld(**settings), max(1, options.sample))
+    made = measured(FictionalWorld(**settings), max(1, sample))
     yield (
         f"Articles are documents of {ARTICLE} words or more. Rare terms are in at most {RARE:.0%} "
         "of the documents. Terms of a title do not count."

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from experiment_samples import TINY
+from support.benchmarks import WordBackend, store_of
 from support.commands import run_command
 from support.llm_model import ScriptedModel, call, calling, saying
-from support.search import WordBackend, store_of
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.keyword import KeywordAgent

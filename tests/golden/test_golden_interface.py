@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 
 import golden_store as store
 import pytest
-from golden_record import plain
+from golden_store import plain
 from golden_workplace import WRITE, check, run_here, skip_without
 from support.commands import CommandProcess
 from test_golden_runs import SETS, TEST
@@ -279,10 +279,8 @@ def test_bad_commands_end_with_a_line_that_names_what_is_wrong(workplace, tmp_pa
     check("bad_commands", endings, workplace.places)
 
 
-OF_FOLDERS = (
-    *("evaluate", "compare", "export", "import", "replay", "judge", "calibrate"),
-    *("lint", "serve"),
-)
+OF_FOLDERS = ("evaluate", "compare", "export", "import", "replay", "judge", "calibrate")
+OF_FOLDERS += ("lint", "serve")
 
 
 # Conversations of clients with the server.

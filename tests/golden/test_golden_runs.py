@@ -18,8 +18,7 @@ from typing import NamedTuple
 import golden_store
 import numpy as np
 import pytest
-from golden_record import plain, read
-from golden_store import decoded, differences, encoded, number
+from golden_store import decoded, differences, encoded, number, plain, read_json
 from golden_workplace import check, ranked, skip_without
 
 LEARNED, CLIENT = ("torch", "transformers"), ("openai",)
@@ -404,7 +403,7 @@ def test_the_ranks_of_a_tuning_on_a_real_collection(workplace, data_root):
     content = {
         "ranks by setting, and documents found": by_cell,
         "ranks by question, and documents found": dict(sorted(by_question.items())),
-        "tuning": plain(read(Path("runs/grid/tuning.json"))),
+        "tuning": plain(read_json(Path("runs/grid/tuning.json"))),
         "cells": Path("runs/grid/points.csv").read_text(encoding="utf-8").splitlines()[:40],
     }
     check("collection_tuning", content, workplace.places)

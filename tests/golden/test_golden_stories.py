@@ -13,10 +13,8 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from golden_model import reply
-from golden_record import hashed, plain, read, rows
-from golden_store import differing
-from golden_workplace import WORLDS, check, json_lines, skip_without
+from golden_store import differing, hashed, plain, read_json, rows
+from golden_workplace import WORLDS, check, json_lines, reply, skip_without
 from support.benchmarks import sealed_row, write_jsonl
 from support.commands import CommandProcess
 from support.llm_server import Fail
@@ -92,7 +90,7 @@ def test_a_navigator_with_librarians_and_one_that_was_stopped(workplace):
         **{key: hashed(twin(content[key], resumed[key])) for key in compared},
     }
     workplace.run("calibrate", "", "runs/navigator out=calibration.json")
-    fitted = read(Path("calibration.json"))
+    fitted = read_json(Path("calibration.json"))
     content["calibration"] = plain({key: fitted[key] for key in ("method", "x", "y", "pairs")})
     workplace.run("export", "", "runs/navigator format=judgements out=judgements")
     content["judgements"] = [rows(path) for path in Path("judgements").iterdir()]
@@ -242,10 +240,11 @@ def test_an_obfuscated_run_is_equal_to_its_plain_twin(workplace, monkeypatch):
         workplace.run("run", name, f"{benchmark} {MAXP} sealed={sealed} agent.max_searches=2")
         workplace.run("export", "", f"runs/{name} format=browsecomp_plus out=export-{name}")
         exports[name] = {
-            path.name: _comparable(read(path)) for path in sorted(Path(f"export-{name}").iterdir())
+            path.name: _comparable(read_json(path))
+            for path in sorted(Path(f"export-{name}").iterdir())
         }
     assert exports["plain"] and "person" not in Path("runs/obfuscated/queries/q1.json").read_text()
-    question = read(Path("runs/plain/queries/q1.json"))["question"].encode()
+    question = read_json(Path("runs/plain/queries/q1.json"))["question"].encode()
     holding = {
         name: [path for path in Path(f"runs/{name}").rglob("*.*") if question in path.read_bytes()]
         for name in exports
@@ -254,7 +253,7 @@ def test_an_obfuscated_run_is_equal_to_its_plain_twin(workplace, monkeypatch):
     content = {
         "plain": workplace.recorded("plain"),
         "obfuscated": twin(exports["plain"], exports["obfuscated"]),
-        "metrics": twin(*(plain(read(Path(f"runs/{n}/metrics.json"))) for n in exports)),
+        "metrics": twin(*(plain(read_json(Path(f"runs/{n}/metrics.json"))) for n in exports)),
     }
     check("obfuscated", content, workplace.places)
 
@@ -338,7 +337,7 @@ def _file(path):
         return sorted(zipfile.ZipFile(path).namelist())
     if path.suffix != ".json":
         return text_of(path)
-    return _stable(plain(read(path)))
+    return _stable(plain(read_json(path)))
 
 
 def _stable(value):
@@ -360,7 +359,7 @@ def test_recorded_calls_go_through_another_pipeline(workplace):
     content = {
         "cells": workplace.recorded("replayed")["cells"],
         "err": [line for line in lines_of(replayed.err) if "first changed page" in line],
-        "verdicts": plain(read(Path("runs/replayed/verdicts.json"))),
+        "verdicts": plain(read_json(Path("runs/replayed/verdicts.json"))),
     }
     check("replay", content, workplace.places)
 
@@ -379,7 +378,7 @@ def test_the_report_of_a_sweep_on_the_terminal_in_a_file_and_its_traces(workplac
     content = {
         "terminal": lines_of(swept.out),
         "report": _lasting(_without_settings(text_of(folder / "report.md"))),
-        "verdicts": plain(read(folder / "verdicts.json")),
+        "verdicts": plain(read_json(folder / "verdicts.json")),
         "traces": {name: _page(cell / "traces" / name) for name in ("index.html", "1-q1.html")},
         "files": sorted(path.name for path in (cell / "traces").glob("[!.]*")),
     }

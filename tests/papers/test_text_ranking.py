@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from sheet import cells, check_constants, check_published_rows, experiments
+from support.benchmarks import WordBackend
 from support.llm_model import ANSWER, ScriptedModel, saying
-from support.search import WordBackend
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.prompt import load_prompt

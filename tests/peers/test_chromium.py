@@ -22,7 +22,7 @@ from support.served import serving
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
 from report_runs import AnyPassage, six_runs, traced, two_calls, two_rounds
-from test_traces import FAILED, HOSTILE, hostile_run
+from test_report_page import FAILED, HOSTILE, hostile_run
 
 from soundingline.toolkit.evaluation import compare
 from soundingline.toolkit.report import render, write_report

@@ -12,8 +12,8 @@ import pyterrier as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.refusals import refused
-from support.search import store_of
+from support.assertions import refused
+from support.benchmarks import store_of
 
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.compose import MaxP

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.assertions import refused
+from support.engines import StubSparse, vector_engine
 from support.needs import cases
-from support.refusals import refused
-from support.stub_encoder import StubSparse, vector_engine
 
 from soundingline.pipelines import index_folder
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine
@@ -28,7 +28,7 @@ from soundingline.pipelines.index_folder import (
     write_manifest,
 )
 from soundingline.pipelines.learned.encoding import encode_corpus
-from soundingline.pipelines.learned.impacts import ImpactIndex
+from soundingline.pipelines.learned.splade import ImpactIndex
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit import files

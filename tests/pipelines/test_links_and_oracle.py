@@ -6,7 +6,7 @@ from dataclasses import replace
 import pandas as pd
 import pyterrier as pt
 import pytest
-from support.refusals import refused
+from support.assertions import refused
 
 from soundingline.pipelines import LinkExpansion, OracleRetriever
 from soundingline.pipelines.lexical.index import LexicalEngine

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import checkpoints
-from support.refusals import refused
+from support.assertions import refused
 
 from soundingline import pipelines
 from soundingline.pipelines import models

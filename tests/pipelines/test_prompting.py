@@ -79,7 +79,7 @@ def test_a_second_request_for_a_prompt_is_on_the_ledger_beside_the_first(tmp_pat
 
 
 FORK = multiprocessing.get_context("fork")
-PROMPTS = [f"Which mill is number {number}?" for number in range(200)]
+PROMPTS = [f"Which mill is number {number}?" for number in range(cases(200, 120))]
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def in_batches(size, seed, count=None):
 
 @pytest.mark.parametrize(
     ("size", "threads", "kind"),
-    [(200, 1, None), (16, 4, None), (1, 8, None), (16, 4, "nfs4"), (16, 4, "nfs")],
+    [(len(PROMPTS), 1, None), (16, 4, None), (1, 8, None), (16, 4, "nfs4"), (16, 4, "nfs")],
 )
 def test_two_processes_pay_for_each_prompt_once(tmp_path, peer, monkeypatch, size, threads, kind):
     if kind:
@@ -176,7 +176,7 @@ def test_two_processes_pay_for_each_prompt_once(tmp_path, peer, monkeypatch, siz
         options = {"nfs4": "local_lock=none", "nfs": "nolock,local_lock=all"}[kind]
         table.write_text(f"1 0 0:1 / {tmp_path.resolve()} rw - {kind} server:/export rw,{options}")
         monkeypatch.setattr(files, "MOUNTS", table)
-    count = cases(200, 40) if kind else 200  # each reply is synced there
+    count = cases(200, 40) if kind else len(PROMPTS)  # each reply is synced there
     peer.default = answering(0.002)
     processes = [
         begun(tmp_path / "caches", peer, in_batches(size, seed, count), threads=threads)
@@ -237,7 +237,7 @@ def test_a_process_that_was_stopped_is_waited_for_no_longer_than_an_attempt_may_
     began = time.monotonic()
     assert ended(begun(tmp_path, peer, [PROMPTS], timeout=1.0)) == [0]
     assert 1 <= time.monotonic() - began < 20
-    assert "asking for 200 of the same prompts" in capfd.readouterr().err
+    assert f"asking for {len(PROMPTS)} of the same prompts" in capfd.readouterr().err
     first.kill()
     first.join()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.question_model import (
+from support.llm_model import (
     QuestionModel,
     asking,
     frame,
@@ -341,7 +341,7 @@ PROCESS = """
 import sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-from support.question_model import QuestionModel, asking, frame
+from support.llm_model import QuestionModel, asking, frame
 from soundingline.pipelines.q2q import Q2Q
 model = QuestionModel()
 with asking(model) as llm:

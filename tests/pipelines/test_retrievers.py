@@ -17,9 +17,8 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
-from support.engines import an_engine
+from support.engines import StubSparse, an_engine, vector_engine
 from support.needs import cases
-from support.stub_encoder import StubSparse, vector_engine
 
 from soundingline.pipelines.engines.opensearch import OpenSearchIndex
 from soundingline.pipelines.engines.pisa import PisaEngine
@@ -28,7 +27,7 @@ from soundingline.pipelines.enrich.phrases import PhraseFile
 from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
 from soundingline.pipelines.index_folder import OpenedIndex, TermIndex
 from soundingline.pipelines.learned.encoding import encode_corpus
-from soundingline.pipelines.learned.impacts import ImpactIndex
+from soundingline.pipelines.learned.splade import ImpactIndex
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.rm3 import Feedback

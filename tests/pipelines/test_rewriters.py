@@ -7,9 +7,19 @@ import json
 import pandas as pd
 import pyterrier as pt
 import pytest
-from support.llm_model import ANSWER, ScriptedModel, ScriptedPrompts, calling, saying, search, used
-from support.question_model import QuestionModel, asking, frame
-from support.search import store_of
+from support.benchmarks import store_of
+from support.llm_model import (
+    ANSWER,
+    QuestionModel,
+    ScriptedModel,
+    ScriptedPrompts,
+    asking,
+    calling,
+    frame,
+    saying,
+    search,
+    used,
+)
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.keyword import KeywordAgent

@@ -1,7 +1,9 @@
-"""A command in a killable process, forked from a warm server (`warm.py`), or in the test's own."""
+"""A command in a killable process, forked from a warm server (`warm.py`), or in the test's own; and
+a function in a process that is forked from that of the test."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -143,3 +145,16 @@ def run_entry(command, *arguments):
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+_FORK = multiprocessing.get_context("fork")
+
+
+def forked(work, *arguments):
+    """The process that calls `work(ready, *arguments)`, once it has called `ready`. It has imported
+    what the test has, which a new interpreter would do for a second."""
+    ready = _FORK.Event()
+    process = _FORK.Process(target=work, args=(ready.set, *arguments), daemon=True)
+    process.start()
+    assert ready.wait(60), "the process did not get ready"
+    return process

@@ -1,16 +1,28 @@
-"""Engines for tests: Anserini in one Java machine, and a search cluster in memory."""
+"""Engines and collections for tests of retrieval: Anserini in one Java machine, a search cluster in
+memory, encoders without a model, random and real collections."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import ir_measures
+import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import strategies as st
+from ir_measures import AP, P
 from support.needs import absent
 
 from soundingline.pipelines.engines.anserini import AnseriniEngine, AnseriniProcess
 from soundingline.pipelines.engines.opensearch import OpenSearchEngine
 from soundingline.pipelines.engines.pisa import PisaEngine
-from soundingline.pipelines.lexical.index import LexicalEngine
+from soundingline.pipelines.learned.colbert import ColBERT
+from soundingline.pipelines.learned.dense import Dense
+from soundingline.pipelines.learned.encoding import SPARSE
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
+from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
 
@@ -81,3 +93,80 @@ def an_engine(name):
         yield PisaEngine()
     else:
         yield sharing_engine() if name == "anserini" else LexicalEngine()
+
+
+class StubSparse:
+    """An encoder of (term, weight) pairs; terms are 0 to 51."""
+
+    model = fingerprint = "stub"
+
+    def encode(self, texts):
+        terms = [sorted({len(text) % 50, 50, 51}) for text in texts]
+        return [np.array([(term, 1.0 + term / 7) for term in each], SPARSE) for each in terms]
+
+
+def _drawn(text):
+    shape = 1 + len(text) // 8, 8
+    return np.random.default_rng(len(text)).normal(size=shape).astype(np.float32)
+
+
+def vector_engine(kind):
+    """A `Dense` or a `ColBERT` whose vectors are drawn."""
+    base = {"dense": Dense, "colbert": ColBERT}[kind]
+
+    class Stub(base):
+        fingerprint = "stub"
+
+        def read(self, texts):
+            return list(texts), [1 + len(text) // 8 for text in texts]
+
+        def encode_batch(self, items):
+            return [
+                rows[0] if kind == "dense" else rows.astype(np.float16)
+                for rows in map(_drawn, items)
+            ]
+
+        def encode_queries(self, texts):
+            return [rows[0] if kind == "dense" else rows for rows in map(_drawn, texts)]
+
+    return Stub("stub", device="cpu", dtype="float32")
+
+
+terms = st.sampled_from([f"t{n}" for n in range(12)])
+frequency = st.one_of(st.integers(1, 4), st.integers(250, 700))
+corpora = st.lists(st.dictionaries(terms, frequency, max_size=6), min_size=1, max_size=40)
+weights = st.one_of(st.integers(0, 3), st.floats(0.015625, 50, width=32))
+queries = st.dictionaries(st.one_of(terms, st.just("unknown")), weights, max_size=8)
+
+
+def build(corpus, folder):
+    """An index of documents that are dicts of terms to frequencies."""
+    texts = [" ".join(t for t, tf in document.items() for _ in range(tf)) for document in corpus]
+    units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
+    return LexicalIndex.build(units, Path(folder) / "index", analyzer="whitespace")
+
+
+def real(folder):
+    """Units, a frame of questions, and judgements (question -> document -> grade) of a collection
+    in BEIR's layout."""
+    benchmark = BeirBenchmark(folder)
+    units = [Unit(row.docid, row.title, row.text) for row in benchmark.documents()]
+    rows = [(topic.qid, topic.text) for topic in benchmark.topics]
+    judged = benchmark.qrels.get("gold") or benchmark.qrels["evidence"]
+    return units, pd.DataFrame(rows, columns=["qid", "query"]), judged
+
+
+def measured(ranking, judged):
+    """AP and P@30, as Anserini publishes them."""
+    run = ranking.rename(columns={"qid": "query_id", "docno": "doc_id"})
+    values = ir_measures.calc_aggregate([AP, P @ 30], judged, run)
+    return values[AP], values[P @ 30]
+
+
+def cut_length(length):
+    """The length in Lucene's one byte: all but the four leading bits of length - 24 are lost."""
+    if length < 24:
+        return length
+    rest = length - 24
+    shift = max(rest.bit_length() - 4, 0)
+    return 24 + (rest >> shift << shift)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import uvicorn
-from support.search import WordBackend, store_of
+from support.benchmarks import WordBackend, store_of
 
 from soundingline.experiments.serve.http import http_server
 from soundingline.experiments.serve.server import make_service

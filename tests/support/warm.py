@@ -1,11 +1,19 @@
-"""The server behind `processes`: it forks a process for each request.
+"""The server behind `commands`: it forks a process for each request, and disturbs that process
+where the environment of the request says so.
 
 Before the first one it imports the commands and runs a sweep with its report, so that a command
 finds parsers, compiled functions and compositions in memory.
+
+A disturbance comes from inside the process, at a moment that can be repeated. Moments are counted
+in the files that the command opens for writing or renames below its working folder.
+`SOUNDINGLINE_TEST_DISTURB=kind:moment` names a signal (`SIGKILL`), `full` (every write from then on
+fails for want of room), `stop` (the process stops until it is continued) or `count` (the number of
+moments is written to the file `moments` at the end).
 """
 
 import atexit
 import contextlib
+import errno
 import gc
 import io
 import os
@@ -61,7 +69,7 @@ def _warm_up():
     gc.disable()
     import openai.resources.chat  # noqa: F401
     import scipy.stats  # noqa: F401
-    from support import compositions, startup
+    from support import sharing
     from support.commands import run_entry
     from tqdm import tqdm
 
@@ -71,8 +79,8 @@ def _warm_up():
     import soundingline.experiments.serve  # noqa: F401
 
     tqdm.monitor_interval = 0  # its thread would not survive a fork
-    compositions.install()
-    startup.install()
+    sharing.install_compositions()
+    sharing.install_kernels()
     before = Path.cwd()
     output = io.StringIO()
     with tempfile.TemporaryDirectory() as folder:
@@ -115,9 +123,7 @@ def _become(request, client):
         sys.path[:0] = request.variables.get("PYTHONPATH", "").split(os.pathsep)
         sys.argv = [request.command, *request.arguments]
         if "SOUNDINGLINE_TEST_DISTURB" in os.environ:
-            from support import disturbance
-
-            disturbance.install(*os.environ["SOUNDINGLINE_TEST_DISTURB"].split(":"))
+            _disturb(*os.environ["SOUNDINGLINE_TEST_DISTURB"].split(":"))
         from soundingline.experiments.cli import main
 
         main([request.command, *request.arguments])
@@ -133,3 +139,42 @@ def _become(request, client):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+_EXEMPT = ("moments", "stopped", "asked")  # the files of this module, and the log of the model
+
+
+def _disturb(kind, moment):
+    """Disturb this process from here on."""
+    folder = str(Path.cwd()) + os.sep
+    count, lock, moment = 0, threading.RLock(), int(moment)
+
+    def hook(event, arguments):
+        nonlocal count
+        if event == "open":
+            path, _, flags = arguments
+            if not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR):
+                return
+        elif event == "os.rename":
+            path = arguments[1]
+        else:
+            return
+        if not isinstance(path, (str, os.PathLike)):
+            return
+        place = Path(folder, path)
+        if not str(place).startswith(folder) or place.name in _EXEMPT[:2]:
+            return
+        with lock:
+            count += 1
+            here = count
+        if kind == "full" and here >= moment and place.name not in _EXEMPT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place))
+        if here == moment and kind == "stop":
+            Path(folder, "stopped").touch()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif here == moment and kind.startswith("SIG"):
+            os.kill(os.getpid(), signal.Signals[kind])
+
+    if kind == "count":
+        atexit.register(lambda: Path(folder, "moments").write_text(str(count)))
+    sys.addaudithook(hook)

@@ -11,7 +11,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from support.forked import forked
+from support.commands import forked
 from support.needs import cases
 
 from soundingline.pipelines.cache import ResultCache

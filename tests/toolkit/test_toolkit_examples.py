@@ -5,8 +5,8 @@ import importlib
 from pathlib import Path
 
 import pytest
+from support.benchmarks import WordBackend, store_of
 from support.documents import code_blocks
-from support.search import WordBackend, store_of
 
 from soundingline.toolkit.data import Document
 from soundingline.toolkit.search import RankedBrowsing, TopK

@@ -11,9 +11,9 @@ from html import escape, unescape
 
 import pytest
 from jsonschema import Draft202012Validator
+from support.benchmarks import WordBackend, store_of
 from support.checkpoints import write_tokenizer
 from support.documents import ROOT, code_blocks
-from support.search import WordBackend, store_of
 from support.served import DOCUMENTS, STORE, TOPICS, plain_backend, serving, until
 
 from soundingline.experiments.serve.foreign_tools import BrowseCompPlusTools, PiSeriniTools

@@ -19,8 +19,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from support.benchmarks import WordBackend, store_of
 from support.needs import cases
-from support.search import WordBackend, store_of
 from support.served import serving, until
 
 from soundingline.experiments.serve import http as serve_http

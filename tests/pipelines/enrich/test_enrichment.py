@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.assertions import refused
 from support.llm_model import ScriptedPrompts
 from support.needs import cases
-from support.refusals import refused
 
 from soundingline.pipelines.compose import compose
 from soundingline.pipelines.enrich import enrichment as enrichment_module

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from support import checkpoints
+from support.assertions import refused
 from support.needs import cases
-from support.refusals import refused
 
-from soundingline.pipelines.learned import compressed as stages
+from soundingline.pipelines.learned import colbert as stages
 from soundingline.pipelines.learned import vectors as module
 from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
 from soundingline.pipelines.learned.vectors import (

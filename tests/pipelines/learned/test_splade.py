@@ -10,8 +10,7 @@ from support.checkpoints import SPLADE_WORDS as WORDS
 from support.checkpoints import write_splade
 
 from soundingline.pipelines.learned.encoding import SPARSE, Block
-from soundingline.pipelines.learned.impacts import ImpactIndex
-from soundingline.pipelines.learned.splade import Sparta, Splade
+from soundingline.pipelines.learned.splade import ImpactIndex, Sparta, Splade
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -38,7 +37,12 @@ def text(random, most=30):
     return " ".join(random.choice(WORDS, random.integers(1, most)))
 
 
-def corpus(count=250):
+@pytest.fixture(scope="module")
+def directly(checkpoint):
+    return direct(checkpoint, [unit.contents for unit in corpus()])
+
+
+def corpus(count=150):
     random = np.random.default_rng(11)
     made = [Unit(f"d{n}%p0", text(random, 3), text(random, 60)) for n in range(count)]
     return [*made, Unit("empty", "", "")]
@@ -165,7 +169,7 @@ def indexed(root, units):
 
 
 @pytest.mark.parametrize("scale", [100, None], ids=["hundredths", "exact"])
-def test_the_ranking_is_that_of_brute_force(scale, checkpoint, tmp_path):
+def test_the_ranking_is_that_of_brute_force(scale, checkpoint, directly, tmp_path):
     """Brute force: dense vectors, multiplied and added term by term, and every document sorted."""
     units = corpus()
     made = encoder(checkpoint)
@@ -182,7 +186,7 @@ def test_the_ranking_is_that_of_brute_force(scale, checkpoint, tmp_path):
     for number, term in enumerate(made.vocabulary):
         documents, impacts = ours.index.postings(term)
         matrix[documents, number] = impacts
-    expected = direct(checkpoint, [unit.contents for unit in units])
+    expected = directly
     # Between batches of other shapes, float32 differs at its seventh digit, and rarely rounds so.
     assert np.abs(matrix - np.rint(expected * 100) if scale else matrix - expected).mean() < 1e-3
     matrix = matrix.astype(np.int64) if scale else matrix
@@ -367,7 +371,7 @@ def test_postings_hold_rounded_weights_and_drop_those_that_round_to_nothing(tmp_
 def test_a_build_in_many_passes_gives_the_same_bytes(tmp_path, monkeypatch):
     matrix = weights(700)
     build(matrix, tmp_path / "one", memory_mb=16)
-    monkeypatch.setattr("soundingline.pipelines.learned.impacts._MB", 1000)
+    monkeypatch.setattr("soundingline.pipelines.learned.splade._MB", 1000)
     build(matrix, tmp_path / "many", memory_mb=1)
     for path in sorted((tmp_path / "one").glob("[!.]*")):
         assert path.read_bytes() == (tmp_path / "many" / path.name).read_bytes()

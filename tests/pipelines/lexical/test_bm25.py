@@ -20,9 +20,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_measures import AP, P
-from support.lexical_corpora import build, corpora, cut_length, measured, queries, real
+from support.assertions import refused
+from support.engines import build, corpora, cut_length, measured, queries, real
 from support.needs import cases
-from support.refusals import refused
 
 from soundingline.pipelines import BM25
 from soundingline.pipelines.compose import MaxP, compose

@@ -13,8 +13,8 @@ import pyterrier as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.lexical_corpora import build as build_corpus
-from support.lexical_corpora import corpora, cut_length, queries
+from support.engines import build as build_corpus
+from support.engines import corpora, cut_length, queries
 from support.needs import cases
 
 from soundingline.pipelines.compose import MaxP

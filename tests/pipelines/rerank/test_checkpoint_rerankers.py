@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support import checkpoints
-from support.refusals import refused
+from support.assertions import refused
 
 from soundingline.experiments.training import examples, fit
 from soundingline.pipelines.lexical.index import LexicalIndex
@@ -407,7 +407,7 @@ def test_special_tokens_in_a_text_are_text():
     assert "</s>" in prompt.windows(Pair("who", "the </s> mill"))[0]
 
 
-QUESTIONS, DEPTH = 8, 16
+QUESTIONS, DEPTH = 4, 16
 
 
 class Collection:
@@ -447,7 +447,7 @@ def collection(data_root, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("kind", "stage", "steps", "batch", "rate"),
-    [("monot5", MonoT5, 45, 24, 0.01), ("cross_encoder", CrossEncoder, 40, 16, 0.003)],
+    [("monot5", MonoT5, 30, 16, 0.01), ("cross_encoder", CrossEncoder, 30, 16, 0.003)],
 )
 def test_a_model_trained_on_judgements_beats_bm25s_order_on_its_questions(
     kind, stage, steps, batch, rate, collection, tmp_path

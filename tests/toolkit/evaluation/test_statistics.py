@@ -1,4 +1,7 @@
-"""Statistics over questions: paired tests, comparisons of runs, effects and repeats."""
+"""Statistics over questions: paired tests, comparisons of runs, effects and repeats.
+
+scipy and statsmodels are imported inside the tests that need them: their import takes a second.
+"""
 
 import json
 import math
@@ -10,8 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy import integrate, stats
-from statsmodels.stats.multitest import multipletests
 from support.benchmarks import SmallBenchmark
 from support.needs import cases
 
@@ -65,6 +66,8 @@ def test_ties_leave_the_randomisation_test_exact():
 
 
 def test_the_drawn_randomisation_test_agrees_with_scipys_own_on_many_questions():
+    from scipy import stats
+
     rng = np.random.default_rng(6)
     differences = rng.normal(0.15, 1, 120)
     row = paired_test(named(list(differences)), named([0.0] * 120), resamples=20000)
@@ -77,6 +80,8 @@ def test_the_drawn_randomisation_test_agrees_with_scipys_own_on_many_questions()
 
 @pytest.mark.parametrize("interval", ["percentile", "BCa"])
 def test_the_interval_is_near_students_on_normal_differences(interval):
+    from scipy import stats
+
     differences = np.random.default_rng(8).normal(0.2, 1, 400)
     row = paired_test(named(list(differences)), named([0.0] * 400), interval=interval)
     low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
@@ -211,6 +216,8 @@ def test_questions_needed_are_gpowers_for_cohens_effects(effect, needed):
 @example(0.00999, 0.05, 0.8)
 @settings(deadline=None, max_examples=cases(60))
 def test_questions_needed_have_the_power_and_one_less_has_not(effect, alpha, power):
+    from scipy import integrate, stats
+
     needed = questions_needed(differences_of_effect(effect), alpha=alpha, power=power)
     if effect < 0.01:  # The noncentral t is not exact at such sizes, and the normal limit is.
         z = NormalDist()
@@ -269,6 +276,8 @@ def test_no_difference_needs_no_questions_and_one_without_spread_a_handful():
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
 @settings(max_examples=cases(100, 10))
 def test_holm_is_that_of_statsmodels(p_values):
+    from statsmodels.stats.multitest import multipletests
+
     expected = multipletests(p_values, method="holm")[1]
     assert holm(p_values) == pytest.approx(list(expected), abs=1e-15)
 
@@ -328,6 +337,8 @@ def test_without_a_baseline_all_pairs_are_compared():
 
 @pytest.mark.parametrize("family", ["measure", "all"])
 def test_holm_runs_over_the_family_that_is_named(family):
+    from statsmodels.stats.multitest import multipletests
+
     rows = compare(RUNS, ["AP", "RR"], family=family)
     p = [row.p for row in rows]
     families = [p] if family == "all" else [p[:3], p[3:]]
@@ -501,6 +512,8 @@ def test_questions_that_never_differ_have_no_effect():
 
 @pytest.mark.parametrize("sizes", [[4, 4, 4, 4, 4], [2, 5, 1, 3, 7]], ids=["balanced", "unequal"])
 def test_components_are_those_of_a_one_way_analysis_of_variance(sizes):
+    from scipy import stats
+
     random = np.random.default_rng(3)
     groups = [random.normal(random.normal(0, 2), 1, size).tolist() for size in sizes]
     result = variance_components({f"q{place}": row for place, row in enumerate(groups)})
@@ -581,6 +594,8 @@ def test_a_question_counts_once_with_the_mean_of_its_repeats(tmp_path):
 
 
 def test_a_test_between_runs_is_over_questions_and_not_over_repeats(tmp_path):
+    from scipy import stats
+
     others = ~RIGHTS[:2]
     one, other = recorded(tmp_path / "a", RIGHTS), recorded(tmp_path / "b", others)
     (verdict,) = compare([evaluated(one), evaluated(other)], ["accuracy"], test="t")

@@ -59,7 +59,7 @@ class Crowd(ScriptedModel):
         self.inside += 1
         self.most = max(self.most, self.inside)
         try:
-            await asyncio.sleep(self.seconds)
+            await self.delay()
             return await super().respond(*arguments)
         except asyncio.CancelledError:
             self.cancelled += 1
@@ -67,9 +67,25 @@ class Crowd(ScriptedModel):
         finally:
             self.inside -= 1
 
+    async def delay(self):
+        await asyncio.sleep(self.seconds)
+
+
+class Assembly(Crowd):
+    """Each reply comes when `size` requests are under way together."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.complete = size, asyncio.Event()
+
+    async def delay(self):
+        if self.inside == self.size:
+            self.complete.set()
+        await asyncio.wait_for(self.complete.wait(), 60)
+
 
 def test_any_number_of_threads_ask_on_one_loop_together():
-    model, ask = Crowd(seconds=0.2), blocking()
+    model, ask = Assembly(16), blocking()
     with ask.started(model), ThreadPoolExecutor(16) as pool:
         turns = list(pool.map(lambda n: ask.respond(asked(str(n))), range(16)))
     assert [turn.text for turn in turns] == [f"reply to {n}" for n in range(16)]

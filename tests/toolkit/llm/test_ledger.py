@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.forked import forked
+from support.commands import forked
 from support.llm_model import ScriptedModel
 from support.llm_server import Fail, Say
 from support.runs import starts

@@ -159,7 +159,7 @@ def test_an_incomplete_reply_is_an_error_that_holds_what_came(peer, adapter, wor
     assert len(peer.requests) == (2 if kind.retryable else 1)
 
 
-# Anthropic's streams and blocks. Streams that end early or fail are in `test_paid_attempts.py`.
+# Anthropic's streams and blocks. Streams that end early or fail are in `test_llm_clients.py`.
 
 ANSWER = messages_body(Say(text="Ada Lovelace.", reasoning="Hm."), "m")
 START, REST = ANSWER.split("event: content_block_start", 1)

@@ -21,8 +21,7 @@ from hydra.utils import instantiate
 from llm_clients import using
 from omegaconf import OmegaConf
 from support.benchmarks import CANARY, VARIABLE
-from support.commands import CommandProcess
-from support.forked import forked
+from support.commands import CommandProcess, forked
 from support.needs import needs
 
 from soundingline.experiments.build import make

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.forked import forked
+from support.commands import forked
 from support.needs import cases
 
 from soundingline.toolkit.data import Topic

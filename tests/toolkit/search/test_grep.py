@@ -5,17 +5,15 @@ import itertools
 import re
 import time
 
-import mcp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
 
-from support.linear_time import assert_linear
+from support.assertions import assert_linear
+from support.benchmarks import store_of
 from support.llm_model import ScriptedModel, call, calling, saying
-from support.search import store_of
-from support.served import serving
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.keyword import KeywordAgent
@@ -182,7 +180,11 @@ def test_a_language_model_searches_by_patterns():
     assert (counts["search_calls"], counts["read_calls"]) == ({"q": 1.0}, {"q": 1.0})
 
 
+@pytest.mark.slow
 def test_it_is_served_over_http_and_mcp():
+    import mcp  # here, because its import takes a second, and a server's another
+    from support.served import serving
+
     arguments = {"reason": "", "pattern": "Torvald|twelve"}
 
     async def conversation(url):

@@ -1,6 +1,18 @@
-"""Whether reading a text takes time in proportion to its length, told on a busy machine too."""
+"""What many tests assert: input is refused in one line, and a text is read in linear time."""
 
 import time
+
+import pytest
+
+from soundingline.toolkit.errors import InputError
+
+
+def refused(message, act):
+    """Assert that `act` is refused in one line, in which the pattern `message` occurs."""
+    with pytest.raises(InputError, match=message) as error:
+        act()
+    assert "\n" not in str(error.value)
+
 
 _FACTOR = 8
 # Eight times the text: 8 times the time if linear, 64 times if quadratic.

@@ -1,7 +1,8 @@
-"""Hydra composes a choice of options once for the whole suite.
+"""What workers of the suite and their commands share: what Hydra composes, and compiled kernels.
 
 A command composes its configuration several times, and most tests choose the same options, so that
-composing was a third of the suite. These are kept for all workers and their commands (`share`):
+composing was a third of the suite. These are kept for all workers and their commands
+(`share_compositions`):
 
 - the configuration of the chosen options, before Hydra sets the single values of a command line in
   it. Only options of `conf` are kept: a test may change those of its own folders;
@@ -15,14 +16,18 @@ Hydra also copies every registered schema for each composition, and makes a map 
 list of defaults for each file, which only references (`${...}`) in that list read. These are made
 where something reads them. Copies of a configuration, of which a job makes several, take a fifth
 of the time.
+
+Of several processes one compiles a kernel, and the others wait for its file.
 """
 
 from __future__ import annotations
 
 import copy
+import fcntl
 import hashlib
 import os
 import pickle
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -43,7 +48,7 @@ from soundingline.experiments.config import CONF
 
 _TESTS = Path(__file__).resolve().parents[1]
 _OURS = {str(CONF), str(_TESTS / "experiments" / "options"), "hydra.conf", ""}
-_FOLDER = "SOUNDINGLINE_TEST_COMPOSITIONS"
+_COMPOSITIONS = "SOUNDINGLINE_TEST_COMPOSITIONS"
 _KEPT = {}  # pickled, because that copies eight times as fast as `deepcopy`
 _LISTS = {}
 _KEYS = {}  # of the lists' defaults, by their identity
@@ -60,14 +65,14 @@ _parse = OverridesParser.parse_rule
 _cell = ConfigLoaderImpl.load_sweep_config
 
 
-def share(folder):
+def share_compositions(folder):
     """Keep what is composed in `folder` too, for other workers and for commands that tests start.
     A folder serves one run of the suite, in which no option of `conf` changes."""
     folder.mkdir(exist_ok=True)
-    os.environ[_FOLDER] = str(folder)
+    os.environ[_COMPOSITIONS] = str(folder)
 
 
-def install():
+def install_compositions():
     """Keep what Hydra composes from here on."""
     config_loader_impl.create_defaults_list = _keeping_list
     ConfigLoaderImpl._compose_config_from_defaults_list = _keeping_config
@@ -86,7 +91,7 @@ def _kept(key, kind, make):
     """What was made of this key before, here or in another process."""
     name = hashlib.sha256(repr((key, kind)).encode()).hexdigest()
     if name not in _KEPT:
-        folder = os.environ.get(_FOLDER)
+        folder = os.environ.get(_COMPOSITIONS)
         path = Path(folder, name) if folder else None
         if path and path.exists():
             _KEPT[name] = path.read_bytes()
@@ -248,3 +253,45 @@ def _copy_of(node, parent):
     elif isinstance(node, UnionNode) and isinstance(content, Node):
         attributes["_content"] = _copy_of(content, copied)
     return copied
+
+
+_KERNELS = "SOUNDINGLINE_TEST_KERNELS"
+_HELD = set()
+
+
+def share_kernels(folder):
+    """Processes that start from here on, and call `install_kernels`, wait for each other by files
+    there."""
+    folder.mkdir()
+    os.environ[_KERNELS] = str(folder)
+
+
+def install_kernels():
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.dispatcher import Dispatcher
+
+    compile_one = Dispatcher.compile
+
+    def compile_alone(dispatcher, signature):
+        # Threads of this process first, as numba has them wait: in the other order each could hold
+        # what the other needs. Of several kernels the one that calls comes before the one called.
+        with global_compiler_lock, _alone(dispatcher.py_func):
+            return compile_one(dispatcher, signature)
+
+    Dispatcher.compile = compile_alone
+
+
+@contextmanager
+def _alone(function):
+    path = Path(os.environ[_KERNELS], f"{function.__module__}.{function.__qualname__}")
+    if path in _HELD or not path.parent.is_dir():  # it calls itself; or the suite has ended
+        yield
+        return
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _HELD.add(path)
+        try:
+            yield
+        finally:
+            _HELD.remove(path)
+            fcntl.flock(file, fcntl.LOCK_UN)  # also of processes that were forked meanwhile
