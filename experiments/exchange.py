@@ -29,7 +29,6 @@ from soundingline.toolkit.evaluation import EvaluatedRun, final_ranking, load_ru
 from soundingline.toolkit.evaluation.agent_run import without_texts
 from soundingline.toolkit.evaluation.evaluation import RANKINGS, read_rankings, trec_run
 from soundingline.toolkit.exchange import browsecomp_plus, inspect_ai, trec_rag
-from soundingline.toolkit.exchange.lint import Finding, GroundTruth, findings
 from soundingline.toolkit.exchange.transcript import (
     Transcript,
     run_files,
@@ -498,10 +497,10 @@ def lint(
     and without the fault. With `benchmark=...` the questions, answers, judgements and documents are
     checked too.
     """
-    truth = GroundTruth()
+    truth = browsecomp_plus.GroundTruth()
     if names_benchmark(settings):
         benchmark: Benchmark = make(settings.config.benchmark)
-        truth = GroundTruth(
+        truth = browsecomp_plus.GroundTruth(
             qids=[topic.qid for topic in benchmark.topics],
             answers={qid: texts for qid, texts in benchmark.answers.items() if texts},
             qrels=benchmark.qrels.get("evidence", {}),
@@ -516,7 +515,7 @@ def lint(
         rows[str(row.source.get("file", row.qid))] = without_texts(row)
     if not rows:
         raise InputError(f"{path} contains no run file", do="name the folder with the run files")
-    present = findings(rows, truth, foreign, verdicts)
+    present = browsecomp_plus.findings(rows, truth, foreign, verdicts)
     console = Console(soft_wrap=True)
     for finding in present:
         console.print(line(finding))
@@ -529,7 +528,7 @@ def lint(
     return _FIGURE_CHANGES if changed else 0
 
 
-def line(finding: Finding) -> str:
+def line(finding: browsecomp_plus.Finding) -> str:
     """A finding in words."""
     shown = ", ".join(finding.places[:_PLACES])
     more = ", ..." if len(finding.places) > _PLACES else ""

@@ -163,7 +163,6 @@ class AnswerType(NamedTuple):
 _AUXILIARIES = (
     "is are was were am do does did has have had can could will would should may might must"
 )
-_VERBS = frozenset(f"{_AUXILIARIES} be been being".split())
 _QUESTION = re.compile(
     r"\b(?:(?P<year>(?:what|which)\s+(?:year|decade|century))"
     r"|(?P<date>when|(?:what|which)\s+(?:date|day|month))"

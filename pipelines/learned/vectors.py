@@ -1,5 +1,5 @@
 """Indexes of vectors, of one vector a unit or of many, and exact search in them (approximate search
-in compressed ones: `soundingline.pipelines.learned.compressed`).
+in compressed ones: `soundingline.pipelines.learned.colbert`).
 
 manifest.json      encoder, corpus, counts, versions, checksums
 units.*            unit ids, in the order of the corpus
@@ -229,7 +229,7 @@ def check_rows(offsets: NDArray[np.int64], units: int, rows: int) -> None:
 @dataclass(frozen=True)
 class DocumentVectors:
     """The vectors of all documents: `vectors` [rows, dimensions] in float16 or float32, or what
-    decodes rows when they are read (`soundingline.pipelines.learned.compressed`).
+    decodes rows when they are read (`soundingline.pipelines.learned.colbert`).
 
     `offsets`: int64 [documents + 1]; document `i` has the rows `offsets[i]:offsets[i + 1]`, one at
     least. None: one row a document.

@@ -22,8 +22,7 @@ from support.needs import cases, needs
 from support.tool_caller import WORDS
 
 from soundingline.agents.base import Budget
-from soundingline.agents.chat import ChatAgent
-from soundingline.agents.context_window import message_bytes
+from soundingline.agents.chat import ChatAgent, message_bytes
 from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError

@@ -9,7 +9,7 @@ import numpy as np
 from harness import DATA, SEED, Table, benchmark, in_own_process, interleaved, size_mb
 from numpy.lib.format import open_memmap
 
-from soundingline.pipelines.learned.compressed import (
+from soundingline.pipelines.learned.colbert import (
     CompressedSearch,
     read_compressed,
     write_compressed,

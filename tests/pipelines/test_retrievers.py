@@ -45,7 +45,7 @@ from soundingline.pipelines.index_folder import (
     write_manifest,
 )
 from soundingline.pipelines.learned.encoding import encode_corpus
-from soundingline.pipelines.learned.impacts import ImpactIndex
+from soundingline.pipelines.learned.splade import ImpactIndex
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.rm3 import Feedback

@@ -14,7 +14,7 @@ from support import checkpoints
 from support.assertions import refused
 from support.needs import cases
 
-from soundingline.pipelines.learned import compressed as stages
+from soundingline.pipelines.learned import colbert as stages
 from soundingline.pipelines.learned import vectors as module
 from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
 from soundingline.pipelines.learned.vectors import (

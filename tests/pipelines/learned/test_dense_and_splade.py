@@ -20,8 +20,7 @@ from support.needs import cases
 
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.learned.encoding import SPARSE, Block
-from soundingline.pipelines.learned.impacts import ImpactIndex
-from soundingline.pipelines.learned.splade import Sparta, Splade
+from soundingline.pipelines.learned.splade import ImpactIndex, Sparta, Splade
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.data import Unit
@@ -717,7 +716,7 @@ def test_postings_hold_rounded_weights_and_drop_those_that_round_to_nothing(tmp_
 def test_a_build_in_many_passes_gives_the_same_bytes(tmp_path, monkeypatch):
     matrix = weights(700)
     build(matrix, tmp_path / "one", memory_mb=16)
-    monkeypatch.setattr("soundingline.pipelines.learned.impacts._MB", 1000)
+    monkeypatch.setattr("soundingline.pipelines.learned.splade._MB", 1000)
     build(matrix, tmp_path / "many", memory_mb=1)
     for path in sorted((tmp_path / "one").glob("[!.]*")):
         assert path.read_bytes() == (tmp_path / "many" / path.name).read_bytes()
