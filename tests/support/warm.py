@@ -80,6 +80,7 @@ def _warm_up():
 
     tqdm.monitor_interval = 0  # its thread would not survive a fork
     sharing.install_compositions()
+    sharing.install_figures()
     sharing.install_kernels()
     before = Path.cwd()
     output = io.StringIO()

@@ -708,12 +708,11 @@ def attacked(attack, place):
     return case._replace(**{place: f"{text}\n{attack}\n{text}"})
 
 
-@pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize("place", ["response", "question", "accepted"])
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-def test_no_attack_changes_the_verdict(attack, place, read):
-    row, _ = reply_to(attacked(attack, place), read)
-    assert (row.correct, row.error) == (False, "")
+def test_no_attack_changes_the_verdict(attack):
+    for place, read in product(("response", "question", "accepted"), READERS):
+        row, _ = reply_to(attacked(attack, place), read)
+        assert (row.correct, row.error) == (False, ""), (place, read)
 
 
 @pytest.mark.parametrize("read", READERS)

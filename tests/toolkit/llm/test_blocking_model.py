@@ -270,7 +270,6 @@ def test_a_role_that_the_ledger_lacks_is_refused():
         BlockingModel("m", role="poet")
 
 
-@pytest.mark.slow  # the client takes seconds to import
 def test_connections_of_a_real_client_are_closed(peer):
     ask, before = blocking(), threading.active_count()
     sockets = count_sockets()
