@@ -201,9 +201,10 @@ PINNED = {
 
 
 def digests(world):
-    docids = [document.docid for document in world.documents()]
+    documents = [tuple(document) for document in world.documents()]
+    docids = [docid for docid, *_ in documents]
     parts = [
-        [tuple(document) for document in world.documents()],
+        documents,
         [tuple(topic) for topic in world.topics],
         [world.qrels, world.answers],
         [
