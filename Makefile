@@ -53,7 +53,7 @@ test: $(DEV)  ## install what the tests need and run them: every behaviour, few 
 
 test-quick: $(DEV)  ## the core without models, engines and whole runs (under a minute on two cores)
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow" tests/test_architecture.py \
-		tests/toolkit tests/agents tests/pipelines/lexical tests/pipelines/test_q2q.py tests/pipelines/test_rewriters.py
+		tests/toolkit tests/agents tests/pipelines/lexical tests/pipelines/test_rewriters.py
 
 test-soak: $(ANSERINI)  ## the tests with all cases of each
 	SOUNDINGLINE_SOAK=1 $(PYTEST) -n $(WORKERS) --dist worksteal

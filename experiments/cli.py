@@ -35,7 +35,7 @@ from hydra.core.utils import configure_log, run_job
 from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from hydra.version import setbase
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from soundingline.experiments.config import (
@@ -48,7 +48,7 @@ from soundingline.experiments.config import (
     register,
 )
 from soundingline.experiments.hydra_plugins import check_submission
-from soundingline.experiments.refusals import fault_of, one_line, refuse_secrets
+from soundingline.experiments.refusals import fault_of, one_line, refuse_secrets, unknown_key
 from soundingline.experiments.sweep import (
     CellFailed,
     CellStatus,
@@ -58,6 +58,7 @@ from soundingline.experiments.sweep import (
     end_sweep,
     is_first,
     recorded_cell,
+    varied_options,
     wait_for_jobs,
 )
 from soundingline.toolkit.console import escape_control, notify, print_traceback
@@ -670,14 +671,41 @@ def _composed(flags: argparse.Namespace, parser: CommandParser) -> tuple[Any, An
     GlobalHydra.instance().clear()
     hydra: Any = Hydra.create_main_hydra2(parser.prog.split()[-1], search_path)
     overrides = [*flags.overrides, *(["hydra.mode=MULTIRUN"] if flags.multirun else [])]
-    config = hydra.compose_config(
-        ROOT_CONFIG, overrides, RunMode.MULTIRUN, validate_sweep_overrides=False
-    )
-    config.hydra.mode = config.hydra.mode or RunMode.RUN
+    config = _compose(hydra, overrides)
     parsed = OverridesParser.create().parse_overrides(overrides)
     hydra.config_loader.validate_sweep_overrides_legal(parsed, config.hydra.mode, from_shell=True)
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     return hydra, config
+
+
+def _compose(hydra: Any, overrides: Sequence[str]) -> Any:
+    """The configuration of a start. An argument of an option that the sweep varies, such as
+    `benchmark.limit` of `benchmark=vaswani,cacm`, is left to the cells where the default of that
+    option does not have it."""
+    applied, left, refusal = list(overrides), set[str](), None
+    while True:
+        try:
+            config = hydra.compose_config(
+                ROOT_CONFIG, applied, RunMode.MULTIRUN, validate_sweep_overrides=False
+            )
+            break
+        except HydraException as error:
+            refusal = refusal or error
+            unknown = [word for word in applied if key_of(word) == unknown_key(error)]
+            if not unknown:
+                raise refusal from None
+            left.update(unknown)
+            applied = [word for word in applied if word not in left]
+    config.hydra.mode = config.hydra.mode or RunMode.RUN
+    if refusal:
+        of_task = {*config.hydra.overrides.task, *left}
+        words = [word for word in overrides if word in of_task]
+        varied = varied_options(config, words) if config.hydra.mode == RunMode.MULTIRUN else ()
+        if not all(key_of(word).startswith(tuple(f"{name}." for name in varied)) for word in left):
+            raise refusal
+        with flag_override(config, ["readonly", "struct"], [False, False]):
+            config.hydra.overrides.task = words
+    return config
 
 
 def _check_hydra_flags(flags: argparse.Namespace) -> None:

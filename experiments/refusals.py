@@ -102,13 +102,19 @@ def one_line(error: BaseException) -> str:
     override = text.removeprefix("Error merging override ")
     if override != text and (kind := _type_of(key_of(override))):
         return str(InputError(override, valid=f"a value of type {kind}"))
-    if unknown := re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", text):
-        return _unknown_key(error, unknown[1] or unknown[2])
+    if key := unknown_key(error):
+        return _unknown_key(error, key)
     if isinstance(error, MissingMandatoryValue):
         key = getattr(error, "full_key", None) or "a value"
         return str(InputError(f"{key} has no value", do=f"give it: {key}=VALUE"))
     frame = users_frame("".join(traceback.format_exception(error)))  # of a class of the user's
     return text.split(" Config search path:")[0] + (f" ({frame})" if frame else "")
+
+
+def unknown_key(error: BaseException) -> str:
+    """The key that no composed configuration has, of an error that says so; else empty."""
+    found = re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", str(error))
+    return (found[1] or found[2]) if found else ""
 
 
 def fault_of(error: BaseException) -> str:

@@ -26,7 +26,13 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from soundingline.experiments.config import Settings, key_of, value_of
-from soundingline.experiments.hydra_plugins import SWEEPER, Cells, slurm_watcher, wait_for_slurm
+from soundingline.experiments.hydra_plugins import (
+    SWEEPER,
+    Cells,
+    override_parser,
+    slurm_watcher,
+    wait_for_slurm,
+)
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, open_own, read_json, write_json
@@ -167,6 +173,14 @@ def _count_cells(config: DictConfig) -> int:
     except HydraException:
         return 0
     return len(set(map(tuple, cells)))
+
+
+def varied_options(config: DictConfig, words: Sequence[str]) -> list[str]:
+    """The keys that not all cells of a command line with these `words` have with one value."""
+    cells = Cells.of(config).named(override_parser().parse_overrides(list(words)))
+    counts = Counter(word for cell in cells for word in {*cell})
+    varied = {key_of(word) for word, count in counts.items() if count < len(cells)}
+    return sorted(key.rpartition("@")[2] for key in varied)
 
 
 def sweep_name(overrides: Sequence[str]) -> str:
@@ -316,7 +330,7 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
             console.print(status.defect)
             if users_frame(status.defect):
                 console.print(in_one_line(status.defect))
-    if unfinished or waiting or interrupted:
+    if unfinished or (waiting and statuses) or interrupted:  # else the error says it all
         counts = Counter(status.reason for status in unfinished if status.reason in _OPEN[1:])
         counts["failed"] = len(unfinished) - counts.total()
         counts["not started"] = waiting

@@ -392,6 +392,31 @@ def test_a_sweep_over_one_question_has_a_table_and_no_comparisons(entry, capsys)
     assert json.loads(Path("runs/one/verdicts.json").read_text()) == []
 
 
+def test_an_argument_that_only_the_swept_options_have_reaches_the_cells(entry, beir, capsys):
+    """`benchmark.limit` is none of the default benchmark, the fictional world."""
+    words = ("retriever=bm25_default", "unit=document", f"paths.data={beir.parent}", "name=s")
+    few, path = "benchmark.limit=1", f"benchmark.path={beir}"
+    assert entry("rank", "-m", "benchmark=beir,cacm", path, few, *words) == 0
+    cells = sorted(Path("runs/s").glob("*/manifest.json"))
+    assert len(cells) == 2
+    for cell in cells:
+        summary = json.loads((cell.parent / "evaluation/summary.json").read_text())
+        assert summary["counts"]["questions"] == 1
+    entries = ", ".join(f"['benchmark={name}', '{path}']" for name in ("beir", "cacm"))
+    axis = f"hydra.sweeper.axes={{b: [{entries}]}}"
+    assert entry("rank", "-m", axis, few, *words) == 0, axis
+    assert sorted(Path("runs/s").glob("*/manifest.json")) == cells
+
+    capsys.readouterr()
+    for refused in (
+        ("benchmark=beir,cacm", "benchmark.limt=2"),
+        ("retriever=bm25_default,ql", few),
+    ):
+        assert entry("rank", "-m", *refused, "name=t") == 2
+        told = capsys.readouterr().err
+        assert "is no argument of the chosen benchmark" in told and len(told.splitlines()) == 1
+
+
 def test_the_baseline_of_a_sweep_is_the_cell_with_its_factors_and_the_fewest_others(entry):
     # The folder of the changed cell comes first by name.
     change = "hydra.sweeper.changes=['agent.max_searches=1']"

@@ -1,24 +1,31 @@
-"""Other people's clients, unmodified, against our server: `tests/peers/run.sh`.
+"""Other people's programs, unmodified: clients of our server, and readers of our exports, which are
+Inspect AI and BrowseComp-Plus's evaluator. `tests/peers/run.sh` runs them.
 
-Not part of the ordinary run: each client has an environment of its own, in the folder that
-SOUNDINGLINE_PEERS names.
+Each program has an environment of its own, in the folder that SOUNDINGLINE_PEERS names. The tests
+are skipped without it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.benchmarks import SmallBenchmark
 from support.documents import ROOT, code_blocks
 from support.llm_server import Raw, Say, running_peer
+from support.runs import answer, browsecomp, call, search, thought, trajectory
 from support.served import DOCUMENTS, serving
 
-from soundingline.toolkit.exchange import browsecomp_plus
+from soundingline.toolkit.data import Topic
+from soundingline.toolkit.evaluation import evaluate_run
+from soundingline.toolkit.exchange import browsecomp_plus, inspect_ai
+from soundingline.toolkit.exchange.inspect_ai import sample, sample_messages
 from soundingline.toolkit.exchange.transcript import Transcript, run_files, run_paths, trajectory_of
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import RankedBrowsing, TopK
@@ -27,6 +34,7 @@ PEERS = Path(os.environ.get("SOUNDINGLINE_PEERS", ""))
 BROWSECOMP_PLUS = os.environ.get("SOUNDINGLINE_BROWSECOMP_PLUS", "")
 CLIENTS = Path(__file__).parent / "clients"
 TOP_K = TopK(k=3, max_tokens=4, get_document=True)
+ANSWER = "Explanation: so [mill]\nExact Answer: Torvald Brekke\nConfidence: 90%"
 STEPS = [
     ["search", {"query": "mill"}],
     ["search", {"query": "Torvald"}],
@@ -34,25 +42,27 @@ STEPS = [
     ["get_document", {"docid": "12"}],
     ["get_document", {"docid": "none"}],
 ]
-pytestmark = [
-    pytest.mark.peers,
-    pytest.mark.skipif(not PEERS.is_absolute(), reason="SOUNDINGLINE_PEERS is not set"),
-]
+pytestmark = pytest.mark.peers
 
 
-def run(*command, cwd=None):
-    """The last line that a client prints, as JSON."""
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=120, cwd=cwd
-    )
+def run(*command, **options):
+    """What a program prints."""
+    texts = [str(part) for part in command]
+    done = subprocess.run(texts, capture_output=True, text=True, timeout=300, **options)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return done.stdout
+
+
+def replied(*command, **options):
+    """The last line that a client prints, as JSON."""
+    return json.loads(run(*command, **options).splitlines()[-1])
 
 
 def python(name):
+    """The interpreter of an environment. The test is skipped where there is none."""
     place = PEERS / name / "bin" / "python"
-    if not place.exists():
-        pytest.skip(f"{place} is absent")
+    if not PEERS.is_absolute() or not place.exists():
+        pytest.skip("SOUNDINGLINE_PEERS has no environment of that name")
     return place
 
 
@@ -71,7 +81,7 @@ def check_texts(texts):
 def test_fastmcp_of_browsecomp_plus(kind):
     client, steps = python("fastmcp"), json.dumps(STEPS)
     with serving(TOP_K) as server:
-        result = run(client, CLIENTS / "with_fastmcp.py", f"{server.url}/mcp", kind, steps)
+        result = replied(client, CLIENTS / "with_fastmcp.py", f"{server.url}/mcp", kind, steps)
     assert [tool["name"] for tool in result["tools"]] == ["search", "get_document"]
     assert all(tool["annotations"]["readOnlyHint"] for tool in result["tools"])
     assert all(len(texts) == 1 for _, texts in result["results"])
@@ -89,7 +99,7 @@ def test_fastmcp_pages_through_a_ranking_of_its_connection():
     with serving(RankedBrowsing()) as server:
         for kind, path in (("sse", "/mcp"), ("sse", "/sse"), ("http", "/mcp")):
             address = server.url + path
-            result = run(python("fastmcp"), CLIENTS / "with_fastmcp.py", address, kind, steps)
+            result = replied(python("fastmcp"), CLIENTS / "with_fastmcp.py", address, kind, steps)
             (_, [first]), (_, [second]) = result["results"]
             assert "ranks 1-5 of" in first and "ranks 6-" in second
 
@@ -103,7 +113,7 @@ def test_langchain_pages_through_a_ranking(transport, path, mode):
     client, steps = python("langchain"), browsing_steps("<first>")
     with serving(RankedBrowsing()) as server:
         url = f"{server.url}{path}"
-        result = run(client, CLIENTS / "with_langchain.py", url, transport, mode, steps)
+        result = replied(client, CLIENTS / "with_langchain.py", url, transport, mode, steps)
         left = len(server.service.sessions)
     first, second = result["texts"]
     assert "ranks 1-5 of" in first and "ranks 6-" in second
@@ -116,32 +126,32 @@ def test_langchain_pages_through_a_ranking(transport, path, mode):
 def test_langchain_is_told_what_to_do_where_a_run_is_recorded(tmp_path):
     """A question ends with the session that got it, so that one session has to be kept."""
     client = python("langchain")
-    search = ["search", {"reason": "r", "query": "mill"}]
-    steps = json.dumps([["question", {}], search, ["submit_answer", {"answer": "Brekke"}]])
+    searching = ["search", {"reason": "r", "query": "mill"}]
+    steps = json.dumps([["question", {}], searching, ["submit_answer", {"answer": "Brekke"}]])
     texts = {}
     for mode in ("default", "session"):
         with serving(RankedBrowsing(), folder=RunFolder(tmp_path / mode)) as server:
             url = f"{server.url}/mcp"
             script = CLIENTS / "with_langchain.py"
-            texts[mode] = run(client, script, url, "streamable_http", mode, steps)["texts"]
+            texts[mode] = replied(client, script, url, "streamable_http", mode, steps)["texts"]
     assert "call question first" in texts["default"][1]
     assert "search_id=s1 ranks 1-5" in texts["session"][1]
-    trajectory = RunFolder(tmp_path / "session").read("q1")
-    assert trajectory is not None and trajectory.answer.exact == "Brekke"
+    ended = RunFolder(tmp_path / "session").read("q1")
+    assert ended is not None and ended.answer.exact == "Brekke"
 
 
 @pytest.mark.parametrize("order", ["first", "last"])
 def test_openai_agents_searches_through_our_pipeline(order, tmp_path):
     client = python(f"openai-agents-{order}")
     script = CLIENTS / "with_openai_agents.py"
-    assert run(client, script, tmp_path, cwd=tmp_path) == {"answer": '["d1"]'}
+    assert replied(client, script, tmp_path, cwd=tmp_path) == {"answer": '["d1"]'}
 
 
 def test_qwen_agent():
     with serving(TOP_K) as server:
         url = f"{server.url}/mcp"
         script = CLIENTS / "with_qwen_agent.py"
-        result = run(python("qwen"), script, url, json.dumps(STEPS))
+        result = replied(python("qwen"), script, url, json.dumps(STEPS))
     assert set(result["tools"]) == {"search-server-search", "search-server-get_document"}
     parameters = result["tools"]["search-server-search"]["parameters"]
     assert set(parameters) == {"type", "properties", "required"}
@@ -151,18 +161,16 @@ def test_qwen_agent():
 
 @pytest.mark.skipif(not BROWSECOMP_PLUS, reason="SOUNDINGLINE_BROWSECOMP_PLUS is not set")
 def test_the_client_of_browsecomp_plus_unmodified(tmp_path):
-    call = {"name": "search-server-search", "arguments": {"query": "Grenholm mill"}}
-    answer = "Explanation: so [mill]\nExact Answer: Torvald Brekke\nConfidence: 90%"
+    searching = {"name": "search-server-search", "arguments": {"query": "Grenholm mill"}}
     script = Path(BROWSECOMP_PLUS) / "search_agent" / "qwen_client.py"
     with running_peer() as model, serving(TOP_K) as server:
-        model.script.append(streamed(f"<tool_call>\n{json.dumps(call)}\n</tool_call>"))
-        model.default = streamed(answer)
+        model.script.append(streamed(f"<tool_call>\n{json.dumps(searching)}\n</tool_call>"))
+        model.default = streamed(ANSWER)
+        command = [str(python("qwen")), str(script), "--query", "Who built the mill?"]
+        command += ["--model", "m", "--model-server", model.openai_url]
+        command += ["--mcp-url", f"{server.url}/mcp", "--output-dir", str(tmp_path / "out")]
         done = subprocess.run(
-            [
-                *(str(python("qwen")), str(script), "--query", "Who built the mill?"),
-                *("--model", "m", "--model-server", model.openai_url),
-                *("--mcp-url", f"{server.url}/mcp", "--output-dir", str(tmp_path / "out")),
-            ],
+            command,
             capture_output=True,
             text=True,
             timeout=120,
@@ -174,7 +182,7 @@ def test_the_client_of_browsecomp_plus_unmodified(tmp_path):
     assert (record["status"], record["tool_call_counts"]) == ("completed", {"search": 1})
     rows = json.loads(record["result"][0]["output"])
     assert set(record["retrieved_docids"]) == {row["docid"] for row in rows}
-    assert rows[0]["docid"] == "mill" and record["result"][-1]["output"] == answer
+    assert rows[0]["docid"] == "mill" and record["result"][-1]["output"] == ANSWER
 
 
 @pytest.mark.skipif(not BROWSECOMP_PLUS, reason="SOUNDINGLINE_BROWSECOMP_PLUS is not set")
@@ -196,7 +204,7 @@ def test_the_documented_searcher_is_one_of_browsecomp_plus(tmp_path):
         "    s.search_type, s.search_description(2)]))\n"
     )
     with serving() as server:
-        result = run(python("qwen"), "-c", use, "--url", server.url, cwd=tmp_path)
+        result = replied(python("qwen"), "-c", use, "--url", server.url, cwd=tmp_path)
     hits, document, missing, kind, about = result
     assert [set(hit) for hit in hits] == [{"docid", "score", "text"}] * 2
     assert document == {"docid": "12", "text": DOCUMENTS["12"].text}
@@ -221,14 +229,13 @@ def test_clients_of_browsecomp_plus_that_search_in_their_process(client, tool, p
     stand_ins(tmp_path / "stand-ins")
     queries = tmp_path / "queries.tsv"
     queries.write_text("q1\tWho built the mill?\n", encoding="utf-8")
-    answer = "Explanation: so [mill]\nExact Answer: Torvald Brekke\nConfidence: 90%"
     query = json.dumps({parameter: "Grenholm mill"})
     with running_peer() as model, serving(TOP_K) as server:
         command = [sys.executable, str(clone / "search_agent" / client), "--query", str(queries)]
         command += ["--model", "m", "--searcher-type", "custom", "--url", server.url, "--k", "2"]
         command += ["--snippet-max-tokens", "0", "--output-dir", str(tmp_path / "out")]
         model.script.append(Say(calls=[("c1", tool, query)]))
-        model.default = Say(text=answer)
+        model.default = Say(text=ANSWER)
         if client == "oss_client.py":
             command += ["--model-url", model.openai_url]
         done = subprocess.run(
@@ -249,14 +256,14 @@ def test_clients_of_browsecomp_plus_that_search_in_their_process(client, tool, p
     assert files, done.stdout + done.stderr
     (recorded,) = browsecomp_plus.read(run_files(run_paths(tmp_path / "out")))
     assert isinstance(recorded, Transcript)
-    trajectory = trajectory_of(recorded, "Who built the mill?")
-    assert (trajectory.qid, trajectory.answer.exact) == ("q1", "Torvald Brekke")
-    (call_made,) = trajectory.calls
+    ended = trajectory_of(recorded, "Who built the mill?")
+    assert (ended.qid, ended.answer.exact) == ("q1", "Torvald Brekke")
+    (call_made,) = ended.calls
     assert (call_made.name, call_made.arguments) == ("search", {parameter: "Grenholm mill"})
     rows = json.loads(call_made.output)
     assert rows[0]["docid"] == "mill" and len(rows) == 2
     assert rows[0]["snippet"] == "Mill\n" + DOCUMENTS["mill"].text
-    assert set(trajectory.tiers["previewed"]) == {row["docid"] for row in rows}
+    assert set(ended.tiers["previewed"]) == {row["docid"] for row in rows}
 
 
 def stand_ins(folder):
@@ -297,7 +304,7 @@ def test_pi_serini_over_http_unmodified():
     runner = place / "node_modules" / ".bin" / "tsx"
     with serving() as server:
         given = (server.url, "Grenholm mill", "mill")
-        told = run(runner, place / "with_pi_serini.ts", *given, cwd=place)
+        told = replied(runner, place / "with_pi_serini.ts", *given, cwd=place)
     hits = told["search"]["hits"]
     assert hits[0]["docid"] == "mill" and len(hits) == len(DOCUMENTS) - 1
     assert "Brekke" in hits[0]["snippet"] and told["search"]["hasMore"] is False
@@ -333,3 +340,175 @@ def test_the_code_of_the_quickstart_runs_in_a_notebook(tmp_path):
     assert done.returncode == 0, done.stderr
     *_, again, evaluated = json.loads(done.stdout)
     assert again.endswith("6") and evaluated.endswith("6")
+
+
+# Exports, read by the programs that they are for.
+
+QUESTIONS = 260
+
+
+def answers():
+    return {str(number): "Ada" for number in range(QUESTIONS)}
+
+
+def judged():
+    rng = random.Random(3)
+    return {qid: dict.fromkeys(map(str, rng.sample(range(50), 3)), 1) for qid in answers()}
+
+
+def trajectories(count):
+    """With reasoning, failed calls, wrong answers, citations of passages, no answer at all."""
+    rng = random.Random(5)
+    made = []
+    for number in range(count):
+        docids = [str(n) for n in rng.sample(range(50), 5)]
+        items = [thought(f"thought {number}"), search(f"query {number}", docids)]
+        items += [call("search", {"query": ""}, "Error executing search: empty")] * (number % 3)
+        exact = rng.choice(["Ada", "Grace"])
+        cited = f"[{docids[0]}] [{docids[1]}_3] 【{docids[2]}†L1】" if number % 5 else ""
+        items += [answer(exact, f"{rng.random() * 100:.4f}%", cited)] if number % 11 else []
+        usage = {"input_tokens": 90, "input_tokens_cached": 40, "output_tokens": 10}
+        status = "completed" if number % 11 else "incomplete"
+        content = browsecomp(str(number), items, usage=usage, status=status)
+        made.append(trajectory(content))
+    return made
+
+
+def write_log(folder, form, rows):
+    """A log of the trajectories, under the name that an export gives it."""
+    head = inspect_ai.header(
+        "a_run",
+        created="2026-01-01T00:00:00+00:00",
+        identity="x",
+        benchmark="b",
+        model="m",
+        factors={},
+        versions={},
+        means={"accuracy": 0.25},
+        sample_ids=[row.qid for row in rows],
+    )
+    samples = (sample(row, model="m", target=["Ada"], scores=right(row)) for row in rows)
+    path = folder / inspect_ai.log_name(head, form)
+    inspect_ai.write(path, head, samples)
+    return path
+
+
+def right(row):
+    return {"accuracy": float(row.answer.exact == "Ada")}
+
+
+@pytest.mark.parametrize("form", ["eval", "json"])
+def test_inspect_reads_every_message_call_and_score_of_a_hundred_questions(tmp_path, form):
+    rows = trajectories(100)
+    path = write_log(tmp_path, form, rows)
+    content = replied(python("inspect"), CLIENTS / "with_inspect.py", "read", path)
+    assert content["status"] == "success"
+    assert content["means"] == {"accuracy": 0.25}
+    seen = {row["id"]: row for row in content["samples"]}
+    assert sorted(seen) == sorted(row.qid for row in rows)
+    for row in rows:
+        theirs = seen[row.qid]
+        assert [role for role, _ in theirs["messages"]] == [m["role"] for m in row.messages]
+        assert [text for _, text in theirs["messages"]] == [
+            str(message["content"]) for message in row.messages
+        ]
+        assert theirs["calls"] == [
+            [record.name, dict(record.arguments), record.output, bool(record.error)]
+            for record in row.calls
+        ]
+        places = [n for n, m in enumerate(sample_messages(row)) if m["role"] == "assistant"]
+        assert theirs["sent"] == places  # each reply was sent all that stands before it
+        assert theirs["scores"] == right(row)
+        assert theirs["tokens"] == {"none/m": 100}
+
+
+@pytest.mark.parametrize("form", ["eval", "json"])
+def test_inspect_lists_a_folder_with_our_log_and_reads_its_samples_one_at_a_time(tmp_path, form):
+    rows = trajectories(10)
+    write_log(tmp_path, form, rows)
+    (log,) = json.loads(run(python("inspect"), CLIENTS / "with_inspect.py", "list", tmp_path))
+    assert (log["task"], log["task_id"], log["header"]) == ("a-run", "x", "x")
+    assert log["ids"] == [row.qid for row in rows]
+
+
+@pytest.mark.parametrize("form", ["eval", "json"])
+def test_inspect_scores_our_log_and_the_scored_log_is_the_same_run(tmp_path, form):
+    rows = trajectories(20)
+    path = write_log(tmp_path, form, rows)
+    command = python("inspect").parent / "inspect"
+    scorer = CLIENTS / "inspect_scorer.py"
+    for way in ([], ["--stream"]):
+        flags = ["--scorer", scorer, "--action", "append", "--overwrite", *way]
+        run(command, "score", path, *flags)
+    content = json.loads(run(python("inspect"), CLIENTS / "with_inspect.py", "scores", path))
+    share = sum("Ada" in str(row.messages[-1]["content"]) for row in rows) / len(rows)
+    assert 0 < share < 1
+    names = ("holds_the_answer", "holds_the_answer1")
+    assert content == {"accuracy": 0.25, **dict.fromkeys(names, pytest.approx(share))}
+    assert {row.qid: row for row in inspect_ai.read(path)} == {row.qid: row for row in rows}
+
+
+def test_inspect_bundles_our_logs_for_its_viewer(tmp_path):
+    (tmp_path / "logs").mkdir()
+    paths = [write_log(tmp_path / "logs", form, trajectories(3)) for form in ("eval", "json")]
+    command = python("inspect").parent / "inspect"
+    out = tmp_path / "bundle"
+    run(command, "view", "bundle", "--log-dir", tmp_path / "logs", "--output-dir", out)
+    listing = json.loads((out / "logs" / "listing.json").read_text(encoding="utf-8"))
+    assert set(listing) == {path.name for path in paths}
+
+
+def test_a_log_that_inspect_wrote_is_read(tmp_path):
+    pytest.importorskip("zstandard")
+    path = tmp_path / "theirs.eval"
+    run(python("inspect"), CLIENTS / "with_inspect.py", "write", path)
+    (recorded,) = inspect_ai.read(path)
+    assert isinstance(recorded, Transcript)
+    ended = trajectory_of(recorded, "question")
+    assert ended.tiers["previewed"] == ("12",)
+    assert ended.answer.exact == "Ada"
+    assert ended.usage["input_tokens"] == 8
+
+
+@pytest.mark.skipif(not BROWSECOMP_PLUS, reason="SOUNDINGLINE_BROWSECOMP_PLUS is not set")
+def test_browsecomp_pluss_evaluator_gives_our_published_figures_on_an_export(
+    tmp_path,
+):
+    """Their script as it is; only the judge's model is scripted."""
+    rows = trajectories(QUESTIONS - 20)
+    runs = tmp_path / "exported"
+    runs.mkdir()
+    for row in rows:
+        content = browsecomp_plus.write(row, {"model": "m"})
+        (runs / f"run_{row.qid}.json").write_text(json.dumps(content), encoding="utf-8")
+    truth = [
+        json.dumps({"query_id": qid, "query": "question?", "answer": text})
+        for qid, text in answers().items()
+    ]
+    (tmp_path / "truth.jsonl").write_text("\n".join(truth), encoding="utf-8")
+    qrels = [f"{q} 0 {docid} 1" for q, docids in judged().items() for docid in docids]
+    (tmp_path / "qrels.txt").write_text("\n".join(qrels), encoding="utf-8")
+    script = Path(BROWSECOMP_PLUS).resolve() / "scripts_evaluation" / "evaluate_run.py"
+    flags = ["--input_dir", runs, "--ground_truth", tmp_path / "truth.jsonl"]
+    flags += ["--qrel_evidence", tmp_path / "qrels.txt", "--eval_dir", tmp_path / "evals"]
+    run(
+        sys.executable,
+        script,
+        *flags,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(CLIENTS / "evaluator")},
+    )
+    (summary,) = tmp_path.rglob("evaluation_summary.json")
+    theirs = json.loads(summary.read_text(encoding="utf-8"))
+    accepted = {qid: [text] for qid, text in answers().items()}
+    topics = [Topic(qid, "question?") for qid in answers()]
+    evaluation = evaluate_run(rows, SmallBenchmark(topics, {"evidence": judged()}, accepted))
+    right = {row.qid: row.correct for row in evaluation.verdicts}
+    ours = browsecomp_plus.leaderboard_entry(
+        rows, right, accepted, judged(), llm="m", retriever="r", date="2026-01-01"
+    )
+    assert list(ours) == list(theirs)
+    for name in ("LLM", "Accuracy (%)", "Recall (%)", "avg_tool_stats", "Calibration Error (%)"):
+        assert ours[name] == pytest.approx(theirs[name]), name
+    by_qid = {row["query_id"]: row for row in theirs["per_query_metrics"]}
+    assert {row["query_id"]: row for row in ours["per_query_metrics"]} == by_qid
