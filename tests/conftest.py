@@ -24,6 +24,7 @@ settings.register_profile("soundingline", deadline=None, max_examples=cases(100)
 settings.load_profile("soundingline")
 
 sharing.install_compositions()
+sharing.install_figures()
 
 # What CI services and users set for their terminals would change what is printed.
 for name in ("COLUMNS", "LINES", "TERM", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):

@@ -1,10 +1,20 @@
 """Max-P, fusion of retrievers, pipelines as the backend of a search tool, and what stages share:
-counts of several threads and notes of a search."""
+counts of several threads and notes of a search. Link expansion against values computed by hand; the
+oracle: judged evidence first, in the units that are indexed, and its base behind it. What
+`soundingline.pipelines` exports: names, docstrings, imports, short pipelines."""
 
 import gc
+import importlib
+import re
+import socket
+import subprocess
+import sys
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -15,16 +25,19 @@ from hypothesis import strategies as st
 from support.assertions import refused
 from support.benchmarks import store_of
 
+from soundingline.pipelines import LinkExpansion, OracleRetriever
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.engines.engine import RankedList
 from soundingline.pipelines.engines.pisa import PisaEngine
 from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
 from soundingline.pipelines.index_folder import OpenedIndex
-from soundingline.pipelines.lexical.index import LexicalIndex
-from soundingline.pipelines.retrieve import BM25, QueryLikelihood
-from soundingline.pipelines.stage import Collection, Counts, add_note, search_notes
-from soundingline.toolkit.data import Hit, SearchRequest, parent
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
+from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood
+from soundingline.pipelines.stage import ByArguments, Collection, Counts, add_note, search_notes
+from soundingline.toolkit.benchmarks.benchmark import LinkGraph
+from soundingline.toolkit.data import Hit, Link, SearchRequest, Unit, parent
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import RankedBrowsing
 
 
@@ -448,3 +461,398 @@ def test_notes_of_one_name_are_numbered():
             add_note("rewrite", value)
         add_note("other", 1)
     assert notes == {"rewrite": "a", "rewrite_2": "b", "rewrite_3": "c", "other": 1}
+
+
+# Link expansion and the oracle.
+
+
+def graph(*pairs):
+    return LinkGraph.build([Link(*pair.split(">")) for pair in pairs])
+
+
+LINKS = graph("a>x", "a>y", "b>x", "z>a", "c>w", "x>c")
+
+
+def ranked_by(**scores):
+    """One query's ranking, best first; `_` in a name stands for the mark of passages."""
+    rows = [(name.replace("_", "%p"), score) for name, score in scores.items()]
+    frame = pd.DataFrame(rows, columns=["docno", "score"])
+    query = {"qid": "q", "query": "words", "reasoning": "why", "rank": range(len(rows))}
+    return frame.assign(**query)
+
+
+def scored(result):
+    assert result["rank"].tolist() == list(range(len(result)))
+    assert result["score"].is_monotonic_decreasing
+    return dict(zip(result["docno"], result["score"], strict=True))
+
+
+RANKING = ranked_by(a=10.0, b=8.0, c=2.0)
+
+
+PASSAGE_RANKING = ranked_by(a_3=10.0, b_1=8.0, b_0=7.0)
+
+
+@pytest.mark.parametrize(
+    ("links", "given", "settings", "expected"),
+    [
+        # x of a and b, y and z of a; c is no seed.
+        (LINKS, RANKING, {"head": 2}, {"a": 10, "x": 9, "b": 8, "y": 5, "z": 5, "c": 2}),
+        (LINKS, RANKING, {"direction": "out"}, {"a": 10, "b": 8, "x": 5, "y": 5, "c": 2}),
+        (LINKS, RANKING, {"direction": "in"}, {"a": 10, "b": 8, "z": 5, "c": 2}),
+        # A retrieved neighbour rises and stays one row; a cycle ends.
+        (graph("a>c"), RANKING, {"head": 2, "damping": 1.0}, {"c": 12, "a": 10, "b": 8}),
+        (graph("a>b", "b>a"), RANKING, {"head": 2}, {"a": 14, "b": 13, "c": 2}),
+        # The ranking stays above what is put below it.
+        (
+            LINKS,
+            RANKING,
+            {"head": 2, "place": "below"},
+            {"a": 10, "b": 8, "c": 2, "x": 1, "y": 0, "z": 0},
+        ),
+        (LINKS, RANKING, {"head": 2, "most": 1}, {"a": 10, "x": 9, "b": 8, "c": 2}),
+        (LINKS, RANKING, {"head": 2, "depth": 3}, {"a": 10, "x": 9, "b": 8}),
+        # Negative scores count from the lowest.
+        (graph("a>x"), ranked_by(a=-1.0, b=-2.0, c=-5.0), {}, {"a": -1, "b": -2, "x": -3, "c": -5}),
+        # Passages count as their documents; a new one is its first.
+        (
+            graph("a>x", "a>b"),
+            PASSAGE_RANKING,
+            {},
+            {"b%p1": 13, "a%p3": 10, "b%p0": 7, "x%p0": 5},
+        ),
+    ],
+)
+def test_neighbours_of_the_head_get_its_damped_scores(links, given, settings, expected):
+    result = LinkExpansion(links, **{"head": 1, "damping": 0.5, **settings})(given)
+    if settings.get("place") == "below":
+        assert list(result["docno"]) == list(expected)
+    else:
+        assert scored(result) == expected and list(result["docno"]) == list(expected)
+
+
+def test_a_hub_is_not_followed_and_counted():
+    hub = graph(*(f"a>n{number}" for number in range(10_000)), "b>x")
+    stage = LinkExpansion(hub, largest_hub=100)
+    assert set(stage(RANKING)["docno"]) == {"a", "b", "c", "x"}
+    assert stage.counts["hubs"] == 1 and stage.counts["added"] == 1
+
+
+def test_rows_keep_their_columns_and_new_ones_have_those_of_the_query():
+    result = LinkExpansion(LINKS, head=1)(RANKING.assign(text="t")).set_index("docno")
+    assert set(result["query"]) == {"words"} and set(result["qid"]) == {"q"}
+    assert result.loc["a", "text"] == "t"
+    assert pd.isna(result.loc["x", "text"])
+
+
+def test_queries_are_apart_and_nothing_gives_nothing():
+    both = pd.concat([RANKING, RANKING.assign(qid="p")[2:]], ignore_index=True)
+    result = LinkExpansion(LINKS, head=1)(both)
+    assert set(result[result["qid"] == "p"]["docno"]) == {"c", "w", "x"}
+    assert len(LinkExpansion(LINKS)(RANKING[:0])) == 0
+
+
+def test_a_collection_gives_its_links_to_a_retriever_with_expansion():
+    retriever = LinkExpansion(retriever=pt.Transformer.from_df(RANKING), head=1)
+    assert retriever.fingerprint == ""
+    bound = retriever.bind(Collection("c", links=lambda: LINKS))
+    queries = pd.DataFrame({"qid": ["q"], "query": ["words"]})
+    assert set(bound.transform(queries)["docno"]) == {"a", "b", "c", "x", "y", "z"}
+    assert bound.fingerprint == LINKS.fingerprint
+    assert retriever == LinkExpansion(retriever=retriever.retriever, head=1) != bound
+
+
+def test_a_collection_without_links_is_refused():
+    refused("no links between its documents", lambda: LinkExpansion().bind(Collection("c")))
+    refused("not bound", lambda: LinkExpansion()(RANKING))
+
+
+WRONG = [("head", 0), ("direction", "up"), ("damping", 0), ("damping", 1.5), ("largest_hub", 0)]
+
+
+@pytest.mark.parametrize(("name", "value"), [*WRONG, ("most", 0), ("place", "above"), ("depth", 0)])
+def test_impossible_settings_are_refused(name, value):
+    refused(name, lambda: LinkExpansion(LINKS, **{name: value}))
+
+
+QUERIES = pd.DataFrame({"qid": ["1", "2", "3"], "query": ["a", "b", "c"], "note": ["x", "y", "z"]})
+JUDGEMENTS = {
+    "evidence": {"1": {"d1": 1, "d2": 2, "d9": 0, "gone": 3}, "2": {"d5": 1}},
+    "gold": {"1": {"d2": 1}},
+}
+
+
+def texts(known):
+    def units(unit_ids):
+        for unit_id in unit_ids:
+            if unit_id not in known:
+                raise KeyError(unit_id)
+        return [Unit(unit_id, "", "text") for unit_id in unit_ids]
+
+    return units
+
+
+DOCUMENTS = Collection("c", texts=texts([f"d{n}" for n in range(1, 10)]), qrels=JUDGEMENTS)
+IN_PASSAGES = replace(
+    DOCUMENTS, texts=texts([f"d{n}%p{p}" for n in range(1, 10) for p in range(3)])
+)
+
+
+def base(docnos):
+    """A base that ranks the same for every query."""
+
+    def rows(queries):
+        each = [
+            {**row, "docno": docno, "score": 9.0 - place, "rank": place}
+            for row in queries.to_dict("records")
+            for place, docno in enumerate(docnos)
+        ]
+        return pd.DataFrame(each)
+
+    return pt.apply.generic(rows, required_columns=["qid", "query"])
+
+
+def by_qid(oracle, collection):
+    found = oracle.bind(collection).transform(QUERIES)
+    assert (found.groupby("qid")["score"].diff().dropna() < 0).all(), "scores must fall"
+    assert found["rank"].tolist() == found.groupby("qid").cumcount().tolist()
+    return {qid: rows["docno"].tolist() for qid, rows in found.groupby("qid")}
+
+
+def test_evidence_comes_by_grade_and_alone_without_a_base():
+    assert by_qid(OracleRetriever(), DOCUMENTS) == {"1": ["d2", "d1"], "2": ["d5"]}
+
+
+def test_the_base_comes_behind_it_each_unit_once():
+    oracle = OracleRetriever(base(["d7", "d1", "d9"]))
+    assert by_qid(oracle, DOCUMENTS) == {
+        "1": ["d2", "d1", "d7", "d9"],
+        "2": ["d5", "d7", "d1", "d9"],
+        "3": ["d7", "d1", "d9"],
+    }
+
+
+def test_a_passage_is_the_one_that_the_base_ranks_best_or_the_first():
+    oracle = OracleRetriever(base(["d7%p1", "d1%p2", "d1%p0"]))
+    assert by_qid(oracle, IN_PASSAGES)["1"] == ["d2%p0", "d1%p2", "d7%p1", "d1%p0"]
+
+
+def test_depth_and_tier_are_kept():
+    assert by_qid(OracleRetriever(base(["d7", "d8"]), depth=2), DOCUMENTS)["2"] == ["d5", "d7"]
+    assert by_qid(OracleRetriever(tier="gold"), DOCUMENTS) == {"1": ["d2"]}
+
+
+def test_columns_of_the_queries_stay():
+    found = OracleRetriever().bind(DOCUMENTS).transform(QUERIES)
+    assert found["note"].tolist() == ["x", "x", "y"]
+
+
+def test_what_cannot_work_is_told():
+    with pytest.raises(InputError, match=r"the tier 'expert'. valid: evidence, gold"):
+        OracleRetriever(tier="expert").bind(DOCUMENTS)
+    refused("no judgements", lambda: OracleRetriever().bind(Collection("c")))
+    refused("not bound", lambda: OracleRetriever().transform(QUERIES))
+    refused("depth", lambda: OracleRetriever(depth=0))
+    OracleRetriever(RM3()).validate(LexicalEngine())
+
+
+# Public names.
+
+WITHOUT_PAPER = (
+    "Interpolation",
+    "LinkExpansion",
+    "OracleRetriever",
+    "Reranker",
+    "RerankHead",
+    "Retriever",
+)
+
+
+def test_every_public_name_is_importable_and_has_a_docstring():
+    from soundingline import pipelines
+
+    for name in pipelines.__all__:
+        part = getattr(pipelines, name)
+        text = part.__doc__ or ""
+        assert text.strip(), name
+        if name not in ("Stage", "LexicalIndexer") and issubclass(part, pt.Transformer):
+            assert re.search(r"\bIn: |[Cc]olumns", text), f"{name}: columns in and out"
+            assert re.search(r"InputError|errors as in", text), f"{name}: errors"
+            if name not in WITHOUT_PAPER:
+                assert re.search(r"\b20\d\d[);]", text), f"{name}: paper"
+
+
+@pytest.mark.parametrize("name", ["agents", "experiments", "pipelines", "toolkit"])
+def test_a_package_lists_its_public_names_alone(name):
+    package = importlib.import_module(f"soundingline.{name}")
+    assert dir(package) == sorted(package.__all__)
+    assert all(hasattr(package, public) for public in package.__all__)
+
+
+def test_an_unknown_name_or_argument_is_answered_with_the_nearest():
+    from soundingline import agents, pipelines
+
+    with pytest.raises(AttributeError, match=r"no attribute 'Monot5'; did you mean MonoT5\?$"):
+        _ = pipelines.Monot5
+    with pytest.raises(AttributeError, match=r"no attribute 'zzz'$"):
+        _ = agents.zzz
+    wrong = [(pipelines.BM25, "dept", "depth"), (pipelines.MaxP, "Depth", "depth")]
+    wrong += [(pipelines.MonoT5, "device_", "device"), (pipelines.LexicalIndexer, "pth", "path")]
+    for stage, name, meant in wrong:
+        told = f"^{stage.__name__} has no argument '{name}'. valid: .*did you mean {meant}\\?$"
+        with pytest.raises(TypeError, match=told):
+            stage(**{name: 1})
+
+
+class Doubled(ByArguments, pt.Transformer):
+    """A stage of one's own, without constructor arguments."""
+
+    def transform(self, inp):
+        return inp
+
+
+@pytest.fixture
+def instances(tmp_path):
+    """One instance of each exported stage, with arguments that are not the defaults; none loads a
+    model."""
+    from soundingline import pipelines
+    from soundingline.pipelines import LexicalIndex
+
+    rows = [{"docno": "d1", "text": "the old mill"}]
+    index = LexicalIndex.build(rows, tmp_path / "index")
+    phrases = LexicalIndex.build(rows, tmp_path / "phrases").over(index)
+    graph = {"direction": "out", "depth": None}
+    arguments = {
+        "BM25": {"index": index, "k1": 25.0, "operators": "phrases"},
+        "ColBERT": {"model": "some/model", "compression": "ivf_pq"},
+        "Dense": {"model": "some/model", "pooling": "last"},
+        "Interpolation": {"first": index.bm25(), "second": index.ql(mu=7), "weight": 0.25},
+        "LexicalIndexer": {"path": tmp_path / "new", "keep_texts": False},
+        "LinkExpansion": {"retriever": index.bm25() >> Doubled(), **graph},
+        "MaxP": {"depth": 3},
+        "Q2Q": {"cache": tmp_path / "cache", "max_words": 7},
+        "RM3": {"index": index, "fb_docs": 3},
+        "ReciprocalRankFusion": {
+            "first": index.bm25(),
+            "second": phrases.bm25(depth=2) >> Doubled(),
+        },
+        "RerankHead": {"stage": Doubled(), "depth": 5, "texts": index.texts},
+        "Retriever": {"index": phrases, "depth": 9},
+    }
+    abstract = {"Stage", "Reranker"}
+    found = [(name, getattr(pipelines, name)) for name in pipelines.__all__]
+    stages = {name: kind for name, kind in found if issubclass(kind, pt.Transformer)}
+    assert set(arguments) <= set(stages)
+    return {
+        "LexicalIndex": index,
+        "over": phrases,
+        **{n: kind(**arguments.get(n, {})) for n, kind in stages.items() if n not in abstract},
+    }
+
+
+def test_the_representation_of_every_stage_is_code_that_makes_it_again(instances):
+    from soundingline import pipelines
+
+    public = {name: getattr(pipelines, name) for name in pipelines.__all__}
+    names = {**public, "Path": Path, "Doubled": Doubled}
+    assert len(instances) > 20
+    for name, stage in instances.items():
+        again = eval(repr(stage), names)
+        assert repr(again) == repr(stage) and type(again) is type(stage), name
+        if isinstance(stage, pt.Transformer):
+            given = {key: str(value) for key, value in stage._arguments().items()}
+            assert {key: str(value) for key, value in again._arguments().items()} == given, name
+    pipe = instances["BM25"] >> pipelines.MaxP()
+    assert eval(repr(pipe), names) == pipe
+    assert eval(repr(instances["over"]), names).base == instances["LexicalIndex"]
+
+
+def test_every_stage_is_drawn_without_a_network(instances, monkeypatch):
+    """PyTerrier's schematics draw a pipeline as HTML, which loads nothing."""
+    from soundingline.pipelines import MaxP, MonoT5
+
+    monkeypatch.setattr(pt.documentation, "objects_inv", lambda: pytest.fail("a page is looked up"))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("a host is looked up"))
+    for name, stage in instances.items():
+        if isinstance(stage, pt.Transformer) and not isinstance(stage, pt.Indexer):
+            assert type(stage).__name__ in pt.schematic.draw(stage), name
+    drawn = pt.schematic.draw(instances["BM25"] >> MonoT5(depth=50) >> MaxP())
+    assert all(label in drawn for label in ("BM25", "MonoT5 %50", "MaxP"))
+    assert not re.search(r"(src|href)=.https?:", drawn)
+
+
+IMPORTS = """
+import sys
+import soundingline.pipelines
+print(len(sys.modules))
+from soundingline.pipelines import Collection, LexicalIndex
+from soundingline.pipelines.engines.anserini import AnseriniEngine
+AnseriniEngine().fingerprint
+libraries = {"torch", "transformers", "pyterrier_dr", "sentence_transformers", "jnius"}
+print(*libraries & set(sys.modules))
+"""
+
+
+def test_importing_the_package_loads_no_library_of_models_and_no_java():
+    command = [sys.executable, "-c", IMPORTS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    count, loaded = done.stdout.split("\n", 1)
+    assert int(count) < 200 and loaded == "\n"
+
+
+@pytest.fixture
+def tiny_monot5(tmp_path):
+    """A folder with weights for `MonoT5`, in the place of those that it downloads."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from support import checkpoints
+
+    torch.set_num_threads(1)
+    return str(checkpoints.save_t5(tmp_path / "model"))
+
+
+EXPERIMENT = """
+import pyterrier as pt
+from soundingline.pipelines import LexicalIndex, MonoT5, MaxP
+index = LexicalIndex.build([{"docno": "d1%p0", "text": "the old mill"}], "my-index")
+pipe = index.bm25(k1=25, b=1.0, depth=1000) >> MonoT5(depth=50) >> MaxP()
+table = pt.Experiment([index.bm25() >> MaxP(), pipe], topics, qrels, ["map", "ndcg_cut_10"])
+"""
+
+
+def test_an_experiment_of_two_pipelines_is_four_lines_and_validated_without_a_warning(
+    tiny_monot5, tmp_path, monkeypatch
+):
+    from soundingline import pipelines
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pipelines, "MonoT5", partial(pipelines.MonoT5, tiny_monot5), raising=False)
+    names = {
+        "topics": pd.DataFrame({"qid": ["1"], "query": ["mill"]}),
+        "qrels": pd.DataFrame({"qid": ["1"], "docno": ["d1"], "label": [1]}),
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        exec(EXPERIMENT, names)
+    table = names["table"]
+    assert isinstance(table, pd.DataFrame)
+    assert table[["map", "ndcg_cut_10"]].to_numpy().tolist() == [[1.0, 1.0]] * 2
+    assert not [str(item.message) for item in caught if "validated" in str(item.message)]
+
+
+def test_a_reranker_finds_the_texts_that_its_index_keeps(tiny_monot5, tmp_path):
+    from soundingline.pipelines import LexicalIndex, MaxP, MonoT5
+
+    rows = [{"docno": f"d{n}%p0", "text": f"the old mill {n}"} for n in range(4)]
+    index = LexicalIndex.build(rows, tmp_path / "my-index")
+    pipe = index.bm25(k1=25, b=1.0, depth=1000) >> MonoT5(tiny_monot5, depth=2) >> MaxP()
+    queries = pd.DataFrame({"qid": ["1"], "query": ["mill"]})
+    ranking = pipe(queries)
+    texts = {row["docno"]: row["text"] for row in rows}
+    given = index.bm25(k1=25, b=1.0)(queries)
+    given["text"] = [texts[docno] for docno in given["docno"]]
+    pd.testing.assert_frame_equal(
+        ranking, (MonoT5(tiny_monot5, depth=2) >> MaxP())(given).drop(columns="text")
+    )
+    # Frames with the attribute are written and copied as others are.
+    assert ranking.copy().attrs == ranking.attrs

@@ -1,31 +1,49 @@
 """The contracts of engines and of retrievers: every row of the two tables passes every test. Given
-documents are scored as in a ranking of all."""
+documents are scored as in a ranking of all. Index folders: repeated unit ids, and damage, which is
+refused in one line."""
 
 import json
+import os
 import pickle
 import random
+import shutil
 import threading
+import time
+import tracemalloc
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.assertions import refused
 from support.engines import StubSparse, an_engine, vector_engine
 from support.needs import cases
 
+from soundingline.pipelines import index_folder
 from soundingline.pipelines.engines.opensearch import OpenSearchIndex
 from soundingline.pipelines.engines.pisa import PisaEngine
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine
 from soundingline.pipelines.enrich.phrases import PhraseFile
 from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
-from soundingline.pipelines.index_folder import OpenedIndex, TermIndex
+from soundingline.pipelines.index_folder import (
+    OpenedIndex,
+    TermIndex,
+    UniqueUnits,
+    is_index,
+    read_manifest,
+    signed,
+    write_manifest,
+)
 from soundingline.pipelines.learned.encoding import encode_corpus
 from soundingline.pipelines.learned.splade import ImpactIndex
 from soundingline.pipelines.lexical.analyzers import make_analyzer
@@ -33,8 +51,11 @@ from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood
 from soundingline.pipelines.stage import Collection
-from soundingline.toolkit.data import Unit
+from soundingline.toolkit import files
+from soundingline.toolkit.corpus import SqliteStore, WholeDocument
+from soundingline.toolkit.data import Document, Unit
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import CHECKSUM_LIST, VERIFIED
 
 WORDS = ["alpha", "beta", "running", "gammas", "delta", "naïve", "3.14"]
 TERMS = make_analyzer().terms
@@ -266,7 +287,7 @@ def test_many_threads_get_what_one_gets(make):
     frames = [pd.DataFrame({"qid": ["1"], "query": [text]}) for text in words]
     alone = [retriever(frame) for frame in frames]
     with ThreadPoolExecutor(16) as pool:
-        for found, expected in zip(pool.map(retriever, frames * 6), alone * 6, strict=True):
+        for found, expected in zip(pool.map(retriever, frames * 3), alone * 3, strict=True):
             pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
 
 
@@ -431,7 +452,7 @@ class WordWeights:
         return [{f"t{n}": (1 + n) / len(text) for n in range(0, 52, 2)} for text in texts]
 
 
-def given(seed, size=50):
+def with_documents(seed, size=50):
     """Candidates of each query, in no order, some of them twice."""
     chance = random.Random(seed)
     rows = [
@@ -445,7 +466,7 @@ def given(seed, size=50):
 
 def assert_as_ranked(make, seed, tolerance=0.0):
     """Given documents have scores and order of a ranking of all; 0 where that lacks them."""
-    ranking, inp = make(400)(GIVEN_QUERIES), given(seed)
+    ranking, inp = make(400)(GIVEN_QUERIES), with_documents(seed)
     whole = {(row.qid, row.docno): row.score for row in ranking.itertuples()}
     out = make(5)(inp)
     assert sorted(zip(out["qid"], out["docno"], out["text"], strict=True)) == sorted(
@@ -506,7 +527,7 @@ def test_features_are_written_as_pyterrier_writes_them(frequent):
 
 
 def test_a_cutoff_cuts_given_documents_and_the_depth_does_not(frequent):
-    inp = given(1)
+    inp = with_documents(1)
     assert len(frequent.bm25(depth=2)(inp)) == len(inp)
     for retriever in (frequent.bm25(), frequent.ql(), frequent.bm25().rm3()):
         expected = retriever(inp)
@@ -516,7 +537,11 @@ def test_a_cutoff_cuts_given_documents_and_the_depth_does_not(frequent):
 
 
 def test_columns_of_the_input_stay_and_the_first_row_says_the_query(frequent):
-    inp = given(2).assign(score=7.0, rank=1, features=None).set_index(pd.Index(range(200, 400)))
+    inp = (
+        with_documents(2)
+        .assign(score=7.0, rank=1, features=None)
+        .set_index(pd.Index(range(200, 400)))
+    )
     out = frequent.bm25()(inp)
     assert list(out.columns) == ["qid", "query", "docno", "text", "features", "score", "rank"]
     assert out.attrs == frequent.bm25()(GIVEN_QUERIES).attrs
@@ -528,7 +553,7 @@ def test_columns_of_the_input_stay_and_the_first_row_says_the_query(frequent):
 
 def test_weights_of_terms_are_taken_and_stay_after_feedback(frequent):
     weights = {"a": {"w1": 2.0}, "b": {"w2": 1.0, "w3": 0.5}, "c": {}, "none": {"nowhere": 1.0}}
-    inp = given(3).assign(query_toks=lambda rows: rows["qid"].map(weights))
+    inp = with_documents(3).assign(query_toks=lambda rows: rows["qid"].map(weights))
     queries = GIVEN_QUERIES.assign(query_toks=GIVEN_QUERIES["qid"].map(weights))
     for retriever in (frequent.bm25(depth=400), frequent.bm25(depth=400).rm3(fb_docs=3)):
         out, ranking = retriever(inp), retriever(queries)
@@ -541,14 +566,14 @@ def test_weights_of_terms_are_taken_and_stay_after_feedback(frequent):
 @pytest.mark.parametrize("name", GIVEN_LEXICAL)
 def test_no_candidates_give_no_rows(name, frequent):
     retriever = GIVEN_LEXICAL[name](frequent, 10)
-    out = retriever(given(0)[:0])
+    out = retriever(with_documents(0)[:0])
     assert len(out) == 0
     assert list(out.columns) == ["qid", "query", "docno", "text", "score", "rank"]
     assert len((frequent.bm25() >> (retriever**retriever))(GIVEN_QUERIES[:0])) == 0
 
 
 def test_a_document_that_the_index_lacks_is_refused(frequent, tmp_path):
-    inp = given(0)
+    inp = with_documents(0)
     inp.loc[17, "docno"] = "d7%p3"
     message = r"docno 'd7%p3' is not in LexicalIndex\(.*before any aggregation"
     for retriever in (frequent.bm25(), frequent.ql(), frequent.bm25().rm3()):
@@ -562,4 +587,331 @@ def test_an_engine_that_only_ranks_refuses_them(tmp_path):
     engine.build(documents(20), tmp_path / "pisa", corpus_fingerprint="c")
     retriever = engine.open(tmp_path / "pisa").bm25()
     with pytest.raises(pt.validate.InputValidationError, match="docno"):
-        retriever(given(0))
+        retriever(with_documents(0))
+
+
+# Index folders.
+
+
+def check(names):
+    checked = UniqueUnits(Unit(name, "", "") for name in names)
+    assert [unit.unit_id for unit in checked] == list(names)
+    return checked.finish()
+
+
+def remember(patch, number):
+    patch.setattr(index_folder, "_RECENT", number)
+    patch.setattr(index_folder, "_LARGEST_BLOCK", 4 * number)
+
+
+@settings(max_examples=cases(200))
+@given(
+    st.lists(st.text(st.characters(exclude_categories=[]), max_size=2), max_size=60),
+    st.sampled_from([1, 3, 1 << 16]),
+)
+def test_ids_are_refused_if_a_set_of_them_is_smaller(names, recent):
+    with pytest.MonkeyPatch.context() as patch:
+        remember(patch, recent)
+        if len(set(names)) == len(names) > 0:
+            assert check(names) == len(names)
+        else:
+            refused("comes twice" if names else "corpus is empty", lambda: check(names))
+
+
+def test_one_repeated_id_among_very_many_is_found_in_random_order():
+    names = [f"{n:x}" for n in range(300_000)]
+    random.Random(1).shuffle(names)
+    refused(f"'{names[7]}' comes twice", lambda: check([*names, names[7]]))
+
+
+def test_an_id_takes_few_bytes_whatever_its_length(monkeypatch):
+    remember(monkeypatch, 1 << 8)
+    peaks = {}
+    for count in (12_500, 37_500):
+        checked = UniqueUnits(Unit(f"{'long ' * 20}{number}", "", "") for number in range(count))
+        tracemalloc.start()
+        try:
+            assert sum(1 for _ in checked) == count
+            peaks[count] = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    # A set takes more than 150 bytes for each of these.
+    assert peaks[37_500] - peaks[12_500] < 20 * 25_000
+
+
+def test_a_folder_is_an_index_of_its_own_kind_alone(tmp_path):
+    (tmp_path / "data.bin").write_bytes(b"1234")
+    write_manifest(tmp_path, "ours", {"corpus_fingerprint": "c"})
+    assert is_index(tmp_path, "ours") and not is_index(tmp_path, "theirs")
+    crc32 = f"{files.zlib.crc32(b'1234'):08x}"
+    recorded = read_manifest(tmp_path, "ours", "c")["files"]
+    assert recorded == {"data.bin": {"bytes": 4, "crc32": crc32}}
+    with pytest.raises(InputError, match=r"the format soundingline-ours, version 3\. valid: sound"):
+        read_manifest(tmp_path, "theirs", "c")
+
+
+UNITS = [
+    Unit(f"d{number}", f"Tide {number}", f"The tide rises {number} metres at {'Brel ' * number}")
+    for number in range(40)
+] + [Unit("long", "", "tide " * 300)]
+
+
+def write_lexical(folder):
+    LexicalIndex.build(UNITS, folder)
+
+
+def open_lexical(folder):
+    return LexicalIndex.open(folder)
+
+
+def base_of(folder):
+    path = folder.parent / "base"
+    return LexicalIndex.open(path) if path.exists() else LexicalIndex.build(UNITS, path)
+
+
+def enriched_engine(folder):
+    phrases = folder.parent / "source" / "phrases.jsonl"
+    phrases.parent.mkdir(exist_ok=True)
+    phrases.write_text(
+        '{"id": "d1", "phrases": ["quay tide"]}\n{"id": "d2", "phrases": ["mole"]}\n'
+    )
+    collection = Collection("", index=base_of(folder))
+    return EnrichedEngine(LexicalEngine(), PhraseFile(path=str(phrases)), None, collection)
+
+
+def write_enriched(folder):
+    enriched_engine(folder).build(UNITS, folder, corpus_fingerprint="")
+
+
+def open_enriched(folder):
+    return enriched_engine(folder).open(folder, corpus_fingerprint="")
+
+
+def write_impacts(folder):
+    made = encode_corpus(UNITS, StubSparse(), folder.with_name("encoding"), corpus_fingerprint="c")
+    ImpactIndex.build(made, [f"t{number}" for number in range(60)], folder)
+
+
+def engine(kind):
+    if kind != "pisa":
+        return vector_engine(kind)
+    from soundingline.pipelines.engines.pisa import PisaEngine
+
+    return PisaEngine()
+
+
+def write_by(kind):
+    return lambda folder: engine(kind).build(UNITS, folder, corpus_fingerprint="c")
+
+
+def open_by(kind):
+    return lambda folder: engine(kind).open(folder, corpus_fingerprint="c")
+
+
+def write_store(folder):
+    documents = [Document(unit.unit_id, unit.title, unit.text) for unit in UNITS]
+    SqliteStore.build(folder, documents, corpus_fingerprint="c").close()
+
+
+def texts_of(folder):
+    path = folder.parent / "texts"
+    if not path.exists():
+        write_store(path)
+    return path
+
+
+def write_spans(folder):
+    with SqliteStore(texts_of(folder)) as store:
+        store.add_units(folder, WholeDocument())
+
+
+KINDS = {
+    "lexical": (write_lexical, open_lexical),
+    "enriched": (write_enriched, open_enriched),
+    "impacts": (write_impacts, ImpactIndex.open),
+    "store": (write_store, SqliteStore),
+    "spans": (write_spans, lambda folder: SqliteStore(texts_of(folder), folder)),
+}
+if find_spec("torch") and find_spec("sentence_transformers"):
+    KINDS |= {kind: (write_by(kind), open_by(kind)) for kind in ("dense", "colbert")}
+if find_spec("pyterrier_pisa"):
+    KINDS["pisa"] = (write_by("pisa"), open_by("pisa"))
+
+
+@pytest.fixture(scope="module")
+def built_kinds(tmp_path_factory):
+    """An index or a store of each kind, whole."""
+    root = tmp_path_factory.mktemp("whole")
+    for kind, (write, _) in KINDS.items():
+        (root / kind).mkdir()
+        write(root / kind / "index")
+    return {kind: root / kind / "index" for kind in KINDS}
+
+
+def files_of(folder):
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != VERIFIED]
+    return [path.relative_to(folder).as_posix() for path in paths]
+
+
+def flip(path, chance):
+    content = bytearray(path.read_bytes())
+    content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+def zero(path, chance):
+    content = bytearray(path.read_bytes())
+    held = [place for place, byte in enumerate(content) if byte]
+    start = chance.choice(held)
+    content[start : start + 16] = bytes(len(content[start : start + 16]))
+    path.write_bytes(content)
+
+
+def truncate(path, chance):
+    os.truncate(path, chance.randrange(path.stat().st_size))
+
+
+def extend(path, chance):
+    with path.open("ab") as stream:
+        stream.write(chance.randbytes(8) + b"\xff")
+
+
+def remove(path, chance):
+    path.unlink()
+
+
+def swap(path, chance):
+    """With another file of the folder that holds something else, of the same size if there is."""
+    content = path.read_bytes()
+    folder = next(
+        p for p in path.parents if (p / "manifest.json").exists() or (p / CHECKSUM_LIST).exists()
+    )
+    others = [folder / name for name in files_of(folder)]
+    others = [other for other in others if other.read_bytes() != content]
+    equal = [other for other in others if other.stat().st_size == len(content)]
+    other = chance.choice(equal or others)
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+DAMAGES = (flip, zero, truncate, extend, remove, swap)
+
+
+def possible(path, damage):
+    content = path.read_bytes()
+    return {flip: bool(content), truncate: bool(content), zero: any(content)}.get(damage, True)
+
+
+def trials(built_kinds):
+    """Each kind, file and damage once, in an order that has all kinds in any part of it."""
+    every = [
+        (kind, name, damage)
+        for kind, folder in built_kinds.items()
+        for name in files_of(folder)
+        for damage in DAMAGES
+        if possible(folder / name, damage)
+    ]
+    random.Random(24).shuffle(every)
+    return every
+
+
+def test_each_damage_of_each_file_is_told_with_its_name_and_how_to_rebuild(built_kinds, tmp_path):
+    every = trials(built_kinds)
+    assert len(every) >= 240
+    for number, (kind, name, damage) in enumerate(every[: cases(len(every), 60)]):
+        folder = tmp_path / str(number) / "index"
+        for other in built_kinds[kind].parent.iterdir():
+            shutil.copytree(other, folder.parent / other.name)
+        before = {file: (folder / file).read_bytes() for file in files_of(folder)}
+        damage(folder / name, random.Random(number))
+        after = {file: (folder / file).read_bytes() for file in files_of(folder)}
+        changed = {file for file in before if before[file] != after.get(file)}
+        assert changed, (kind, name, damage.__name__)
+        with pytest.raises(InputError) as told:
+            KINDS[kind][1](folder)
+        line = str(told.value)
+        assert "\n" not in line
+        assert "build it again" in line or "delete that folder and run" in line, line
+        # A manifest that names another format says so instead.
+        named = any(Path(file).name in line for file in changed)
+        assert named or ("manifest.json" in changed and "has the format" in line), line
+        shutil.rmtree(folder.parent)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_whole_opens_and_is_read_once_for_each_state_of_its_files(
+    kind, built_kinds, tmp_path, monkeypatch
+):
+    for other in built_kinds[kind].parent.iterdir():
+        shutil.copytree(other, tmp_path / other.name)
+    folder, open_ = tmp_path / "index", KINDS[kind][1]
+    time.sleep(2 * files._SETTLED_NS / 1e9)  # until a copy's times tell a later change
+    read = []
+    crc32 = files._crc32
+
+    def noted(path, start):
+        read.append(path)
+        return crc32(path, start)
+
+    monkeypatch.setattr(files, "_crc32", noted)
+    open_(folder)
+    first = [path for path in read if path.is_relative_to(folder)]
+    assert sorted(first) == [
+        folder / n for n in files_of(folder) if Path(n).name not in ("manifest.json", CHECKSUM_LIST)
+    ]
+    read.clear()
+    open_(folder)
+    assert read == []
+    # A change that leaves size and time of the content as they were is seen by the change's time.
+    target = max(first, key=lambda path: path.stat().st_size)
+    status = target.stat()
+    flip(target, random.Random(1))
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert target.stat().st_size == status.st_size
+    refused(target.name, lambda: open_(folder))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"documents.bin": 5}', b"\xff\xfe"])
+def test_a_damaged_record_of_openings_is_made_again(content, built_kinds, tmp_path):
+    shutil.copytree(built_kinds["lexical"], tmp_path / "index")
+    (tmp_path / "index" / VERIFIED).write_bytes(content)
+    time.sleep(2 * files._SETTLED_NS / 1e9)
+    assert LexicalIndex.open(tmp_path / "index").search(["tide"])[0].tolist()
+    record = json.loads((tmp_path / "index" / VERIFIED).read_text("utf-8"))
+    content = (tmp_path / "index" / "documents.bin").read_bytes()
+    assert record["documents.bin"][0] == f"{files.zlib.crc32(content):08x}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "type_", "place", "value"),
+    [
+        ("lexical", "documents.bin", "<u4", 3, 2**32 - 1),
+        ("lexical", "offsets.bin", "<i8", 2, 2**40),
+        ("lexical", "lengths.bin", "<i4", 0, -5),
+        ("lexical", "units.offsets", "<i8", -1, 2**40),
+        ("lexical", "texts.offsets", "<i8", 1, -8),
+        ("impacts", "documents.bin", "<u4", 0, 2**31),
+        ("impacts", "offsets.bin", "<i8", 0, 1),
+        ("colbert", "offsets.npy", "", 1, 0),
+    ],
+)
+def test_numbers_that_lead_out_of_an_index_are_refused_although_their_checksums_are_right(
+    kind, name, type_, place, value, built_kinds, tmp_path
+):
+    if kind not in built_kinds:
+        pytest.skip(f"the packages of {kind} are not installed")
+    for other in built_kinds[kind].parent.iterdir():
+        shutil.copytree(other, tmp_path / other.name)
+    folder = tmp_path / "index"
+    numbers = np.fromfile(folder / name, type_) if type_ else np.load(folder / name)
+    numbers[place] = value
+    if type_:
+        numbers.tofile(folder / name)
+    else:
+        np.save(folder / name, numbers)
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    (folder / "manifest.json").unlink()
+    rows = files.checksums(folder)
+    (folder / VERIFIED).unlink(missing_ok=True)
+    (folder / "manifest.json").write_text(json.dumps(signed({**manifest, "files": rows})))
+    refused(rf"is damaged: {name}.*build it again", lambda: KINDS[kind][1](folder))

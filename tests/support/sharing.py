@@ -1,4 +1,5 @@
-"""What workers of the suite and their commands share: what Hydra composes, and compiled kernels.
+"""What workers of the suite and their commands share: what Hydra composes, figures of reports, and
+compiled kernels.
 
 A command composes its configuration several times, and most tests choose the same options, so that
 composing was a third of the suite. These are kept for all workers and their commands
@@ -17,6 +18,10 @@ list of defaults for each file, which only references (`${...}`) in that list re
 where something reads them. Copies of a configuration, of which a job makes several, take a fifth
 of the time.
 
+Reports draw a figure of the same values once. Most sweeps of tests are alike, and drawing was half
+of the time of a comparison. The tests of `soundingline.toolkit.report.plots` call its functions
+directly, so that these draw each time.
+
 Of several processes one compiles a kernel, and the others wait for its file.
 """
 
@@ -28,6 +33,7 @@ import hashlib
 import os
 import pickle
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +51,8 @@ from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
 from soundingline.experiments.config import CONF
+from soundingline.toolkit.report import agents, comparison, tuning
+from soundingline.toolkit.report.page import RunStyle
 
 _TESTS = Path(__file__).resolve().parents[1]
 _OURS = {str(CONF), str(_TESTS / "experiments" / "options"), "hydra.conf", ""}
@@ -87,7 +95,7 @@ def install_compositions():
     ListConfig.__deepcopy__ = _copied
 
 
-def _kept(key, kind, make):
+def kept(key, kind, make):
     """What was made of this key before, here or in another process."""
     name = hashlib.sha256(repr((key, kind)).encode()).hexdigest()
     if name not in _KEPT:
@@ -116,7 +124,7 @@ def _keeping_list(repo, config_name, overrides_list, prepend_hydra, skip_missing
         if key not in _LISTS:
             # What is composed where nothing may be missing is the same where something may be.
             make = partial(_list, repo, config_name, overrides, prepend_hydra, False)
-            _LISTS[key] = _kept(key, "list", make)
+            _LISTS[key] = kept(key, "list", make)
         composed = _LISTS[key]
     except ConfigCompositionException:
         if not skip_missing:
@@ -138,7 +146,7 @@ def _keeping_config(loader, defaults, repo):
         config.hydra.runtime.choices.update(composed.overrides.known_choices)
         return config
 
-    return _kept(key, "config", make)
+    return kept(key, "config", make)
 
 
 def _merged(loader, defaults, repo):
@@ -195,7 +203,7 @@ def _keeping_file(repository, config_path):
     if source.scheme() == "file":
         status = Path(source.path, name).stat()
         key = (*key, status.st_mtime_ns, status.st_size)
-    return _kept(key, "file", lambda: _file(repository, config_path))
+    return kept(key, "file", lambda: _file(repository, config_path))
 
 
 def _sharing_sources(repository, delegate):
@@ -253,6 +261,36 @@ def _copy_of(node, parent):
     elif isinstance(node, UnionNode) and isinstance(content, Node):
         attributes["_content"] = _copy_of(content, copied)
     return copied
+
+
+_DRAWING = {
+    agents: ("against_cost", "exposure", "funnel", "spreads"),
+    comparison: ("forest",),
+    tuning: ("heat_map",),
+}
+
+
+def install_figures():
+    """Keep the figures of reports from here on, where compositions are kept."""
+    for module, names in _DRAWING.items():
+        for name in names:
+            setattr(module, name, partial(_kept_figure, getattr(module, name)))
+
+
+def _kept_figure(draw, *arguments, **options):
+    arguments = _without_runs(arguments)
+    key = pickle.dumps((arguments, options))
+    return kept(key, draw.__name__, partial(draw, *arguments, **options))
+
+
+def _without_runs(value):
+    """The arguments without the runs in their styles, which differ in folders and times. A function
+    that reads a run fails for lack of it, and draws no figure of another run."""
+    if isinstance(value, RunStyle):
+        return replace(value, run=None)
+    if type(value) in (list, tuple):
+        return type(value)(_without_runs(item) for item in value)
+    return value
 
 
 _KERNELS = "SOUNDINGLINE_TEST_KERNELS"
