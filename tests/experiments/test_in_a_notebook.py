@@ -2,14 +2,12 @@
 
 import ast
 import asyncio
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from experiment_samples import TINY
+from support.commands import run_command
 
 from soundingline.experiments import Experiment, compare
 from soundingline.toolkit.runs import RunFolder
@@ -105,16 +103,7 @@ asyncio.run(notebook())
 
 
 def test_an_interrupted_cell_keeps_what_it_has_and_goes_on(tmp_path):
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, str(OPTIONS), *TINY],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_command("-c", INTERRUPTED, str(OPTIONS), *TINY, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     # Three requests a question: the gate is shut for the second one.
     lines = [line for line in done.stdout.splitlines() if line.startswith(("inter", "comp"))]
@@ -144,15 +133,7 @@ async def notebook():
 
 asyncio.run(notebook())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, *TINY, "port=0", "name=x"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_command("-c", program, *TINY, "port=0", "name=x", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, "code 0 1\n"), done.stderr
     assert "Traceback" not in done.stderr
 

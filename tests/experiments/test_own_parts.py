@@ -4,7 +4,6 @@ that name its classes; errors in them name the line in the user's file."""
 import asyncio
 import importlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -297,18 +296,8 @@ def paths(site):
 
 
 def test_a_strangers_agent_and_tool_are_swept_beside_ours(tmp_path, site):
-    # In a process that has imported nothing, as the stranger starts it.
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "soundingline.experiments", "run"),
-            *command(tmp_path, "tool=find", "agent=one_search,keyword"),
-        ],
-        cwd=tmp_path,
-        env={**os.environ, **paths(site)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = command(tmp_path, "tool=find", "agent=one_search,keyword")
+    done = run_command("run", *words, folder=tmp_path, environment=paths(site))
     assert done.returncode == 0, done.stderr
     sweep = tmp_path / "runs" / "s"
     cells = {

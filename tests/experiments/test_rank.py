@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -16,6 +13,7 @@ import pandas as pd
 import pyterrier as pt
 import pytest
 from experiment_samples import TINY
+from support.commands import run_command
 
 import soundingline.experiments.pipeline as pipeline_module
 from soundingline.experiments import Experiment
@@ -70,20 +68,16 @@ def test_runs_over_several_benchmarks_are_compared_as_systems(entry, beir, tmp_p
 
 def test_cacm_read_by_ir_datasets_gives_the_published_figures(tmp_path, data_root):
     """The same collection as a download that ir_datasets reads; its folder is taken when
-    ir_datasets is imported, so in a process of its own."""
+    ir_datasets is imported, so in a process of its own, which has not imported it."""
     archive = tmp_path / "beir" / "scifact" / "source.zip"
     archive.parent.mkdir(parents=True)
     with zipfile.ZipFile(archive, "w") as download:
         for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
             download.write(data_root / "cacm" / name, f"scifact/{name}")
     given = ("benchmark=ir_datasets", "benchmark.dataset=beir/scifact/test", "name=cacm")
-    subprocess.run(
-        [sys.executable, "-m", "soundingline.experiments", "rank", *given],
-        cwd=tmp_path,
-        env={**os.environ, "IR_DATASETS_HOME": str(tmp_path)},
-        check=True,
-        capture_output=True,
-    )
+    home = {"IR_DATASETS_HOME": str(tmp_path)}
+    done = run_command("rank", *given, folder=tmp_path, environment=home)
+    assert done.returncode == 0, done.stderr
     metrics = json.loads((tmp_path / "runs/cacm/metrics.json").read_text())
     assert metrics["AP"] == pytest.approx(0.3123, abs=0.001)
     assert metrics["P@30"] == pytest.approx(0.1942, abs=0.002)

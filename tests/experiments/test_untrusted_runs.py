@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from experiment_samples import TINY
+from experiment_samples import CORPUS, QRELS, QUERIES, TINY, folder
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from support.commands import run_entry
@@ -68,14 +68,31 @@ CRAFTED = {
 }
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with a small benchmark and its run `runs/x`, which tests copy."""
+    place = tmp_path_factory.mktemp("made")
+    benchmark = folder(place / "beir", corpus=CORPUS, queries=QUERIES, qrels=QRELS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        assert run_entry("run", "benchmark=beir", f"benchmark.path={benchmark}", "name=x") == 0
+    return place
+
+
+@pytest.fixture
+def copied(made, entry, tmp_path):
+    """`entry` in a folder with the copy of a run."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return entry
+
+
 @pytest.mark.parametrize("command", ["evaluate", "judge"])
 @pytest.mark.parametrize("case", CRAFTED)
-def test_what_a_manifest_names_is_not_called(case, command, entry, beir, canary, capsys):
-    assert entry("run", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
+def test_what_a_manifest_names_is_not_called(case, command, copied, canary, capsys):
     before = Path("runs/x/metrics.json").read_bytes()
     rewrite("runs/x", CRAFTED[case])
     capsys.readouterr()
-    assert entry(command, "runs/x") == 2
+    assert copied(command, "runs/x") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("soundingline: ") and "benchmark=" in line
     assert not canary.exists() and CANARY not in sys.modules
@@ -83,9 +100,8 @@ def test_what_a_manifest_names_is_not_called(case, command, entry, beir, canary,
 
 
 def test_interpolations_in_a_manifest_are_not_resolved_and_a_changed_benchmark_is_refused(
-    entry, beir, monkeypatch, capsys
+    copied, monkeypatch, capsys
 ):
-    assert entry("run", "benchmark=beir", f"benchmark.path={beir}", "name=x") == 0
     monkeypatch.setenv("SOUNDINGLINE_CANARY", SECRET)
     reference = "${oc.env:SOUNDINGLINE_CANARY}"
     for change, said in (({"limit": 1}, "has changed"), ({"path": reference}, reference)):
@@ -93,7 +109,7 @@ def test_interpolations_in_a_manifest_are_not_resolved_and_a_changed_benchmark_i
             "runs/x", lambda manifest, new=change: manifest["benchmark"]["arguments"].update(new)
         )
         capsys.readouterr()
-        assert entry("evaluate", "runs/x") == 2
+        assert copied("evaluate", "runs/x") == 2
         told = capsys.readouterr().err
         assert said in told and SECRET not in told
 
@@ -157,14 +173,8 @@ def test_an_option_that_is_not_here_is_told_and_may_be_given(entry, own_option, 
 # Random manifests, in one process, watched by an audit hook.
 
 WATCHED = {"import", "subprocess.Popen", "shutil.rmtree", "socket.connect", "ctypes.dlopen"}
-
-
 WATCHED |= {f"os.{name}" for name in ("system", "exec", "posix_spawn", "remove", "rename", "mkdir")}
-
-
 WATCHED.add("pickle.find_class")
-
-
 _seen = None
 
 
@@ -210,38 +220,16 @@ def context(tmp_path, beir, monkeypatch):
 
 
 TARGETS = [f"{CANARY}.write", CANARY, BEIR, "", ".."]
-
-
 TARGETS += ["os.system", "subprocess.run", "pathlib.Path.touch", "builtins.exec", "toolkit"]
-
-
 TARGETS += ["hydra.utils.instantiate", "antigravity.geohash"]
-
-
 TARGETS += ["soundingline.toolkit.benchmarks.fictional.FictionalWorld"]
-
-
 TARGETS += ["soundingline.toolkit.llm.server.serving"]
-
-
 KEYS = ["_target_", "_args_", "_partial_", "_convert_", "_recursive_", "_x", "path", "name"]
-
-
 KEYS += ["split", "limit", "documents", "questions", "seed", "args", "a", "", "."]
-
-
 TEXTS = ["${oc.env:SOUNDINGLINE_CANARY}", "${paths.data}", "${chosen:/etc,k1}", "???", "test", "."]
-
-
 TEXTS += ["${oc.decode:${oc.env:SOUNDINGLINE_CANARY}}", "\x1b[31m", "\0", "\udc80", "../..", "***"]
-
-
 TEXTS += ["beir"]
-
-
 scalars = st.none() | st.booleans() | st.integers(-3, 300) | st.floats() | st.sampled_from(TEXTS)
-
-
 scalars |= st.sampled_from(TARGETS) | st.text(max_size=8)
 
 
@@ -279,14 +267,14 @@ manifests = st.fixed_dictionaries(
 def test_whatever_a_manifest_holds_nothing_is_imported_run_or_written(
     manifest, context, canary, tmp_path
 ):
-    folder = RunFolder(tmp_path / "run")
-    folder.path.mkdir(exist_ok=True)
-    folder.manifest_path.write_text(json.dumps(manifest), encoding="utf-8")
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir(exist_ok=True)
+    run.manifest_path.write_text(json.dumps(manifest), encoding="utf-8")
     modules = set(sys.modules)
     told = ""
     with watched() as events:
         try:
-            benchmark = recorded_benchmark(folder, context)
+            benchmark = recorded_benchmark(run, context)
         except InputError as error:
             told, benchmark = str(error), None
     event(told.partition("again: ")[2][:32] or "made")
@@ -346,15 +334,15 @@ VALUES = (
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Evaluated runs of each kind in the working folder, and their copies in `kept`."""
-    folder = tmp_path_factory.mktemp("damaged")
+    place = tmp_path_factory.mktemp("damaged")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
+        patch.chdir(place)
         assert run_entry("run", "name=agent", *BENCHMARK) == 0
         assert run_entry("run", "name=other", *BENCHMARK, "agent.max_searches=2") == 0
         assert run_entry("rank", "name=ranked", *BENCHMARK) == 0
         assert run_entry("tune", "name=tuned", *BENCHMARK, *GRID) == 0
         shutil.copytree("runs", "kept")
-        yield folder
+        yield place
 
 
 def restored(run):
@@ -458,8 +446,7 @@ def test_a_comparison_is_never_of_damaged_numbers(run, runs, capsys):
     whole = Path("runs/compared/verdicts.json").read_bytes()
     draw, told = random.Random(f"numbers {run}"), 0
     for _ in range(cases(400, 16)):
-        folder = restored(run)
-        path = damage(folder, draw)
+        path = damage(restored(run), draw)
         if ended(command, capsys) == 0:
             assert Path("runs/compared/verdicts.json").read_bytes() == whole, path
         else:

@@ -64,8 +64,9 @@ class Ended(NamedTuple):
 
 
 class CommandProcess:
-    """A command that runs in `folder`, in a session of its own, with `environment` beside that of
-    the test, and reads `stdin`. The names are those of `subprocess.Popen`."""
+    """A command, or a program after `-c`, that runs in `folder`, in a session of its own, with
+    `environment` beside that of the test, and reads `stdin`. The names are those of
+    `subprocess.Popen`."""
 
     def __init__(
         self,

@@ -106,7 +106,7 @@ def _send_exit_codes(clients):
 
 
 def _become(request, client):
-    """In the child: become what the console script would have started."""
+    """In the child: become what the console script, or `python -c`, would have started."""
     code = 1
     try:
         os.setsid()
@@ -125,9 +125,13 @@ def _become(request, client):
         sys.argv = [request.command, *request.arguments]
         if "SOUNDINGLINE_TEST_DISTURB" in os.environ:
             _disturb(*os.environ["SOUNDINGLINE_TEST_DISTURB"].split(":"))
-        from soundingline.experiments.cli import main
+        if request.command == "-c":
+            program, *sys.argv[1:] = request.arguments
+            exec(program, {"__name__": "__main__"})
+        else:
+            from soundingline.experiments.cli import main
 
-        main([request.command, *request.arguments])
+            main([request.command, *request.arguments])
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
