@@ -51,7 +51,7 @@ demo-learned: $(LEARNED)  ## BM25, a trained neural retriever and their fusion o
 test: $(DEV)  ## install what the tests need and run them: every behaviour, few cases of each
 	$(PYTEST) -n $(WORKERS) --dist worksteal
 
-test-quick: $(DEV)  ## the core without models, engines and whole runs (about 80 seconds)
+test-quick: $(DEV)  ## the core without models, engines and whole runs (under a minute on two cores)
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow" tests/test_architecture.py \
 		tests/toolkit tests/agents tests/pipelines/lexical tests/pipelines/test_rewriters.py
 

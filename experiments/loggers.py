@@ -21,10 +21,8 @@ from soundingline.toolkit.console import notify
 from soundingline.toolkit.files import file_lock, fingerprint, read_json
 from soundingline.toolkit.optional import check_optional, import_optional
 
-_ARTIFACTS = (
-    *("manifest.json", "metrics.json", "chosen.yaml"),
-    *("report.html", "report.md", "verdicts.json"),
-)
+_READ = ("manifest.json", "metrics.json")
+_ARTIFACTS = (*_READ, "chosen.yaml", "report.html", "report.md", "verdicts.json")
 _KEY = "soundingline.run"
 _NAME = re.compile(r"[^\w./ -]", re.ASCII)  # what MLflow takes in no name, such as the @ of nDCG@10
 _LONGEST = 6000  # characters of a parameter of MLflow
@@ -46,8 +44,7 @@ class Record:
     def of(cls, folder: Path) -> Record:
         """The record of a folder. Its configuration has no secrets, like the manifest."""
         files = [path for name in _ARTIFACTS if (path := folder / name).is_file()]
-        read = ("manifest.json", "metrics.json")
-        contents = {p.name: read_json(p, dict[str, Any]) for p in files if p.name in read}
+        contents = {p.name: read_json(p, dict[str, Any]) for p in files if p.name in _READ}
         manifest = contents.get("manifest.json", {})
         return cls(
             fingerprint(str(folder.resolve()), manifest.get("created", "")),

@@ -62,12 +62,12 @@ _USUAL = {
 _NO_OPTION = ("None", "null")
 # Settings that name files; a collection or weights that have moved are the same, and their content
 # has a fingerprint of its own.
-_FILES = (
-    *("benchmark.path", "benchmark.questions", "benchmark.corpus", "benchmark.topics"),
-    "benchmark.answers",
-    *("benchmark.qrels", "benchmark.gold_qrels", "scorer.path", "tool.tokenizer"),
-    "unit.tokenizer",
-)
+_FILES = {
+    "benchmark": ("path", "questions", "corpus", "topics", "answers", "qrels", "gold_qrels"),
+    "scorer": ("path",),
+    "tool": ("tokenizer",),
+    "unit": ("tokenizer",),
+}
 _LABEL_LENGTH = 120  # at most, so that a name fits every file system
 
 
@@ -86,8 +86,8 @@ def identity_of(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, 
         plain = redact(plain) if group.endswith("llm") else plain
         values[group] = without_runtime_keys(plain, group)
         if isinstance(values[group], dict):
-            for key, value in values[group].items():
-                if f"{group}.{key}" in _FILES and isinstance(value, str):
+            for key in _FILES.get(group, ()):
+                if isinstance(value := values[group].get(key), str):
                     values[group][key] = PurePath(value).name
             if group == "retriever":
                 values[group].pop("source", None)  # a tuning, whose choice is among the values

@@ -97,11 +97,11 @@ def is_hub_name(text: str) -> bool:
     return bool(re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", text, re.ASCII))
 
 
-def hub_file(name: str, file: str, revision: str | None = None) -> Path:
+def hub_file(name: str, file: str) -> Path:
     """One file of a model's repository; `InputError` if it cannot be downloaded."""
     hub = import_optional("huggingface_hub")
     with _reaching(f"{file} of {name}"):
-        return Path(hub.hf_hub_download(name, file, revision=revision))
+        return Path(hub.hf_hub_download(name, file))
 
 
 def hub_dataset(name: str, patterns: Sequence[str], revision: str | None = None) -> Path:

@@ -78,7 +78,7 @@ def reply(request, turns, answer):
 
 def _chat(connection, turns, answer):
     with running_peer() as peer:
-        peer.requests = deque(maxlen=1)  # they are not kept
+        peer.requests = deque(maxlen=1)  # all transcripts would fill the memory
         peer.default = partial(reply, turns=turns, answer=answer)
         connection.send(peer.openai_url)
         connection.poll(None)

@@ -103,6 +103,10 @@ def heavier_first(chance, items, weights, size):
     return chance.choice(items, size, replace=False, p=share)
 
 
+def length_one(vectors):
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+
+
 def agent_queries(documents):
     """Queries as agents issue them: eight words of a question, and the whole question."""
     world = FictionalWorld(documents=documents, questions=60, seed=SEED)

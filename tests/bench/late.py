@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
+from data import length_one
 from harness import DATA, SEED, Table, benchmark, in_own_process, interleaved, size_mb
 from numpy.lib.format import open_memmap
 
@@ -21,10 +22,6 @@ from soundingline.toolkit.files import atomic_folder
 TYPES, TOPICS, OWN, BLOCK = 1 << 14, 2000, 100, 200
 TARGET = 2_770_000, 180  # passages of the text-ranking study's corpus, and tokens of each
 DEPTH, COMPARED = 1000, (10, 100, 1000)
-
-
-def _unit(rows):
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 class Drawn:
@@ -47,8 +44,8 @@ class Drawn:
 
     def _draw(self, path, passages, dimensions):
         chance = np.random.default_rng(SEED)
-        types = _unit(chance.standard_normal((TYPES, dimensions), np.float32))
-        topics = _unit(chance.standard_normal((TOPICS, dimensions), np.float32))
+        types = length_one(chance.standard_normal((TYPES, dimensions), np.float32))
+        topics = length_one(chance.standard_normal((TOPICS, dimensions), np.float32))
         popular = np.cumsum(1 / (np.arange(TYPES) + 5.0))
         own = np.searchsorted(popular, chance.random((TOPICS, OWN)) * popular[-1])
         lengths = chance.integers(60, 181, passages)
@@ -64,9 +61,9 @@ class Drawn:
             preferred = own[topic, (chance.random(size) ** 2 * OWN).astype(int)]
             common = np.searchsorted(popular, chance.random(size) * popular[-1])
             kind = np.where(chance.random(size) < 0.7, preferred, common)
-            noise = _unit(chance.standard_normal((size, dimensions), np.float32))
+            noise = length_one(chance.standard_normal((size, dimensions), np.float32))
             rows = 0.3 * types[0] + 0.75 * types[kind] + 0.4 * topics[topic] + 0.4 * noise
-            vectors[part[0] : part[-1]] = _unit(rows)
+            vectors[part[0] : part[-1]] = length_one(rows)
         vectors.flush()
         np.save(path / "offsets.npy", offsets)
 
@@ -79,8 +76,8 @@ class Drawn:
         chance, made = np.random.default_rng((SEED, 1)), []
         for passage in chance.integers(0, len(self.offsets) - 1, number):
             rows = chance.integers(self.offsets[passage], self.offsets[passage + 1], 32)
-            noise = _unit(chance.standard_normal((32, self.vectors.shape[1]), np.float32))
-            made.append(_unit(0.85 * self.vectors[rows] + 0.5 * noise).astype(np.float32))
+            noise = length_one(chance.standard_normal((32, self.vectors.shape[1]), np.float32))
+            made.append(length_one(0.85 * self.vectors[rows] + 0.5 * noise).astype(np.float32))
         return made
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from data import heavier_first, pisa_index, quiet, real_texts, rerank_requests
+from data import heavier_first, length_one, pisa_index, quiet, real_texts, rerank_requests
 from harness import (
     DATA,
     SEED,
@@ -75,10 +75,10 @@ def encode(documents=200, rounds=5, device="", collection="cacm"):
                 best = f"{kind}, batches of {size}"
                 systems = {best: tried[size], "ours": ours}
                 seconds, results = interleaved(systems, [[texts]] * rounds, [few], clock)
-                reference = _unit(results[best][0])
+                reference = length_one(results[best][0])
                 for name, taken in seconds.items():
                     rate = median_range([len(texts) / each for each in taken])
-                    cosine = (_unit(results[name][0]) * reference).sum(axis=1).min()
+                    cosine = (length_one(results[name][0]) * reference).sum(axis=1).min()
                     speed = ratios(seconds[best], taken)
                     rows.append([f"{name}, {dtype}", rate, speed, f"{cosine:.5f}"])
             head = ["system", "documents/s", "times the library's", "least cosine to the library's"]
@@ -135,10 +135,6 @@ def _encoders(kind, folder, dtype, device):
         return np.stack([vector.float().cpu().numpy() for vector in vectors])
 
     return encoded, ours
-
-
-def _unit(vectors):
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 @benchmark(
@@ -322,11 +318,11 @@ BATCHES = {1: 32, 16: 4, 64: 2}  # queries a call, and calls a round
 def vectors(documents=100_000, dimensions=384, depth=1000, rounds=5, device=""):
     """Ours by numpy and by torch, against FAISS, on random vectors of length 1."""
     chance, device = np.random.default_rng(SEED), choose_device(device or None)
-    stored = _unit(chance.standard_normal((documents, dimensions), np.float32))
+    stored = length_one(chance.standard_normal((documents, dimensions), np.float32))
     count = max(size * calls for size, calls in BATCHES.items())
     near = stored[chance.integers(0, len(stored), count)]
     noise = chance.standard_normal(near.shape, np.float32) / dimensions**0.5
-    queries = _unit(near + noise).astype(np.float32)
+    queries = length_one(near + noise).astype(np.float32)
     systems = _vector_systems(stored, depth, device)
     batches = {
         size: [queries[start : start + size] for start in range(0, size * calls, size)]

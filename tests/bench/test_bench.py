@@ -92,19 +92,24 @@ def in_this_process(function, *arguments):
 @pytest.mark.parametrize(
     ("module", "name", "arguments"),
     [
-        ("tools", "evidence", ["--documents", "200", "--runs", "1"]),
+        ("tools", "evidence", ["--documents", "100", "--runs", "1"]),
         ("lexical", "scale", ["--documents", "1000", "--anserini", "0"]),
         ("learned", "vectors", ["--documents", "1000", "--dimensions", "8", "--rounds", "1"]),
         ("late", "late", ["--passages", "200", "--dimensions", "16", "--rivals", "0"]),
         ("agents", "agent", ["--questions", "10", "--turns", "2", "--flight", "2"]),
+        ("agents", "enrich", ["--documents", "100", "--queries", "5"]),
+        ("tools", "replay", ["--documents", "200", "--questions", "1"]),
     ],
 )
 def test_benchmarks_run_at_tiny_sizes(module, name, arguments, capsys, monkeypatch, tmp_path):
-    """In this process: a new one would take seconds to import what this one has imported."""
+    """In this process, which has imported everything, with few words and few measured parts."""
     pytest.importorskip("psutil")
     imported = import_module(module)
-    monkeypatch.setattr(imported, "DATA", tmp_path / "data", raising=False)
+    for each in (imported, import_module("data")):
+        monkeypatch.setattr(each, "DATA", tmp_path / "data", raising=False)
     monkeypatch.setattr(imported, "in_own_process", in_this_process, raising=False)
     monkeypatch.setattr(imported, "background", in_a_thread, raising=False)
+    monkeypatch.setattr(imported, "VOCABULARY", 5000, raising=False)
+    monkeypatch.setattr(imported, "PARTS", 2, raising=False)
     harness.run(name, arguments)
     assert capsys.readouterr().out.strip()

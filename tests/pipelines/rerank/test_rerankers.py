@@ -579,6 +579,7 @@ def test_a_text_that_fits_is_its_own_window(make, text):
 
 @pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
 def test_weights_are_loaded_once_by_many_threads(name, make, monkeypatch):
+    make()  # saves the checkpoint of the row, unless a test before has done so
     network = getattr(transformers, ROWS[name].loaded)
     loads, load = [], network.from_pretrained
     monkeypatch.setattr(

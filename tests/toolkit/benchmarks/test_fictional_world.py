@@ -201,9 +201,10 @@ PINNED = {
 
 
 def digests(world):
-    docids = [document.docid for document in world.documents()]
+    documents = [tuple(document) for document in world.documents()]
+    docids = [docid for docid, *_ in documents]
     parts = [
-        [tuple(document) for document in world.documents()],
+        documents,
         [tuple(topic) for topic in world.topics],
         [world.qrels, world.answers],
         [
@@ -419,12 +420,16 @@ def world(request):
 def facts_by(key, world):
     """The facts of each page by relation, with its docid and title."""
     rows = {}
-    for document in world.documents():
-        facts = world.facts(document.docid)
-        assert {fact.subject for fact in facts} == {document.title}
+    for number in range(world.size):
+        docid = f"fw{number:07d}"
+        facts = world.facts(docid)
+        (title,) = {fact.subject for fact in facts}
         row = {fact.relation: fact.value for fact in facts}
-        row |= {"docid": document.docid, "title": document.title}
+        row |= {"docid": docid, "title": title}
         rows[row[key]] = row
+    titles = {document.docid: document.title for document in world.documents(0, 80)}
+    assert titles.items() <= {row["docid"]: row["title"] for row in rows.values()}.items()
+    assert len(rows) == world.size
     return rows
 
 
