@@ -28,7 +28,7 @@ import pyterrier as pt
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from support import demo_figure
-from support.benchmarks import HARBOUR, WordBackend, prepare_beir, prepare_vaswani, store_of
+from support.benchmarks import HARBOUR, TINY, WordBackend, prepare_beir, prepare_vaswani, store_of
 from support.commands import run_entry
 from support.documents import (
     CONF,
@@ -56,10 +56,7 @@ from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import TopK
 
 # Of a generated world that is as small as it gets.
-SMALL = [
-    f"benchmark.{size}"
-    for size in ("documents=64", "questions=4", "hops=1", "median_words=60", "p90_words=200")
-]
+SMALL = (*TINY, "benchmark.questions=4")
 
 # No document mentions an override that does not compose; nothing is run, built or downloaded. Each
 # command is composed by its own entry point (`--cfg=job`). A list of options is a sweep, of which

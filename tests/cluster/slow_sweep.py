@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from experiment_samples import TINY
+from support.benchmarks import TINY
 
 from soundingline.toolkit.runs import RunFolder
 

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from experiment_samples import CORPUS, QRELS, QUERIES, folder
+from support.benchmarks import CORPUS, QRELS, QUERIES, write_beir
 from support.commands import run_entry
 
 
@@ -22,4 +22,4 @@ def entry(monkeypatch, tmp_path):
 @pytest.fixture
 def beir(tmp_path):
     """A whole small BEIR folder; one question id wants to leave it, one judged document is gone."""
-    return folder(tmp_path / "beir", corpus=CORPUS, queries=QUERIES, qrels=QRELS)
+    return write_beir(tmp_path / "beir", corpus=CORPUS, queries=QUERIES, qrels=QRELS)

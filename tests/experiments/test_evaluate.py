@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from experiment_samples import TINY
+from support.benchmarks import TINY
 from support.runs import starts
 
 from soundingline.toolkit.evaluation.evaluation import Evaluation, write_evaluation

@@ -9,7 +9,7 @@ from typing import get_args
 
 import ir_measures
 import pytest
-from experiment_samples import TINY, folder
+from support.benchmarks import TINY, write_beir
 from support.commands import run_entry
 from support.runs import answer, browsecomp, call, pi_serini, read, said, search, write_files
 
@@ -642,7 +642,7 @@ def test_faults_are_listed_with_what_they_change(case, tmp_path, monkeypatch, ca
     files, expected = CASES[case]
     monkeypatch.chdir(tmp_path)
     plain = case.endswith("without a benchmark")
-    world = folder(tmp_path / "world", corpus=CORPUS, queries=QUERIES, qrels=QRELS)
+    world = write_beir(tmp_path / "world", corpus=CORPUS, queries=QUERIES, qrels=QRELS)
     benchmark = [] if plain else ["benchmark=beir", f"benchmark.path={world}"]
     code = run_entry("lint", str(write_files(tmp_path / "files", files)), *benchmark)
     output = capsys.readouterr()

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from experiment_samples import TINY
+from support.benchmarks import TINY
 from support.checkpoints import save_sentence_model
 from support.commands import run_entry
 

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from experiment_samples import TINY
-from support.benchmarks import WordBackend, store_of
+from support.benchmarks import TINY, WordBackend, store_of
 from support.commands import run_command
 from support.llm_model import ScriptedModel, call, calling, saying
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from experiment_samples import TINY
+from support.benchmarks import TINY
 from support.checkpoints import save_multi_vector, save_rankllama, save_sentence_model, write_splade
 from support.llm_server import Raw, running_peer
 from support.needs import SOAK

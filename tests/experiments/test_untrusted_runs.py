@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from experiment_samples import CORPUS, QRELS, QUERIES, TINY, folder
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from support.benchmarks import CORPUS, QRELS, QUERIES, TINY, write_beir
 from support.commands import run_entry
 from support.needs import cases
 
@@ -72,7 +72,7 @@ CRAFTED = {
 def made(tmp_path_factory):
     """A folder with a small benchmark and its run `runs/x`, which tests copy."""
     place = tmp_path_factory.mktemp("made")
-    benchmark = folder(place / "beir", corpus=CORPUS, queries=QUERIES, qrels=QRELS)
+    benchmark = write_beir(place / "beir", corpus=CORPUS, queries=QUERIES, qrels=QRELS)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         assert run_entry("run", "benchmark=beir", f"benchmark.path={benchmark}", "name=x") == 0

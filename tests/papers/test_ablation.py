@@ -5,20 +5,14 @@ from pathlib import Path
 
 import pytest
 from sheet import cells, experiments, overrides_of_cells
+from support.benchmarks import TINY
 from support.commands import run_entry
 from support.needs import SOAK
 
 from soundingline.experiments.naming import AGENT, identity_of
 
 ABLATION = "ablation/tuned_bm25_agent"
-SMALL = (
-    "benchmark.documents=64",
-    "benchmark.questions=2",
-    "benchmark.hops=1",
-    "benchmark.median_words=60",
-    "benchmark.p90_words=200",
-)
-LAPTOP = ("scale=laptop", *SMALL)
+LAPTOP = ("scale=laptop", *TINY, "benchmark.questions=2")
 # Experiments whose laptop forms have cells of the same kinds as those of others.
 ALIKE = {"text_ranking/table4", "text_ranking/table9"}
 ALIKE |= {*experiments("pasamaster"), *experiments("sira")} - {
