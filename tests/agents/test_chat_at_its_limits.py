@@ -32,8 +32,7 @@ from soundingline.toolkit.llm.errors import ContextOverflow, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.local_servers import LlamaCppServer
 from soundingline.toolkit.llm.messages import user
-from soundingline.toolkit.llm.openai_chat import OpenAIChat
-from soundingline.toolkit.llm.openai_responses import OpenAIResponses
+from soundingline.toolkit.llm.openai import OpenAIChat, OpenAIResponses
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.llm.server import serving
 from soundingline.toolkit.search import RankedBrowsing, TopK

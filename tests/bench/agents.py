@@ -55,7 +55,7 @@ from soundingline.toolkit.data import Document, Hit, Ranking, SearchResult, Topi
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.ledger import Ledger, open_ledger
 from soundingline.toolkit.llm.messages import Turn, Usage
-from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.openai import OpenAIChat
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import RankedBrowsing
 from soundingline.toolkit.search.scoring import ScorerResources

@@ -133,7 +133,7 @@ PLANTED = {
 # What a server says that quotes all that it was sent, which is all but the hub's token.
 QUOTED = " ".join(secret for name, secret in PLANTED.items() if name != "hub")
 OPTION = f"""\
-_target_: soundingline.toolkit.llm.openai_chat.OpenAIChat
+_target_: soundingline.toolkit.llm.openai.OpenAIChat
 model: m
 base_url: ???
 key_env: PLANTED_KEY

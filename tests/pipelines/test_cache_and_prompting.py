@@ -37,7 +37,7 @@ from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import Refused, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import SamplingParams, Usage
-from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.openai import OpenAIChat
 from soundingline.toolkit.llm.prices import Price
 
 FORK = multiprocessing.get_context("fork")

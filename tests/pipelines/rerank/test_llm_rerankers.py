@@ -45,7 +45,7 @@ from soundingline.toolkit.llm.errors import (
 )
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import Token
-from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
+from soundingline.toolkit.llm.openai import OpenAIChat, OpenAICompletions
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 
 _PASSAGE = re.compile(r"^\[(\d+)\] (.*)$", re.MULTILINE)

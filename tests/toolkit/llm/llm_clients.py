@@ -6,8 +6,7 @@ from pathlib import Path
 
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
 from soundingline.toolkit.llm.blocking import BlockingModel
-from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
-from soundingline.toolkit.llm.openai_responses import OpenAIResponses
+from soundingline.toolkit.llm.openai import OpenAIChat, OpenAICompletions, OpenAIResponses
 
 SEARCH = {
     "name": "search",

@@ -21,7 +21,7 @@ from soundingline.toolkit.llm.blocking import BlockingModel, run_coroutine
 from soundingline.toolkit.llm.errors import OutOfMoney, ServerGone
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import user
-from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.openai import OpenAIChat
 from soundingline.toolkit.llm.prices import Price
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -26,7 +26,7 @@ from soundingline.toolkit.llm.errors import (
 )
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel, last_cap, open_ledger
 from soundingline.toolkit.llm.messages import Turn, Usage, user
-from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.openai import OpenAIChat
 from soundingline.toolkit.llm.prices import (
     UNKNOWN,
     Price,

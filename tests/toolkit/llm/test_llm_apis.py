@@ -27,8 +27,7 @@ from soundingline.toolkit.llm.messages import (
     tool_result,
     user,
 )
-from soundingline.toolkit.llm.openai_chat import OpenAIChat, OpenAICompletions
-from soundingline.toolkit.llm.openai_responses import OpenAIResponses
+from soundingline.toolkit.llm.openai import OpenAIChat, OpenAICompletions, OpenAIResponses
 from soundingline.toolkit.llm.server import serving
 
 CALL = ("c1", "search", '{"query": "x"}')

@@ -37,7 +37,7 @@ from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.local_servers import LlamaCppServer, VllmServer
 from soundingline.toolkit.llm.messages import SamplingParams, Turn, user
-from soundingline.toolkit.llm.openai_chat import OpenAIChat
+from soundingline.toolkit.llm.openai import OpenAIChat
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.llm.server import Servers, _end, serving, tail
 from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated, read_text
