@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import io
 import os
@@ -75,6 +76,27 @@ def pytest_collection_finish():
 def pytest_sessionfinish():
     """Nor is all that a worker holds searched at its end, where pytest would do so five times."""
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory):
+    """`once(name, make)`: the folder that `make(folder)` has filled. One worker makes it for all
+    others, so that no test may change it."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def made(name, make):
+        folder, complete = base / name, base / f"{name}.complete"
+        with (base / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not complete.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                complete.touch()
+        return folder
+
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,26 +54,30 @@ def install(wheel, site):
     subprocess.run([*PIP, *target], check=True, capture_output=True)
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """The sdist and the wheel of this tree."""
+def build_both(place):
     # setuptools leaves a folder `build` in the tree that it builds.
-    project = tmp_path_factory.mktemp("project")
+    project = place / "project"
     for folder in FOLDERS:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, project / folder, ignore=ignored)
     for file in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / file, project)
-    sdist = build("sdist", project, tmp_path_factory.mktemp("sdist"))
-    return {"sdist": sdist, "wheel": build("wheel", project, tmp_path_factory.mktemp("wheel"))}
+    for kind in ("sdist", "wheel"):
+        (place / kind).mkdir()
+        build(kind, project, place / kind)
 
 
 @pytest.fixture(scope="module")
-def site(built, tmp_path_factory):
+def built(once):
+    """The sdist and the wheel of this tree."""
+    place = once("built", build_both)
+    return {kind: next((place / kind).iterdir()) for kind in ("sdist", "wheel")}
+
+
+@pytest.fixture(scope="module")
+def site(built, once):
     """A folder into which pip has installed the wheel."""
-    folder = tmp_path_factory.mktemp("site")
-    install(built["wheel"], folder)
-    return folder
+    return once("site", partial(install, built["wheel"]))
 
 
 def contents(wheel):

@@ -270,16 +270,20 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(once):
     """Where the stranger's package is installed, from a wheel."""
-    source, place = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    (source / "pyproject.toml").write_text(PYPROJECT)
-    (source / "stranger.py").write_text(PACKAGE)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    # As one command, which builds the wheel: pip starts slowly.
-    install = [*pip, "install", "--no-deps", "--no-build-isolation", "--target", str(place), "."]
-    subprocess.run(install, cwd=source, check=True, capture_output=True)
-    return place
+
+    def make(folder):
+        source, target = folder / "source", folder / "site"
+        source.mkdir()
+        (source / "pyproject.toml").write_text(PYPROJECT)
+        (source / "stranger.py").write_text(PACKAGE)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+        # As one command, which builds the wheel: pip starts slowly.
+        install = ["install", "--no-deps", "--no-build-isolation", "--target", str(target), "."]
+        subprocess.run([*pip, *install], cwd=source, check=True, capture_output=True)
+
+    return once("stranger", make) / "site"
 
 
 def command(folder, *overrides):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -554,29 +555,30 @@ _TIMED = re.compile(r"seconds|created|started|dollars|usage|warnings|^crc$")
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(once):
     """A folder with a run and the indexes that the commands need."""
-    folder = tmp_path_factory.mktemp("world")
-    sets = ("run", *TINY, "benchmark.questions=sets:2", "agent=navigator", "name=sets")
-    for words in (("run", *TINY, "name=made"), ("index", *TINY, "unit=passage"), sets):
-        assert run_command(*words, folder=folder).returncode == 0
-    shutil.rmtree(folder / "runs/sets")
-    return folder
+
+    def make(folder):
+        sets = ("run", *TINY, "benchmark.questions=sets:2", "agent=navigator", "name=sets")
+        for words in (("run", *TINY, "name=made"), ("index", *TINY, "unit=passage"), sets):
+            assert run_command(*words, folder=folder).returncode == 0
+        shutil.rmtree(folder / "runs/sets")
+
+    return once("world-of-disturbances", make)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(world, tmp_path_factory):
+def undisturbed(world, once):
     """What a command leaves that is not disturbed, by its name: outcome, requests, moments."""
-    known = {}
+
+    def make(name, folder):
+        shutil.copytree(world, folder, dirs_exist_ok=True)
+        ended = run(name, folder, "count:0")
+        assert ended.returncode == 0, ended.stderr
 
     def of(name):
-        if name not in known:
-            folder = shutil.copytree(world, tmp_path_factory.mktemp("undisturbed") / "work")
-            ended = run(name, folder, "count:0")
-            assert ended.returncode == 0, ended.stderr
-            moments = int((folder / "moments").read_text())
-            known[name] = outcome(folder), asked(folder), moments
-        return known[name]
+        folder = once(f"undisturbed-{name}", partial(make, name))
+        return outcome(folder), asked(folder), int((folder / "moments").read_text())
 
     return of
 

@@ -331,17 +331,23 @@ VALUES = (
 )
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Evaluated runs of each kind in the working folder, and their copies in `kept`."""
-    place = tmp_path_factory.mktemp("damaged")
+def make_runs(folder):
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+        patch.chdir(folder)
         assert run_entry("run", "name=agent", *BENCHMARK) == 0
         assert run_entry("run", "name=other", *BENCHMARK, "agent.max_searches=2") == 0
         assert run_entry("rank", "name=ranked", *BENCHMARK) == 0
         assert run_entry("tune", "name=tuned", *BENCHMARK, *GRID) == 0
         shutil.copytree("runs", "kept")
+
+
+@pytest.fixture(scope="module")
+def runs(once, tmp_path_factory):
+    """Evaluated runs of each kind in the working folder, and their copies in `kept`."""
+    place = tmp_path_factory.mktemp("damaged")
+    shutil.copytree(once("runs-of-each-kind", make_runs), place, dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
         yield place
 
 
