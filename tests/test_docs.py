@@ -53,7 +53,7 @@ from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.toolkit.data import Document, Topic, Unit
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.search import TopK
+from soundingline.toolkit.search import RankedBrowsing, TopK
 
 # Of a generated world that is as small as it gets.
 SMALL = (*TINY, "benchmark.questions=4")
@@ -605,3 +605,58 @@ def test_the_example_of_a_public_class_is_true(name, names_of_examples, tmp_path
     written = []
     done = doctest.DocTestRunner(verbose=False).run(found, out=written.append)
     assert not done.failed, "".join(written)
+
+
+# The examples in docstrings of functions of the toolkit, and those of the pages on data and agents.
+
+MODULES_WITH_EXAMPLES = (
+    "errors",
+    "obfuscation",
+    "redaction",
+    "tokens",
+    "corpus.store",
+    "corpus.resolve",
+    "runs.run_folder",
+    "search.answers",
+    "evaluation.answers",
+    "evaluation.evaluation",
+    "evaluation.grid",
+    "evaluation.statistics",
+    "report.measures",
+    "report.page",
+    "report.results",
+    "report.traces",
+)
+
+
+@pytest.mark.parametrize("module", MODULES_WITH_EXAMPLES)
+def test_the_examples_of_a_module_are_true(module):
+    result = doctest.testmod(importlib.import_module(f"soundingline.toolkit.{module}"))
+    assert result.attempted and not result.failed
+
+
+def test_the_example_of_a_world_prints_what_its_comments_say(capsys):
+    blocks = code_blocks((ROOT / "docs" / "data.md").read_text("utf-8"))
+    (block,) = (block for block in blocks if block.language == "python")
+    exec(compile(block.content, "data.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "['Baridoll Water']\n{'fw0001449': 1}\n" in printed
+    assert "title='Kruvy Keipuveth'" in printed
+
+
+def test_the_documented_pages_are_what_the_tools_show():
+    texts = {f"d{n}": f"king number {n}\nsecond line\nthird line" for n in range(1, 13)}
+    documents = {docid: Document(docid, f"Title of {docid}", text) for docid, text in texts.items()}
+    backend, store = WordBackend(texts), store_of(documents)
+    browsing = RankedBrowsing(page=2).open(backend, store)
+    calls = [
+        ("search", {"query": "king 1"}),
+        ("read_document", {"docid": "d3", "limit": 2}),
+        ("read_search_results", {"search_id": "s9"}),
+    ]
+    outputs = [browsing.call(name, {"reason": "", **arguments}).text for name, arguments in calls]
+    top = TopK(k=1, max_tokens=9).open(backend, store)
+    outputs.append(top.call("search", {"query": "king 1"}).text)
+    blocks = code_blocks((ROOT / "docs" / "agents.md").read_text("utf-8"))
+    shown = {block.content.rstrip("\n") for block in blocks}
+    assert not [output for output in outputs if output not in shown]
