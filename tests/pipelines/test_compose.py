@@ -783,8 +783,9 @@ def test_every_stage_is_drawn_without_a_network(instances, monkeypatch):
 
 IMPORTS = """
 import sys
+others = len(sys.modules)  # those of Python itself, and of a measurement of coverage
 import soundingline.pipelines
-print(len(sys.modules))
+print(len(sys.modules) - others)
 from soundingline.pipelines import Collection, LexicalIndex
 from soundingline.pipelines.engines.anserini import AnseriniEngine
 AnseriniEngine().fingerprint
@@ -797,7 +798,7 @@ def test_importing_the_package_loads_no_library_of_models_and_no_java():
     command = [sys.executable, "-c", IMPORTS]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     count, loaded = done.stdout.split("\n", 1)
-    assert int(count) < 200 and loaded == "\n"
+    assert int(count) < 135 and loaded == "\n"
 
 
 @pytest.fixture
