@@ -404,7 +404,7 @@ SIZES = {
     "toolkit": (84, 24_180),
     "pipelines": (57, 17_040),
     "agents": (16, 4_060),
-    "experiments": (34, 10_850),
+    "experiments": (34, 10_860),
 }
 
 
