@@ -682,7 +682,7 @@ def _compose(hydra: Any, overrides: Sequence[str]) -> Any:
     """The configuration of a start. An argument of an option that the sweep varies, such as
     `benchmark.limit` of `benchmark=vaswani,cacm`, is left to the cells where the default of that
     option does not have it."""
-    applied, left, refusal = list(overrides), set[str](), None
+    applied, deferred, refusal = list(overrides), set[str](), None
     while True:
         try:
             config = hydra.compose_config(
@@ -694,14 +694,15 @@ def _compose(hydra: Any, overrides: Sequence[str]) -> Any:
             unknown = [word for word in applied if key_of(word) == unknown_key(error)]
             if not unknown:
                 raise refusal from None
-            left.update(unknown)
-            applied = [word for word in applied if word not in left]
+            deferred.update(unknown)
+            applied = [word for word in applied if word not in deferred]
     config.hydra.mode = config.hydra.mode or RunMode.RUN
     if refusal:
-        of_task = {*config.hydra.overrides.task, *left}
+        of_task = {*config.hydra.overrides.task, *deferred}
         words = [word for word in overrides if word in of_task]
         varied = varied_options(config, words) if config.hydra.mode == RunMode.MULTIRUN else ()
-        if not all(key_of(word).startswith(tuple(f"{name}." for name in varied)) for word in left):
+        prefixes = tuple(f"{name}." for name in varied)
+        if not all(key_of(word).startswith(prefixes) for word in deferred):
             raise refusal
         with flag_override(config, ["readonly", "struct"], [False, False]):
             config.hydra.overrides.task = words

@@ -103,7 +103,7 @@ def one_line(error: BaseException) -> str:
     if override != text and (kind := _type_of(key_of(override))):
         return str(InputError(override, valid=f"a value of type {kind}"))
     if key := unknown_key(error):
-        return _unknown_key(error, key)
+        return _with_valid_keys(error, key)
     if isinstance(error, MissingMandatoryValue):
         key = getattr(error, "full_key", None) or "a value"
         return str(InputError(f"{key} has no value", do=f"give it: {key}=VALUE"))
@@ -113,8 +113,8 @@ def one_line(error: BaseException) -> str:
 
 def unknown_key(error: BaseException) -> str:
     """The key that no composed configuration has, of an error that says so; else empty."""
-    found = re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", str(error))
-    return (found[1] or found[2]) if found else ""
+    match = re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", str(error))
+    return (match[1] or match[2]) if match else ""
 
 
 def fault_of(error: BaseException) -> str:
@@ -145,7 +145,7 @@ def _type_of(key: str) -> str:
     return str(kind) if typing.get_args(kind) else kind.__name__
 
 
-def _unknown_key(error: BaseException, key: str) -> str:
+def _with_valid_keys(error: BaseException, key: str) -> str:
     """A mistyped group or key, with the valid ones at its place: OmegaConf names the node where it
     missed one."""
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__

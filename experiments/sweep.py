@@ -26,13 +26,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from soundingline.experiments.config import Settings, key_of, value_of
-from soundingline.experiments.hydra_plugins import (
-    SWEEPER,
-    Cells,
-    override_parser,
-    slurm_watcher,
-    wait_for_slurm,
-)
+from soundingline.experiments.hydra_plugins import SWEEPER, Cells, slurm_watcher, wait_for_slurm
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, open_own, read_json, write_json
@@ -157,27 +151,29 @@ def _claim_statuses(cells: Path) -> int:
     return handle
 
 
-def _count_cells(config: DictConfig) -> int:
-    """How many cells Hydra's own sweeper is about to make; 0 for other sweepers, and for overrides
-    that it will refuse."""
+def _cells_of(config: DictConfig, words: Sequence[str]) -> list[list[str]]:
+    """The overrides of each cell that Hydra's own sweeper makes of these words of a command line;
+    none for other sweepers, and for overrides that it will refuse."""
     if config.hydra.sweeper._target_ != SWEEPER:
-        return 0
-    task: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+        return []
     described = Cells.of(config)
-    words = [*(f"{key}={value}" for key, value in described.params.items()), *task]
+    swept = [f"{key}={value}" for key, value in described.params.items()]
+    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
     try:
-        overrides = OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides(
-            words
-        )
-        cells = described.overrides(overrides)
+        return described.overrides(parser.parse_overrides([*swept, *words]))
     except HydraException:
-        return 0
-    return len(set(map(tuple, cells)))
+        return []
+
+
+def _count_cells(config: DictConfig) -> int:
+    """How many different cells Hydra's own sweeper is about to make."""
+    task: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    return len(set(map(tuple, _cells_of(config, task))))
 
 
 def varied_options(config: DictConfig, words: Sequence[str]) -> list[str]:
     """The keys that not all cells of a command line with these `words` have with one value."""
-    cells = Cells.of(config).named(override_parser().parse_overrides(list(words)))
+    cells = _cells_of(config, words)
     counts = Counter(word for cell in cells for word in {*cell})
     varied = {key_of(word) for word, count in counts.items() if count < len(cells)}
     return sorted(key.rpartition("@")[2] for key in varied)
@@ -330,7 +326,8 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
             console.print(status.defect)
             if users_frame(status.defect):
                 console.print(in_one_line(status.defect))
-    if unfinished or (waiting and statuses) or interrupted:  # else the error says it all
+    # Where no cell has begun, the error that ended the command says why.
+    if unfinished or (waiting and statuses) or interrupted:
         counts = Counter(status.reason for status in unfinished if status.reason in _OPEN[1:])
         counts["failed"] = len(unfinished) - counts.total()
         counts["not started"] = waiting

@@ -137,7 +137,7 @@ def slurm(tmp_path_factory):
 def test_a_sweep_survives_what_happens_on_a_cluster(slurm, tmp_path):
     sweep = SlowSweep(tmp_path, slurm, *LAUNCHER)
 
-    def told():
+    def report():
         jobs = tmp_path.glob("runs/s/.submitit/*/*_log.err")
         logs = [sweep.log, *jobs, *tmp_path.glob("*.note")]
         return said(slurm, "squeue") + "".join(path.read_text()[-1500:] for path in logs)
@@ -161,11 +161,11 @@ def test_a_sweep_survives_what_happens_on_a_cluster(slurm, tmp_path):
     began = time.monotonic()
     events = {}
     process = sweep.start()
-    until(at_work, what=told)
+    until(at_work, what=report)
 
     # A job of the higher partition needs both processors.
     said(slurm, "sbatch", "-p", "high", "-n", "2", "--output=/dev/null", "--wrap", "sleep 3")
-    until(lambda: restarts() >= 2, what=told)
+    until(lambda: restarts() >= 2, what=report)
     events["pre-empted"] = restarts()
 
     # A job may end, or reach its limit, just before it is cancelled or killed: then another one is.
@@ -175,7 +175,7 @@ def test_a_sweep_survives_what_happens_on_a_cluster(slurm, tmp_path):
             time.sleep(2)
         return jobs("CANCELLED")
 
-    until(cancelled, what=told)
+    until(cancelled, what=report)
     events["cancelled"] = 1
 
     def killed():
@@ -187,17 +187,17 @@ def test_a_sweep_survives_what_happens_on_a_cluster(slurm, tmp_path):
                     time.sleep(2)
         return jobs("FAILED")
 
-    until(killed, what=told)
+    until(killed, what=report)
     events["killed"] = 1
 
-    until(at_work, what=told)
+    until(at_work, what=report)
     before = restarts()
     said(slurm, "scontrol", "update", f"nodename={NODE}", "state=down", "reason=test")
-    until(lambda: restarts() >= before + 2, what=told)
+    until(lambda: restarts() >= before + 2, what=report)
     events["lost their node"] = restarts() - before
     said(slurm, "scontrol", "update", f"nodename={NODE}", "state=resume")
 
-    assert process.wait(600) == 1, told()
+    assert process.wait(600) == 1, report()
     output = sweep.log.read_text()
     # What the command reports is what Slurm has ended. A job is lost, too, if it is told of its
     # limit before Python has begun, which a limit of one minute makes possible.
@@ -212,7 +212,7 @@ def test_a_sweep_survives_what_happens_on_a_cluster(slurm, tmp_path):
     done = sum(sweep.records().values())
 
     again = next((number for number in range(1, 4) if sweep.start().wait(600) == 0), None)
-    assert again, told()
+    assert again, report()
     sweep.check_complete()
     release = said(slurm, "squeue", "--version").strip()
     seconds = round(time.monotonic() - began)
@@ -244,7 +244,7 @@ def test_a_sweep_survives_the_loss_of_a_worker_and_of_a_node(cluster, tmp_path):
         tmp_path, os.environ, "hydra/launcher=ray", f"hydra.launcher.init.address={cluster.address}"
     )
 
-    def told():
+    def report():
         return sweep.log.read_text()[-5000:]
 
     def at_work():
@@ -257,16 +257,16 @@ def test_a_sweep_survives_the_loss_of_a_worker_and_of_a_node(cluster, tmp_path):
 
     began = time.monotonic()
     process = sweep.start()
-    pauses = until(at_work, what=told)
+    pauses = until(at_work, what=report)
     killed = next(pause for pause in pauses if pause != "4")
     worker = sweep.worker(killed)
     os.kill(worker, signal.SIGKILL)
     # Ray starts the cell again, in another process.
-    until(lambda: sweep.worker(killed) != worker, what=told)
-    until(at_work, what=told)
+    until(lambda: sweep.worker(killed) != worker, what=report)
+    until(at_work, what=report)
     done = sum(sweep.records().values())
     cluster.remove_node(second, allow_graceful=False)
-    assert process.wait(600) == 0, told()
+    assert process.wait(600) == 0, report()
     sweep.check_complete()
     seconds = round(time.monotonic() - began)
     sys.stdout.write(f"Ray {version('ray')}: {seconds} s, {done} questions before the node went\n")
