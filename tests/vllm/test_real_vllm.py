@@ -6,7 +6,6 @@ starts it, such as `vllm serve` or `<python> -m vllm.entrypoints.openai.api_serv
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -22,6 +21,7 @@ from pathlib import Path
 import pytest
 from support.tool_caller import WORDS, save_checkpoint
 
+from soundingline.toolkit.llm.ledger import recorded_usage
 from soundingline.toolkit.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,9 +52,8 @@ class Run:
 
     @property
     def ledger(self):
-        """The one row of a run that was started once."""
-        (row,) = json.loads(self.folder.ledger_path.read_text(encoding="utf-8"))["starts"]
-        return dict(row)
+        """What all requests used, by name."""
+        return recorded_usage(self.folder.ledger_path)
 
     @property
     def log(self):
