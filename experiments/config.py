@@ -105,6 +105,8 @@ class Root:
     sealed: bool = True
     traces: Any = True
     baseline: dict[str, str] = field(default_factory=dict)
+    primary: str | None = None
+    margin: float | None = None
     task: str = "general"
     measures: list[str] = field(default_factory=list)
     passage_splitter: str = "rules"

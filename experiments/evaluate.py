@@ -373,6 +373,14 @@ def compare(
     ] = (),
     baseline: Annotated[str | None, "the run to compare with (all pairs)"] = None,
     test: Annotated[Literal["randomisation", "t"], "the paired test"] = "randomisation",
+    family: Annotated[
+        Literal["measure", "all"], "what Holm's correction runs over: each measure, or all of them"
+    ] = "measure",
+    primary: Annotated[str | None, "the primary measure (that of the runs)"] = None,
+    margin: Annotated[
+        float | None,
+        "the smallest difference of the primary measure that matters (that of the runs)",
+    ] = None,
     by: Annotated[
         Sequence[str],
         "over several benchmarks: a factor that distinguishes systems, such as retriever; may "
@@ -404,6 +412,9 @@ def compare(
         tested=list(measure) or None,
         baseline=baseline,
         test=test,
+        family=family,
+        primary=primary,
+        margin=margin,
         by=by,
     )
 
@@ -417,6 +428,9 @@ def compare_folders(
     baseline: str | None = None,
     factors: Mapping[str, str] | None = None,
     test: str = "randomisation",
+    family: str = "measure",
+    primary: str | None = None,
+    margin: float | None = None,
     unfinished: Sequence[str] = (),
     by: Sequence[str] = (),
 ) -> None:
@@ -432,7 +446,9 @@ def compare_folders(
         baseline: the name of the run that the others are compared with.
         factors: without a baseline, the run with these factors is the baseline; of several, the
             first of those that change the fewest other settings.
-        test: see `statistics.paired_test`.
+        test, family: see `soundingline.toolkit.evaluation.compare`.
+        primary, margin: the primary measure, and its smallest difference that matters. None: those
+            that the manifests of the runs declare, if they agree.
         unfinished: lines about runs without an evaluation, for the report.
         by: see `systems_of`.
     """
@@ -456,6 +472,8 @@ def compare_folders(
         if page.is_file()
     }
     runs = sorted(runs, key=lambda run: run.name != baseline)  # the baseline first
+    primary = primary or _declared(runs, "primary")
+    margin = margin or _declared(runs, "margin")
     systems = systems_of(runs, by)
     comparisons: list[PairedComparison] = []
     chosen = baselines_of(runs, baseline or runs[0].name, systems)
@@ -471,9 +489,13 @@ def compare_folders(
         elif len(group) > 1:
             wanted = TESTED if baseline is None else (*TESTED, _RECALL_OF_CHANGES)
             known = [m for m in wanted if all(m in run.per_question for run in group)]
-            comparisons += compare_runs(group, list(tested or known), inside, test=test)
+            measures = list(dict.fromkeys([*([primary] if primary else []), *(tested or known)]))
+            comparisons += compare_runs(
+                group, measures, inside, test=test, family=family, margin=margin
+            )
     write_json(folder / "verdicts.json", [row._asdict() for row in comparisons])
     settings: dict[str, Any] = {"title": title, "unfinished": unfinished, "traces": traces}
+    settings |= {"primary": primary or "", "margin": margin, "family": family}
     report = render(runs, comparisons, baseline=baseline, by=by, **settings)
     report_path = write_report(folder, report)
     console = Console()
@@ -482,6 +504,12 @@ def compare_folders(
     for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
         console.print(table)
     console.print(f"Report: {report_path}", soft_wrap=True)
+
+
+def _declared(runs: Sequence[EvaluatedRun], key: str) -> Any:
+    """The value of a setting that the manifests of all runs have; None if they differ."""
+    values = [(run.manifest.get("config") or {}).get(key) for run in runs]
+    return values[0] if values.count(values[0]) == len(values) else None
 
 
 def judge(settings: Settings, runs: Sequence[Path]) -> None:

@@ -68,6 +68,9 @@ class ReportData:
     alpha: float
     traces: Mapping[str, str]
     systems: Systems | None
+    primary: str = ""
+    margin: float | None = None
+    family: str = "measure"
 
     @property
     def runs(self) -> list[EvaluatedRun]:
@@ -159,6 +162,9 @@ def report_data(
     alpha: float = 0.05,
     traces: Mapping[str, str] | None = None,
     by: Sequence[str] = (),
+    primary: str = "",
+    margin: float | None = None,
+    family: str = "measure",
 ) -> ReportData:
     """Check the arguments of `render`, and choose what they leave open.
 
@@ -181,6 +187,7 @@ def report_data(
         if name not in valid:
             raise InputError(f"{kind} {name!r}", valid=", ".join(valid) or "none", do="name one")
     tested = {row.measure for row in comparisons}
+    main = main or (primary if primary in known else "")
     main = main or next((name for name in known if name in tested), next(iter(known), ""))
     compared = any(baseline in (row.a, row.b) for row in comparisons)
     baseline = baseline or names[0]
@@ -196,6 +203,9 @@ def report_data(
         alpha=alpha,
         traces=traces or {},
         systems=systems,
+        primary=primary if primary in known else "",
+        margin=margin,
+        family=family,
     )
 
 
