@@ -431,6 +431,22 @@ def test_the_baseline_of_a_sweep_is_the_cell_with_its_factors_and_the_fewest_oth
     assert "| agent.max_searches=1 " in page.replace("\\", "")
 
 
+def test_the_report_concludes_on_the_measure_that_the_runs_declare(entry):
+    change = "hydra.sweeper.changes=['agent.max_searches=1']"
+    sweep = ("-m", *TINY, "name=s", "baseline.retriever=bm25_default", change)
+    assert entry("run", *sweep, "primary=nDCG@10", "margin=0.99") == 0
+    page = Path("runs/s/report.md").read_text()
+    assert "nDCG@10 is the primary measure, which was declared before the runs" in page
+    assert "At a margin of 0.9900, 1 is equivalent and 0 are undecided" in page
+    assert "Paired differences on accuracy (exploratory)" in page
+
+    cells = [str(path.parent) for path in Path("runs/s").glob("*/manifest.json")]
+    assert entry("compare", "--margin", "0.0001", "--family", "all", "name=c", *cells) == 0
+    page = Path("runs/c/report.md").read_text()
+    assert "1 is undecided" in page and "comparisons of all measures" in page
+    assert entry("compare", "--primary", "nDCG", *cells) == 2
+
+
 SWEEPER = {
     "params": {"unit": "document,passage"},
     "axes": {
