@@ -1,6 +1,7 @@
 """The headline ablation, and the laptop form of every experiment."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support.commands import run_entry
 from support.needs import SOAK
 
 from soundingline.experiments.naming import AGENT, identity_of
+from soundingline.experiments.planning import OptionFiles, Plan
 
 ABLATION = "ablation/tuned_bm25_agent"
 LAPTOP = ("scale=laptop", *TINY, "benchmark.questions=2")
@@ -35,6 +37,22 @@ def chosen(tmp_path, monkeypatch):
         folder = tmp_path / "runs" / f"tuning-{benchmark}"
         folder.mkdir(parents=True)
         (folder / "chosen.yaml").write_text("k1: 2.0\nb: 0.7\n")
+
+
+def test_the_plan_says_which_difference_its_questions_can_find():
+    from statsmodels.stats.power import TTestPower
+
+    plan, _ = Plan.of(ABLATION, OptionFiles())
+    tests = len(overrides_of_cells(ABLATION)) - 1
+    expected = [
+        share**0.5 * TTestPower().solve_power(None, nobs=830, alpha=0.05 / tests, power=0.8)
+        for share in (0.1, 0.3)
+    ]
+    numbers = re.findall(r"(?:of|one of) (0\.\d{3})", plan.power_text())
+    assert numbers == [f"{difference:.3f}" for difference in expected]
+    assert f"830 questions and {tests} comparisons" in plan.power_text()
+    single, _ = Plan.of("browsecomp_plus/closed_book", OptionFiles())
+    assert single.power_text() == ""
 
 
 @pytest.mark.parametrize("scale", [(), ("scale=laptop",)], ids=["paper", "laptop"])

@@ -335,8 +335,6 @@ def questions_needed(
         >>> questions_needed([0.2, 0.0, 0.3, -0.1])  # an effect of 0.55 standard deviations
         29
     """
-    from scipy import stats
-
     values = np.asarray(differences, dtype=float)
     mean, spread = abs(float(values.mean())), float(values.std(ddof=1))
     if mean <= ROUNDING * float(np.abs(values).max()):
@@ -348,17 +346,43 @@ def questions_needed(
     if effect < _SMALL_EFFECT:
         return estimate
 
-    def power_of(questions: int) -> float:
-        freedom, shift = questions - 1, effect * math.sqrt(questions)
-        t = stats.t.isf(alpha / 2, freedom)
-        # The tail against the effect may be too small for scipy, which then gives NaN; statsmodels
-        # adds that NaN to the power.
-        against = np.nan_to_num(stats.nct.cdf(-t, freedom, shift))
-        return float(stats.nct.sf(t, freedom, shift) + against)
-
     # The solver of statsmodels fails where a few questions are enough.
     candidates = range(2, 2 * estimate + 10)
-    return candidates[bisect_left(candidates, power, key=power_of)]
+    return candidates[bisect_left(candidates, power, key=lambda n: _power(effect, n, alpha))]
+
+
+def _power(effect: float, questions: int, alpha: float) -> float:
+    """The power of a two-sided paired t-test, for an effect in standard deviations."""
+    from scipy import stats
+
+    freedom, shift = questions - 1, effect * math.sqrt(questions)
+    t = stats.t.isf(alpha / 2, freedom)
+    # The tail against the effect may be too small for scipy, which then gives NaN; statsmodels
+    # adds that NaN to the power.
+    against = np.nan_to_num(stats.nct.cdf(-t, freedom, shift))
+    return float(stats.nct.sf(t, freedom, shift) + against)
+
+
+def smallest_difference(
+    questions: int, deviation: float, *, alpha: float = 0.05, power: float = 0.8
+) -> float:
+    """The smallest mean difference that a two-sided paired t-test over so many questions, two or
+    more, detects at the level `alpha` with the probability `power`.
+
+    Args:
+        deviation: the standard deviation of a question's difference. That of two answers, right (1)
+            or wrong (0), of which a share s differs between the systems, is about the root of s.
+
+    Example:
+        >>> round(smallest_difference(830, 0.5), 3)
+        0.049
+    """
+    from scipy.optimize import brentq
+
+    def missing(effect: float) -> float:
+        return _power(effect, questions, alpha) - power
+
+    return deviation * float(brentq(missing, 0.0, 100.0))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -30,6 +30,7 @@ from soundingline.toolkit.evaluation.statistics import (
     holm,
     paired_test,
     questions_needed,
+    smallest_difference,
     variance_components,
 )
 from soundingline.toolkit.runs.manifest import make_manifest
@@ -513,6 +514,21 @@ def null_design(chance, variance, *, questions=100, levels=(3, 2), binary=False)
 TRIALS = cases(2000, 100)
 # Three standard errors of a rate over few trials, of which each has several independent effects.
 TOLERANCE = 0.0 if TRIALS == 2000 else 0.03
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("questions", [37, 200])
+def test_the_smallest_difference_is_found_as_often_as_its_power_says(questions):
+    from statsmodels.stats.power import TTestPower
+
+    chance, deviation, found = np.random.default_rng(6), 0.3, []
+    power = float(TTestPower().power(1 / 3, questions, 0.05))
+    difference = smallest_difference(questions, deviation, power=power)
+    assert difference == pytest.approx(deviation / 3)
+    for _ in range(TRIALS):
+        row = dict(enumerate(chance.normal(difference, deviation, questions).tolist()))
+        found.append(paired_test(row, dict.fromkeys(row, 0.0), resamples=199).p <= 0.05)
+    assert np.mean(found) == pytest.approx(power, abs=0.05 + 2 * TOLERANCE)
 
 
 @pytest.mark.slow
