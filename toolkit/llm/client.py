@@ -581,8 +581,8 @@ class LanguageModel(ABC):
         upgraded = (own.scheme, next_.scheme) == ("http", "https")
         if _origin(own) != _origin(next_) and not (upgraded and own.hostname == next_.hostname):
             raise UnknownModel(
-                f"{self._where}: the server redirects to {next_.scheme}://{next_.netloc}, which the "
-                "prompt is not sent to; set base_url to that address if it is the right one"
+                f"{self._where}: the server redirects to {next_.scheme}://{next_.netloc}, and "
+                "prompts do not follow it; set base_url to that address if it is the right one"
             )
 
     def _route(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """OpenAI's APIs (chat completions, text completions, responses), and other servers of them.
 
 Reasoning is in the field `reasoning` (vLLM), in `reasoning_content` (DeepSeek, older vLLM), in a
-part of the content (Mistral) or inside `<think>` tags. It is sent back in the same place: DeepSeek requires it for turns with tool
-calls, and a local server then finds its cached prefix.
+part of the content (Mistral) or inside `<think>` tags. It is sent back in the same place: DeepSeek
+requires it for turns with tool calls, and a local server then finds its cached prefix.
 
 A text completion (`/completions`) sends its prompt without a chat template. It serves models that
 were trained on plain prompts, and scores that are read from the probability of a token.

@@ -326,11 +326,7 @@ def test_thinking_parts_are_sent_back_as_they_came_or_not_at_all(peer):
         [
             THOUGHT,
             text_part("I look."),
-            {
-                "type": "function",
-                "id": "a",
-                "function": {"name": "search", "arguments": json.dumps(ARGUMENTS)},
-            },
+            {"type": "function", "id": "a", "function": {"name": "search", "arguments": WRITTEN}},
         ],
     ],
 )
