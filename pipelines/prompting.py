@@ -370,7 +370,7 @@ def model_of(stage: Any) -> BlockingModel | None:
 
 
 def _read_reply(value: Mapping[str, Any]) -> Reply | None:
-    """A reply as `CachedLLM` stores it; None if its text is the representation of a list or dict."""
+    """A reply as `CachedLLM` stores it; None if its text represents a list or dict."""
     if _REPRESENTATION.match(value["text"]) and _AS_WRITTEN not in value:
         return None
     # `Usage` replaces impossible numbers by None.
