@@ -108,16 +108,9 @@ class Usage:
         names = [item.name for item in fields(self)]
         counts = [getattr(self, name) for name in names]
         possible = all(is_count(count) for count in counts if count is not None)
-        if not possible or self._contradicts_itself():
+        if not possible or (self.input is not None and (self.cached or 0) > self.input):
             for name in names:
                 object.__setattr__(self, name, None)
-
-    def _contradicts_itself(self) -> bool:
-        written = self.cache_write or 0
-        cached = (self.cached or 0) + written
-        return (self.input is not None and cached > self.input) or (
-            (self.cache_write_long or 0) > written
-        )
 
 
 @dataclass(frozen=True)
