@@ -460,7 +460,8 @@ def serve(clients=64, seconds=20, pause=500, backend=20, requests=100_000):
         f"Clients on the same cores, each on a kept connection, milliseconds above the backend's "
         f"own {backend} ms; at most 10 at the 99th percentile with pauses."
     )
-    head = ["clients", "pause", "replies", "replies/s", "50 %", "90 %", "99 %", "processor ms a reply"]
+    quantiles = ["50 %", "90 %", "99 %"]
+    head = ["clients", "pause", "replies", "replies/s", *quantiles, "processor ms a reply"]
     yield Table(head, rows)
     with background(_search_server, 0) as (process, port):
         memory = [resident_mb(process)]

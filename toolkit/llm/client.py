@@ -540,8 +540,8 @@ class LanguageModel(ABC):
             if isinstance(cause, http.DecodingError):
                 return BadReply(f"{self._where}: the compressed body is damaged ({cause})")
         if isinstance(error, (sdk.APIConnectionError, http.TransportError)):
-            cause = type(error.__cause__ or error).__name__
-            return ServerGone(f"{self._where}: no connection, or one that was cut ({cause})")
+            kind = type(error.__cause__ or error).__name__
+            return ServerGone(f"{self._where}: no connection, or one that was cut ({kind})")
         return error
 
     def _session(self) -> Connection:
