@@ -31,8 +31,6 @@ from soundingline.toolkit.llm.openai import OpenAIChat, OpenAICompletions, OpenA
 from soundingline.toolkit.llm.server import serving
 
 CALL = ("c1", "search", '{"query": "x"}')
-ARGUMENTS = {"reason": "to find it", "query": 'a mill {of "Brel"}'}
-WRITTEN = json.dumps({"name": "search", "arguments": ARGUMENTS})
 WHO = user("Who?")
 
 
@@ -326,7 +324,7 @@ def test_thinking_parts_are_sent_back_as_they_came_or_not_at_all(peer):
         [
             THOUGHT,
             text_part("I look."),
-            {"type": "function", "id": "a", "function": {"name": "search", "arguments": WRITTEN}},
+            {"type": "function", "id": "a", "function": {"name": "search", "arguments": CALL[2]}},
         ],
     ],
 )
@@ -335,7 +333,7 @@ def test_a_call_among_the_parts_is_a_call(peer, content):
     turn = ask(peer, OpenAIChat)
     assert (turn.text, turn.reasoning) == ("I look.", "Who wrote it?")
     assert [(call.id, call.name) for call in turn.tool_calls] == [("a", "search")]
-    assert "query" in turn.tool_calls[0].parsed()
+    assert turn.tool_calls[0].parsed() == {"query": "x"}
     ask(peer, OpenAIChat, WHO, turn.message(), tool_result("a", "page"))
     sent = peer.requests[-1].body["messages"][1]
     assert (sent["content"], len(sent["tool_calls"])) == (content[:2], 1)
@@ -433,6 +431,10 @@ def test_the_output_limit_has_the_name_that_the_server_knows(peer):
     new, old = (request.body for request in peer.requests)
     assert new["max_completion_tokens"] == 5 and "max_tokens" not in new
     assert old["max_tokens"] == 5 and "max_completion_tokens" not in old
+
+
+ARGUMENTS = {"reason": "to find it", "query": 'a mill {of "Brel"}'}
+WRITTEN = json.dumps({"name": "search", "arguments": ARGUMENTS})
 
 
 @pytest.mark.parametrize(
