@@ -142,7 +142,10 @@ def judge_run(
             if isinstance(error, OutOfMoney):
                 do = "raise budget.run_dollars"
                 if ledger.unpriced:
-                    do = "choose a server that reports the usage of every reply"
+                    do = (
+                        "choose a server that reports the usage of every reply, move "
+                        f"{folder.ledger_path} away"
+                    )
             raise InputError(
                 f"judging {folder.path} stopped: {error}. {cases - left} of {cases} answers have "
                 "a verdict, which is stored",

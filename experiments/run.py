@@ -160,8 +160,8 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
         return None
     if ledger.cap is not None and ledger.unpriced_before:
         console.print(
-            f"{ledger.unpriced_before} replies of earlier starts reported no usage: their cost is "
-            f"not in the ${ledger.spent_before:.4f} that count towards budget.run_dollars"
+            f"the cost of {ledger.unpriced_before} replies of earlier starts is unknown; towards "
+            "budget.run_dollars each counts as the most expensive one of its role"
         )
     with (
         context.running(this.built.stages, this.parts) as counted,
@@ -230,7 +230,10 @@ def stopped(last: Trajectory, context: RunContext, this: AgentRun) -> InputError
             f"stopped: the server reported no usage for {ledger.unpriced} replies, so that "
             "budget.run_dollars cannot be enforced"
         )
-        do = "choose a server that reports the usage of every reply, or set no cap"
+        do = (
+            "set no cap, or choose a server that reports the usage of every reply and move "
+            f"{folder.ledger_path} away"
+        )
     else:
         repeats = range(1, len(this.agents) + 1)
         asked = sum(len(folder.repeat(number).statuses()) for number in repeats)

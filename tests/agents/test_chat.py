@@ -26,7 +26,7 @@ from soundingline.toolkit.llm import ModelError, SamplingParams, ToolCall, Turn,
 from soundingline.toolkit.llm import errors as llm_errors
 from soundingline.toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.llm.prices import Price, UsageTotals
 from soundingline.toolkit.search import Grep, RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import (
     RUN_OUT_OF_MONEY,
@@ -301,7 +301,7 @@ def test_no_answer_is_demanded_without_room_or_money_for_one(limits, usage, want
 
 
 def test_the_end_of_the_runs_money_is_distinguished():
-    ledger = Ledger(cap=1.0, spent_before=1.0)
+    ledger = Ledger(cap=1.0, earlier={"agent": UsageTotals(dollars=1.0)})
     trajectory = ask(ScriptedModel(), price=PRICE, ledger=ledger)
     assert ended(trajectory) == ("out_of_money", RUN_OUT_OF_MONEY)
 

@@ -389,8 +389,21 @@ def test_a_reply_without_usage_stops_a_capped_run_and_its_known_money_still_coun
 
     resumed = run_command(*run, folder=tmp_path)
     assert resumed.returncode == 2
-    assert "1 replies of earlier starts reported no usage" in " ".join(resumed.stderr.split())
-    assert starts(tmp_path / "runs/r")[1]["dollars"] + first["known_dollars"]["agent"] <= 5.0 + 1e-9
+    assert "the cost of 1 replies of earlier starts is unknown" in " ".join(resumed.stderr.split())
+    known = starts(tmp_path / "runs/r")[1]["dollars"] + first["known_dollars"]["agent"]
+    assert known + DOLLARS <= 5.0 + 1e-9  # The reply without usage counts as one more.
+
+
+def test_a_server_that_never_reports_usage_is_paid_once_under_a_cap(tmp_path, busy):
+    busy.default = Say(calls=busy.default.calls, usage=None)
+    run = command(busy, "budget.run_dollars=5")
+    sent = []
+    for _ in range(2):
+        stopped = run_command(*run, folder=tmp_path)
+        assert stopped.returncode == 2 and "reported no usage for" in stopped.stderr
+        assert "ledger.jsonl away" in stopped.stderr
+        sent.append(len(busy.requests))
+    assert 1 <= sent[0] == sent[1]
 
 
 def test_replies_that_are_tried_again_are_paid_for_and_count_towards_the_cap(tmp_path, busy):

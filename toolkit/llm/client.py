@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import cached_file_hash, fingerprint
@@ -32,6 +32,7 @@ from soundingline.toolkit.llm.errors import (
     ServerGone,
     ServerTimeout,
     Truncated,
+    UnknownModel,
     Unreachable,
     fault,
 )
@@ -49,6 +50,7 @@ Body = dict[str, Any]
 
 ADDRESS_FILE = "file:"  # before the path of a file with an address
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_PORTS = {"http": 80, "https": 443}
 # Seconds for a server to accept a connection, and then to say anything, before it is asked.
 _PATIENCE = 5.0
 # Below the five seconds after which uvicorn closes an idle connection: reusing one at that moment
@@ -95,6 +97,10 @@ def checked_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"base_url is {url!r}", valid="http://host:port/v1 or https://host/v1")
     return url.rstrip("/")
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
 class RequestObserver(NamedTuple):
@@ -526,9 +532,16 @@ class LanguageModel(ABC):
             return self._fault(error.status_code, error.body, error.response.headers)
         if isinstance(error, (sdk.APITimeoutError, http.TimeoutException)):
             return ServerTimeout(f"{self._where}: the connection stalled")
+        for cause in (error, error.__cause__):  # Some versions of the SDKs wrap these errors.
+            if isinstance(cause, ModelError):
+                return cause
+            if isinstance(cause, http.TooManyRedirects):
+                return UnknownModel(f"{self._where}: its redirects lead in a circle; set base_url")
+            if isinstance(cause, http.DecodingError):
+                return BadReply(f"{self._where}: the compressed body is damaged ({cause})")
         if isinstance(error, (sdk.APIConnectionError, http.TransportError)):
-            cause = type(error.__cause__ or error).__name__
-            return ServerGone(f"{self._where}: no connection, or one that was cut ({cause})")
+            kind = type(error.__cause__ or error).__name__
+            return ServerGone(f"{self._where}: no connection, or one that was cut ({kind})")
         return error
 
     def _session(self) -> Connection:
@@ -543,10 +556,13 @@ class LanguageModel(ABC):
                 max_keepalive_connections=self.concurrency,
                 keepalive_expiry=_KEEP_ALIVE,
             )
-            if route := self._route():
-                http_client = http.AsyncClient(limits=limits, follow_redirects=True, **route)
+            route, hooks = self._route(), {"request": [self._stay_at_server]}
+            if route:
+                http_client = http.AsyncClient(
+                    limits=limits, follow_redirects=True, event_hooks=hooks, **route
+                )
             else:
-                http_client = sdk.DefaultAsyncHttpxClient(limits=limits)
+                http_client = sdk.DefaultAsyncHttpxClient(limits=limits, event_hooks=hooks)
             client = self._client(
                 sdk,
                 api_key=self._key(self._where) or "none",
@@ -557,6 +573,17 @@ class LanguageModel(ABC):
             slots, turnstile = asyncio.Semaphore(self.concurrency), asyncio.Lock()
             self._sessions[loop] = Connection(client, slots, turnstile)
             return self._sessions[loop]
+
+    async def _stay_at_server(self, request: Any) -> None:
+        """Called before each request and each redirected one: `UnknownModel` if it would take the
+        prompt to another server. That of the same name over https is the same one."""
+        own, next_ = urlsplit(self.address), urlsplit(str(request.url))
+        upgraded = (own.scheme, next_.scheme) == ("http", "https")
+        if _origin(own) != _origin(next_) and not (upgraded and own.hostname == next_.hostname):
+            raise UnknownModel(
+                f"{self._where}: the server redirects to {next_.scheme}://{next_.netloc}, and "
+                "prompts do not follow it; set base_url to that address if it is the right one"
+            )
 
     def _route(self) -> dict[str, Any]:
         """How an HTTP client reaches a server on this machine; nothing for any other one."""
@@ -576,7 +603,7 @@ class LanguageModel(ABC):
     def _fill(self, reply: Body, content: bytes) -> None:
         """Fill `reply` with the JSON object `content`; if it is none, with what can be read of its
         usage, and `BadReply`."""
-        text = content.decode("utf-8", "replace")
+        text = content.decode("utf-8-sig", "replace")
         try:
             reply.update(wire.json_object(text, self._where, hide=self._hide))
         except BadReply:

@@ -269,6 +269,146 @@ def test_reasoning_is_read_and_sent_back_as_it_came_or_not_at_all(peer, message,
         assert peer.requests[-1].body["messages"][1] == {"role": "assistant", "content": "Ada."}
 
 
+def text_part(text):
+    return {"type": "text", "text": text}
+
+
+# Mistral's documentation of its reasoning models has this form.
+THOUGHT = {"type": "thinking", "thinking": [text_part("Who "), text_part("wrote it?")]}
+SEARCH_CALL = {"type": "tool_use", "id": "a", "name": "search", "input": {"query": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "reasoning"),
+    [
+        ({"content": [text_part("Ada "), text_part("Lovelace.")]}, "Ada Lovelace.", ""),
+        ({"content": [THOUGHT, text_part("Ada.")]}, "Ada.", "Who wrote it?"),
+        ({"content": [{**THOUGHT, "thinking": "Hm."}, "Ada."]}, "Ada.", "Hm."),
+        ({"content": text_part("Ada.")}, "Ada.", ""),
+        ({"content": {"text": "Ada."}}, "Ada.", ""),
+        ({"content": [text_part("<think>Hm.</think>Ada.")]}, "Ada.", "Hm."),
+        ({"content": [text_part("Ada.")], "reasoning_content": [text_part("Hm.")]}, "Ada.", "Hm."),
+        ({"content": "Ada.", "reasoning_content": {"type": "text", "text": "Hm."}}, "Ada.", "Hm."),
+        ({"content": "Ada.", "reasoning": [THOUGHT]}, "Ada.", "Who wrote it?"),
+        (
+            {"content": [{"type": "reasoning", "summary": [text_part("Hm.")]}, text_part("Ada.")]},
+            "Ada.",
+            "Hm.",
+        ),
+        ({"content": [{"type": "redacted_thinking", "data": "x="}, text_part("Ada.")]}, "Ada.", ""),
+        ({"content": []}, "", ""),
+    ],
+)
+@pytest.mark.parametrize("by", ["agent", "stage"])
+def test_parts_of_a_reply_are_read_by_their_types(peer, message, text, reasoning, by):
+    adapter = OpenAIChat if by == "agent" else llm_clients.ChatFromThreads
+    peer.script.append(chat_reply(message))
+    turn = ask(peer, adapter)
+    assert (turn.text, turn.reasoning) == (text, reasoning)
+
+
+def test_thinking_parts_are_sent_back_as_they_came_or_not_at_all(peer):
+    content = [THOUGHT, text_part("Ada.")]
+    peer.script.append(chat_reply({"content": content}))
+    turn = ask(peer, OpenAIChat)
+    for replay, sent in ((True, content), (False, "Ada.")):
+        ask(peer, OpenAIChat, WHO, turn.message(), user("Sure?"), replay_reasoning=replay)
+        assert peer.requests[-1].body["messages"][1] == {"role": "assistant", "content": sent}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [THOUGHT, text_part("I look."), SEARCH_CALL],
+        [THOUGHT, text_part("I look."), {**SEARCH_CALL, "type": "tool_call"}],
+        [
+            THOUGHT,
+            text_part("I look."),
+            {"type": "function", "id": "a", "function": {"name": "search", "arguments": CALL[2]}},
+        ],
+    ],
+)
+def test_a_call_among_the_parts_is_a_call(peer, content):
+    peer.script.append(chat_reply({"content": content}))
+    turn = ask(peer, OpenAIChat)
+    assert (turn.text, turn.reasoning) == ("I look.", "Who wrote it?")
+    assert [(call.id, call.name) for call in turn.tool_calls] == [("a", "search")]
+    assert turn.tool_calls[0].parsed() == {"query": "x"}
+    ask(peer, OpenAIChat, WHO, turn.message(), tool_result("a", "page"))
+    sent = peer.requests[-1].body["messages"][1]
+    assert (sent["content"], len(sent["tool_calls"])) == (content[:2], 1)
+
+
+def test_calls_beside_a_list_of_parts_are_those_of_the_field(peer):
+    function = {"name": "search", "arguments": "{}"}
+    calls = [{"id": "a", "type": "function", "function": function}]
+    peer.script.append(chat_reply({"content": [text_part("I look.")], "tool_calls": calls}))
+    turn = ask(peer, OpenAIChat)
+    assert (turn.text, turn.tool_calls) == ("I look.", (ToolCall("a", "search", "{}"),))
+
+
+@pytest.mark.parametrize(
+    ("adapter", "reply", "problem"),
+    [
+        (OpenAIChat, {"content": [{"type": "image_url", "image_url": {}}]}, "type 'image_url'"),
+        (OpenAIChat, {"content": {"answer": "Ada"}}, "an object with the keys answer"),
+        (OpenAIChat, {"content": [text_part(["Ada"])]}, "in place of text"),
+        (OpenAIChat, {"content": [5]}, "a value of the type int"),
+        (OpenAIChat, {"content": 5}, "a value of the type int"),
+        (OpenAIChat, {"content": "Ada", "reasoning_content": {"effort": 1}}, "keys effort"),
+        (OpenAICompletions, {"text": {"answer": "Ada"}}, "an object with the keys answer"),
+        (
+            OpenAIResponses,
+            {"type": "message", "content": [{"type": "output_text", "text": {"a": 1}}]},
+            "an object with the keys a",
+        ),
+    ],
+)
+def test_a_part_of_another_kind_is_refused_in_one_line(peer, adapter, reply, problem):
+    if adapter is OpenAIResponses:
+        peer.default = Raw(json.dumps({"output": [reply], "status": "completed"}))
+    elif adapter is OpenAICompletions:
+        peer.default = Raw(json.dumps({"choices": [reply]}))
+    else:
+        peer.default = chat_reply(reply)
+    with pytest.raises(errors.BadReply, match=problem) as raised:
+        ask(peer, adapter)
+    assert "\n" not in str(raised.value) and str(raised.value).startswith("m at 127.0.0.1:")
+
+
+@pytest.mark.parametrize("adapter", [OpenAIChat, OpenAIResponses, AnthropicMessages])
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("search<|channel|>commentary", "search"),
+        ("functions.search", "search"),
+        ("functions.search<|channel|>commentary json", "search"),
+        ("browser.search", "browser.search"),  # A tool of another name.
+        ("<|channel|>", "<|channel|>"),
+    ],
+)
+def test_the_marks_of_a_format_are_no_part_of_a_tools_name(peer, adapter, written, name):
+    peer.script.append(Say(calls=[("a", written, "{}")]))
+    turn = ask(peer, adapter)
+    assert [call.name for call in turn.tool_calls] == [name]
+    ask(peer, adapter, WHO, turn.message(), tool_result("a", "page"))
+    sent = json.dumps(peer.requests[-1].body)
+    assert written == name or written not in sent
+
+
+def test_a_field_that_a_model_refuses_can_be_left_out(peer):
+    for adapter in (OpenAIChat, OpenAIResponses, AnthropicMessages):
+        for allowed in (None, False, True):
+            ask(peer, adapter, parallel_calls=allowed)
+            body = peer.requests[-1].body
+            sent = body.get("parallel_tool_calls")
+            if adapter is AnthropicMessages:
+                disabled = body["tool_choice"].get("disable_parallel_tool_use")
+                sent = None if disabled is None else not disabled
+            assert sent is allowed
+            assert allowed is not None or "parallel_tool" not in json.dumps(body)
+
+
 def test_cached_tokens_of_deepseek_are_read(peer):
     counts = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_cache_hit_tokens": 4}
     peer.script.append(chat_reply({"content": "x"}, usage=counts))

@@ -21,7 +21,7 @@ import llm_clients
 import pytest
 from llm_clients import ADAPTERS, SEARCH, ChatFromThreads, Waits, client, count_sockets, using
 from support.commands import forked
-from support.llm_server import Cut, Fail, Raw, Say, Stall, messages_body
+from support.llm_server import RENDER, Cut, Fail, Raw, Say, Stall, messages_body, running_peer
 from support.needs import cases
 
 from soundingline.pipelines.prompting import CachedLLM
@@ -125,7 +125,7 @@ def test_reasoning_and_several_calls_come_back_in_order(peer, make_chat):
         (("a", "search", "plain words"), ("a", "search", {"malformed": "plain words"})),
         (("a", "search", "[1]"), ("a", "search", {"malformed": "[1]"})),
         (("a", "search", '{"query": NaN}'), ("a", "search", {"malformed": '{"query": NaN}'})),
-        (("a", "functions.search<|channel|>", "{}"), ("a", "functions_search__channel__", {})),
+        (("a", "browser.search", "{}"), ("a", "browser_search", {})),
         (("a", "search", '{"query": "\ud83d"}'), ("a", "search", {"query": "�"})),
     ],
 )
@@ -320,6 +320,54 @@ def test_what_may_pass_is_sent_again_and_then_raised(peer, make_any, step, error
     peer.requests.clear()
     raised = wrong(make_any(attempts=4), error)
     assert (len(peer.requests), raised.attempts) == (4, 4)
+
+
+def rendered(request, mark=""):
+    """A reply in the form of the request's API."""
+    text = RENDER[request.path.partition("?")[0]](Say(text="Ada."), "m")
+    kind = "text/event-stream" if request.body.get("stream") else "application/json"
+    return Raw(f"{mark}{text}", kind)
+
+
+@pytest.mark.parametrize("adapter", [OpenAIChat, OpenAIResponses, OpenAICompletions])
+def test_a_body_with_a_byte_order_mark_is_read(peer, adapter):
+    peer.script.append(lambda request: rendered(request, "\ufeff"))
+    assert ask(client(peer, adapter)).text == "Ada."
+    assert len(peer.requests) == 1
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_body_that_cannot_be_decompressed_is_sent_for_again(peer, make_any, status):
+    broken = Fail(status, raw="no gzip", headers={"content-encoding": "gzip"})
+    peer.script.extend([broken, Say(text="at last")])
+    turn = ask(make_any())
+    assert (turn.text, turn.attempts) == ("at last", 2)
+    peer.default = broken
+    assert "compressed body is damaged" in str(wrong(make_any(attempts=2), errors.BadReply))
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_a_prompt_does_not_follow_a_redirection_to_another_server(peer, make_any, status):
+    with running_peer() as other:
+        location = f"http://127.0.0.1:{other.port}/v1/elsewhere"
+        peer.default = Fail(status, raw="", headers={"location": location})
+        raised = wrong(make_any(), errors.UnknownModel)
+        assert other.requests == [] and len(peer.requests) == 1
+    assert f"redirects to http://127.0.0.1:{other.port}" in str(raised)
+    assert "base_url" in str(raised) and raised.stops_run
+
+
+def test_a_redirection_within_the_server_is_followed_and_a_circle_is_one_line(peer, make_any):
+    def moved(request):
+        return Fail(307, raw="", headers={"location": f"{request.path}?again"})
+
+    peer.script.extend([moved, rendered])
+    assert ask(make_any()).text == "Ada."
+    assert peer.requests[0].body == peer.requests[1].body
+    peer.requests.clear()
+    peer.default = moved
+    assert "redirects lead in a circle" in str(wrong(make_any(), errors.UnknownModel))
+    assert len(peer.requests) == 21  # httpx2 gives up after 20
 
 
 @pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "null", "{}", '{"choices": [{}]}'])
@@ -917,6 +965,16 @@ def test_a_reply_with_an_impossible_count_comes_and_its_money_is_unknown(peer, a
 @pytest.mark.parametrize("count", [-1, 10**9 + 1, 10**400, True, 1.0, float("nan"), "1", [1]])
 def test_a_usage_of_somebody_elses_client_is_known_only_where_it_is_possible(count):
     assert Usage(input=5, output=count) == Usage() == Usage(input=5, cached=count, output=1)
+
+
+def test_a_usage_with_more_cached_tokens_than_its_input_is_unknown():
+    assert Usage(input=10, cached=10_000, output=3) == Usage()
+    assert Usage(input=10, cached=10, output=3).cached == Usage(cached=10).cached == 10
+    # xAI counts reasoning apart from the output.
+    assert Usage(input=10, output=3, reasoning=7).reasoning == 7
+
+
+def test_zero_and_the_largest_count_are_possible():
     assert Usage(input=0, output=10**9).output == 10**9
 
 
