@@ -524,6 +524,26 @@ def test_the_window_that_a_refusal_names_is_kept_for_the_run():
     assert len(model.requests) == 7
 
 
+def test_a_question_under_way_knows_the_window_that_another_one_met():
+    def choose(messages, settings):
+        if settings.tool_choice == "none":
+            return saying()
+        turn = sum(message["role"] == "assistant" for message in messages)
+        if "Which bridge?" in json.dumps(messages) and turn == 1:
+            raise overflow(10_000)
+        assert turn < 2, "the window is known by now"
+        return looking([2_000, 7_500][turn], 10)
+
+    agent = ChatAgent(model=ScriptedModel(choose=choose), budget=Budget(answer_tokens=2_500))
+
+    async def together():
+        asked = (Topic("a", "Which bridge?"), Topic("b", "Which mill?"))
+        return await asyncio.gather(*(agent.run(topic, tool("mill")) for topic in asked))
+
+    ends = [(each.status, each.reason) for each in asyncio.run(together())]
+    assert ends == [(OUT, "context_overflow"), (OUT, "context_window")]
+
+
 def test_exchanges_are_left_out_until_there_is_room_for_the_answer():
     accepted = [2_000, 5_000, 9_000, 9_700]
     model = ScriptedModel(*(looking(tokens, 10) for tokens in accepted), overflow(10_000), saying())
