@@ -503,6 +503,43 @@ def test_without_its_server_nothing_is_asked(entry, capsys, words):
     assert not list(Path("runs/r").rglob("queries/*.json"))
 
 
+@pytest.mark.parametrize(
+    ("models", "words", "setting"),
+    [
+        (["n"], "m is not a valid model ID", "model to a model of that server"),
+        (["n"], "Model Not Exist", "model to a model of that server"),
+        ([], "404 page not found", "base_url to the address before /chat/completions"),
+    ],
+)
+def test_a_wrong_model_or_address_is_told_in_one_line_and_no_question_is_asked(
+    entry, capsys, peer, models, words, setting
+):
+    status = 404 if words.startswith("404") else 400
+    peer.models, peer.default = models, Fail(status, raw=json.dumps({"error": {"message": words}}))
+    run = ("run", *TINY, "agent=pi_serini", *served(peer.openai_url), "name=r")
+    assert entry(*run) == 2
+    line = told(capsys)
+    assert f"POST {peer.openai_url}/chat/completions for m at " in line
+    assert f"HTTP {status}, {words}" in line and setting in line
+    assert len(peer.requests) == 1 and not list(Path("runs/r").rglob("queries/*.json"))
+    # Without a list of models, the first question's refusal stops the run with the same line.
+    peer.models = None
+    assert entry(*run, "concurrency=1", "preflight=0") == 2
+    assert f"HTTP {status}, {words}" in told(capsys) and len(peer.requests) == 2
+
+
+def test_a_question_that_a_moderation_refuses_ends_alone(entry, peer):
+    flagged = {"code": 403, "message": "Forbidden", "metadata": {"flagged_input": "..."}}
+    refusal = Fail(403, raw=json.dumps({"error": flagged}))
+    peer.script.append(refusal)
+    peer.default = Say(text="Explanation: so\nExact Answer: x\nConfidence: 5%")
+    run = ("run", *TINY, "agent=pi_serini", *served(peer.openai_url), "name=r")
+    assert entry(*run, "concurrency=1", "preflight=0") == 0
+    assert statuses("runs/r").count("failed") == 1 and len(peer.requests) == 6
+    (reason,) = [t.reason for t in RunFolder("runs/r").trajectories() if t.status == "failed"]
+    assert reason == "refused"
+
+
 @pytest.mark.parametrize("command", ["run", "rank"])
 def test_a_stage_without_its_server_stops_the_command_and_needs_none_for_kept_replies(
     entry, capsys, peer, command

@@ -50,6 +50,9 @@ class AnthropicMessages(LanguageModel):
     """
 
     sdk: ClassVar[str] = "anthropic"
+    sdk_client: ClassVar[str] = "Anthropic"
+    path: ClassVar[str] = "/v1/messages"
+    models_path: ClassVar[str] = "/v1/models?limit=1000"
     gives_logprobs: ClassVar[bool] = False
     default_url: ClassVar[str] = "https://api.anthropic.com"
 
@@ -63,9 +66,6 @@ class AnthropicMessages(LanguageModel):
         if self.settings.max_output_tokens is None:
             self.settings = replace(self.settings, max_output_tokens=self.max_tokens)
         super().__post_init__()
-
-    def _client(self, sdk: Any, **arguments: Any) -> Any:
-        return sdk.AsyncAnthropic(**arguments)
 
     async def _send(
         self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived

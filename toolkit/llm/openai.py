@@ -50,14 +50,12 @@ class OpenAIModel(LanguageModel):
     """A model behind one of the APIs of OpenAI's SDK. See `LanguageModel` for the arguments."""
 
     sdk: ClassVar[str] = "openai"
+    sdk_client: ClassVar[str] = "OpenAI"
     default_url: ClassVar[str] = "https://api.openai.com/v1"
 
     @abstractmethod
     def _create(self, client: Any, **arguments: Any) -> Any:
         """The SDK's call that creates a reply and streams its body."""
-
-    def _client(self, sdk: Any, **arguments: Any) -> Any:
-        return sdk.AsyncOpenAI(**arguments)
 
     async def _send(
         self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
@@ -82,6 +80,9 @@ class OpenAIModel(LanguageModel):
 
     def _choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
         if not (choices := reply.get("choices")):
+            # Some servers report an error with status 200.
+            if any(reply.get(name) for name in ("error", "base_resp", "message")):
+                raise self._fault(200, reply, {})
             raise BadReply(f"{self._where}: the reply has no choices")
         choice: Mapping[str, Any] = choices[0]
         return choice
@@ -118,6 +119,8 @@ class OpenAIChat(OpenAIModel):
 
     See `LanguageModel` for the other arguments.
     """
+
+    path: ClassVar[str] = "/chat/completions"
 
     strict_tools: bool = True
     parallel_calls: bool | None = False
@@ -280,6 +283,7 @@ class OpenAICompletions(OpenAIModel):
     See `LanguageModel` for the other arguments.
     """
 
+    path: ClassVar[str] = "/completions"
     default_url: ClassVar[str] = "http://127.0.0.1:8000/v1"
     continues_text: ClassVar[bool] = True
 
@@ -335,6 +339,7 @@ class OpenAIResponses(OpenAIModel):
     See `LanguageModel` for the other arguments.
     """
 
+    path: ClassVar[str] = "/responses"
     gives_logprobs: ClassVar[bool] = False
 
     summary: str | None = "auto"
