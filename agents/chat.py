@@ -271,7 +271,7 @@ class Conversation:
         self.cramped = False  # whether the last request had to ask for a shorter reply
         self._model, self._agent = model, agent
         self._budget = agent.resources.budget
-        self._tools = episode.tool.specs()
+        self._tools = episode.specs()
         self._closed = not self._tools
         self._turns = 0
         self._output_tokens = 0
@@ -481,7 +481,7 @@ class AnswerReminder:
         self._episode = episode
         self._texts = agent.texts
         self.reminds = self._reminder_left = agent.remind
-        search = episode.tool.search_tool if agent.first_call and episode.tool.specs() else None
+        search = episode.tool.search_tool if agent.first_call and episode.specs() else None
         self._search, self._query_argument = search or ("", "")
         self._search_demand_left = bool(self._search)
         self._forced = 0
@@ -499,7 +499,7 @@ class AnswerReminder:
         if not self._search_demand_left or not self._search_missing:
             return False
         self._search_demand_left = False
-        spec = next(s for s in self._episode.tool.specs() if s["name"] == self._search)
+        spec = next(s for s in self._episode.specs() if s["name"] == self._search)
         call = call_text(self._search, **dict.fromkeys(needed_arguments(spec), "..."))
         words = self._texts.words("first_call").replace("{call}", call)
         self._say("first_call", words.replace("{argument}", self._query_argument))
