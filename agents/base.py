@@ -235,6 +235,10 @@ class Agent:
         recorded in the manifest."""
         return {}
 
+    def tool_fingerprints(self, tool: SearchTool) -> Mapping[str, str]:
+        """Hashes of what the agent takes from a session beyond its calls, likewise."""
+        return {}
+
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question with the tools of a session that belongs to it."""
         episode = self.open(topic, tool)

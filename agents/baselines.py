@@ -84,6 +84,10 @@ class ClosedBookAgent(ChatAgent):
 
     prompt: str = "closed_book"
 
+    def check_tool(self, tool: SearchTool) -> None:
+        """See `Agent`: the prompt must name no tool."""
+        self._check_names(())
+
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
         """See `Agent`: offers no tools."""
         tool.block(self.texts.sections["blocked"])

@@ -59,7 +59,8 @@ class SearchR1Agent(ChatAgent):
     continue_reply: bool = True
 
     def check_tool(self, tool: SearchTool) -> None:
-        """See `Agent`: the search must need a query alone."""
+        """See `Agent`: the search must need a query alone, and the prompt must name no tool."""
+        self._check_names(())
         name, argument = search_tool_of(tool)
         needed = needed_arguments(next(s for s in tool.specs() if s["name"] == name))
         if needed != [argument]:

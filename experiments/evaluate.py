@@ -18,7 +18,7 @@ from rich.table import Table
 from soundingline.agents.base import Budget
 from soundingline.experiments.build import check_price, language_model, make
 from soundingline.experiments.collection import texts_under
-from soundingline.experiments.config import Settings
+from soundingline.experiments.config import Settings, flat_values
 from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.experiments.run_context import running
@@ -431,23 +431,23 @@ def compare_folders(
         tested: the measures to test; None for those of `TESTED` that all runs have.
         baseline: the name of the run that the others are compared with.
         factors: without a baseline, the run with these factors is the baseline; of several, the
-            first of those that change the fewest other settings.
+            first of those that change the fewest other settings. A factor is an option of a group,
+            or a single value by its key.
         test: see `statistics.paired_test`.
         unfinished: lines about runs without an evaluation, for the report.
         by: see `systems_of`.
+
+    Raises:
+        MissingBaseline: for factors that no run has. The report is written without tests.
     """
     runs = load_runs(paths)
+    missing = ""
     if factors and baseline is None:
-        having = [
-            run
-            for run in runs
-            if all(str(run.factors.get(k)) == v.replace("/", "-") for k, v in factors.items())
-        ]
-        if having:
-            baseline = min(having, key=lambda run: len(run.factors)).name
-        else:
-            named = ", ".join(f"{name}={value}" for name, value in factors.items())
-            notify(f"no run has {named}: the report has no such baseline")
+        having = [run for run in runs if all(_has(run, *factor) for factor in factors.items())]
+        baseline = min(having, key=lambda run: len(run.factors)).name if having else None
+        if baseline is None:
+            missing = ", ".join(f"{name}={value}" for name, value in factors.items())
+            unfinished = [*unfinished, f"No run has the baseline's {missing}: nothing was tested."]
     # The runs are those of these folders, in this order.
     pages = [path / PAGE for path in dict.fromkeys(path.resolve() for path in paths)]
     traces = {
@@ -459,7 +459,7 @@ def compare_folders(
     systems = systems_of(runs, by)
     comparisons: list[PairedComparison] = []
     chosen = baselines_of(runs, baseline or runs[0].name, systems)
-    for group in by_benchmark(runs):
+    for group in [] if missing else by_benchmark(runs):
         inside = None
         if baseline is not None or len(group) > ALL_PAIRS:
             inside = next((run.name for run in group if run.name in chosen), None)
@@ -482,6 +482,23 @@ def compare_folders(
     for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
         console.print(table)
     console.print(f"Report: {report_path}", soft_wrap=True)
+    if missing:
+        raise MissingBaseline(
+            f"no run in {folder} has {missing}, which the baseline is to have: nothing was tested",
+            do="run the cell that has them, or name another baseline: baseline.retriever=...",
+        )
+
+
+class MissingBaseline(InputError):
+    """No run of a sweep has the factors of its baseline."""
+
+
+def _has(run: EvaluatedRun, factor: str, value: str) -> bool:
+    """Whether a run has this value of a factor, or of a setting that its command line left as the
+    option has it."""
+    settings = dict(flat_values(run.manifest.get("config", {})))
+    known = run.factors.get(factor, settings.get(factor))
+    return str(known).replace("/", "-") == value.replace("/", "-")
 
 
 def judge(settings: Settings, runs: Sequence[Path]) -> None:

@@ -116,7 +116,9 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     prepared_run = AgentRun(agents, llm, budget, built, interface, backend, parts, reader)
     # An interface that cannot make a session, or none for this agent, fails before anything is
     # written.
-    agent.check_tool(prepared_run.session(""))
+    session = prepared_run.session("")
+    agent.check_tool(session)
+    prints |= agent.tool_fingerprints(session)
     with open_run(settings, folder, prints, factors(settings), question_cap=True) as context:
         folder = context.folder
         last = answer(prepared_run, context, settings)

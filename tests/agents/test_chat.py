@@ -349,7 +349,7 @@ def test_a_truncated_reply_is_stored_without_its_half_call():
     assert trajectory.usage["output_tokens"] == 57
 
 
-@pytest.mark.parametrize("prompt", ["pi_serini", "browsecomp_plus", "document_list", "grep"])
+@pytest.mark.parametrize("prompt", ["pi_serini", "browsecomp_plus", "document_list", "neutral"])
 @pytest.mark.parametrize("section", UNUSABLE)
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_useless_reply_is_asked_for_again_and_offered_a_call_only_while_tools_are_open(
@@ -431,7 +431,7 @@ def test_a_drop_of_cached_tokens_is_reported_with_its_request():
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), [("pi_serini", []), ("browsecomp_plus", ["question_with_reader"])]
+    ("name", "more"), [("pi_serini", ["tools"]), ("browsecomp_plus", ["question_with_reader"])]
 )
 def test_each_policy_has_all_sections_and_asks_for_the_answer_format(name, more):
     prompt = load_prompt(name)

@@ -431,6 +431,27 @@ def test_the_baseline_of_a_sweep_is_the_cell_with_its_factors_and_the_fewest_oth
     assert "| agent.max_searches=1 " in page.replace("\\", "")
 
 
+def test_a_baseline_is_found_by_a_setting_that_its_cell_left_as_it_was(entry):
+    change = "hydra.sweeper.changes=['agent.max_searches=1']"
+    sweep = ("-m", *TINY, "name=s", "baseline={agent.max_searches:3}", change)
+    assert entry("run", *sweep) == 0
+    page = Path("runs/s/report.md").read_text()
+    assert page.index("## Differences from the baseline") < page.index("## Results")
+
+
+def test_a_report_without_its_baseline_is_an_error(entry, capsys):
+    sweep = ("-m", *TINY, "name=s", "retriever=bm25_default,bm25_tuned", "baseline.retriever=ql")
+    assert entry("run", *sweep) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "no run in runs/s has retriever=ql, which the baseline is to have" in told
+    assert json.loads(Path("runs/s/verdicts.json").read_text()) == []
+    report = Path("runs/s/report.md").read_text()
+    assert "No run has the baseline's retriever=ql" in report.replace("\\", "").replace("’", "'")
+    # The cell of the baseline completes the same sweep.
+    assert entry("run", *sweep[:-2], "retriever=ql", sweep[-1]) == 0
+    assert json.loads(Path("runs/s/verdicts.json").read_text())
+
+
 SWEEPER = {
     "params": {"unit": "document,passage"},
     "axes": {
