@@ -32,6 +32,7 @@ from soundingline.pipelines.learned.vectors import (
     check_rows,
     maxsim,
     ordered,
+    scores_of,
 )
 from soundingline.pipelines.lexical.storage import check_offsets
 from soundingline.pipelines.models import (
@@ -516,8 +517,8 @@ class CompressedSearch:
         if len(candidates) > rescored:
             scores = self._approximate(similar, candidates)
             candidates = np.sort(candidates[np.argpartition(-scores, rescored)[:rescored]])
-        (scores,) = maxsim([query], self._documents, candidates)
-        return ordered(candidates, scores, depth)
+        numbers = candidates.astype(np.int32)
+        return ordered(candidates, scores_of(query, self._documents, numbers), depth)
 
     def _candidates(self, similar: NDArray[np.float32]) -> NDArray[np.int64]:
         probes = min(self._probes, len(similar))
