@@ -431,7 +431,7 @@ def compare_folders(
         tested: the measures to test; None for those of `TESTED` that all runs have.
         baseline: the name of the run that the others are compared with.
         factors: without a baseline, the run with these factors is the baseline; of several, the
-            first of those that change the fewest other settings. A factor is an option of a group,
+            one that differs from all runs in the fewest factors, then that with the fewest. A factor is an option of a group,
             or a single value by its key.
         test: see `statistics.paired_test`.
         unfinished: lines about runs without an evaluation, for the report.
@@ -444,7 +444,9 @@ def compare_folders(
     missing = ""
     if factors and baseline is None:
         having = [run for run in runs if all(_has(run, *factor) for factor in factors.items())]
-        baseline = min(having, key=lambda run: len(run.factors)).name if having else None
+        # One change at a time makes two changes between the cells that are not the baseline.
+        having.sort(key=lambda run: (sum(_changes(run, one) for one in runs), len(run.factors)))
+        baseline = having[0].name if having else None
         if baseline is None:
             missing = ", ".join(f"{name}={value}" for name, value in factors.items())
             unfinished = [*unfinished, f"No run has the baseline's {missing}: nothing was tested."]
@@ -491,6 +493,11 @@ def compare_folders(
 
 class MissingBaseline(InputError):
     """No run of a sweep has the factors of its baseline."""
+
+
+def _changes(run: EvaluatedRun, other: EvaluatedRun) -> int:
+    """The number of factors in which two runs differ."""
+    return len({name for name, _ in run.factors.items() ^ other.factors.items()})
 
 
 def _has(run: EvaluatedRun, factor: str, value: str) -> bool:

@@ -431,6 +431,17 @@ def test_the_baseline_of_a_sweep_is_the_cell_with_its_factors_and_the_fewest_oth
     assert "| agent.max_searches=1 " in page.replace("\\", "")
 
 
+def test_of_several_cells_the_baseline_is_the_one_that_the_others_are_changes_of(entry):
+    # An agent without a language model has fewer factors than the baseline.
+    options = f"hydra.searchpath=[file://{Path(__file__).resolve().parent / 'options'}]"
+    changes = "hydra.sweeper.changes=['agent=keyword','retriever=bm25_tuned','retriever=ql']"
+    sweep = (*TINY, "name=s", options, "agent=pi_serini", "llm=scripted", "preflight=0")
+    assert entry("run", "-m", *sweep, changes, "baseline.unit=document") == 0
+    (baseline,) = {row["b"] for row in json.loads(Path("runs/s/verdicts.json").read_text())}
+    factors = RunFolder(Path("runs/s") / baseline).manifest()["factors"]
+    assert (factors["agent"], factors["retriever"]) == ("pi_serini", "bm25_default")
+
+
 def test_a_baseline_is_found_by_a_setting_that_its_cell_left_as_it_was(entry):
     change = "hydra.sweeper.changes=['agent.max_searches=1']"
     sweep = ("-m", *TINY, "name=s", "baseline={agent.max_searches:3}", change)
