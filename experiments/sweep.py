@@ -224,6 +224,8 @@ def is_first(settings: Settings, fault: str) -> bool:
         (_cells_folder(settings) / f"reported-{fingerprint(fault)}").touch(exist_ok=False)
     except FileExistsError:
         return False
+    except OSError:  # such as a full disk, which is to be reported
+        return True
     return True
 
 
