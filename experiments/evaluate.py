@@ -431,7 +431,7 @@ def compare_folders(
         tested: the measures to test; None for those of `TESTED` that all runs have.
         baseline: the name of the run that the others are compared with.
         factors: without a baseline, the run with these factors is the baseline; of several, the
-            one that differs from all runs in the fewest factors, then that with the fewest. A factor is an option of a group,
+            one that sets the fewest single values, then the one of which the others are changes. A factor is an option of a group,
             or a single value by its key.
         test: see `statistics.paired_test`.
         unfinished: lines about runs without an evaluation, for the report.
@@ -443,10 +443,8 @@ def compare_folders(
     runs = load_runs(paths)
     missing = ""
     if factors and baseline is None:
-        having = [run for run in runs if all(_has(run, *factor) for factor in factors.items())]
-        # One change at a time makes two changes between the cells that are not the baseline.
-        having.sort(key=lambda run: (sum(_changes(run, one) for one in runs), len(run.factors)))
-        baseline = having[0].name if having else None
+        having = [run for run in runs if has_factors(run, factors)]
+        baseline = min(having, key=lambda run: _distance(run, runs)).name if having else None
         if baseline is None:
             missing = ", ".join(f"{name}={value}" for name, value in factors.items())
             unfinished = [*unfinished, f"No run has the baseline's {missing}: nothing was tested."]
@@ -495,17 +493,21 @@ class MissingBaseline(InputError):
     """No run of a sweep has the factors of its baseline."""
 
 
-def _changes(run: EvaluatedRun, other: EvaluatedRun) -> int:
-    """The number of factors in which two runs differ."""
-    return len({name for name, _ in run.factors.items() ^ other.factors.items()})
+def _distance(run: EvaluatedRun, runs: Sequence[EvaluatedRun]) -> tuple[int, int, int]:
+    """How far a run is from a baseline: its single values, the factors in which others differ from
+    it (one each from a baseline with one change at a time), and all its factors."""
+    values = sum("." in name for name in run.factors)
+    differences = [run.factors.items() ^ other.factors.items() for other in runs]
+    changes = sum(len({name for name, _ in each}) for each in differences)
+    return values, changes, len(run.factors)
 
 
-def _has(run: EvaluatedRun, factor: str, value: str) -> bool:
-    """Whether a run has this value of a factor, or of a setting that its command line left as the
-    option has it."""
-    settings = dict(flat_values(run.manifest.get("config", {})))
-    known = run.factors.get(factor, settings.get(factor))
-    return str(known).replace("/", "-") == value.replace("/", "-")
+def has_factors(run: EvaluatedRun, factors: Mapping[str, str]) -> bool:
+    """Whether a run has these factors; of a single value that its command line did not set, that of
+    its option counts."""
+    known = {**dict(flat_values(run.manifest.get("config", {}))), **run.factors}
+    wanted = {name: value.replace("/", "-") for name, value in factors.items()}
+    return all(str(known.get(name)).replace("/", "-") == wanted[name] for name in wanted)
 
 
 def judge(settings: Settings, runs: Sequence[Path]) -> None:

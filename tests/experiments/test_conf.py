@@ -243,7 +243,7 @@ FITTING = {
     "search_r1": {"top_k", "top_k tool.get_document=true", "search_r1", "literature"},
     **dict.fromkeys(("navigator", "pasamaster"), set()),  # they need a scorer
     **dict.fromkeys(
-        ("keyword", "keyword_simulated", "one_shot", "one_shot_pointwise"),
+        ("keyword", "keyword_simulated", "closed_book_simulated", "one_shot", "one_shot_pointwise"),
         set(TOOL_FORMS) - {"grep"},  # which takes patterns and no queries
     ),
 }

@@ -9,7 +9,10 @@ from support.benchmarks import TINY
 from support.commands import run_entry
 from support.needs import SOAK
 
-from soundingline.experiments.naming import AGENT, identity_of
+from soundingline.experiments.config import CONF, Settings, plain_values
+from soundingline.experiments.evaluate import has_factors
+from soundingline.experiments.naming import AGENT, factors, identity_of
+from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.runs import RunFolder
 
 ABLATION = "ablation/tuned_bm25_agent"
@@ -32,6 +35,9 @@ RUNS = [
     )
     for name in experiments(folder)
     if not name.endswith(("held_out_bm25", "figure1", "pi_serini/figure3"))
+]
+WITH_BASELINE = [
+    name for name in RUNS if "\nbaseline:" in (CONF / f"experiment/{name}.yaml").read_text()
 ]
 
 
@@ -61,6 +67,20 @@ def test_every_cell_changes_one_group_of_the_baseline(scale):
         groups += different
     assert set(groups) >= {"retriever", "unit", "tool"}
     assert len(changed) == (6 if scale else 17)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [(), ("scale=laptop",)], ids=["paper", "laptop"])
+@pytest.mark.parametrize("experiment", WITH_BASELINE)
+def test_the_baseline_of_a_report_is_one_of_its_cells(experiment, scale):
+    def run_of(cell):
+        settings = Settings.compose([f"experiment={experiment}", *scale, *cell])
+        manifest = {"config": plain_values(settings.config)}
+        return EvaluatedRun(name="cell", factors=factors(settings), manifest=manifest)
+
+    cells_of_it = overrides_of_cells(experiment, *scale)
+    baseline = Settings.compose([f"experiment={experiment}", *scale]).config.baseline
+    assert any(has_factors(run_of(cell), baseline) for cell in cells_of_it)
 
 
 @pytest.mark.parametrize("experiment", RUNS if SOAK else sorted(set(RUNS) - ALIKE))
