@@ -23,7 +23,7 @@ from soundingline.agents.base import (
     needed_arguments,
     within,
 )
-from soundingline.agents.prompt import load_prompt
+from soundingline.agents.prompt import QUERIES, load_prompt
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
@@ -74,6 +74,8 @@ class ChatAgent(Agent):
     Args:
         model: the language model. None: that of `bind`.
         prompt: `pi_serini`, `browsecomp_plus`, another prompt of the package, or a path.
+        queries: what a prompt with the place `{queries}`, such as `neutral`, says about queries:
+            `neutral` says nothing, `words` that they are matched by words, `meaning` by meaning.
         budget: limits of a question. None: no limits.
         settings: how the model samples. The tool choice is `none` if an answer is demanded.
         answer_extra: added to the body of requests that demand an answer, in addition to the
@@ -98,8 +100,8 @@ class ChatAgent(Agent):
       `soundingline.toolkit.llm.errors`, or `defect`. Asked again when the run is resumed.
 
     Raises:
-        InputError: for impossible values, for a window that one reply would fill, and for a cap on
-            money without a price.
+        InputError: for impossible values, for a window that one reply would fill, for a cap on
+            money without a price, and for a session without a tool that the prompt names.
 
     Example:
         >>> agent = ChatAgent(prompt="browsecomp_plus", budget=Budget(turns=20))
@@ -112,6 +114,7 @@ class ChatAgent(Agent):
 
     model: ChatModel | None = None
     prompt: str = "pi_serini"
+    queries: str = "neutral"
     budget: Budget | None = None
     settings: SamplingParams | None = None
     answer_extra: Mapping[str, Any] | None = None
@@ -127,6 +130,13 @@ class ChatAgent(Agent):
                 f"agent.first_call is {self.first_call!r}", valid="search, or null for no demand"
             )
         self.texts = load_prompt(self.prompt)
+        if self.queries not in QUERIES:
+            raise InputError(f"agent.queries is {self.queries!r}", valid=", ".join(QUERIES))
+        if QUERIES[self.queries] and not self.texts.composes_queries:
+            raise InputError(
+                f"agent.queries={self.queries}, and the prompt {self.prompt} has no place {{queries}}",
+                valid="neutral, or a prompt with that place, such as neutral",
+            )
         budget = self.budget or Budget()
         self._use(RunResources(budget, self.ledger, self.model, self.settings, self.price))
 
@@ -178,10 +188,37 @@ class ChatAgent(Agent):
             hashes["prompt.first_call"] = fingerprint(words("first_call"))
         return hashes
 
+    def check_tool(self, tool: SearchTool) -> None:
+        """See `Agent`: the session must have the tools and arguments that the prompt names."""
+        self._check_names(tool.specs())
+
+    def _check_names(self, specs: Sequence[Mapping[str, Any]]) -> None:
+        missing = self.texts.missing_names(specs)
+        if not missing:
+            return
+        calls = [f"{spec['name']}({', '.join(spec['parameters']['properties'])})" for spec in specs]
+        do = "set agent.prompt=closed_book"
+        if calls:
+            do = "choose other tools, or set agent.prompt=neutral, which is composed from the tools"
+        raise InputError(
+            f"the prompt {self.prompt} names {', '.join(missing)}, which the agent does not have",
+            valid=f"a prompt for {', '.join(calls) or 'an agent without tools'}",
+            do=do,
+        )
+
+    def tool_fingerprints(self, tool: SearchTool) -> dict[str, str]:
+        """See `Agent`: of what the tools say in a prompt that is composed from them."""
+        composed = self.texts.composes_tools
+        return {"prompt.tools": fingerprint(tool.instructions())} if composed else {}
+
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
         """See `Agent`: opens with the prompt."""
-        reader = any(spec["name"] == "get_document" for spec in tool.specs())
-        opening = self.texts.opening(topic.text, reader=reader)
+        opening = self.texts.opening(
+            topic.text,
+            specs=tool.specs(),
+            tools=tool.instructions() if self.texts.composes_tools else "",
+            queries=QUERIES[self.queries],
+        )
         return Episode(topic, tool, opening=opening, clock=self.clock)
 
     async def work(self, episode: Episode) -> None:
@@ -298,7 +335,7 @@ class Conversation:
         self.cut_off = False  # whether its reply ended by length
         self._model, self._agent = model, agent
         self._budget = agent.resources.budget
-        self._tools = episode.tool.specs()
+        self._tools = episode.specs()
         self._closed = not self._tools
         self._turns = 0
         self._output_tokens = 0
@@ -537,7 +574,7 @@ class AnswerReminder:
         self._episode = episode
         self._texts = agent.texts
         self.reminds = self._reminder_left = agent.remind
-        search = episode.tool.search_tool if agent.first_call and episode.tool.specs() else None
+        search = episode.tool.search_tool if agent.first_call and episode.specs() else None
         self._search, self._query_argument = search or ("", "")
         self._search_demand_left = bool(self._search)
         self._forced = 0
@@ -555,7 +592,7 @@ class AnswerReminder:
         if not self._search_demand_left or not self._search_missing:
             return False
         self._search_demand_left = False
-        spec = next(s for s in self._episode.tool.specs() if s["name"] == self._search)
+        spec = next(s for s in self._episode.specs() if s["name"] == self._search)
         call = call_text(self._search, **dict.fromkeys(needed_arguments(spec), "..."))
         words = self._texts.words("first_call").replace("{call}", call)
         self._say("first_call", words.replace("{argument}", self._query_argument))

@@ -574,27 +574,36 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     def one_job(config: DictConfig) -> None:
         register()  # again, because a launcher may run this in a process of its own
         settings = Settings.of_job(config)
-        with recorded_cell(settings) if settings.multirun else nullcontext():
-            try:
-                # Those of a sweep may come from a file of options.
-                refuse_secrets(settings.overrides)
-                if name not in SHARDED and settings.config.shards != 1:
-                    raise InputError(
-                        f"shards={settings.config.shards} for {parser.prog}",
-                        valid="soundingline index and soundingline enrich",
-                        do="leave it out: this command reads what those have made of all shards",
-                    )
-                _task(name)(settings)
-            except BAD_INPUTS as error:
-                if not is_bad_input(error):
-                    raise
-                refused.append(one_line(error))
-                if is_first(settings, fault_of(error) or refused[-1]):
-                    notify(refused[-1])
-                if settings.multirun:
-                    failed = CellFailed(refused[-1])
-                    failed.fault = fault_of(error)
-                    raise failed from None
+        try:
+            with recorded_cell(settings) if settings.multirun else nullcontext():
+                one_cell(settings)
+        except OSError as error:  # the status of the cell could not be written
+            refuse(settings, error)
+
+    def one_cell(settings: Settings) -> None:
+        try:
+            # Those of a sweep may come from a file of options.
+            refuse_secrets(settings.overrides)
+            if name not in SHARDED and settings.config.shards != 1:
+                raise InputError(
+                    f"shards={settings.config.shards} for {parser.prog}",
+                    valid="soundingline index and soundingline enrich",
+                    do="leave it out: this command reads what those have made of all shards",
+                )
+            _task(name)(settings)
+        except BAD_INPUTS as error:
+            refuse(settings, error)
+
+    def refuse(settings: Settings, error: Exception) -> None:
+        if not is_bad_input(error):
+            raise error
+        refused.append(one_line(error))
+        if is_first(settings, fault_of(error) or refused[-1]):
+            notify(refused[-1])
+        if settings.multirun:
+            failed = CellFailed(refused[-1])
+            failed.fault = fault_of(error)
+            raise failed from None
 
     SweepStart.folder = None
     unfinished: list[CellStatus] = []

@@ -206,6 +206,7 @@ def _tuning_identity(config: Any) -> dict[str, Any]:
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 ROOT_CONFIG = "config"
+NO_OPTION = ("None", "null")  # what Hydra calls the choice of no option
 _NONE_BY_DEFAULT = ("llm", "scorer", "experiment", "placement", "scale")
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from soundingline.agents.base import Budget
 from soundingline.experiments.build import check_price, language_model, make
 from soundingline.experiments.collection import texts_under
-from soundingline.experiments.config import Settings
+from soundingline.experiments.config import Settings, flat_values
 from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.experiments.run_context import running
@@ -448,25 +448,25 @@ def compare_folders(
         tested: the measures to test; None for those of `TESTED` that all runs have.
         baseline: the name of the run that the others are compared with.
         factors: without a baseline, the run with these factors is the baseline; of several, the
-            first of those that change the fewest other settings.
+            one that sets the fewest single values, then the one of which the others are changes.
+            A factor is an option of a group, or a single value by its key.
         test, family: see `soundingline.toolkit.evaluation.compare`.
         primary, margin: the primary measure, and its smallest difference that matters. None: those
             that the manifests of the runs declare, if they agree.
         unfinished: lines about runs without an evaluation, for the report.
         by: see `systems_of`.
+
+    Raises:
+        MissingBaseline: for factors that no run has. The report is written without tests.
     """
     runs = load_runs(paths)
+    missing = ""
     if factors and baseline is None:
-        having = [
-            run
-            for run in runs
-            if all(str(run.factors.get(k)) == v.replace("/", "-") for k, v in factors.items())
-        ]
-        if having:
-            baseline = min(having, key=lambda run: len(run.factors)).name
-        else:
-            named = ", ".join(f"{name}={value}" for name, value in factors.items())
-            notify(f"no run has {named}: the report has no such baseline")
+        having = [run for run in runs if has_factors(run, factors)]
+        baseline = min(having, key=lambda run: _distance(run, runs)).name if having else None
+        if baseline is None:
+            missing = ", ".join(f"{name}={value}" for name, value in factors.items())
+            unfinished = [*unfinished, f"No run has the baseline's {missing}: nothing was tested."]
     # The runs are those of these folders, in this order.
     pages = [path / PAGE for path in dict.fromkeys(path.resolve() for path in paths)]
     traces = {
@@ -480,7 +480,7 @@ def compare_folders(
     systems = systems_of(runs, by)
     comparisons: list[PairedComparison] = []
     chosen = baselines_of(runs, baseline or runs[0].name, systems)
-    for group in by_benchmark(runs):
+    for group in [] if missing else by_benchmark(runs):
         inside = None
         if baseline is not None or len(group) > ALL_PAIRS:
             inside = next((run.name for run in group if run.name in chosen), None)
@@ -507,6 +507,32 @@ def compare_folders(
     for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
         console.print(table)
     console.print(f"Report: {report_path}", soft_wrap=True)
+    if missing:
+        raise MissingBaseline(
+            f"no run in {folder} has {missing}, which the baseline is to have: nothing was tested",
+            do="run the cell that has them, or name another baseline: baseline.retriever=...",
+        )
+
+
+class MissingBaseline(InputError):
+    """No run of a sweep has the factors of its baseline."""
+
+
+def _distance(run: EvaluatedRun, runs: Sequence[EvaluatedRun]) -> tuple[int, int, int]:
+    """How far a run is from a baseline: its single values, the factors in which others differ from
+    it (one each from a baseline with one change at a time), and all its factors."""
+    values = sum("." in name for name in run.factors)
+    differences = [run.factors.items() ^ other.factors.items() for other in runs]
+    changes = sum(len({name for name, _ in each}) for each in differences)
+    return values, changes, len(run.factors)
+
+
+def has_factors(run: EvaluatedRun, factors: Mapping[str, str]) -> bool:
+    """Whether a run has these factors; of a single value that its command line did not set, that of
+    its option counts."""
+    known = {**dict(flat_values(run.manifest.get("config", {}))), **run.factors}
+    wanted = {name: value.replace("/", "-") for name, value in factors.items()}
+    return all(str(known.get(name)).replace("/", "-") == wanted[name] for name in wanted)
 
 
 def _declared(runs: Sequence[EvaluatedRun], key: str) -> Any:

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from soundingline.agents.base import Agent, Budget, SimulatedReader
-from soundingline.experiments.build import language_model, make, make_interface
-from soundingline.experiments.config import Settings
+from soundingline.experiments.build import declares, language_model, make, make_interface
+from soundingline.experiments.config import NO_OPTION, Settings, key_of
 from soundingline.experiments.evaluate import check_judge, evaluated, judges_by_model
 from soundingline.experiments.naming import cell_name, factors, fingerprints, run_folder
 from soundingline.experiments.pipeline import (
@@ -88,6 +88,7 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     check_int("concurrency", config.concurrency)
     parse_measures(list(config.measures))
     check_judge(config)
+    check_stand_in(settings)
     folder = run_folder(settings, cell_name(settings))
     agents, interface = repeat_agents(config, config.repeats), make_interface(config.tool)
     agent = agents[0]
@@ -116,7 +117,9 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     prepared_run = AgentRun(agents, llm, budget, built, interface, backend, parts, reader)
     # An interface that cannot make a session, or none for this agent, fails before anything is
     # written.
-    agent.check_tool(prepared_run.session(""))
+    session = prepared_run.session("")
+    agent.check_tool(session)
+    prints |= agent.tool_fingerprints(session)
     with open_run(settings, folder, prints, factors(settings), question_cap=True) as context:
         folder = context.folder
         last = answer(prepared_run, context, settings)
@@ -141,6 +144,27 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     if last:
         raise stopped(last, context, prepared_run)
     return cell
+
+
+def check_stand_in(settings: Settings) -> None:
+    """`InputError` where `scale=laptop` runs its own agent, which searches, in the place of an
+    agent that does not search or that needs no language model. A cell that names an agent runs
+    that one."""
+    experiment = settings.choices.get("experiment", "null")
+    named = any(key_of(override) == "agent" for override in settings.overrides)
+    if not settings.config.laptop or named or experiment in NO_OPTION:
+        return
+    paper = Settings.compose([f"experiment={experiment}"], settings.search_path)
+    option = paper.config.agent
+    searches = declares(option, "requires_llm") and declares(option, "calls_tools")
+    if searches or option["_target_"] == settings.config.agent["_target_"]:
+        return
+    raise InputError(
+        f"experiment={experiment} has the agent {paper.choices['agent']}, and scale=laptop would "
+        f"run {settings.choices['agent']}, which is another",
+        valid="an experiment with a language model that searches, or with an agent for laptops",
+        do="name one: agent=..., or in the experiment hydra.sweeper.laptop.params.agent",
+    )
 
 
 def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajectory | None:

@@ -224,6 +224,8 @@ def is_first(settings: Settings, fault: str) -> bool:
         (_cells_folder(settings) / f"reported-{fingerprint(fault)}").touch(exist_ok=False)
     except FileExistsError:
         return False
+    except OSError:  # such as a full disk, which is to be reported
+        return True
     return True
 
 
@@ -292,7 +294,8 @@ def wait_for_jobs(sweep: Path) -> None:
 def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
     """Compare every evaluated cell below `sweep`, and tell of the cells that did not end well;
     those that were begun are given back. To be called when no cell runs any more, or when the sweep
-    was `interrupted`, after which jobs may go on."""
+    was `interrupted`, after which jobs may go on. `InputError` if all cells ended well and none is
+    the baseline."""
     statuses = cell_statuses(sweep)
     unfinished = [status for status in statuses if status.state != DONE]
     if interrupted:
@@ -303,21 +306,25 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
         ]
     waiting = max(SweepStart.cells - len(statuses), 0)
     cells = evaluated_runs(sweep)
+    missing: InputError | None = None
     if cells:
         # Imported here: evaluating opens models, which a command that sweeps nothing need not.
-        from soundingline.experiments.evaluate import compare_folders
+        from soundingline.experiments.evaluate import MissingBaseline, compare_folders
         from soundingline.experiments.loggers import log_folder
 
-        compare_folders(
-            cells,
-            sweep,
-            title=sweep.name,
-            factors=SweepStart.baseline,
-            unfinished=[
-                *_published(sweep, unfinished),
-                *([f"{_cells(waiting)} not begun"] if waiting else []),
-            ],
-        )
+        try:
+            compare_folders(
+                cells,
+                sweep,
+                title=sweep.name,
+                factors=SweepStart.baseline,
+                unfinished=[
+                    *_published(sweep, unfinished),
+                    *([f"{_cells(waiting)} not begun"] if waiting else []),
+                ],
+            )
+        except MissingBaseline as error:
+            missing = error
         log_folder(SweepStart.logger, sweep)
     console = Console(stderr=True, soft_wrap=True)
     for group in _by_reason(unfinished):
@@ -334,6 +341,8 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
         words = {_JOB: "submitted and may still run"}
         shown = [f"{count} {words.get(name, name)}" for name, count in counts.items() if count]
         notify(f"{', '.join(shown) or _INTERRUPTED}; the same command continues")
+    elif missing:
+        raise missing
     return unfinished
 
 

@@ -60,6 +60,23 @@ def test_a_run_with_a_model_is_answered_measured_and_accounted_for(entry, capsys
     assert measured.seconds == pytest.approx(metrics["seconds"])
 
 
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (("tool=top_k",), "the prompt pi_serini names search(reason), read_search_results"),
+        (("agent=navigator", "tool=top_k"), "the navigator needs an interface that searches"),
+    ],
+)
+def test_an_agent_without_the_tools_that_it_needs_is_refused_before_the_first_question(
+    words, refusal, entry, capsys
+):
+    assert entry("run", *TINY, *MODEL, "name=m", *words) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if refusal in line)
+    assert line.startswith("soundingline: ") and not Path("runs/m").exists()
+    assert entry("run", *TINY, *MODEL, "name=m", "agent=neutral", "tool=top_k") == 0
+    assert "prompt.tools" in contents("runs/m/manifest.json")["fingerprints"]
+
+
 def test_a_finished_run_is_priced_by_the_list_of_another_month(entry, capsys):
     assert entry("run", *TINY, *MODEL, "name=m") == 0
     path = Path("runs/m/manifest.json")

@@ -447,6 +447,38 @@ def test_the_report_concludes_on_the_measure_that_the_runs_declare(entry):
     assert entry("compare", "--primary", "nDCG", *cells) == 2
 
 
+def test_of_several_cells_the_baseline_is_the_one_that_the_others_are_changes_of(entry):
+    # An agent without a language model has fewer factors than the baseline.
+    options = f"hydra.searchpath=[file://{Path(__file__).resolve().parent / 'options'}]"
+    changes = "hydra.sweeper.changes=['agent=keyword','retriever=bm25_tuned','retriever=ql']"
+    sweep = (*TINY, "name=s", options, "agent=pi_serini", "llm=scripted", "preflight=0")
+    assert entry("run", "-m", *sweep, changes, "baseline.unit=document") == 0
+    (baseline,) = {row["b"] for row in json.loads(Path("runs/s/verdicts.json").read_text())}
+    factors = RunFolder(Path("runs/s") / baseline).manifest()["factors"]
+    assert (factors["agent"], factors["retriever"]) == ("pi_serini", "bm25_default")
+
+
+def test_a_baseline_is_found_by_a_setting_that_its_cell_left_as_it_was(entry):
+    change = "hydra.sweeper.changes=['agent.max_searches=1']"
+    sweep = ("-m", *TINY, "name=s", "baseline={agent.max_searches:3}", change)
+    assert entry("run", *sweep) == 0
+    page = Path("runs/s/report.md").read_text()
+    assert page.index("## Differences from the baseline") < page.index("## Results")
+
+
+def test_a_report_without_its_baseline_is_an_error(entry, capsys):
+    sweep = ("-m", *TINY, "name=s", "retriever=bm25_default,bm25_tuned", "baseline.retriever=ql")
+    assert entry("run", *sweep) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "no run in runs/s has retriever=ql, which the baseline is to have" in told
+    assert json.loads(Path("runs/s/verdicts.json").read_text()) == []
+    report = Path("runs/s/report.md").read_text()
+    assert "No run has the baseline's retriever=ql" in report.replace("\\", "").replace("’", "'")
+    # The cell of the baseline completes the same sweep.
+    assert entry("run", *sweep[:-2], "retriever=ql", sweep[-1]) == 0
+    assert json.loads(Path("runs/s/verdicts.json").read_text())
+
+
 SWEEPER = {
     "params": {"unit": "document,passage"},
     "axes": {

@@ -250,10 +250,12 @@ class System:
 
 @dataclass(frozen=True)
 class Systems:
-    """Systems and benchmarks, both in order of first appearance."""
+    """Systems and benchmarks, both in order of first appearance. With `has_shares`, several of the
+    benchmarks are one benchmark with corpora of different sizes, over which nothing is averaged."""
 
     benchmarks: Sequence[str]
     systems: Sequence[System]
+    has_shares: bool = False
 
     def benchmarks_of(self, measure: str) -> list[str]:
         """The benchmarks on which any system has the measure."""
@@ -265,7 +267,10 @@ class Systems:
 
     def macro_average(self, system: System, measure: str) -> float | None:
         """The mean over the benchmarks with this measure, each with the same weight; None if the
-        system lacks one of them, because a mean over other benchmarks cannot be compared."""
+        system lacks one of them, because a mean over other benchmarks cannot be compared, and with
+        `has_shares`."""
+        if self.has_shares:
+            return None
         values = [system.value(measure, benchmark) for benchmark in self.benchmarks_of(measure)]
         present = [value for value in values if value is not None]
         return sum(present) / len(present) if present and len(present) == len(values) else None
@@ -315,7 +320,15 @@ def systems_of(runs: Sequence[EvaluatedRun], by: Sequence[str] = ()) -> Systems 
     varied = by or [name for name in varied_factors(firsts) if not _of_benchmark(name)]
     names = factor_labels(firsts, varied)
     systems = [System(name, row) for name, row in zip(names, rows.values(), strict=True)]
-    return Systems(labels, systems)
+    return Systems(labels, systems, _has_shares([group[0] for group in groups]))
+
+
+def _has_shares(runs: Sequence[EvaluatedRun]) -> bool:
+    """Whether the benchmarks of two runs differ in nothing but the share of the corpus."""
+    settings = [dict(run.manifest.get("config", {}).get(_BENCHMARK) or {}) for run in runs]
+    shares = [one.pop("corpus_share", None) for one in settings]
+    pairs = combinations(zip(settings, shares, strict=True), 2)
+    return any(one == other and share != rest for (one, share), (other, rest) in pairs)
 
 
 def baselines_of(runs: Sequence[EvaluatedRun], baseline: str, systems: Systems | None) -> list[str]:

@@ -361,7 +361,7 @@ def _range(data: ReportData, measure: str) -> str:
 
 def _macro_averages(data: ReportData) -> str:
     """The range of the macro averages over several benchmarks, which are not tested."""
-    if data.systems is None:
+    if data.systems is None or data.systems.has_shares:
         return ""
     benchmarks = data.systems.benchmarks_of(data.main)
     ranked = leaders(data.systems, data.main) if len(benchmarks) > 1 else []
@@ -629,13 +629,18 @@ def benchmarks_section(data: ReportData) -> Section | None:
     first, *others = [name for name in measures if averaged(systems, name)] or [""]
     if not first:
         return None
+    average = (
+        "Some benchmarks are one with corpora of different sizes, over which nothing is averaged. "
+        if systems.has_shares
+        else "The macro average is the unweighted mean over the benchmarks. It is not tested, "
+        "because a few benchmarks are not a sample. "
+    )
     return Section(
         "benchmarks",
         f"{first} by benchmark",
         lead=f"{len(systems.systems)} systems over {len(systems.benchmarks)} benchmarks. Runs with "
         "the same settings, except for those of the benchmark, are one system.",
-        note="The macro average is the unweighted mean over the benchmarks. It is not tested, "
-        "because a few benchmarks are not a sample. Tests are paired within each benchmark and "
+        note=f"{average}Tests are paired within each benchmark and "
         "corrected over its comparisons. Bold: the best on the benchmark, significantly different "
         "from every other one; ≈: does not differ significantly from the best, or was not compared "
         "with it.",
@@ -658,7 +663,8 @@ def averaged(systems: Systems, measure: str) -> bool:
 def benchmarks_table(
     data: ReportData, systems: Systems, measure: str, *, folded: str = ""
 ) -> Table:
-    """One row for each system, one column for each benchmark, and the macro average."""
+    """One row for each system, one column for each benchmark, and the macro average, if there is
+    one."""
     benchmarks = systems.benchmarks_of(measure)
     marks = data.marks(measure)
     rows, notes = [], []
@@ -674,10 +680,14 @@ def benchmarks_table(
                 run = system.runs[name]
                 mark = marks.get(run.name, "")
                 row.append(TableEntry(value_text(value, measure), interval_of(run, measure), mark))
-        rows.append([*row, value_text(systems.macro_average(system, measure), measure)])
+        rows.append(row)
+        if systems.has_shares:
+            continue
+        row.append(value_text(systems.macro_average(system, measure), measure))
         if missing := [name for name in benchmarks if system.value(measure, name) is None]:
             notes.append(f"{system.label} has no macro average: missing on {', '.join(missing)}.")
-    columns = [*texts("system"), *map(Column, (*benchmarks, "macro average"))]
+    average = () if systems.has_shares else ("macro average",)
+    columns = [*texts("system"), *map(Column, (*benchmarks, *average))]
     return Table(columns, rows, note=" ".join(notes), folded=folded)
 
 
