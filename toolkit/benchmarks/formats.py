@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from soundingline.toolkit.data import Topic
+from soundingline.toolkit.data import LARGEST_GRADE, Topic
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import file_hash
 
@@ -107,18 +107,21 @@ def read_answers(path: str | Path | None) -> dict[str, list[str]]:
 def read_qrels(files: Sequence[Path]) -> dict[str, dict[str, int]]:
     """The union of qrels files: grades by qid and docid. They have three columns (`query-id,
     corpus-id, score`, with or without the header line) or TREC's four (`qid, iteration, docid,
-    grade`), separated by tabs, or by white space if a line has no tab."""
+    grade`), separated by tabs, or by white space if a line has no tab. White space at the end of a
+    line is ignored."""
     return merge_qrels(row for path in files for row in _qrels(path))
 
 
 def _qrels(path: Path) -> Iterator[tuple[Location, Qrel]]:
     for number, (location, line) in enumerate(lines(path)):
-        fields = [part.strip() for part in line.split("\t")] if "\t" in line else line.split()
+        row = line.rstrip()
+        fields = [part.strip() for part in row.split("\t")] if "\t" in row else row.split()
         if number == 0 and fields[0].lower() in HEADERS:
             continue
         if len(fields) not in (3, 4) or not all(fields):
+            empty = "" if all(fields) else ", and one of them is empty"
             raise InputError(
-                f"{location} has {sum(map(bool, fields))} fields",
+                f"{location} has {len(fields)} fields{empty}",
                 valid="query-id, corpus-id, score; or TREC's qid, iteration, docid, grade",
             )
         try:
@@ -132,9 +135,13 @@ def _qrels(path: Path) -> Iterator[tuple[Location, Qrel]]:
 
 def merge_qrels(qrels: Iterable[tuple[object, Qrel]]) -> dict[str, dict[str, int]]:
     """Grades by qid and docid of judgements that come with their locations. A pair may occur
-    repeatedly with the same grade."""
+    repeatedly with the same grade. `InputError` for a grade above `LARGEST_GRADE`."""
     grades: dict[str, dict[str, int]] = {}
     for location, (qid, docid, grade) in qrels:
+        if grade > LARGEST_GRADE:
+            raise InputError(
+                f"{location} has the grade '{grade}'", valid=f"at most {LARGEST_GRADE:,}"
+            )
         known = grades.setdefault(qid, {}).setdefault(docid, grade)
         if known != grade:
             raise InputError(

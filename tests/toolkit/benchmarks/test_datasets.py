@@ -201,7 +201,10 @@ MALFORMED = {
         (HEADER + "q1\td1\tmany\n", r":2 has the grade 'many'\. valid: an integer"),
         (HEADER + "q1\td1\t1.0\n", r":2 has the grade '1\.0'"),
         ("q1\td1\tmany\n", r":1 has the grade 'many'"),
-        (HEADER + "q1\t\t1\n", r":2 has 2 fields"),
+        (HEADER + "q1\t\t1\n", r":2 has 3 fields, and one of them is empty"),
+        ("\tq1\td1\t1\n", r":1 has 4 fields, and one of them is empty"),
+        (HEADER + "q1\td1\t1000001\n", r":2 has the grade '1000001'.* at most 1,000,000"),
+        ("q1 0 d1 10000000000\n", r":1 has the grade '10000000000'.* at most 1,000,000"),
         (HEADER + "q1\td1\t1\nq1\td1\t2\n", r":3 gives 'd1' the grade 2"),
         (HEADER + "ghost\td1\t1\n", " name no question of queries.jsonl"),
         ("", " name no question of queries.jsonl"),
@@ -254,9 +257,18 @@ def test_malformed_files_are_refused_with_file_and_line(tmp_path, file, content,
     assert "\n" not in str(caught.value)
 
 
-def test_qrels_without_a_header_lose_no_row(tmp_path):
-    benchmark = BeirBenchmark(write(tmp_path, test="q1 d1 1\nq3 d2 1\n"))
-    assert benchmark.qrels["evidence"] == {"q1": {"d1": 1}, "q3": {"d2": 1}}
+@pytest.mark.parametrize(
+    "content",
+    [
+        "q1 d1 1\nq3 d2 -2\n",
+        "q1\td1\t1\t\nq3\td2\t-2\t\t\n",
+        "q1\tQ0\td1\t1\t \r\nq3\t0\td2\t-2\t\n",
+        HEADER.replace("\n", "\t\n") + "q1\td1\t1 \nq3 0 d2 -2\t\n",
+    ],
+)
+def test_qrels_are_read_with_and_without_a_header_and_tabs_at_the_end(tmp_path, content):
+    benchmark = BeirBenchmark(write(tmp_path, test=content))
+    assert benchmark.qrels["evidence"] == {"q1": {"d1": 1}, "q3": {"d2": -2}}
 
 
 def test_the_store_refuses_a_docid_that_comes_twice_and_an_empty_corpus(tmp_path):
