@@ -86,7 +86,7 @@ def test_passages_count_as_their_document_once_at_the_best_rank():
 @pytest.mark.parametrize("spam", [-1, -2, -100, -(10**20)])
 def test_a_grade_below_0_is_judged_and_counts_as_grade_0(spam):
     judged = {"mixed": {"a": 1, "b": spam, "c": spam}, "spam": {"a": spam, "b": spam}}
-    rankings = dict.fromkeys(judged, ["b", "a", "x"])
+    rankings = {qid: ["b", "a", "x"] for qid in judged}
     measures = ("AP", "RR", "P@3", "R@3", "nDCG@3", "Bpref", "infAP", "Judged@3", "F1@3")
     values = measure_rankings(rankings, judged, measures)
     mixed = (1 / 2, 1 / 2, 1 / 3, 1, 1 / math.log2(3), 0, 1 / 2, 2 / 3, 2 / 4)
@@ -98,7 +98,9 @@ def test_a_grade_below_0_is_judged_and_counts_as_grade_0(spam):
 
 @pytest.mark.parametrize("grade", [10**6 + 1, 2 * 10**9, 10**10, 10**20])
 def test_a_grade_for_which_trec_eval_has_no_memory_is_refused(grade):
-    with pytest.raises(InputError, match=f"'d' has the grade {grade} for question 'q'.*at most 1,000,000"):
+    with pytest.raises(
+        InputError, match=f"'d' has the grade {grade} for question 'q'.*at most 1,000,000"
+    ):
         measure_rankings({"q": ["d"]}, {"q": {"d": grade}})
     values = measure_rankings({"q": ["c", "d"]}, {"q": {"c": 1, "d": 10**6}}, ["nDCG@2", "AP"])
     ideal = 10**6 + 1 / math.log2(3)
