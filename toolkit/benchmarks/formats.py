@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -17,6 +19,9 @@ R = TypeVar("R")
 
 _HASHES: dict[tuple[str, int, int], str] = {}
 _decode = json.JSONDecoder().decode  # without the checks that `json.loads` repeats on each line
+JSON_LINES = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+"""What names of JSON-lines files end with, compressed by gzip or not; the content decides."""
+_GZIP = b"\x1f\x8b"  # RFC 1952, section 2.3.1
 HEADERS = frozenset({"query-id", "query_id", "queryid", "qid", "query", "topic"})
 
 
@@ -53,18 +58,32 @@ class Location(NamedTuple):
 def lines(path: Path) -> Iterator[tuple[Location, str]]:
     """The lines of a UTF-8 file that are not blank, without their line end and a byte order mark.
     Lines end at a newline character only, because JSON strings contain other line ends of Unicode.
-    """
-    with path.open("rb") as stream:
-        for number, raw in enumerate(stream, start=1):
-            location = Location(path, number)
-            try:
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{location} is not UTF-8 ({error.reason})", do="Convert the file to UTF-8"
-                ) from None
-            if line and not line.isspace():
-                yield location, line
+    A file that is compressed by gzip, whatever its name, is decompressed."""
+    number = 0
+    with path.open("rb") as file:
+        stream = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP else file
+        try:
+            for number, raw in enumerate(stream, start=1):
+                location = Location(path, number)
+                try:
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"{location} is not UTF-8 ({error.reason})", do="Convert the file to UTF-8"
+                    ) from None
+                if line and not line.isspace():
+                    yield location, line
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(
+                f"{path} cannot be decompressed after line {number} ({error})",
+                valid="a complete gzip file",
+                do="fetch the file again",
+            ) from None
+
+
+def has_json_lines(path: Path) -> bool:
+    """Whether the first line of a file begins a JSON object."""
+    return next((line.lstrip().startswith("{") for _, line in lines(path)), False)
 
 
 def records(path: Path) -> Iterator[tuple[Location, dict[str, Any]]]:
