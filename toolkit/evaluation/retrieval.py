@@ -133,9 +133,7 @@ def measured_grades(qid: str, grades: Mapping[str, int]) -> dict[str, int]:
 
 
 def calculate(
-    measures: Sequence[Any],
-    qrels: Mapping[str, Mapping[str, int]],
-    run: Mapping[str, Mapping[str, float]],
+    measures: Sequence[Any], qrels: dict[str, dict[str, int]], run: dict[str, dict[str, float]]
 ) -> list[Any]:
     """The values by question that ir_measures computes from `measured_grades`."""
     try:
