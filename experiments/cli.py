@@ -44,6 +44,7 @@ from soundingline.experiments.config import (
     Root,
     Settings,
     check_choices,
+    expand_home,
     key_of,
     register,
 )
@@ -149,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     output has gone (`| head`).
     """
     sys.excepthook = print_traceback
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = [expand_home(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     code = 0
     try:
         if not words or words[0] in HELP:

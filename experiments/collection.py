@@ -314,7 +314,7 @@ def open_or_build(path: Path, open_: Callable[[Path], Part], build: Callable[[],
                 if path.exists():
                     notify(f"{path} is damaged; it is built again")
                 part = build()
-                with atomic_folder(path) as temporary:
+                with atomic_folder(path, replace=True) as temporary:
                     part.write(temporary)
                     write_checksum_list(temporary)
     except OSError as error:

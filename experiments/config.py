@@ -207,12 +207,13 @@ def _tuning_identity(config: Any) -> dict[str, Any]:
 CONF = Path(__file__).resolve().parents[1] / "conf"
 ROOT_CONFIG = "config"
 NO_OPTION = ("None", "null")  # what Hydra calls the choice of no option
+_HOME = re.compile(r"""((?:^|[=,\[({:])\s*["']?)~(?=/)""")
 _NONE_BY_DEFAULT = ("llm", "scorer", "experiment", "placement", "scale")
 
 
 def register() -> None:
-    """Make `root_schema` and our resolvers (`chosen`, `scale`, `benchmark_name`) known; called
-    by what composes, not on import."""
+    """Make `root_schema` and our resolvers (`chosen`, `scale`, `benchmark_name`, `home`) known;
+    called by what composes, not on import."""
     if "root_schema.yaml" not in ConfigStore.instance().repo:
         root: Any = OmegaConf.structured(Root)
         # An override such as baseline.retriever=ql adds a factor, like any other without a plus.
@@ -221,6 +222,7 @@ def register() -> None:
     register_plugins()
     OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)
     OmegaConf.register_new_resolver("scale", _scale, replace=True)
+    OmegaConf.register_new_resolver("home", os.path.expanduser, replace=True)
     OmegaConf.register_new_resolver("benchmark_name", _benchmark_name, replace=True)
 
 
@@ -262,6 +264,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         _check_options(self.config)
+        with flag_override(self.config, ["readonly", "struct"], [False, False]):
+            _expand_values(self.config, OmegaConf.to_container(self.config, resolve=False))
+            _expand_values(self.config.paths, plain_values(self.config.paths))
         place(self.config)
         if (traces := self.config.get("traces", True)) not in (True, False, "plain"):
             raise InputError(f"traces={traces}", valid="true, false, plain", do="set one of them")
@@ -270,6 +275,7 @@ class Settings:
     def compose(cls, overrides: Sequence[str] = (), search_path: Sequence[str] = ()) -> Settings:
         """Compose the options of `conf/` and of the folders in `search_path`. What Hydra and
         OmegaConf refuse is raised as they raise it, but for choices that name no option."""
+        overrides = [expand_home(override) for override in overrides]
         check_choices(overrides)
         register()
         with _composing():
@@ -384,6 +390,28 @@ def _visible(gpus: Sequence[int]) -> list[str]:
             do="ask the cluster for more, or change the numbers: placement.<group>.gpus=[0]",
         )
     return [names[number] for number in gpus]
+
+
+def expand_home(word: str) -> str:
+    """A word of a command line with the home folder in the place of `~` where a value begins with
+    `~/`. Shells expand it neither after a key with a dot nor within quotes, and Hydra cannot parse
+    it.
+
+    Example:
+        >>> expand_home("benchmark.path=~/data") == f"benchmark.path={Path.home()}/data"
+        True
+    """
+    return _HOME.sub(lambda match: match[1] + str(Path.home()), word)
+
+
+def _expand_values(config: Any, values: Any) -> None:
+    """Put the home folder in the place of `~` in the `values` of a configuration that begin with
+    `~/`, which files of options and the environment may have."""
+    for key, value in values.items() if isinstance(values, dict) else enumerate(values):
+        if isinstance(value, (dict, list)):
+            _expand_values(config[key], value)
+        elif isinstance(value, str) and value.startswith("~/"):
+            config[key] = str(Path(value).expanduser())
 
 
 def plain_values(option: Any, *, resolve: bool = True) -> dict[str, Any]:

@@ -488,7 +488,8 @@ def compare_folders(
                 inside = inside or group[0].name
         questions = max((len(values) for values in group[0].per_question.values()), default=0)
         if len(group) > 1 and questions < 2:
-            notify(f"{group[0].name} has one question: paired comparisons need two or more")
+            number = "one question" if questions else "no judged question"
+            notify(f"{group[0].name} has {number}: paired comparisons need two or more")
         elif len(group) > 1:
             wanted = TESTED if baseline is None else (*TESTED, _RECALL_OF_CHANGES)
             known = [m for m in wanted if all(m in run.per_question for run in group)]

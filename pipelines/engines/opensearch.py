@@ -28,6 +28,7 @@ from soundingline.pipelines.index_folder import (
     REBUILD,
     TermIndex,
     UniqueUnits,
+    as_units,
     read_manifest,
     write_manifest,
 )
@@ -223,7 +224,7 @@ class _Loading:
         resuming = _described(self.cluster, self.name) is not None
         if not resuming:
             ask("PUT", path, self._definition())
-        checked = UniqueUnits(track(units, "indexing (opensearch)"))
+        checked = UniqueUnits(track(as_units(units), "indexing (opensearch)"))
         rows = self._rows(checked)
         for number in count():
             if not (batch := list(islice(rows, _UNITS_AT_ONCE))):

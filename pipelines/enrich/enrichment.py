@@ -28,7 +28,7 @@ from soundingline.pipelines.enrich.phrases import (
     query_contexts,
     weight_of,
 )
-from soundingline.pipelines.index_folder import is_index, read_manifest, write_manifest
+from soundingline.pipelines.index_folder import read_manifest, write_manifest
 from soundingline.pipelines.lexical.analyzers import SEPARATOR
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.operators import Filter, ParsedQuery
@@ -98,11 +98,6 @@ class EnrichedEngine:
         """Collect and filter the phrases, then index the units with them. The units are read twice;
         the folder `path` appears when it is complete. `InputError` if the source gives phrases for
         other units, or in another order."""
-        if path.exists() and not is_index(path / _PHRASES, _PHRASES):
-            raise InputError(
-                f"'{path}' exists and is no index of enriched documents; it would be replaced",
-                do="name another folder, or remove this one",
-            )
         began = time.monotonic()
         with atomic_folder(path) as folder:
             phrases = folder / _PHRASES

@@ -19,7 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
-from soundingline.pipelines.index_folder import OpenedIndex, read_manifest, write_manifest
+from soundingline.pipelines.index_folder import (
+    OpenedIndex,
+    check_target,
+    read_manifest,
+    write_manifest,
+)
 from soundingline.pipelines.learned.encoding import SPARSE, Block, Blocks
 from soundingline.pipelines.learned.retriever import LearnedRetriever
 from soundingline.pipelines.lexical.bm25 import BLOCK, ScoreBuffers, first_at
@@ -95,6 +100,7 @@ class ImpactIndex(OpenedIndex):
         vocabulary: Sequence[str],
         path: str | Path,
         *,
+        overwrite: bool = False,
         scale: float | None = 100.0,
         corpus_fingerprint: str = "",
         memory_mb: int = 1024,
@@ -103,12 +109,14 @@ class ImpactIndex(OpenedIndex):
 
         An impact is round(weight x `scale`), and gone where that is 0; with `scale=None` it is the
         weight itself in float32. `vocabulary` names the terms by number. `path` is a folder that
-        appears when it is complete. `memory_mb` bounds the memory of the build besides one block.
+        appears when it is complete, and with `overwrite` replaces an older index. `memory_mb`
+        bounds the memory of the build besides one block.
         """
         check_scale(scale)
         exact = scale is None or scale > _FINEST
         path = Path(path)
-        with atomic_folder(path) as folder:
+        check_target(path, KIND, overwrite=overwrite)
+        with atomic_folder(path, replace=overwrite) as folder:
             documents = 0
             with closing(StringWriter(folder / TERMS)) as terms:
                 terms.extend(map(to_bytes, vocabulary))
@@ -341,9 +349,11 @@ class SparseRetriever(LearnedRetriever):
 
     def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
         settings: dict[str, Any] = {"scale": self.scale, "corpus_fingerprint": corpus_fingerprint}
-        ImpactIndex.build(blocks, self.vocabulary, path, **settings)
+        ImpactIndex.build(blocks, self.vocabulary, path, overwrite=True, **settings)
 
-    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
+    index_kind = KIND
+
+    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
         return ImpactIndex.open(path, corpus_fingerprint=corpus_fingerprint)
 
     @property

@@ -90,7 +90,7 @@ class VectorRetriever(LearnedRetriever):
         """Each query: [dimensions], or of a multi-vector model [tokens, dimensions]."""
 
     def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
-        with atomic_folder(path) as folder:
+        with atomic_folder(path, replace=True) as folder:
             names = StringWriter(folder / _UNITS)
             for block in blocks:
                 names.extend(map(to_bytes, block.unit_ids))
@@ -142,7 +142,12 @@ class VectorRetriever(LearnedRetriever):
             return TorchSearch(documents, self.placement.device)
         return NumpySearch(documents)
 
-    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
+    @property
+    def index_kind(self) -> str:
+        return self.name
+
+    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
+        path = Path(path)
         manifest = read_manifest(path, self.name, corpus_fingerprint, self._check)
         if manifest["encoder"] != self.fingerprint:
             raise InputError(

@@ -517,10 +517,46 @@ def test_none_is_chosen_as_the_line_says():
     assert config.scorer is None
 
 
-def test_a_benchmark_without_judgements_cannot_be_ranked(entry, tmp_path, capsys):
-    path = write_beir(tmp_path / "b", corpus=CORPUS, queries=QUERIES, qrels=QRELS.splitlines()[0])
-    assert entry("rank", "benchmark=beir", f"benchmark.path={path}", "benchmark.split=null") == 2
-    assert "judged" in told(capsys)
+HOME_PATHS = {
+    "as it is": ["benchmark.path=~/data"],
+    "in quotes": ['benchmark.path="~/data"'],
+    "a sweep": ["-m", "benchmark.path=~/data,~/other"],
+    "a file": ["--config-dir=~/conf", "experiment=mine"],
+    "a sweep of a file": ["--config-dir=~/conf", "experiment=mine", "-m", "retriever=ql,bm25_rm3"],
+}
+
+
+@pytest.mark.parametrize("words", HOME_PATHS.values(), ids=HOME_PATHS)
+def test_a_tilde_is_the_home_folder_in_every_path(words, entry, beir, tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("data", "other"):
+        shutil.copytree(beir, home / name)
+    own = "# @package _global_\nbenchmark: {path: ~/data}\npaths: {runs: ~/out}\n"
+    (home / "conf" / "experiment").mkdir(parents=True)
+    (home / "conf" / "experiment" / "mine.yaml").write_text(own)
+    runs = [] if "experiment=mine" in words else ["paths.runs=~/out"]
+    assert entry("rank", "benchmark=beir", "paths.indexes=~/idx", "name=x", *runs, *words) == 0
+    folders = [path.parent for path in (home / "out").rglob("metrics.json")]
+    assert len(folders) == (2 if "-m" in words else 1)
+    manifests = [json.loads((folder / "manifest.json").read_text()) for folder in folders]
+    paths = {manifest["config"]["benchmark"]["path"] for manifest in manifests}
+    named = [name for name in ("data", "other") if any(f"~/{name}" in word for word in words)]
+    assert paths == {str(home / name) for name in named or ["data"]}
+    assert (home / "idx" / "data").is_dir()
+    run = folders[0].relative_to(home)
+    assert entry("export", f"~/{run}", "out=~/t", "format=trec") == 0
+    assert any((home / "t").iterdir()) and not (tmp_path / "~").exists()
+
+
+def test_a_tilde_of_the_environment_and_of_python_is_the_home_folder(entry, beir, monkeypatch):
+    monkeypatch.setenv("HOME", str(beir.parent))
+    monkeypatch.setenv("SOUNDINGLINE_DATA", "~/collections")
+    composed = Settings.compose(["benchmark=cacm", "paths.caches=~/kept"]).config
+    assert composed.benchmark.path == f"{beir.parent}/collections/cacm"
+    assert composed.paths.caches == f"{beir.parent}/kept"
+    experiment = Experiment.compose("benchmark=beir", "benchmark.path=~/beir")
+    assert experiment.settings.config.benchmark.path == str(beir)
 
 
 def test_an_index_of_another_corpus_is_refused(entry, beir, capsys):

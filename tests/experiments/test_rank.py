@@ -98,6 +98,35 @@ def test_unjudged_questions_and_unknown_documents_are_counted_and_shown(entry, d
     assert set(summary["denominators"].values()) == {52}
 
 
+def test_questions_without_judgements_are_ranked_and_have_no_measures(entry, tmp_path, capsys):
+    """What a participant of a track has before the judgements: questions and documents."""
+    Path("topics.tsv").write_text("r0\tWhy do tides rise?\nr1\tWho pays the toll?\n")
+    texts = ["The moon makes the tides rise.", "Carts have to pay the toll.", "A mill."]
+    rows = [{"docid": f"d{number}", "text": text} for number, text in enumerate(texts)]
+    Path("corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ("benchmark=trec_rag", "benchmark.topics=topics.tsv", "benchmark.corpus=corpus.jsonl")
+    assert entry("rank", *given, "name=first") == 0
+    said = capsys.readouterr()
+    assert "No question of trec_rag is judged, so there are no measures." in said.out
+    assert "runs/first/run.trec has the rankings of 2 questions" in said.out
+    assert "Next:" not in said.err
+    lines = [line.split() for line in Path("runs/first/run.trec").read_text().splitlines()]
+    assert {(line[0], line[2]) for line in lines if line[3] == "1"} == {("r0", "d0"), ("r1", "d1")}
+    assert json.loads(Path("runs/first/metrics.json").read_text()) == {}
+    counts = json.loads(Path("runs/first/evaluation/summary.json").read_text())["counts"]
+    assert counts == {"questions": 2, "answered": 2, "failed": 0, "unjudged": 2}
+    assert entry("rank", *given, "name=second", "retriever=ql") == 0
+    capsys.readouterr()
+    assert entry("compare", "runs/first", "runs/second", "name=t") == 0
+    said = capsys.readouterr()
+    assert "has no judged question" in said.err and said.out.count("2/2") == 2
+    # With judgements of one of them, the other is not ranked.
+    Path("qrels.txt").write_text("r1 0 d1 1\n")
+    assert entry("rank", *given, "benchmark.qrels=qrels.txt", "name=judged") == 0
+    assert Path("runs/judged/run.trec").read_text().split()[:3] == ["r1", "Q0", "d1"]
+    assert json.loads(Path("runs/judged/metrics.json").read_text())["AP"] == 1
+
+
 @pytest.mark.parametrize("unit", ["passage", "maxp"])
 def test_passages_are_measured_as_their_documents(unit, entry, beir):
     given = ("benchmark=beir", f"benchmark.path={beir}", f"unit={unit}", "unit.max_tokens=8")

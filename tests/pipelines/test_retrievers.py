@@ -120,6 +120,23 @@ def test_an_index_counts_its_units_and_their_terms(built):
     assert len(index) == len(corpus()) - (engine.name == "anserini")  # which omits the empty one
 
 
+def test_an_engine_takes_dicts_and_a_string_and_replaces_nothing(built, tmp_path):
+    engine, _ = built
+    rows = [{"docno": unit.unit_id, "title": unit.title, "text": unit.text} for unit in corpus()]
+    path = tmp_path / "index"
+    engine.build(rows, str(path), corpus_fingerprint="rows")
+    assert len(engine.open(str(path))) == len(corpus()) - (engine.name == "anserini")
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "thesis.tex").write_text("years of work")
+    for held in (path, tmp_path / "papers"):
+        before = sorted(file.name for file in held.iterdir())
+        with pytest.raises(InputError, match="would be replaced"):
+            engine.build(rows, held, corpus_fingerprint="other")
+        assert sorted(file.name for file in held.iterdir()) == before
+    with pytest.raises(InputError, match=r"document 1 has the docno 1\.0"):
+        engine.build([{"docno": 1.0, "text": "a"}], tmp_path / "new", corpus_fingerprint="new")
+
+
 def test_an_opened_index_is_its_folder_and_its_corpus(built, tmp_path):
     engine, index = built
     again = engine.open(index.path)

@@ -135,8 +135,8 @@ def frame(row):
     return pd.DataFrame({"qid": ["b", "a"], "query": texts, "reasoning": "why"})
 
 
-def bound(retriever, path):
-    opened = retriever.open(path, corpus_fingerprint="c")
+def bound(retriever, path, corpus_fingerprint="c"):
+    opened = retriever.open(path, corpus_fingerprint=corpus_fingerprint)
     return retriever.bind(Collection("c", open_index=lambda engine: opened))
 
 
@@ -222,6 +222,30 @@ def test_a_killed_build_goes_on_and_gives_the_same_index(
     assert 0 < sum(encoded) < len(units)
     assert [child.name for child in tmp_path.iterdir()] == ["index"]
     assert_alike(bound(make(), path)(frame), bound(make(), built)(frame))
+
+
+def test_a_build_takes_what_the_lexical_index_takes_and_replaces_on_request(
+    make, units, built, frame, tmp_path
+):
+    rows = [{"docno": unit.unit_id, "title": unit.title, "text": unit.text} for unit in units]
+    path = str(tmp_path / "index")
+    make().build(pd.DataFrame(rows), path)
+    assert list(make().open(path).docnos) == [unit.unit_id for unit in units]
+    assert_alike(bound(make(), path, "")(frame), bound(make(), built)(frame))
+    with pytest.raises(InputError, match=r"there is a \w+ index at .* overwrite=True"):
+        make().build(units, path)
+    make().build(iter(rows[:5]), path, overwrite=True)
+    assert list(make().open(path).docnos) == [unit.unit_id for unit in units[:5]]
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="is not an index of the kind"):
+            make().build(units, tmp_path, overwrite=overwrite)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+    assert {child.name for child in tmp_path.iterdir()} == {"index", "thesis.tex"}
+    with pytest.raises(InputError, match=r"document 2 has the text nan"):
+        make().build([units[0], {"docno": "a", "text": float("nan")}], tmp_path / "other")
+    make().build_shard(rows, str(tmp_path / "sharded"), Shard(0, 1))
+    assert make().missing_shards(str(tmp_path / "sharded"), 1) == []
 
 
 def test_shards_give_the_index_of_one_process(make, units, built, frame, tmp_path):

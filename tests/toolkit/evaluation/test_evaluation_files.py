@@ -485,7 +485,7 @@ def test_distance_counts_saturation_and_length_on_one_scale():
 @st.composite
 def tuned(draw):
     judged = {
-        f"q{n}": {f"d{d}": draw(st.integers(0, 2)) for d in range(draw(st.integers(1, 4)))}
+        f"q{n}": {f"d{d}": draw(st.integers(-2, 2)) for d in range(draw(st.integers(1, 4)))}
         for n in range(draw(st.integers(1, 4)))
     }
     names = [f"d{d}" for d in range(4)] + [f"x{d}" for d in range(12)]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.benchmarks import write_parquet
+from support.benchmarks import write_jsonl, write_parquet
 from support.needs import cases
 from support.runs import answer, browsecomp, call, pi_serini, said, search, thought, trajectory
 
@@ -508,6 +508,49 @@ def test_json_lines_have_ids_of_their_own(topics, tmp_path):
         list(bare.documents())
     with pytest.raises(InputError, match="no file of judgements"):
         TrecRag(topics, corpus, str(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".jsonl.gz", ".json.gz"])
+def test_shards_of_ms_marco_are_read_as_they_are_published(tmp_path, suffix):
+    """`msmarco_v2.1_doc_00.json.gz` and the shards of segments, unpacked or not, and questions in
+    JSON lines, whatever the names."""
+    fields = {"url": "http://a", "title": "Tides", "headings": "Tides"}
+    for shard in ("00", "01"):
+        rows = [{"docid": f"d_{shard}_{number}", **fields, "body": "Moon."} for number in (0, 1)]
+        write_jsonl(tmp_path / "docs" / "part" / f"msmarco_v2.1_doc_{shard}{suffix}", rows)
+    segment = {"docid": "d_00_0#0_0", **fields, "segment": "They rise.", "start_char": 0}
+    segments = write_jsonl(tmp_path / f"segments{suffix}", [segment, {"segment": "No id."}])
+    topics = write_jsonl(tmp_path / f"topics{suffix}", [{"id": "1", "title": "Why?"}])
+    benchmark = TrecRag(str(topics), str(tmp_path / "docs"))
+    assert benchmark.topics == [Topic("1", "Why?")]
+    assert list(benchmark.documents()) == [
+        Document(docid, "Tides", "Moon.", "http://a")
+        for docid in ("d_00_0", "d_00_1", "d_01_0", "d_01_1")
+    ]
+    assert list(TrecRag(str(topics), str(segments)).documents()) == [
+        Document("d_00_0#0_0", "Tides", "They rise.", "http://a"),
+        Document("segments_1", "", "No id."),
+    ]
+
+
+def test_files_of_a_corpus_are_of_one_kind_and_those_about_it_are_left_out(topics, tmp_path):
+    folder = tmp_path / "shards"
+    rows = [{"text": "One."}]
+    write_parquet(folder / "data" / "shard_0.parquet", rows)
+    (folder / "dataset_infos.json").write_text("{}")
+    expected = [Document("shard_0_0", "", "One.")]
+    assert list(TrecRag(topics, str(folder)).documents()) == expected
+    named = (folder / "data" / "shard_0.parquet").rename(tmp_path / "shard_0.pq")
+    assert list(TrecRag(topics, str(named)).documents()) == expected
+    with pytest.raises(InputError, match=r"dataset_infos\.json:1 has no text"):
+        list(TrecRag(topics, str(folder)).documents())
+    write_jsonl(folder / "shard_1.json.gz", rows)
+    with pytest.raises(InputError, match=r"files of 2 kinds \(\.json, \.json\.gz\)"):
+        TrecRag(topics, str(folder))
+    for file in folder.glob("*.json*"):
+        file.unlink()
+    with pytest.raises(InputError, match="there are no rows at"):
+        TrecRag(topics, str(folder))
 
 
 def row_of(explanation, exact="", **tiers):
