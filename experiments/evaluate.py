@@ -431,8 +431,8 @@ def compare_folders(
         tested: the measures to test; None for those of `TESTED` that all runs have.
         baseline: the name of the run that the others are compared with.
         factors: without a baseline, the run with these factors is the baseline; of several, the
-            one that sets the fewest single values, then the one of which the others are changes. A factor is an option of a group,
-            or a single value by its key.
+            one that sets the fewest single values, then the one of which the others are changes.
+            A factor is an option of a group, or a single value by its key.
         test: see `statistics.paired_test`.
         unfinished: lines about runs without an evaluation, for the report.
         by: see `systems_of`.
