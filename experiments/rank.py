@@ -1,7 +1,7 @@
 """`soundingline rank`: a pipeline without an agent, on a benchmark's own questions.
 
-Measures come from `pt.Experiment`; the cell is written like any other, so that
-`soundingline compare` takes it."""
+Measures come from `ir_measures`; the run is written like any other, so that `soundingline compare`
+takes it."""
 
 from __future__ import annotations
 
@@ -274,7 +274,9 @@ def evaluate_pipeline(
     ranked = MaxP().transform(pipeline.transform(topics)).sort_values("rank", kind="stable")
     if benchmark.exclude_own:
         ranked = ranked[ranked["docno"] != ranked["qid"]]
-    rankings = {str(qid): list(rows) for qid, rows in ranked.groupby("qid", sort=False)["docno"]}
+    by_question = {str(qid): rows for qid, rows in ranked.groupby("qid", sort=False)}
+    rankings = {qid: rows["docno"].tolist() for qid, rows in by_question.items()}
+    scores = {qid: rows["score"].tolist() for qid, rows in by_question.items()}
     outline = evaluate_ranking(rankings, judged, [], topics=benchmark.topics)
     qrels = {topic.qid: judged[topic.qid] for topic in judged_topics}
     checked = (benchmark.targets, benchmark.checklists, benchmark.satisfaction)
@@ -284,4 +286,4 @@ def evaluate_pipeline(
     }
     qids = [topic.qid for topic in benchmark.topics]
     counts = {**outline.counts, **list_counts(benchmark.targets, qids)}
-    return replace(outline, counts=counts).with_values(per_question)
+    return replace(outline, counts=counts, scores=scores).with_values(per_question)

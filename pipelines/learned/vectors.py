@@ -314,12 +314,13 @@ class TorchSearch:
         approximate = self._scores(queries)
         least = approximate.topk(min(depth, len(self._documents)), dim=1).values[:, -1]
         least -= least.new_tensor([self._margin(query) for query in queries])
-        rankings = []
-        for query, enough in zip(queries, approximate >= least[:, None], strict=True):
-            numbers = enough.nonzero()[:, 0].cpu().numpy()
-            (scores,) = maxsim([query], self._documents, numbers)
-            rankings.append(ordered(numbers, scores, depth))
-        return rankings
+        candidates = [row.nonzero()[:, 0].cpu().numpy() for row in approximate >= least[:, None]]
+
+        def best(query: Vectors, numbers: NDArray[np.int64]) -> TopK:
+            return ordered(numbers, maxsim([query], self._documents, numbers)[0], depth)
+
+        with ThreadPoolExecutor(cores()) as pool:
+            return list(pool.map(best, queries, candidates))
 
     def _margin(self, query: Vectors) -> float:
         """What two scores of a document can differ by, twice: a sum of n float32 products is within
