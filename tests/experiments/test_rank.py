@@ -501,7 +501,7 @@ def test_what_a_corpus_and_a_query_cost_stands_beside_what_they_buy(entry, tmp_p
         assert costs[arm]["once"]["documents"] == DOCUMENTS
     # The second of two arms with the same queries asks for nothing, and costs what the first does.
     assert costs["both"]["query"]["dollars"] == costs["query"]["query"]["dollars"] > 0
-    assert costs["corpus"]["query"].get("dollars", 0) == 0
+    assert costs["corpus"]["query"]["dollars"] == 0
     report = (tmp_path / "runs/r/report.md").read_text(encoding="utf-8")
     assert "Recall against cost" in report and "dollars (once, for the corpus)" in report
     page = (tmp_path / "runs/r/report.html").read_text(encoding="utf-8")
