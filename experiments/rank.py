@@ -282,7 +282,9 @@ def evaluate_pipeline(
     ranked = MaxP().transform(pipeline.transform(topics)).sort_values("rank", kind="stable")
     if benchmark.exclude_own:
         ranked = ranked[ranked["docno"] != ranked["qid"]]
-    rankings = {str(qid): list(rows) for qid, rows in ranked.groupby("qid", sort=False)["docno"]}
+    by_question = {str(qid): rows for qid, rows in ranked.groupby("qid", sort=False)}
+    rankings = {qid: rows["docno"].tolist() for qid, rows in by_question.items()}
+    scores = {qid: rows["score"].tolist() for qid, rows in by_question.items()}
     outline = evaluate_ranking(rankings, judged, [], topics=benchmark.topics)
     checked = (benchmark.targets, benchmark.checklists, benchmark.satisfaction)
     per_question = {
@@ -291,4 +293,4 @@ def evaluate_pipeline(
     }
     qids = [topic.qid for topic in benchmark.topics]
     counts = {**outline.counts, **list_counts(benchmark.targets, qids)}
-    return replace(outline, counts=counts).with_values(per_question)
+    return replace(outline, counts=counts, scores=scores).with_values(per_question)

@@ -93,9 +93,10 @@ def read_manifest(
     if manifest is None:
         what = f"'{folder}' is not a complete {kind} index: its {MANIFEST} is missing or damaged"
         raise InputError(what, do=REBUILD)
-    found, valid = manifest.get("format"), f"{_format(kind)}, version {_VERSION}"
-    if f"{found}, version {manifest.get('version')}" != valid:
-        what = f"the index at '{folder}' has the format {found}, version {manifest.get('version')}"
+    found = f"{manifest.get('format')}, version {manifest.get('version')}"
+    valid = f"{_format(kind)}, version {_VERSION}"
+    if found != valid:
+        what = f"the index at '{folder}' has a {MANIFEST} of the format {found}"
         raise InputError(what, valid=valid, do=REBUILD)
     if manifest != signed(manifest):
         raise InputError(f"{what} is damaged: {MANIFEST} was changed", do=REBUILD)

@@ -26,7 +26,7 @@ from soundingline.pipelines.index_folder import (
     write_manifest,
 )
 from soundingline.pipelines.learned.encoding import SPARSE, Block, Blocks
-from soundingline.pipelines.learned.retriever import LearnedRetriever
+from soundingline.pipelines.learned.retriever import LearnedRetriever, continue_in_float32
 from soundingline.pipelines.lexical.bm25 import BLOCK, ScoreBuffers, first_at
 from soundingline.pipelines.lexical.invert import DocumentPostings, invert
 from soundingline.pipelines.lexical.storage import (
@@ -422,6 +422,11 @@ class Splade(SparseRetriever):
 
     name = "splade"
 
+    @property
+    def weighting(self) -> tuple[Any, ...]:
+        # What follows the network once computed in bfloat16 too.
+        return ("float32",) if self.placement.precision == "bfloat16" else ()
+
     @shared_property
     def encoder(self) -> Splade:
         """The model of the queries. `InputError` if its vocabulary is not that of the index."""
@@ -496,6 +501,8 @@ class Splade(SparseRetriever):
         model = self.load_from_library("SparseEncoder")
         if len(model) > 1 and getattr(model[1], "pooling_strategy", None) == "max":
             model[0].register_forward_hook(_largest_logits)
+        else:
+            continue_in_float32(model)
         model.max_seq_length = self._limit
         # The name of a special token in a text is text.
         model.tokenizer.split_special_tokens = True

@@ -98,14 +98,12 @@ def test_option_composes_fits_its_target_and_lists_every_setting(group, option, 
     if (group, option) not in NEEDED:
         assert read_without_hydra({group: f"{group}/{option}"}) == values_of(config)
     leaf = librarian_option(config, group) if group == "scorer" else config[group]
-    target = leaf.get("_target_")
-    if not target:
-        return
-    check_arguments(leaf)
-    parameters = inspect.signature(get_object(target)).parameters.values()
-    settings = {p.name for p in parameters if is_setting(p.annotation) and p.name not in GIVEN}
-    name = target.rpartition(".")[2]
-    assert {each for each in settings if (name, each) not in ALONE} <= set(leaf)
+    if target := leaf.get("_target_"):
+        check_arguments(leaf)
+        parameters = inspect.signature(get_object(target)).parameters.values()
+        settings = {p.name for p in parameters if is_setting(p.annotation) and p.name not in GIVEN}
+        name = target.rpartition(".")[2]
+        assert {each for each in settings if (name, each) not in ALONE} <= set(leaf)
 
 
 @cache

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import ir_measures
 import pandas as pd
 import pyterrier as pt
 import pytest
@@ -26,6 +27,7 @@ from soundingline.experiments.rank import evaluate_pipeline, query_costs
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.evaluation import parse_measures
+from soundingline.toolkit.evaluation.evaluation import trec_run
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.runs import RunFolder
@@ -162,6 +164,23 @@ def test_rows_are_measured_by_their_rank_whatever_their_order():
     evaluation = evaluate_pipeline(benchmark, pipeline, ["RR"])
     assert evaluation.rankings == {"1": ["a", "b"], "2": ["x"]}
     assert evaluation.per_question["RR"] == {"1": 1.0, "2": 1.0}
+
+
+def test_a_run_file_has_the_scores_and_trec_eval_keeps_their_ranking():
+    """trec_eval sorts by score in 32 bits, and equal ones by docid, descending."""
+    scores = [7.25, 7.25, 7.25, 3.0, 3.0 - 1e-9, 0.0, 0.0, -2.0, -2.0]
+    docids = "abcdefghi"
+    rows = [("1", docid, rank, scores[rank]) for rank, docid in enumerate(docids)]
+    ranked = pd.DataFrame(rows, columns=["qid", "docno", "rank", "score"])
+    for rank, docid in enumerate(docids, start=1):
+        judged = {"1": {docid: 1}}
+        benchmark = Benchmark("b", [Topic("1", "one")], {"evidence": judged})
+        evaluation = evaluate_pipeline(benchmark, pt.Transformer.from_df(ranked), ["RR"])
+        text = trec_run(evaluation.rankings, "x", evaluation.scores)
+        written = list(ir_measures.read_trec_run(text))
+        assert [row.score for row in written] == pytest.approx(scores, rel=3e-7)
+        read = ir_measures.calc_aggregate([ir_measures.RR], judged, written)
+        assert read[ir_measures.RR] == evaluation.metrics["RR"] == 1 / rank
 
 
 @pytest.mark.parametrize("exclude_own", [True, False])
@@ -511,7 +530,7 @@ def test_what_a_corpus_and_a_query_cost_stands_beside_what_they_buy(entry, tmp_p
         assert costs[arm]["once"]["documents"] == DOCUMENTS
     # The second of two arms with the same queries asks for nothing, and costs what the first does.
     assert costs["both"]["query"]["dollars"] == costs["query"]["query"]["dollars"] > 0
-    assert costs["corpus"]["query"].get("dollars", 0) == 0
+    assert costs["corpus"]["query"]["dollars"] == 0
     report = (tmp_path / "runs/r/report.md").read_text(encoding="utf-8")
     assert "Recall against cost" in report and "dollars (once, for the corpus)" in report
     page = (tmp_path / "runs/r/report.html").read_text(encoding="utf-8")

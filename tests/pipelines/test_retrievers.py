@@ -276,11 +276,10 @@ def test_a_shallower_ranking_is_the_beginning_of_a_deeper_one(make, row):
     shallow = make(depth=3)(QUERIES)
     first = deep[deep["rank"] < 3].reset_index(drop=True)
     assert shallow.groupby("qid").size().max() == 3
-    if row[0] in ("rrf", "interpolation"):  # of rankings of that depth
-        return
-    if row[1] != "anserini":  # which lowers equal scores by a millionth a place
+    fused = row[0] in ("rrf", "interpolation")  # of rankings of that depth
+    if row[1] != "anserini" and not fused:  # which lowers equal scores by a millionth a place
         np.testing.assert_allclose(shallow["score"], first["score"], rtol=1e-6)
-    if row[1] != "pisa":  # which chooses among equal ones at the cut
+    if row[1] != "pisa" and not fused:  # which chooses among equal ones at the cut
         assert shallow["docno"].tolist() == first["docno"].tolist()
         cut = (make(depth=30) % 3).compile()
         pd.testing.assert_frame_equal(cut(QUERIES), first, check_dtype=False)
@@ -291,11 +290,10 @@ def test_retrievers_are_equal_by_class_index_and_settings(make, row):
     one, same, other = make(), make(), make(depth=7)
     assert one == same and hash(one) == hash(same) and repr(one) == repr(same)
     assert other not in (one, "text") and "depth=7" in repr(other)
-    if row[1] in VECTORS:  # drawn by a local class
-        return
-    again = pickle.loads(pickle.dumps(other))
-    assert again == other
-    pd.testing.assert_frame_equal(again(QUERIES), other(QUERIES), rtol=1e-6)
+    if row[1] not in VECTORS:  # which are drawn by a local class
+        again = pickle.loads(pickle.dumps(other))
+        assert again == other
+        pd.testing.assert_frame_equal(again(QUERIES), other(QUERIES), rtol=1e-6)
 
 
 def test_many_threads_get_what_one_gets(make):
@@ -308,9 +306,15 @@ def test_many_threads_get_what_one_gets(make):
             pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
 
 
-def test_weights_by_term_rank_as_the_same_words_repeated(make, row):
-    if row[0] in ("learned", "rrf", "interpolation") or row == ("rm3", "anserini"):
-        return
+TAKE_WEIGHTS = [
+    row
+    for row in RETRIEVERS
+    if row[0] not in ("learned", "rrf", "interpolation") and row != ("rm3", "anserini")
+]
+
+
+@pytest.mark.parametrize("make", TAKE_WEIGHTS, ids="-".join, indirect=True)
+def test_weights_by_term_rank_as_the_same_words_repeated(make):
     words = pd.DataFrame({"qid": ["1"], "query": ["omega omega running Running"]})
     toks = [{"omega": 2.0, "run": 2.0, "delta": 0.0}]
     for weighted in (
@@ -481,7 +485,7 @@ def with_documents(seed, size=50):
     return pd.DataFrame(rows, columns=["qid", "query", "docno", "text"])
 
 
-def assert_as_ranked(make, seed, tolerance=0.0):
+def assert_as_ranked(make, seed):
     """Given documents have scores and order of a ranking of all; 0 where that lacks them."""
     ranking, inp = make(400)(GIVEN_QUERIES), with_documents(seed)
     whole = {(row.qid, row.docno): row.score for row in ranking.itertuples()}
@@ -490,7 +494,7 @@ def assert_as_ranked(make, seed, tolerance=0.0):
         zip(inp["qid"], inp["docno"], inp["text"], strict=True)
     )
     expected = [whole.get(key, 0.0) for key in zip(out["qid"], out["docno"], strict=True)]
-    np.testing.assert_allclose(out["score"], expected, rtol=tolerance, atol=tolerance)
+    assert out["score"].tolist() == expected
     assert len(set(out["score"])) > 20
     places = {key: place for place, key in enumerate(whole)}
     for qid, rows in out.groupby("qid", sort=False):
@@ -523,8 +527,7 @@ def test_phrases_count_for_given_documents(enriched):
 def test_learned_retrievers_score_given_documents(kind, tmp_path):
     retriever = learned(kind, tmp_path, documents(400), WordWeights())
     for seed in range(cases(20, 3)):
-        # Matrix products round by their shape; one vector a document has its own kernel.
-        assert_as_ranked(retriever.at_depth, seed, 1e-5 if kind == "colbert" else 0.0)
+        assert_as_ranked(retriever.at_depth, seed)
 
 
 def test_features_are_written_as_pyterrier_writes_them(frequent):
@@ -849,9 +852,7 @@ def test_each_damage_of_each_file_is_told_with_its_name_and_how_to_rebuild(built
         line = str(told.value)
         assert "\n" not in line
         assert "build it again" in line or "delete that folder and run" in line, line
-        # A manifest that names another format says so instead.
-        named = any(Path(file).name in line for file in changed)
-        assert named or ("manifest.json" in changed and "has the format" in line), line
+        assert any(Path(file).name in line for file in changed), line
         shutil.rmtree(folder.parent)
 
 

@@ -199,14 +199,14 @@ def test_each_stage_sees_the_query_that_is_for_it_and_the_ranking_keeps_both(
     if apply_to == "reranker" and not reranks:
         with pytest.raises(InputError, match=r"for the re-ranker, and there is none.*apply_to"):
             compose(retriever, rewriter=Fixed(apply_to=apply_to), **stages)
-        return
-    pipeline = compose(retriever, rewriter=Fixed(apply_to=apply_to), **stages)
-    ranking = pipeline(ONE.assign(reasoning="so"))
-    first, second = SEES[apply_to]
-    assert retriever.queries == [first]
-    assert reranker.queries == [second] * reranks
-    assert len(ranking) == 2
-    assert set(ranking["query"]) == {NEW} and set(ranking["query_0"]) == {RAW}
+    else:
+        pipeline = compose(retriever, rewriter=Fixed(apply_to=apply_to), **stages)
+        ranking = pipeline(ONE.assign(reasoning="so"))
+        first, second = SEES[apply_to]
+        assert retriever.queries == [first]
+        assert reranker.queries == [second] * reranks
+        assert len(ranking) == 2
+        assert set(ranking["query"]) == {NEW} and set(ranking["query_0"]) == {RAW}
 
 
 def test_without_a_rewriter_stages_see_the_query_and_any_pyterrier_rewriter_is_for_both():
