@@ -196,6 +196,8 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
     `soundingline compare` takes it. `prepared` gives the pipeline if it has been opened already.
     """
     config = settings.config
+    if not config.measures:
+        raise InputError("measures=[] names no measure", do="name one, or leave measures= out")
     parse_measures(list(config.measures))
     folder = run_folder(settings, cell_name(settings, RANKING))
     built = prepared() if prepared else build_pipeline(config)
