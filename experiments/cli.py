@@ -347,7 +347,7 @@ class CommandParser(argparse.ArgumentParser):
             # Without a dot, it may be a group of the user's own.
             of_option = "." in key.partition("@")[0]
             if root not in known and (of_option or did_you_mean(root, self.own_flags)):
-                raise no_such_key(key, root, known)
+                raise no_such_key(root, known)
         return flags
 
     def arguments(self, flags: argparse.Namespace) -> dict[str, Any]:

@@ -475,17 +475,17 @@ def check_keys(config: DictConfig, prefix: str = "") -> None:
     names = ROOTS if schema is Root else [each.name for each in fields(schema)]
     for key in map(str, config):
         if key not in names:
-            raise no_such_key(f"{prefix}{key}", key, names)
+            raise no_such_key(f"{prefix}{key}", names)
         unset = OmegaConf.is_missing(config, key) or OmegaConf.is_interpolation(config, key)
         # Plugins add keys to Hydra's own part.
         if key != "hydra" and not unset and isinstance(value := config[key], DictConfig):
             check_keys(value, f"{prefix}{key}.")
 
 
-def no_such_key(key: str, part: str, names: Iterable[str]) -> InputError:
-    """The error for a key of which one `part` is not among the `names` at its place."""
+def no_such_key(key: str, names: Iterable[str]) -> InputError:
+    """The error for a key whose last part is not among the `names` at its place."""
     valid = sorted(names)
-    do = did_you_mean(part, valid)
+    do = did_you_mean(key.rpartition(".")[2], valid)
     return InputError(f"there is no group or key {key!r}", valid=", ".join(valid), do=do)
 
 

@@ -184,7 +184,7 @@ def _with_valid_keys(error: BaseException, key: str) -> str:
     key = str(getattr(cause, "full_key", None) or key)
     option, _, name = key.rpartition(".")
     if option.partition(".")[0] not in ROOTS:
-        return str(no_such_key(key, key.partition(".")[0], ROOTS))
+        return str(no_such_key(key, ROOTS))
     keys = node if isinstance(node, DictConfig) else ()
     valid = sorted(str(item) for item in keys if not str(item).startswith("_"))
     do = did_you_mean(name, valid, prefix=f"{option}.")

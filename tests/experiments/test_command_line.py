@@ -401,11 +401,11 @@ REFUSED = {
         ("--cfg job --info", "--cfg and --info"),
         ("--resolve", "--resolve"),
         ("benchmrk=fictional", r"did you mean benchmark\?"),
-        ("+retriver.k1=25", "no group or key 'retriver.k1'.*did you mean retriever"),
+        ("+retriver.k1=25", "no group or key 'retriver'.*did you mean retriever"),
         ("+retriver=bm25_tuned", "no group or key 'retriver'.*did you mean retriever"),
         ("+tuning.dept=5", "no group or key 'tuning.dept'.*did you mean depth"),
-        ("-m +retriver.k1=1,2", "no group or key 'retriver.k1'.*did you mean retriever"),
-        ("-m retriver.k1=1,2", "no group or key 'retriver.k1'.*did you mean retriever"),
+        ("-m +retriver.k1=1,2", "no group or key 'retriver'.*did you mean retriever"),
+        ("-m retriver.k1=1,2", "no group or key 'retriver'.*did you mean retriever"),
         ("--config-name=config", "--config-name is not supported.*--config-dir FOLDER"),
         ("-cn own", "--config-name is not supported"),
         ("--config-path conf", "--config-path is not supported"),
@@ -513,7 +513,7 @@ def test_it_is_told_by_every_command_and_in_python(entry, capsys):
     for command in (["evaluate", "runs/x"], ["describe"], ["serve"]):
         assert entry(*command, "+retriver=ql") == 2
         assert "no group or key 'retriver'" in told(capsys)
-    with pytest.raises(InputError, match=r"no group or key 'retriver\.k1'"):
+    with pytest.raises(InputError, match="no group or key 'retriver'"):
         Experiment.compose("+retriver.k1=25")
     with pytest.raises(InputError, match="llm=null names no option"):
         Experiment.compose("llm=null")
