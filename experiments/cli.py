@@ -594,9 +594,7 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
                         do="leave it out: this command reads what those have made of all shards",
                     )
                 ran = _task(name)(settings)
-                objective = settings.config.tuning.objective if name == "tune" else ""
-                metric = settings.config.optimized_metric or objective
-                return optimized_value(ran, metric) if ran is not None else None
+                return None if ran is None else optimized_value(ran, settings.config, name)
             except BAD_INPUTS as error:
                 if not is_bad_input(error):
                     raise

@@ -251,21 +251,23 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
         write_json(path, status._asdict())
 
 
-def optimized_value(run: EvaluatedRun, metric: str) -> float | None:
-    """The value of `metric` that a cell returns to an optimising sweeper. If `metric` is empty, it
-    is the main measure of the sweep's report. None for a run without measures; `InputError` for a
-    metric that the run does not have."""
+def optimized_value(run: EvaluatedRun, config: DictConfig, command: str) -> float | None:
+    """The measure of a cell that is returned to an optimising sweeper: `optimized_metric`, else the
+    objective of a tuning, or the main measure of the sweep's report. None for a run without
+    measures; `InputError` for a metric that the run does not have."""
     # Imported here, like the evaluation in `end_sweep`.
     from soundingline.toolkit.evaluation.comparison import TESTED
     from soundingline.toolkit.report.results import main_measure
 
+    metric = config.optimized_metric
     if metric and metric not in run.metrics:
         raise InputError(
             f"optimized_metric={metric} is not a measure of {run.name}",
             valid=", ".join(run.metrics) or "none",
             do="name one of them, or add it to measures=",
         )
-    return run.metrics.get(metric or main_measure(run.metrics, TESTED))
+    main = config.tuning.objective if command == "tune" else config.get("primary")
+    return run.metrics.get(metric or main or main_measure(run.metrics, TESTED))
 
 
 def _cells_folder(settings: Settings) -> Path:

@@ -329,14 +329,12 @@ def test_the_wrapper_of_the_page_hands_the_addresses_to_pi(tmp_path):
         pytest.skip("SOUNDINGLINE_PI_SERINI was not set when the environments were made")
     page = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
     blocks = [block.content for block in code_blocks(page)]
-    (wrapper,) = (block for block in blocks if block.startswith("#!"))
     (addresses,) = (block for block in blocks if "searchUrl" in block)
     (command,) = (block for block in blocks if "run_pi_benchmark" in block)
     lines = ["#!/bin/sh", 'printf %s "$PI_SEARCH_EXTENSION_CONFIG" >seen.json']
     pi = "\n".join([*lines, """echo '{"type": "agent_end"}'"""])
     for name, text in {
         "bin/pi": pi,
-        "wrap.sh": wrapper,
         "soundingline.json": addresses,
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
