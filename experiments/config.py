@@ -9,15 +9,16 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import ChoiceSweep, QuotedString, Sweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString, Sweep
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf, flag_override
@@ -109,6 +110,7 @@ class Root:
     margin: float | None = None
     task: str = "general"
     measures: list[str] = field(default_factory=list)
+    optimized_metric: str | None = None
     passage_splitter: str = "rules"
     forced_answers: bool = True
     prices: str | None = None
@@ -120,6 +122,10 @@ class Root:
     confirm: bool = False
     placement: Any = None
     tuning: Tuning = field(default_factory=Tuning)
+
+
+# What the first part of an override's key may be.
+ROOTS = (*(each.name for each in fields(Root)), "experiment", "scale", "hydra")
 
 
 def without_runtime_keys(option: Any, group: str) -> Any:
@@ -140,18 +146,20 @@ def overrides_of_cells(
 ) -> list[list[str]]:
     """What each cell of the sweep that a command line starts adds to the command line.
 
-    The cells are those of the sweeper (`experiments/hydra_plugins.py`), so that an override of a
-    swept key replaces its values. Overrides of one value are in every cell, and are left out.
+    The cells are those of our sweeper (`experiments/hydra_plugins.py`), so that an override of a
+    swept key replaces its values. Overrides of one value are in every cell, and are left out. With
+    another sweeper, which chooses cells as it goes, one cell stands for all.
     """
     register()
     given = override_parser().parse_overrides(list(overrides))
     single = [item for item in given if not item.is_sweep_override()]
-    with _composing():
+    with composing() as loader:
         chosen = [*_search(search_path), *(item.input_line for item in single)]
         config = compose(ROOT_CONFIG, overrides=chosen, return_hydra_config=True)
         cells = Cells.of(config)
+        named = cells.named(loader, overrides) if cells else [[]]
     shared = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in single}
-    return [[word for word in words if word not in shared] for words in cells.named(given)]
+    return [[word for word in words if word not in shared] for words in named]
 
 
 CHOSEN = "chosen.yaml"
@@ -278,9 +286,10 @@ class Settings:
         overrides = [expand_home(override) for override in overrides]
         check_choices(overrides)
         register()
-        with _composing():
+        with composing():
             all_overrides = [*_search(search_path), *overrides]
             config = compose(ROOT_CONFIG, overrides=all_overrides, return_hydra_config=True)
+            check_keys(config)
             unresolved = _unresolved(config)
             hydra: Any = HydraConfig.instance()
             before = hydra.cfg
@@ -297,6 +306,7 @@ class Settings:
     @classmethod
     def of_job(cls, config: DictConfig) -> Settings:
         """Those of the Hydra job that runs now."""
+        check_keys(config)
         hydra = HydraConfig.get()
         return cls(
             config,
@@ -311,8 +321,7 @@ class Settings:
         """The options of a group, or of a folder below one, that this command line can choose."""
         if group not in self._options:
             search = _search(self.search_path)
-            with _composing():
-                loader: Any = GlobalHydra.instance().config_loader()
+            with composing() as loader:
                 names = loader.get_group_options(group, config_name=ROOT_CONFIG, overrides=search)
             self._options[group] = sorted(names)
         return list(self._options[group])
@@ -488,6 +497,29 @@ def is_choice(override: str) -> bool:
     return "@" in key or (CONF / group).is_dir() or "/" in group
 
 
+def check_keys(config: DictConfig, prefix: str = "") -> None:
+    """`InputError` for a key that the dataclass of its node does not have. Hydra adds such a key if
+    it is given as `+key=value`, and nothing reads it."""
+    schema = OmegaConf.get_type(config)
+    if not is_dataclass(schema):
+        return
+    names = ROOTS if schema is Root else [each.name for each in fields(schema)]
+    for key in map(str, config):
+        if key not in names:
+            raise no_such_key(f"{prefix}{key}", names)
+        unset = OmegaConf.is_missing(config, key) or OmegaConf.is_interpolation(config, key)
+        # Plugins add keys to Hydra's own part.
+        if key != "hydra" and not unset and isinstance(value := config[key], DictConfig):
+            check_keys(value, f"{prefix}{key}.")
+
+
+def no_such_key(key: str, names: Iterable[str]) -> InputError:
+    """The error for a key whose last part is not among the `names` at its place."""
+    valid = sorted(names)
+    do = did_you_mean(key.rpartition(".")[2], valid)
+    return InputError(f"there is no group or key {key!r}", valid=", ".join(valid), do=do)
+
+
 def check_choices(overrides: Iterable[str]) -> None:
     """`InputError` for the first override that chooses of a group what is no name of an option,
     such as null, a number or a mapping, or names no key. Hydra has no words of its own for these.
@@ -502,7 +534,7 @@ def check_choices(overrides: Iterable[str]) -> None:
         items = value.list if isinstance(value, ChoiceSweep) else [value]
         options = (each for item in items for each in (item if isinstance(item, list) else [item]))
         for option in options:
-            if not isinstance(option, (str, QuotedString, Sweep)):
+            if not isinstance(option, (str, QuotedString, Sweep, Glob)):
                 raise _no_option(key_of(text), option)
 
 
@@ -530,6 +562,8 @@ def _no_option(key: str, value: Any, where: str = "", more: Sequence[str] = ()) 
         do += f", or write {package}=null for none"
     elif "none" in known:
         do += f", or write {key}=none for none"
+    elif group.startswith("hydra/"):
+        do += ", or install the plugin of Hydra that has it, such as hydra-optuna-sweeper"
     elif group in _NONE_BY_DEFAULT:
         do += f", or write ~{group} for none"
     if isinstance(value, str):
@@ -554,14 +588,15 @@ def _resolved(config: DictConfig, key: Any) -> Any:
 
 
 @contextmanager
-def _composing() -> Iterator[None]:
-    """Hydra's own composition, also inside a job of Hydra's, which finds itself as before."""
+def composing() -> Iterator[ConfigLoader]:
+    """Hydra's own composition, also inside a job of Hydra's, which finds itself as before. Yields
+    the loader of `conf/` and, after `compose`, of the search path."""
     holder = GlobalHydra.instance()
     before = holder.hydra
     holder.clear()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            yield
+            yield holder.config_loader()
     finally:
         holder.hydra = before
 

@@ -21,6 +21,7 @@ from soundingline.experiments.config import (
     CONF,
     ROOT_CONFIG,
     choice_of,
+    composing,
     is_choice,
     key_of,
     merged,
@@ -301,7 +302,11 @@ class Plan:
         option = files.option(f"experiment/{name}")
         config = files.compose(option.choices, option.values)
         sweeper = option.values.get("hydra", {}).get("sweeper", {})
-        cells, laptop = (Cells.read(sweeper, laptop=scale).named() for scale in (False, True))
+        if "hydra/sweeper" in option.choices:  # which chooses cells as it goes
+            sweeper = {}
+        with composing() as loader:
+            forms = (Cells.read(sweeper, laptop=scale) for scale in (False, True))
+            cells, laptop = (form.named(loader) for form in forms)
         chosen = files.chosen(option.choices)
         choices = {key: path.partition("/")[2] for key, path in chosen.items() if path}
         return cls(config, choices, cells, files, measured), len(laptop)

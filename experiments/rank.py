@@ -34,6 +34,7 @@ from soundingline.pipelines.stage import search_notes
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, LiveNote, print_next, progress_bar
 from soundingline.toolkit.data import Topic
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import (
     EvaluatedRun,
     Evaluation,
@@ -197,6 +198,8 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
     measures. `prepared` gives the pipeline if it has been opened already.
     """
     config = settings.config
+    if not config.measures:
+        raise InputError("measures=[] names no measure", do="name one, or leave measures= out")
     parse_measures(list(config.measures))
     folder = run_folder(settings, cell_name(settings, RANKING))
     built = prepared() if prepared else build_pipeline(config)

@@ -56,6 +56,12 @@ def test_every_target_of_make_that_a_page_names_exists(page):
     assert set(named) <= targets
 
 
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "docs").glob("*.md"))], ids=str)
+def test_every_file_of_the_tests_that_a_page_names_exists(page):
+    for named in re.findall(r"\btests/[\w/]+\.\w+", page.read_text(encoding="utf-8")):
+        assert (ROOT / named).is_file(), named
+
+
 def test_a_skill_has_a_name_and_a_description():
     for page in (ROOT / "skills").rglob("SKILL.md"):
         head = yaml.safe_load(page.read_text(encoding="utf-8").split("---")[1])

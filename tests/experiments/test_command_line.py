@@ -9,6 +9,7 @@ import subprocess
 import sys
 import traceback
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from traceback import format_exception
 
@@ -400,6 +401,22 @@ REFUSED = {
         ("--cfg job --info", "--cfg and --info"),
         ("--resolve", "--resolve"),
         ("benchmrk=fictional", r"did you mean benchmark\?"),
+        ("+retriver.k1=25", "no group or key 'retriver'.*did you mean retriever"),
+        ("+retriver=bm25_tuned", "no group or key 'retriver'.*did you mean retriever"),
+        ("+tuning.dept=5", "no group or key 'tuning.dept'.*did you mean depth"),
+        ("-m +retriver.k1=1,2", "no group or key 'retriver'.*did you mean retriever"),
+        ("-m retriver.k1=1,2", "no group or key 'retriver'.*did you mean retriever"),
+        ("--config-name=config", "--config-name is not supported.*--config-dir FOLDER"),
+        ("-cn own", "--config-name is not supported"),
+        ("--config-path conf", "--config-path is not supported"),
+        ("--experimental-rerun x", "--experimental-rerun is not supported"),
+        ("-m retriever=glob(bm26_*)", r"glob\(bm26_\*\) matches no option"),
+        ("retriever=ql, bm25_default", "'retriever=ql,' is not KEY=VALUE.*no space after a comma"),
+        ("-m retriever=ql, bm25_default", "'retriever=ql,' is not KEY=VALUE"),
+        ("ql", "'ql' is not KEY=VALUE"),
+        ("-m retriever.k1=range(a,2)", "retriever.k1=range.*mismatch type argument start"),
+        ("-m hydra/sweeper=optun", "names no option.*hydra-optuna-sweeper"),
+        ("measures=[]", r"measures=\[\] names no measure"),
         ("benchmark=fictionl", "fictional"),
         ("retriever.kk=1", "retriever.kk"),
         ("enrichment=feedback enrichment.query.kk=1", "valid: b, fb_docs, k1, phrases"),
@@ -479,6 +496,12 @@ def test_a_wrong_setting_is_told_and_nothing_is_made(
     assert not Path("runs").exists()
 
 
+def test_the_version_is_printed(entry, capsys):
+    for words in (["--version"], ["rank", "--version"]):
+        assert entry(*words) == 0
+        assert capsys.readouterr().out == f"soundingline {version('soundingline')}\n"
+
+
 def test_it_is_told_by_every_command_and_in_python(entry, capsys):
     assert entry("evaluate", "runs/x", "llm@judge_llm=null") == 2
     assert "llm@judge_llm=null names no option" in told(capsys)
@@ -487,6 +510,11 @@ def test_it_is_told_by_every_command_and_in_python(entry, capsys):
         assert "retriever=none_such names no option" in told(capsys)
     assert entry("serve", "llm=null") == 2
     assert "llm=null names no option" in told(capsys)
+    for command in (["evaluate", "runs/x"], ["describe"], ["serve"]):
+        assert entry(*command, "+retriver=ql") == 2
+        assert "no group or key 'retriver'" in told(capsys)
+    with pytest.raises(InputError, match="no group or key 'retriver'"):
+        Experiment.compose("+retriver.k1=25")
     with pytest.raises(InputError, match="llm=null names no option"):
         Experiment.compose("llm=null")
     with pytest.raises(InputError, match=r"'retriever.k3' is no argument .* valid: b, depth, k1"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -152,6 +152,13 @@ def ranked(runs: Sequence[EvaluatedRun], measure: str) -> list[EvaluatedRun]:
     return best_first(having, [run.metrics[measure] for run in having], measure)
 
 
+def main_measure(names: Iterable[str], tested: Container[str]) -> str:
+    """The first tested measure in the order of `HEADLINE`. Without one, it is the first measure;
+    without any, it is empty."""
+    known = ordered(names)
+    return next((name for name in known if name in tested), next(iter(known), ""))
+
+
 def report_data(
     runs: Sequence[EvaluatedRun],
     comparisons: Sequence[PairedComparison] = (),
@@ -187,8 +194,7 @@ def report_data(
         if name not in valid:
             raise InputError(f"{kind} {name!r}", valid=", ".join(valid) or "none", do="name one")
     tested = {row.measure for row in comparisons}
-    main = main or (primary if primary in known else "")
-    main = main or next((name for name in known if name in tested), next(iter(known), ""))
+    main = main or (primary if primary in known else main_measure(known, tested))
     compared = any(baseline in (row.a, row.b) for row in comparisons)
     baseline = baseline or names[0]
     baselines = baselines_of(runs, baseline, systems)

@@ -88,6 +88,36 @@ def test_a_field_or_item_of_any_content_is_read_or_refused(form, field, place, i
     readable(READERS[form], {**whole, **change})
 
 
+@pytest.mark.parametrize(
+    ("status", "theirs"),
+    [("steered", "completed"), ("timed_out", "timeout"), ("out_of_turns", "failed")],
+)
+def test_a_file_for_pi_serini_counts_as_its_runner_does(status, theirs):
+    failed = call("read_document", {"docid": "x"}, '{"error": "unknown"}')
+    items = [thought("I"), search("q", ["12"]), failed, answer("Ada", citing="[12]")]
+    row = replace(trajectory(browsecomp("7", items)), status=status, seconds=1.23456, source={})
+    content = json.loads(json.dumps(bcp.write_pi_serini(row, {"model": "m"})))
+    kinds = [item["type"] for item in content["result"]]
+    assert kinds == ["tool_call", "tool_call", *["output_text"] * (theirs == "completed")]
+    assert content["result"][1]["arguments"] == {"docid": "x"}
+    assert content["status"] == theirs and content["metadata"]["query"] == "question?"
+    assert content["tool_call_counts"] == {"search": 1, "read_document": 1}
+    assert content["opened_docids"] == [] and content["agent_docids"] == ["12"]
+    assert content["stats"] == {
+        "elapsed_seconds": 1.235,
+        "assistant_turns": 3,
+        "tool_calls_total": 2,
+        "search_calls": 1,
+        "read_search_results_calls": 0,
+        "read_document_calls": 1,
+        "timed_out": theirs == "timeout",
+    }
+    assert list(bcp.read_pi_serini([("f", content)])) == [row]
+    content["opened_docids"] = ["12"]
+    with pytest.raises(InputError, match="f was changed after it was exported"):
+        list(bcp.read_pi_serini([("f", content)]))
+
+
 @settings(max_examples=cases(150))
 @given(content=st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 def test_random_bytes_are_refused_in_one_line(tmp_path_factory, content):
