@@ -82,6 +82,10 @@ class LearnedRetriever(Retriever):
         self.placement = Placement(self.device, self.dtype, self.batch_tokens)
         self._shared = MadeOnce()
 
+    def _lasting(self, argument: str) -> tuple[str, ...]:
+        # The model does not depend on the arguments that all retrievers have.
+        return ("_shared",) if argument in Retriever.__dataclass_fields__ else ()
+
     @property
     @abstractmethod
     def fingerprint(self) -> str:

@@ -126,9 +126,6 @@ class HeadReranker(Stage, ABC):
             head = head.assign(score=pd.Series(scores, index=head.index, dtype=float))
         return merge_head_and_tail(head, tail)
 
-    def _identity(self) -> Any:
-        return self.fingerprint, self.depth, self.texts
-
     def _check_columns(self, frame: pd.DataFrame, texts: Texts | None) -> None:
         """`InputError` if there is no text to read and for queries that are no text; PyTerrier's
         error for other missing columns."""
@@ -380,8 +377,10 @@ class Reranker(HeadReranker):
             # A class without a file, which may change at any time: cached in this process alone.
             return f"{threading.get_native_id()} {time.time_ns()}"
 
-    def _identity(self) -> Any:
-        return *super()._identity(), self.long_documents
+    def _lasting(self, argument: str) -> tuple[str, ...]:
+        # The model does not depend on the arguments that all re-rankers have.
+        shared = ("_shared", "_caches", "_queue", "count", "_counts")
+        return shared if argument in Reranker.__dataclass_fields__ else ()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -489,9 +488,6 @@ class RerankHead(HeadReranker):
         scored = self.stage.transform(rows.reset_index(drop=True))
         scores = scored.drop_duplicates("docno").set_index("docno")["score"]
         return scores.reindex(keys).tolist()  # type: ignore[no-any-return]
-
-    def _identity(self) -> Any:
-        return *super()._identity(), self.stage
 
 
 def split_head(frame: pd.DataFrame, depth: int) -> tuple[pd.DataFrame, pd.DataFrame]:

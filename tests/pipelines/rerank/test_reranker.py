@@ -288,7 +288,7 @@ def test_pyterrier_sees_what_it_needs_and_gives():
 QUERIES = pd.DataFrame({"qid": ["q", "r"], "query": ["q", "r"]})
 
 
-def test_an_experiment_asks_equal_stages_once():
+def test_an_experiment_runs_a_stage_that_pipelines_share_once():
     retriever = pt.Transformer.from_df(THREE, uniform=False)
     one, every = Lengths(depth=1), Lengths()
     deep = retriever >> every
@@ -347,7 +347,6 @@ class Declared(Reranker):
 def test_arguments_and_source_name_the_scores_of_a_model(tmp_path):
     one, two = Declared(depth=2, cache=tmp_path), Declared(weight=2.0)
     assert one.fingerprint == Declared(depth=3).fingerprint != two.fingerprint
-    assert one == Declared(depth=2) != Declared(depth=2, weight=2.0)
     assert repr(two).startswith("Declared(") and "weight=2.0" in repr(two)
 
 
