@@ -21,10 +21,12 @@ from functools import wraps
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import pandas as pd
 import pyterrier as pt
 
 from soundingline.toolkit.data import Qrels, Unit
 from soundingline.toolkit.errors import InputError, check_arguments, did_you_mean
+from soundingline.toolkit.optional import PackageMissing
 
 if TYPE_CHECKING:
     from soundingline.pipelines.engines.engine import Engine
@@ -185,6 +187,9 @@ class Stage(ByArguments, pt.Transformer):
     needs_completions: ClassVar[bool] = False
     """Whether that model must continue a text without a chat template."""
 
+    extra: ClassVar[str] = ""
+    """The extra that installs the packages of its model; empty if it needs none."""
+
     collection: Collection | None = None
 
     def bind(self: Bound, collection: Collection) -> Bound:
@@ -273,6 +278,29 @@ def _label(value: Any) -> str:
 def bound(stage: pt.Transformer, collection: Collection) -> pt.Transformer:
     """`stage` bound to `collection`; a transformer that is no `Stage` as it is."""
     return stage.bind(collection) if isinstance(stage, Stage) else stage
+
+
+def as_pyterrier(frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame as PyTerrier's data model has it, which every stage reads: qids are text, and each
+    row of a query has its first query that is not missing (PyTerrier's operators leave other rows
+    without one), and the same of all columns of the query. The frame itself is not changed."""
+    if "qid" not in frame.columns:
+        return frame
+    if pd.api.types.infer_dtype(frame["qid"], skipna=False) == "integer":
+        qids = pd.Series(list(map(str, frame["qid"])), frame.index, dtype=object)
+        frame = frame.assign(qid=qids)
+    columns = [name for name in topic_columns(frame) if frame[name].hasnans]
+    if not columns:
+        return frame
+    first = frame.groupby("qid", sort=False, dropna=False)[columns].transform("first")
+    return frame.assign(**{name: first[name] for name in columns})
+
+
+def topic_columns(frame: pd.DataFrame) -> list[str]:
+    """The columns of the queries, without `qid`, in their order: those that PyTerrier's rewriters
+    keep, and `reasoning`."""
+    kept = {*pt.model.query_columns(frame, qid=False), "reasoning"}
+    return [name for name in frame.columns if name in kept]
 
 
 def not_bound(stage: Stage, do: str) -> InputError:
@@ -398,10 +426,17 @@ class Newest:
 
 def shared_property(make: Callable[[Any], Part]) -> Part:
     """A property that is made when it is first read, once for a stage and all its bound copies: a
-    loaded model, for example. The stage keeps it in `self._shared`, a `MadeOnce`."""
+    loaded model, for example. The stage keeps it in `self._shared`, a `MadeOnce`. If an optional
+    package is missing, the error names the stage's `extra`."""
+
+    def make_for(stage: Any) -> Part:
+        try:
+            return make(stage)
+        except PackageMissing as error:
+            raise PackageMissing(error.package, getattr(stage, "extra", "")) from error
 
     @wraps(make)
     def read(stage: Any) -> Part:
-        return stage._shared.get(make, lambda: make(stage))  # type: ignore[no-any-return]
+        return stage._shared.get(make, lambda: make_for(stage))  # type: ignore[no-any-return]
 
     return property(read)  # type: ignore[return-value]

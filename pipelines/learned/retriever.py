@@ -71,6 +71,7 @@ class LearnedRetriever(Retriever):
     dtype: str | None = None
     batch_tokens: int | None = None
 
+    extra = "learned"
     supports: ClassVar[frozenset[str]] = frozenset()
     takes_weights: ClassVar[bool] = False
     searches_enriched: ClassVar[bool] = False

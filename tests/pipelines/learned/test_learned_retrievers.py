@@ -195,6 +195,14 @@ def test_a_stage_travels_and_a_cutoff_becomes_its_depth(make, built, frame):
     assert_alike(again(frame), one(frame))
 
 
+def test_an_opened_index_ranks_as_deep_as_the_stage_that_opened_it(row, make, built, frame):
+    stage = make(depth=2)
+    encoder = [stage] if isinstance(stage, (Splade, Sparta)) else []
+    retriever = stage.open(built).retriever(*encoder)
+    assert retriever.depth == 2 and len(retriever(frame)) == 2 * len(frame)
+    assert stage.open(built).retriever(*encoder, depth=3).depth == 3
+
+
 def test_a_killed_build_goes_on_and_gives_the_same_index(
     row, make, units, built, frame, tmp_path, monkeypatch
 ):

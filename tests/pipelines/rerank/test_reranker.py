@@ -277,12 +277,12 @@ def test_long_frames_are_kept_piece_by_piece(tmp_path):
 
 def test_pyterrier_sees_what_it_needs_and_gives():
     without, with_store = Lengths(), Lengths(texts=Store())
-    needed = ["qid", "docno", "query", "score"]
+    needed = ["qid", "docno", "query"]
     assert pt.inspect.transformer_inputs(with_store) == [needed]
     assert pt.inspect.transformer_inputs(without) == [[*needed, "text"]]
-    assert set(pt.inspect.transformer_outputs(with_store, needed)) == {*needed, "rank"}
-    drawn = pt.schematic.transformer_schematic(with_store)
-    assert drawn["label"] == "Lengths %50"
+    assert set(pt.inspect.transformer_outputs(with_store, needed)) == {*needed, "score", "rank"}
+    drawn = map(pt.schematic.transformer_schematic, (without, Lengths(depth=7)))
+    assert [each["label"] for each in drawn] == ["Lengths", "Lengths %7"]
 
 
 QUERIES = pd.DataFrame({"qid": ["q", "r"], "query": ["q", "r"]})

@@ -478,7 +478,11 @@ def test_what_cannot_be_ranked_is_refused_in_one_line(name, make):
 
     without = ranking().drop(columns="text")
     for stage, frame, message in (
-        (make(), without, r"no text .* texts=store.texts, or put pt.text.get_text"),
+        (
+            make(),
+            without,
+            r"no text .*\(texts=index.texts\), or texts=store.texts; or put pt.text.get_text",
+        ),
         (make(texts=absent), without, r"names 'd0', which the document store lacks.*same corpus"),
         (make(), ranking(query=None), r"the query 'q' is (None|nan)\. give each query as text"),
         (make(), ranking(query=7), r"the query 'q' is 7\. give each query as text"),
@@ -606,7 +610,8 @@ def test_a_pickled_one_has_its_arguments_and_loads_its_model_again(make):
     it = make(depth=7).bind(Collection("c"))
     before = it.score_pairs(PAIRS[:2])
     copy = pickle.loads(pickle.dumps(it))
-    assert repr(copy) == repr(it) and copy.collection == it.collection and copy.counts["batches"] == 0
+    assert repr(copy) == repr(it) and copy.collection == it.collection
+    assert copy.counts["batches"] == 0
     assert copy.score_pairs(PAIRS[:2]) == before
 
 
