@@ -34,7 +34,14 @@ from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.operators import Filter, ParsedQuery
 from soundingline.pipelines.prompting import last_words
 from soundingline.pipelines.retrieve import BM25
-from soundingline.pipelines.stage import Collection, Counts, Stage, add_note, not_bound
+from soundingline.pipelines.stage import (
+    Collection,
+    Counts,
+    Stage,
+    add_note,
+    as_pyterrier,
+    not_bound,
+)
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -344,6 +351,7 @@ class Enrichment(Stage):
         pt.validate.columns(inp, includes=["qid", "query"])
         if self.query is None:
             return inp
+        inp = as_pyterrier(inp)
         queries = query_contexts(inp)
         different = list(dict.fromkeys(queries))
         expansions = dict(zip(different, self.expansions(different), strict=True))
@@ -473,6 +481,7 @@ class Excluding(Stage):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.columns(inp, includes=["qid", _EXCLUDED])
+        inp = as_pyterrier(inp)
         excluded = dict(zip(inp["qid"].tolist(), inp[_EXCLUDED].tolist(), strict=True))
         ranking = self.retriever.transform(inp).drop(columns=_EXCLUDED)
         docnos, scores = ranking["docno"].to_numpy(), ranking["score"].to_numpy(copy=True)

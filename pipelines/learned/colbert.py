@@ -276,6 +276,7 @@ class ColBERTReranker(NeuralReranker):
     model: str = field(default="colbert-ir/colbertv2.0", kw_only=False)
     query_max_length: int | None = None
 
+    extra = "learned"
     counted = ("pairs", "encoded", "truncated")
 
     @shared_property

@@ -71,6 +71,7 @@ class LearnedRetriever(Retriever):
     dtype: str | None = None
     batch_tokens: int | None = None
 
+    extra = "learned"
     supports: ClassVar[frozenset[str]] = frozenset()
     takes_weights: ClassVar[bool] = False
     searches_enriched: ClassVar[bool] = False
@@ -81,6 +82,10 @@ class LearnedRetriever(Retriever):
             check_int("max_length", self.max_length, ge=FEWEST)
         self.placement = Placement(self.device, self.dtype, self.batch_tokens)
         self._shared = MadeOnce()
+
+    def _lasting(self, argument: str) -> tuple[str, ...]:
+        # The model does not depend on the arguments that all retrievers have.
+        return ("_shared",) if argument in Retriever.__dataclass_fields__ else ()
 
     @property
     @abstractmethod

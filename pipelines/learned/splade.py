@@ -175,8 +175,11 @@ class ImpactIndex(OpenedIndex):
         terms, weights = self._weighted(query)
         return self._sums.best(terms, partial(_add_impacts, *self._arrays, terms, weights), depth)
 
-    def retriever(self, encoder: Any = None, depth: int = 1000) -> ImpactRetriever:
-        """A PyTerrier transformer over this index; see `ImpactRetriever`."""
+    def retriever(self, encoder: Any = None, depth: int | None = None) -> ImpactRetriever:
+        """A PyTerrier transformer over this index; see `ImpactRetriever`. The default of `depth` is
+        that of the encoder, 1000 without one."""
+        if depth is None:
+            depth = getattr(encoder, "depth", 1000)
         return ImpactRetriever(depth=depth, index=self, encoder=encoder)
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:

@@ -180,10 +180,11 @@ class VectorIndex(OpenedIndex):
     def __len__(self) -> int:
         return len(self.docnos)
 
-    def retriever(self, depth: int = 1000) -> Retriever:
-        """The best `depth` units of each query; equal scores in the order of the index. The score
-        of a unit does not depend on the other queries and units of a frame."""
-        return Retriever(depth=depth, index=self)
+    def retriever(self, depth: int | None = None) -> Retriever:
+        """The best `depth` units of each query (None: as many as the model that opened the index
+        ranks); equal scores in the order of the index. The score of a unit does not depend on the
+        other queries and units of a frame."""
+        return Retriever(depth=self.engine.depth if depth is None else depth, index=self)
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
         """A query is a text or a vector (see `VectorRetriever.encode_queries`). `InputError` for a

@@ -469,6 +469,10 @@ class TextLoader(ByArguments, pt.Transformer):
         if unknown := sorted(set(self.fields) - set(_FIELDS)):
             raise InputError(f"the index has no {', '.join(unknown)}", valid=", ".join(_FIELDS))
 
+    def fuse_rank_cutoff(self, k: int) -> pt.Transformer:
+        """Texts of the first `k` rows alone; PyTerrier's optimiser calls it."""
+        return pt.RankCutoff(k) >> self
+
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.columns(inp, includes=["docno"])
         try:

@@ -186,16 +186,21 @@ def test_a_run_opens_the_index_of_the_model_and_ranks(make, built, units, frame)
         retriever(frame)
 
 
-def test_stages_of_equal_arguments_are_equal_and_travel_and_a_cutoff_becomes_the_depth(
-    make, built, frame
-):
+def test_a_stage_travels_and_a_cutoff_becomes_its_depth(make, built, frame):
     one, other = bound(make(depth=50), built), bound(make(depth=50), built)
-    assert one == other and hash(one) == hash(other) and one.index == other.index
-    assert one != bound(make(depth=5), built) and make() != make(batch_tokens=9)
-    assert (one % 3).compile() == bound(make(depth=3), built) % 3
+    assert one.index == other.index
+    assert type((one % 3).compile()[0]) is type(one) and (one % 3).compile()[0].depth == 3
     again = pickle.loads(pickle.dumps(one))
-    assert again == one
+    assert repr(again) == repr(one)
     assert_alike(again(frame), one(frame))
+
+
+def test_an_opened_index_ranks_as_deep_as_the_stage_that_opened_it(row, make, built, frame):
+    stage = make(depth=2)
+    encoder = [stage] if isinstance(stage, (Splade, Sparta)) else []
+    retriever = stage.open(built).retriever(*encoder)
+    assert retriever.depth == 2 and len(retriever(frame)) == 2 * len(frame)
+    assert stage.open(built).retriever(*encoder, depth=3).depth == 3
 
 
 def test_a_killed_build_goes_on_and_gives_the_same_index(

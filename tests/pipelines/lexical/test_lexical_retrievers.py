@@ -873,10 +873,10 @@ def test_a_retriever_with_feedback_is_a_pipeline_that_can_be_inspected(tmp_path)
     for retriever in (index.bm25(k1=2, depth=30), index.ql(mu=50, depth=30)):
         feedback = Feedback(index, fb_terms=3, fb_docs=2, original_weight=0.4)
         short = retriever.rm3(fb_terms=3, fb_docs=2, original_weight=0.4)
-        assert short(inp).equals((retriever >> feedback >> retriever)(inp)) and len(short(inp)) == 3
+        columns = ["qid", "query", "docno", "score", "rank"]
+        assert short(inp).equals((retriever >> feedback >> retriever)(inp)[columns])
+        assert list(short(inp).columns) == columns and len(short(inp)) == 3
     again = Feedback(LexicalIndex.open(index.path), fb_docs=3)
-    assert again == Feedback(index, fb_docs=3) != Feedback(index)
-    assert hash(again) == hash(Feedback(index, fb_docs=3))
     assert repr(again) == f"Feedback({index!r}, fb_terms=10, fb_docs=3, original_weight=0.5)"
     columns = ["qid", "query", "docno", "score", "rank"]
     outputs = pt.inspect.transformer_outputs(Feedback(index), columns)

@@ -466,15 +466,11 @@ def test_scores_are_kept_on_disk_and_only_what_changed_is_scored(make, plain, tm
     assert other.counts["cache_hits"] == 0
 
 
-def test_equal_arguments_are_equal_stages_and_its_representation_names_them(name, make, tmp_path):
-    assert make() == make() and hash(make()) == hash(make())
+def test_its_representation_names_its_arguments(name, make):
     arguments = [{}, {"depth": 9}, {"texts": units}, *ROWS[name].changes]
-    assert len({make(**each) for each in arguments}) == len(arguments)
-    assert make() != make().bind(Collection("c"))
+    assert len({repr(make(**each)) for each in arguments}) == len(arguments)
     assert repr(make(depth=9)).startswith(f"{ROWS[name].kind.__name__}(")
     assert "depth=9" in repr(make(depth=9))
-    if name in CACHED:
-        assert make(cache=tmp_path) == make()
 
 
 def test_what_cannot_be_ranked_is_refused_in_one_line(name, make):
@@ -483,7 +479,11 @@ def test_what_cannot_be_ranked_is_refused_in_one_line(name, make):
 
     without = ranking().drop(columns="text")
     for stage, frame, message in (
-        (make(), without, r"no text .* texts=store.texts, or put pt.text.get_text"),
+        (
+            make(),
+            without,
+            r"no text .*\(texts=index.texts\), or texts=store.texts; or put pt.text.get_text",
+        ),
         (make(texts=absent), without, r"names 'd0', which the document store lacks.*same corpus"),
         (make(), ranking(query=None), r"the query 'q' is (None|nan)\. give each query as text"),
         (make(), ranking(query=7), r"the query 'q' is 7\. give each query as text"),
@@ -605,15 +605,15 @@ def test_the_fingerprint_follows_what_changes_scores(name, make, tmp_path):
     changed = [other, *(make(**arguments) for arguments in changes)]
     assert len({each.fingerprint for each in (make(), *changed)}) == 1 + len(changed)
     assert make(batch_tokens=7).fingerprint == make().fingerprint
-    assert make(batch_tokens=7) == make() != other
 
 
 @pytest.mark.parametrize("name", [*CHECKPOINTS, "own"], indirect=True)
-def test_a_pickled_one_is_equal_and_loads_its_model_again(make):
+def test_a_pickled_one_has_its_arguments_and_loads_its_model_again(make):
     it = make(depth=7).bind(Collection("c"))
     before = it.score_pairs(PAIRS[:2])
     copy = pickle.loads(pickle.dumps(it))
-    assert copy == it and copy.collection == it.collection and copy.counts["batches"] == 0
+    assert repr(copy) == repr(it) and copy.collection == it.collection
+    assert copy.counts["batches"] == 0
     assert copy.score_pairs(PAIRS[:2]) == before
 
 
