@@ -323,9 +323,8 @@ def test_the_probe_takes_lucenes_formula_and_its_older_factor(proxy, index, ours
         rows = [json.loads(row) for row in body.splitlines()] if path == "/_msearch" else []
         for search, reply in zip(rows[1::2], (value or {}).get("responses", []), strict=True):
             if search.get("explain"):
-                clauses = search["query"]["bool"]
-                term = clauses["should"][0]["term"]["contents_english"]["value"]
-                number = clauses["filter"][0]["term"]["number"]
+                term = search["query"]["term"]["contents_english"]["value"]
+                (number,) = search["post_filter"]["terms"]["number"]
                 ((score,),) = ours.score([[term]], [np.array([number])], ours.bm25(25.0, 1.0))
                 reply["hits"]["hits"][0]["_explanation"]["value"] = float(score) * factor
         return value
@@ -364,7 +363,7 @@ def test_a_stopped_loading_goes_on_with_the_units_that_are_missing(proxy, tmp_pa
         raise KeyboardInterrupt
 
     def sent():
-        rows = [body for _, path, body in proxy.requests if path.endswith("/_bulk")]
+        rows = [body for _, path, body in proxy.requests if "/_bulk" in path]
         return sum(body.count('"create"') for body in rows)
 
     with pytest.raises(KeyboardInterrupt):
@@ -380,7 +379,7 @@ def test_units_that_a_busy_cluster_rejects_are_sent_again(proxy, tmp_path):
     left = [3]
 
     def rejected(method, path, body):
-        if path.endswith("/_bulk") and left[0]:
+        if "/_bulk" in path and left[0]:
             left[0] -= 1
             ids = [json.loads(row)["create"]["_id"] for row in body.splitlines()[::2]]
             error = {"type": "rejected_execution_exception", "reason": "queue is full"}
@@ -401,7 +400,7 @@ def test_a_refused_unit_and_a_too_long_id_end_the_loading(proxy, tmp_path):
     def refused(method, path, body):
         error = {"type": "mapper_parsing_exception", "reason": "no"}
         items = [{"create": {"_id": "1", "status": 400, "error": error}}]
-        return (200, {}, {"errors": True, "items": items}) if path.endswith("/_bulk") else None
+        return (200, {}, {"errors": True, "items": items}) if "/_bulk" in path else None
 
     one, long = Unit("1", "", "words"), Unit("é" * 257, "", "words")
     with pytest.raises(InputError, match="512 bytes at most"):
@@ -503,9 +502,9 @@ def test_a_busy_cluster_is_asked_again_after_the_time_that_it_names(
     assert len(index.rank(["alpha"], index.bm25(), 5)[0].docnos) == 5
     assert waits == [7.0, 7.0]
     proxy.answers = [times(-1, (status, {}, full), "/_msearch")]
-    with pytest.raises(InputError, match=rf"{status} to POST /_msearch after 6.*Data too large"):
+    with pytest.raises(InputError, match=rf"{status} to POST /_msearch after 8.*Data too large"):
         index.rank(["alpha"], index.bm25(), 5)
-    assert waits[2:] == pytest.approx([0.001 * 2**n for n in range(5)])
+    assert waits[2:] == pytest.approx([0.001 * 2**n for n in range(7)])
 
 
 def test_a_lost_connection_is_made_again_and_a_slow_cluster_is_named(
@@ -582,7 +581,7 @@ def test_a_command_ranks_on_the_cluster_and_tells_a_refusal_in_one_line(
         chosen = f"retriever={retriever}", f"name={retriever}"
         assert run_entry("rank", *world, *cluster, *chosen) == 0
         assert len((tmp_path / "runs" / retriever / "run.trec").read_text().splitlines()) > 10
-    loads = [path for _, path, _ in proxy.requests if path.endswith("/_bulk")]
+    loads = [path for _, path, _ in proxy.requests if "/_bulk" in path]
     assert not [one for one in caplog.records if one.name.startswith("opensearch")]
     assert len(loads) == 1  # the second and third run open the index of the first
 
