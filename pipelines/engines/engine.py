@@ -112,10 +112,11 @@ class Engine(Protocol):
 @runtime_checkable
 class RemoteEngine(Protocol):
     """An engine whose indexes are not in their folders, so that only their names tell them apart.
-    The name of an index is a hash of the corpus, the settings of the engine, and `content`."""
+    The name of an index is a hash of the corpus, the settings of the engine, and its contents."""
 
     def of_content(self, content: str) -> Engine:
-        """The same engine for units that `content` identifies among those of the corpus."""
+        """The same engine with a further content, which identifies the units among those that the
+        corpus may have: how its documents are cut, or what is added to them."""
         ...
 
 

@@ -103,7 +103,7 @@ class OpenSearchEngine:
     ca_certs: str | None = None
     timeout_s: float = 60.0
     name: str = NAME
-    _content: str = field(default="", init=False)
+    _content: tuple[str, ...] = field(default=(), init=False, repr=False)
     supports: ClassVar[frozenset[str]] = frozenset({"bm25", "rm3", "enrichment"})
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ class OpenSearchEngine:
     def of_content(self, content: str) -> OpenSearchEngine:
         """See `RemoteEngine`."""
         engine = copy.copy(self)
-        object.__setattr__(engine, "_content", content)
+        object.__setattr__(engine, "_content", (*self._content, content))
         return engine
 
     def cluster(self) -> Cluster:

@@ -199,7 +199,7 @@ class Cluster:
                 self._silent_until = now + patience
         if now >= spoken:
             reason = " ".join(self.redacted(reason).split())
-            notify(f"{reason} The same request follows, for at least {patience:.0f} s")
+            notify(f"{reason} The request is sent again for at least {patience:.0f} s")
         time.sleep(min(pause, _LONGEST_PAUSE))
 
     def searched(

