@@ -26,9 +26,9 @@ from soundingline.toolkit.optional import import_optional
 _T = TypeVar("_T")
 USERNAME, PASSWORD = "OPENSEARCH_USERNAME", "OPENSEARCH_PASSWORD"
 BUSY = frozenset({429, 502, 503, 504})
-_ATTEMPTS = 8
-_FIRST_PAUSE = 0.5  # seconds; each further one is twice as long
-_LONGEST_PAUSE = 120.0
+_ATTEMPTS = 16  # in about two minutes, in which a node starts again
+_FIRST_PAUSE, _LAST_PAUSE = 0.5, 10.0  # seconds; each is twice as long as the one before it
+_LONGEST_PAUSE = 120.0  # that a cluster may ask for
 _REASON_SHOWN = 300  # characters
 _PARTIAL = "allow_partial_search_results"
 _WHOLE: dict[str, Any] = {"search_type": "dfs_query_then_fetch", _PARTIAL: False}
@@ -58,7 +58,7 @@ class Passing(InputError):
 
 def pauses() -> Iterator[float | None]:
     """Seconds to wait after each failed attempt; None after the last one."""
-    yield from (_FIRST_PAUSE * 2**attempt for attempt in range(_ATTEMPTS - 1))
+    yield from (min(_FIRST_PAUSE * 2**n, _LAST_PAUSE) for n in range(_ATTEMPTS - 1))
     yield None
 
 

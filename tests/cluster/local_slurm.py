@@ -129,4 +129,3 @@ def daemon(command, environment, folder):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-

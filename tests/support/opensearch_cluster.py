@@ -14,7 +14,6 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from support.ports import free_ports
@@ -66,7 +65,9 @@ def fetched(version):
             command = [maven, "--batch-mode", "--quiet", goal, f"-DoutputDirectory={jars}"]
             done = subprocess.run(command, cwd=unfinished, capture_output=True, text=True)
             if done.returncode:
-                raise RuntimeError(f"Maven cannot fetch OpenSearch {version}: {done.stdout[-2000:]}")
+                raise RuntimeError(
+                    f"Maven cannot fetch OpenSearch {version}: {done.stdout[-2000:]}"
+                )
             jars.rename(folder)
     return folder
 
@@ -131,9 +132,8 @@ class LocalCluster:
         for number in sorted(self.processes):
             head = {"content-type": "application/json"}
             request = Request(f"{self.urls[number]}{path}", data, head, method=method)
-            with suppress(URLError, ConnectionError, TimeoutError):
-                with urlopen(request, timeout=30) as reply:
-                    return json.load(reply)
+            with suppress(OSError), urlopen(request, timeout=30) as reply:
+                return json.load(reply)
         return None
 
     def wait(self, nodes=NODES, status="yellow"):
