@@ -181,13 +181,13 @@ class Loss:
 def test_a_ranking_goes_on_when_a_node_is_lost(cluster, engine, folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(opensearch, "_QUERIES_AT_ONCE", 1)
-    options = (*PIPELINES["passage"], *engine)
-    composed(*options, "name=undisturbed").rank()
-    expected = (folder / "runs" / "undisturbed" / "run.trec").read_bytes()
+    options = (*PIPELINES["passage"], *engine, "name=ranked")
+    composed(*options).rank()
+    expected = (folder / "runs" / "ranked" / "run.trec").read_bytes()
     for trial in range(cases(10, NODES)):
         cluster.wait(status="green")
-        node, name = trial % NODES, f"disturbed-{trial}"
-        ranking = composed(*options, f"name={name}")
+        node, runs = trial % NODES, folder / f"runs-{trial}"
+        ranking = composed(*options, f"paths.runs={runs}")
         assert len(ranking.collection.prepared.index) > 1000  # opened before the node is lost
         loss = Loss(cluster, node, 5 + 2 * trial)
         with monkeypatch.context() as context:
@@ -195,7 +195,7 @@ def test_a_ranking_goes_on_when_a_node_is_lost(cluster, engine, folder, monkeypa
             ranking.rank()
         loss.timer.join()
         assert node not in cluster.processes
-        assert (folder / "runs" / name / "run.trec").read_bytes() == expected
+        assert (runs / "ranked" / "run.trec").read_bytes() == expected
         cluster.start(node)
         cluster.wait()
 
