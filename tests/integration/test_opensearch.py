@@ -123,7 +123,7 @@ def frame_of(rankings):
     return pd.DataFrame(rows, columns=["qid", "docno", "score", "rank"])
 
 
-@pytest.mark.parametrize("shards", [1, 5])
+@pytest.mark.parametrize("shards", [1, 3, 5])
 def test_shards_share_their_statistics(cluster, tmp_path, monkeypatch, shards):
     units, queries = generated()
     ours = LexicalIndex.build(units, tmp_path / "ours")
