@@ -123,7 +123,7 @@ class Cluster:
                     lower = {name.lower(): value for name, value in headers.items()}
                     seconds = retry_after(lower, time.time())
                     wait(
-                        pause if seconds is None else seconds,
+                        (pause or 0.0) if seconds is None else seconds,
                         f"{self.host} answers {status}: {data[:_REASON_SHOWN]}.",
                     )
                 return status, headers, data
