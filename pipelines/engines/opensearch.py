@@ -248,16 +248,16 @@ class _Loading:
             self._send(batch)
         total = checked.finish()
         ask("POST", f"{path}/_refresh", request_timeout=_SLOW_S)
-        present = self.cluster.total(self.name)  # which waits until all shards answer
+        loaded = self.cluster.total(self.name)  # which waits until all shards answer
         deleted = ask("GET", f"{path}/_stats/docs")["_all"]["primaries"]["docs"]["deleted"]
         if self.engine.force_merge or deleted:
             # Lucene counts deleted documents in its statistics until they are merged away.
             merging: dict[str, Any] = {"max_num_segments": 1, "request_timeout": _SLOW_S}
             ask("POST", f"{path}/_forcemerge", **merging)
             ask("POST", f"{path}/_refresh", request_timeout=_SLOW_S)
-        if present != total:
+        if loaded != total:
             raise InputError(
-                f"the index '{self.name}' has {present} documents of {total}",
+                f"the index '{self.name}' has {loaded} documents of {total}",
                 do="delete it in the cluster, and give the same command again",
             )
         last = {"refresh_interval": None, "number_of_replicas": self.engine.replicas}
@@ -457,7 +457,7 @@ class _Docnos:
         return rows
 
 
-def _among(numbers: list[int]) -> dict[str, Any]:
+def _among(numbers: Sequence[int]) -> dict[str, Any]:
     """The part of a search that keeps the units with these numbers. A filter inside the query would
     change scores: a shard without these units drops the query, and with it its statistics."""
     return {"post_filter": {"terms": {"number": numbers}}}

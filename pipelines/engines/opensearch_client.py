@@ -36,7 +36,7 @@ _NDJSON = {"content-type": "application/x-ndjson"}
 _WHEN_COMPLETE = "continue with the same command when all shards are available"
 _CONNECTIONS = 1024  # to a node that are kept open, at most: one for each thread that searches
 # What a request meets while another job closes and opens the index, a shard moves, or a node is
-# lost and another copy of its shards takes over. A search that failed on some shards is right.
+# lost and another copy of its shards takes over. A search that fails on some shards is a valid one.
 _PASSING = (
     "index_closed_exception",
     "no_shard_available",
@@ -194,10 +194,10 @@ class Cluster:
         threads, and of later attempts, are left out."""
         patience = sum(filter(None, pauses()))
         with self._lock:
-            spoken, now = self._silent_until, time.time()
-            if now >= spoken:
+            silent_until, now = self._silent_until, time.time()
+            if now >= silent_until:
                 self._silent_until = now + patience
-        if now >= spoken:
+        if now >= silent_until:
             reason = " ".join(self.redacted(reason).split())
             notify(f"{reason} The request is sent again for at least {patience:.0f} s")
         time.sleep(min(pause, _LONGEST_PAUSE))
