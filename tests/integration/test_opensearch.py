@@ -178,6 +178,7 @@ class Loss:
         return counted
 
 
+@pytest.mark.timeout(3600)
 def test_a_ranking_goes_on_when_a_node_is_lost(cluster, engine, folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(opensearch, "_QUERIES_AT_ONCE", 1)
@@ -211,6 +212,7 @@ def units_with_a_loss(units, place, cluster, node):
     timer.join()
 
 
+@pytest.mark.timeout(3600)
 def test_a_loading_goes_on_when_a_node_is_lost_and_comes_back(cluster, tmp_path, capsys):
     units, queries = generated(6000)
     ours = LexicalIndex.build(units, tmp_path / "ours")
