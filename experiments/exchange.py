@@ -363,7 +363,8 @@ def import_run(
 ) -> None:
     """Import a run of another program, evaluate it and print its measures.
 
-    PATH is a folder of run files, a file, or a log of Inspect AI. It becomes the run folder
+    PATH is a folder of run files, a file, or a log of Inspect AI, whose epochs become repeats. It
+    becomes the run folder
     `runs/<name>` (name=NAME), which `soundingline compare` accepts. Overrides choose the benchmark
     and the judge.
     """
@@ -410,33 +411,54 @@ def _write(folder: RunFolder, reader: Iterable[Recorded], benchmark: Benchmark) 
     documents = {
         docid for qrels in benchmark.qrels.values() for grades in qrels.values() for docid in grades
     }
-    written: dict[str, str] = {}
+    written: dict[tuple[str, int], str] = {}
     others = 0
     for recorded in reader:
         if recorded.qid not in questions:
             others += 1
             continue
         location = str(recorded.source.get("file", recorded.qid))
-        if recorded.qid in written:
+        question, repeat = questions[recorded.qid], 1
+        if recorded.question is not None and _normal(question) not in _normal(recorded.question):
             raise InputError(
-                f"{location} is a second file of question {recorded.qid!r}, after "
-                f"{written[recorded.qid]}",
+                f"{location} has another question than {recorded.qid!r} of {benchmark.name}",
+                valid="a run over the chosen benchmark and split",
+                do="choose another benchmark=",
+            )
+        if isinstance(recorded, Transcript):
+            repeat = recorded.repeat
+            recorded = trajectory_of(recorded, question, documents)
+        key = recorded.qid, repeat
+        if key in written:
+            raise InputError(
+                f"{location} is a second file of question {recorded.qid!r}, after {written[key]}",
                 valid="one a question",
                 do="move one away; soundingline lint lists all of them",
             )
-        written[recorded.qid] = location
-        if isinstance(recorded, Transcript):
-            recorded = trajectory_of(recorded, questions[recorded.qid], documents)
-        folder.write(recorded)
+        written[key] = location
+        folder.repeat(repeat).write(recorded)
+    repeats = Counter(repeat for _, repeat in written)
+    if written and not repeats[1]:
+        raise InputError(
+            f"the first epoch is missing; those on record are {', '.join(map(str, repeats))}",
+            valid="a complete log",
+        )
     if not written:
         raise InputError(
             f"none of the {others} questions on record is one of {benchmark.name}",
             valid="a run over the chosen benchmark and split",
             do="choose another benchmark=",
         )
-    missing = len(questions) - len(written)
+    imported = len({qid for qid, _ in written})
+    missing = len(questions) - imported
+    times = f" in {len(repeats)} repeats" if len(repeats) > 1 else ""
     left = f"; {others} of other questions were left out" if others else ""
-    return f"{len(written)} questions imported, {missing} of {benchmark.name} have none{left}"
+    return f"{imported} questions imported{times}, {missing} of {benchmark.name} have none{left}"
+
+
+def _normal(text: str) -> str:
+    """A text without the differences that do not make another question of it."""
+    return " ".join(text.split()).casefold()
 
 
 def _manifest(

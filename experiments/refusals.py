@@ -77,6 +77,11 @@ def _plain(value: Any) -> Any:
 
 def _instead(key: str, overrides: Iterable[str]) -> str:
     group, last = key.partition(".")[0], key.rpartition(".")[2]
+    if key == "engine.url":
+        return (
+            "write the address without them; engine=opensearch reads OPENSEARCH_USERNAME and "
+            "OPENSEARCH_PASSWORD of the environment"
+        )
     variable = re.sub(r"\W+", "_", last).strip("_").upper()
     if variable in (last, "HF_TOKEN"):
         return f"export {variable}=... in the shell that starts the run, which hands it on"

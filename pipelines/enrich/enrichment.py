@@ -20,7 +20,7 @@ import pandas as pd
 import pyterrier as pt
 from typing_extensions import Self
 
-from soundingline.pipelines.engines.engine import Engine
+from soundingline.pipelines.engines.engine import Engine, RemoteEngine
 from soundingline.pipelines.enrich.df_filter import NO_FILTER, REASONS, DfFilter, FilterDecision
 from soundingline.pipelines.enrich.phrases import (
     PhraseSource,
@@ -97,9 +97,10 @@ class EnrichedEngine:
 
     @property
     def _inner(self) -> Any:
-        """The engine, told what is added, if its indexes are named by their content."""
-        of_content = getattr(self.engine, "of_content", None)
-        return of_content(self.fingerprint) if of_content else self.engine
+        """The engine for the units with their phrases."""
+        if isinstance(self.engine, RemoteEngine):
+            return self.engine.of_content(self.fingerprint)
+        return self.engine
 
     def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
         """Collect and filter the phrases, then index the units with them. The units are read twice;

@@ -121,6 +121,55 @@ def test_files_for_pi_serini_have_the_ids_of_questions_that_are_numbers(tmp_path
     assert Path("out/qrels_evidence.txt").read_text() == "12 0 7 1\n3 0 7 2\n"
 
 
+def inspect_log(path, change):
+    """A log of another task: our exported log without our records, and with other inputs."""
+    content = read_json(path)
+    content["samples"] = [
+        {**row, "store": {}, **fields} for row in content["samples"] for fields in change(row)
+    ]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def test_a_log_of_another_task_with_the_same_ids_is_not_imported(working, capsys):
+    (path,) = exported(working, "inspect_json").iterdir()
+    asked = "How many legs does an insect have?"
+    inspect_log(path, lambda row: [{"input": asked}])
+    assert import_run("other-task", path, "inspect") == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert re.search(r"sample 1 has another question than '\S+' of \w+\..*choose another", told)
+    assert not Path("runs/other-task").exists()
+    (path,) = exported(working, "inspect_json").iterdir()
+
+    def prompted(row):
+        text = row["input"].upper().replace(" ", "\n")
+        return [{"input": [{"role": "user", "content": f"Answer: {text} Be brief."}]}]
+
+    imported("prompted", inspect_log(path, prompted), "inspect")
+
+
+def test_epochs_of_a_log_are_repeats_of_the_questions(working, capsys):
+    (path,) = exported(working, "inspect_json").iterdir()
+    inspect_log(path, lambda row: [{"epoch": 1}, {"epoch": 2, "messages": []}])
+    run = RunFolder(imported("epochs", path, "inspect"))
+    first, second = run.repeats()
+    assert set(first.statuses()) == set(second.statuses()) and len(first.statuses()) > 3
+    assert "questions imported in 2 repeats" in capsys.readouterr().err
+    once = metrics(imported("first-epoch", inspect_log(path, _only_first), "inspect"))
+    assert once["accuracy"] > 0
+    assert metrics(run.path)["accuracy"] == pytest.approx(once["accuracy"] / 2)
+    assert import_run("no-first", inspect_log(path, _only_second), "inspect") == 2
+    assert "the first epoch is missing; those on record are 2" in capsys.readouterr().err
+
+
+def _only_first(row):
+    return [{}] if row["epoch"] == 1 else []
+
+
+def _only_second(row):
+    return [{"epoch": 2}]
+
+
 def test_the_leaderboard_entry_and_the_trec_run_contain_the_values_of_the_evaluation(working):
     (path,) = exported(working, "leaderboard").iterdir()
     content, values = read_json(path), metrics(working / "runs/demo")

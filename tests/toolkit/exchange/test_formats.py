@@ -403,11 +403,19 @@ def test_a_foreign_sample_becomes_a_trajectory_with_the_answer_that_its_agent_su
     assert [row.name for row in trajectory.calls] == ["search"]
 
 
-def test_several_epochs_are_refused(tmp_path):
+def test_epochs_are_repeats_and_the_input_is_the_question(tmp_path):
     path = tmp_path / "log.json"
-    path.write_text(json.dumps({"samples": [foreign(), foreign(epoch=2)]}), encoding="utf-8")
-    with pytest.raises(InputError, match="epoch 2"):
-        list(inspect_ai.read(path))
+    parts = [{"type": "text", "text": "Where is"}, {"type": "image", "image": "x"}]
+    chat = [{"role": "system", "content": "be good"}, {"role": "user", "content": parts[:1]}]
+    rows = [foreign(), foreign(epoch=2, input=chat), foreign(epoch=3, input=None)]
+    path.write_text(json.dumps({"samples": rows}), encoding="utf-8")
+    recorded = list(inspect_ai.read(path))
+    assert [row.repeat for row in recorded] == [1, 2, 3]
+    assert [row.question for row in recorded] == ["?", "be good\nWhere is", ""]
+    for epoch in (0, "2", True, 10**6):
+        path.write_text(json.dumps({"samples": [foreign(epoch=epoch)]}), encoding="utf-8")
+        with pytest.raises(InputError, match="epoch"):
+            list(inspect_ai.read(path))
 
 
 def test_a_log_as_inspect_compresses_it_is_read(tmp_path):
